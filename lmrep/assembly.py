@@ -1,0 +1,119 @@
+"""From a checked experiment and prepared data to what the trainer takes: model, objective, plans, stages."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from lmrep import experiment as experiments
+from lmrep.analysis import flops
+from lmrep.core.errors import UserError
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data import loader
+from lmrep.data.formats import FORMATS, Plan
+from lmrep.data.prepare import Prepared
+from lmrep.data.store import Store
+from lmrep.experiment import Experiment, StagePlan
+from lmrep.models import transformer
+from lmrep.models.base import Model
+from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.base import Objective
+from lmrep.training import optimizers
+from lmrep.training.evaluation import HostBatch
+from lmrep.training.stages import Stage
+from lmrep.training.state import create
+from lmrep.training.step import train_step
+
+
+def model(experiment: Experiment, vocabulary: Vocabulary) -> Model:
+    """The network.
+
+    Raises:
+      UserError: the tokenizer has more ids than the model's table has rows.
+    """
+    config = experiments.model_config(experiment, vocabulary.size)
+    if vocabulary.size > config.vocab:
+        raise UserError(f"the tokenizer has {vocabulary.size:,} ids, and the model's table {config.vocab:,} rows; "
+                        f"set model.vocab to {vocabulary.size} (or to 0, which takes the tokenizer's size)")
+    return transformer.build(config, experiment.execution, experiment.model.get("name", "transformer"))
+
+
+def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objective:
+    """What a stage asks of the network."""
+    return OBJECTIVES[stage.objective_name].build(stage.objective, network, vocabulary)
+
+
+def plan(stage: StagePlan, store: Store, seed: int, data_dir: Path) -> Plan:
+    """The examples of one split in a stage's format."""
+    return FORMATS[stage.format_name].plan(
+        stage.format, store, stage.length, seed, cache_dir=Path(data_dir) / "plans")
+
+
+def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[Stage]:
+    """All stages, ready for the trainer.
+
+    Raises:
+      UserError: parts that do not fit each other or the data.
+    """
+    vocabulary = prepared.tokenizer.vocabulary
+    network = model(experiment, vocabulary)
+    resolved = experiments.plans(experiment)
+    return [_stage(experiment, stage, _span(resolved, i), network, prepared, data_dir)
+            for i, stage in enumerate(resolved)]
+
+
+def _span(resolved: list[StagePlan], i: int) -> int:
+    """Updates of the optimizer that stage `i` shares with its neighbours: stages that go on are one schedule."""
+    first = i
+    while first and resolved[first].start is None:
+        first -= 1
+    last = i + 1
+    while last < len(resolved) and resolved[last].start is None:
+        last += 1
+    return sum(stage.steps for stage in resolved[first:last])
+
+
+def _stage(
+    experiment: Experiment, stage: StagePlan, span: int, network: Model, prepared: Prepared, data_dir: Path
+) -> Stage:
+    asked = objective(stage, network, prepared.tokenizer.vocabulary)
+    optimizer = optimizers.build(stage.optimizer, asked.specs, span)
+    train = plan(stage, prepared.stores["train"], experiment.seed, data_dir)
+    loader.check(train, stage.batch_size)
+    return Stage(
+        name=stage.name,
+        steps=stage.steps,
+        objective=asked,
+        optimizer=optimizer,
+        batches=partial(_batches, train, stage.batch_size, experiment.seed),
+        batch_size=stage.batch_size,
+        microbatches=stage.microbatches,
+        validation=_validation(experiment, stage, prepared, data_dir),
+        schedule=optimizers.schedule(stage.optimizer, span),
+        start=stage.start,
+        flops=_flops(asked, optimizer, train, stage),
+    )
+
+
+def _batches(train: Plan, batch_size: int, seed: int, rows: np.ndarray, first: int, last: int) -> Iterator[HostBatch]:
+    return loader.batches(train, batch_size=batch_size, rows=rows, seed=seed, first_step=first, last_step=last)
+
+
+def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, data_dir: Path):
+    store = prepared.stores.get("validation")
+    if store is None or not store.tokens:
+        return None
+    held_out = plan(stage, store, experiment.seed, data_dir)
+    limit = experiment.evaluation.examples or None
+    return lambda rows: loader.evaluation_batches(held_out, batch_size=stage.batch_size, rows=rows, limit=limit)
+
+
+def _flops(asked: Objective, optimizer, train: Plan, stage: StagePlan) -> float:
+    """Of one step, by its program."""
+    one: Mapping[str, np.ndarray] = train.gather(np.zeros(1, np.int64))
+    batch = {name: jax.ShapeDtypeStruct((stage.batch_size, *x.shape[1:]), x.dtype) for name, x in one.items()}
+    state = jax.eval_shape(partial(create, asked, optimizer, stage.batch_size), 0)
+    step = partial(train_step, objective=asked, optimizer=optimizer, seed=0, microbatches=stage.microbatches)
+    return flops.count(step, state, batch)

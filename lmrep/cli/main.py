@@ -1,0 +1,113 @@
+"""`lmrep <command> ...`: finds the command, parses its words, turns failures into messages and exit codes.
+
+Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted.
+Any other exception is a bug of ours, and shows its traceback.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from types import ModuleType
+from typing import NamedTuple
+
+from lmrep.cli.arguments import COMMON, Flag, parse
+from lmrep.config.record import suggestion
+from lmrep.core.errors import RunFault, UserError
+
+
+class Command(NamedTuple):
+    """A command: what it does, an example, and the module that runs it."""
+
+    summary: str
+    example: str
+    module: str
+
+
+COMMANDS = {
+    "train": Command(
+        "prepare what is missing, train, and resume by itself",
+        "lmrep train --config=experiments/quickstart.py --workdir=runs/quickstart --config.steps=500",
+        "lmrep.cli.train"),
+    "evaluate": Command(
+        "the figures of a trained run on held-out documents",
+        "lmrep evaluate --workdir=runs/quickstart",
+        "lmrep.cli.evaluate"),
+    "predict": Command(
+        "fill in masked words, of the arguments or of standard input",
+        'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."',
+        "lmrep.cli.predict"),
+    "inspect": Command(
+        "statistics of the data, and examples as the model is asked them",
+        "lmrep inspect --config=experiments/quickstart.py",
+        "lmrep.cli.inspect"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line, `sys.argv` unless given, and returns the exit code."""
+    try:
+        return run(sys.argv[1:] if argv is None else argv)
+    except (UserError, RunFault) as error:
+        print(f"lmrep: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("lmrep: interrupted", file=sys.stderr)
+        return 130
+
+
+def run(words: Sequence[str]) -> int:
+    """As `main`, with failures as exceptions."""
+    if not words or words[0] in ("--help", "-h", "help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        print(f"lmrep {metadata.version('lmrep')}")
+        return 0
+    name, rest = words[0], words[1:]
+    if name.startswith("-"):
+        raise UserError(f"expected a command before {name}: {', '.join(COMMANDS)}")
+    if name not in COMMANDS:
+        raise UserError(f"there is no command {name!r}{suggestion(name, COMMANDS) or '; see lmrep --help'}")
+    module = importlib.import_module(COMMANDS[name].module)
+    flags_only = rest[: rest.index("--")] if "--" in rest else rest
+    if "--help" in flags_only or "-h" in flags_only:
+        print(description(name, module))
+        return 0
+    return module.run(parse(name, rest, module.FLAGS)) or 0
+
+
+def overview() -> str:
+    """The help of `lmrep` itself."""
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
+    return f"""lmrep pretrains contextual language representations and puts them to use.
+
+Usage: lmrep COMMAND --config=FILE.py[:part=choice,...] --workdir=DIR [--config.field=value ...]
+
+Commands:
+{commands}
+
+Example:
+  {COMMANDS["train"].example}
+
+lmrep COMMAND --help says more of one command; lmrep --version names this version."""
+
+
+def description(name: str, module: ModuleType) -> str:
+    """The help of one command: its module's docstring, its flags and an example."""
+    flags = {**COMMON, "config.FIELD": Flag(None, "set one field of the config"), **module.FLAGS}
+    width = max(len(flag.spelling(name)) for name, flag in flags.items())
+    lines = [f"  {flag.spelling(name):{width}}  {flag.help}{_default(flag)}" for name, flag in flags.items()]
+    about = inspect.cleandoc(module.__doc__ or COMMANDS[name].summary)
+    return f"{about}\n\nUsage: lmrep {name} [flags] [words]\n\nFlags:\n" + "\n".join(lines) + (
+        f"\n\nExample:\n  {COMMANDS[name].example}")
+
+
+def _default(flag: Flag) -> str:
+    return "" if flag.default in (None, "") else f" (default: {flag.default})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

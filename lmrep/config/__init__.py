@@ -1,0 +1,1 @@
+"""Experiment configs: loading a file with overrides, and the checked records that they become."""

@@ -1,0 +1,212 @@
+"""From an experiment file, the argument after its colon and `--config.` overrides to a config.
+
+An experiment is a Python file that defines `get_config(argument) -> ml_collections.ConfigDict`. The argument
+chooses whole parts (`size=tiny,objective=masked`, read by `parts`); overrides then set single fields that exist.
+Whatever goes wrong is one `UserError`.
+"""
+
+import ast
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_collections
+
+from lmrep.config.record import NAMES, suggestion
+from lmrep.core.errors import UserError
+
+SIGNATURE = '`def get_config(argument=""):`'
+
+
+def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, str]] = ()) -> ml_collections.ConfigDict:
+    """The config of an experiment file.
+
+    Args:
+      file: a Python file that defines `get_config`. It is run, as any program that its user starts.
+      argument: passed to `get_config`; what stands after the colon of `--config=FILE.py:ARGUMENT`.
+      overrides: ("optimizer.learning_rate", "1e-3") and the like, set in this order; see `override`.
+
+    Raises:
+      UserError: for a file that cannot be run, fails, or returns no config, and for a bad override.
+    """
+    file = Path(file)
+    get_config = _guarded(file, lambda: _get_config(file))
+    if not callable(get_config):
+        raise UserError(f"{file} defines no function get_config; expected {SIGNATURE} that returns a ConfigDict")
+    signature = inspect.signature(get_config)
+    try:
+        signature.bind(argument)
+    except TypeError:
+        raise UserError(f"{file} defines get_config{signature}, not of one argument; expected {SIGNATURE}") from None
+    config = _guarded(file, lambda: get_config(argument))
+    if not isinstance(config, ml_collections.ConfigDict | dict):
+        raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
+    config = ml_collections.ConfigDict(config).lock()
+    for path, text in overrides:
+        override(config, path, text)
+    return config
+
+
+def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
+    """Sets one field that exists, in place: `override(config, "stages.0.length", "128")`.
+
+    The value takes the type of the present one: a whole number, a number, True or False, any text, or several of
+    one kind between commas, in brackets or not. What is None takes any Python literal, or else the text as it is.
+
+    Raises:
+      UserError: for a field that does not exist, a value of another type, or a part that has fields of its own.
+    """
+    def replaced(node: Any, keys: list[str], where: str) -> Any:
+        if not keys:
+            return _parsed(text, node, where)
+        key, rest = keys[0], keys[1:]
+        if isinstance(node, list | tuple):
+            if not (key.isdecimal() and int(key) < len(node)):
+                raise UserError(f"{where} has no entry {key!r}; expected a number from 0 to {len(node) - 1}")
+            items = list(node)
+            items[int(key)] = replaced(items[int(key)], rest, f"{where}.{key}")
+            return type(node)(items)
+        if not isinstance(node, Mapping | ml_collections.ConfigDict):
+            raise UserError(f"{where} is {node!r}; it has no fields, so {where}.{key} cannot be set")
+        if key not in node:
+            raise UserError(f"{where} has no field {key!r}{suggestion(key, node) or '; it has ' + ', '.join(node)}")
+        value = replaced(node[key], rest, f"{where}.{key}")
+        if not isinstance(node, ml_collections.ConfigDict):
+            return {**node, key: value}
+        try:
+            node[key] = value
+        except TypeError as error:  # a placeholder, which knows its type but has no value to show it
+            raise UserError(f"{where}.{key} cannot be {text!r}: {error}") from None
+        return node
+
+    replaced(config, path.split("."), "config")
+
+
+def parts(argument: str, **defaults: Any) -> SimpleNamespace:
+    """The parts that an experiment's argument chooses: `parts("size=base", size=("tiny", PRESETS), length=128)`.
+
+    Args:
+      argument: "name=value,name=value", or "".
+      **defaults: a part's default, or (default, choices); a value takes the default's type.
+
+    Raises:
+      UserError: for a part that was not declared, or a value that is not among its choices.
+    """
+    declared = {name: d if isinstance(d, tuple) else (d, ()) for name, d in defaults.items()}
+    chosen = {name: default for name, (default, _) in declared.items()}
+    listing = ", ".join(f"{n}={'|'.join(map(str, choices)) or default}" for n, (default, choices) in declared.items())
+    for part in filter(None, argument.split(",")):
+        name, equals, text = part.partition("=")
+        if not equals:
+            raise UserError(f"the experiment's argument has {part!r}; expected name=value out of {listing}")
+        if name not in declared:
+            raise UserError(f"the experiment has no part {name!r}{suggestion(name, declared)}\nits parts: {listing}")
+        default, choices = declared[name]
+        chosen[name] = _parsed(text, default, name)
+        if choices and chosen[name] not in choices:
+            expected = ", ".join(map(str, choices))
+            raise UserError(f"{name} is {text!r}; expected one of {expected}{suggestion(text, choices)}")
+    return SimpleNamespace(**chosen)
+
+
+def _get_config(file: Path) -> Callable | None:
+    """The file's `get_config`, if it has one."""
+    if not file.exists():
+        beside = suggestion(file.name, [f.name for f in file.parent.glob("*.py")])
+        raise UserError(f"there is no experiment file {file}{beside}")
+    spec = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
+    if file.is_dir() or spec is None or spec.loader is None:
+        raise UserError(f"{file} is not a Python file; expected one that ends in .py and defines get_config")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look up the module that they stand in
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = writes
+    return getattr(module, "get_config", None)
+
+
+def _guarded(file: Path, action: Callable[[], Any]) -> Any:
+    """The action's result; an error of the experiment file's own code, as one line that says where."""
+    try:
+        return action()
+    except UserError:
+        raise
+    except SyntaxError as error:
+        raise UserError(f"{error.filename or file}:{error.lineno or 1}: {type(error).__name__}: {error.msg}") from None
+    except (Exception, SystemExit) as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file.absolute())]
+        place = f"{file}:{lines[-1]}" if lines else f"{file}"
+        message = " ".join(str(error).split())
+        raise UserError(f"{place}: {type(error).__name__}: {message}".removesuffix(": ")) from None
+
+
+def _parsed(text: str, present: Any, where: str) -> Any:
+    """`text` as a value of the type of `present`."""
+    if isinstance(present, Mapping | ml_collections.ConfigDict):
+        return _table(text, present, where)
+    if isinstance(present, str):
+        return text
+    if isinstance(present, list | tuple):
+        return type(present)(_items(text, present, where))
+    return _typed(_literal(text), present, text, where)
+
+
+def _typed(value: Any, present: Any, text: str, where: str) -> Any:
+    """`value` as the type of `present`, where that loses nothing."""
+    if present is None or (type(value) is type(present)):
+        return value
+    if isinstance(present, float) and type(value) is int:
+        return float(value)
+    if type(present) is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(present, str):
+        return str(value)
+    kind = type(present).__name__
+    raise UserError(f"{where} cannot be {text!r}; expected {NAMES.get(kind, kind)}, as {present!r} is")
+
+
+def _items(text: str, present: Sequence[Any], where: str) -> Iterable[Any]:
+    """The entries of "a,b", "(a, b)" or "[a, b]", each of the type of the first present one."""
+    first = present[0] if present else None
+    if isinstance(first, Mapping | ml_collections.ConfigDict):
+        example = f"--{where}.0.{next(iter(first))}=..."
+        raise UserError(f"{where} cannot be set as a whole; set a field of an entry, as {example}")
+    text = text.strip()
+    bracketed = text[:1] + text[-1:] in ("()", "[]")
+    values = _literal(text) if bracketed else None
+    if isinstance(values, list | tuple):
+        return [_typed(v, first, text, where) for v in values]
+    inner = text[1:-1] if bracketed else text
+    return [_parsed(item.strip(), first, where) for item in inner.split(",") if item.strip()]
+
+
+def _table(text: str, present: Mapping, where: str) -> Mapping:
+    """A dict literal, for a part that is empty and so has no fields to set one by one."""
+    if len(present):
+        raise UserError(f"{where} cannot be set as a whole; set its fields, as --{where}.{next(iter(present))}=..., "
+                        "or choose a part after the colon, as --config=FILE.py:part=choice")
+    value = _literal(text)
+    if not isinstance(value, dict):
+        raise UserError(f"{where} cannot be {text!r}; expected a table, as {{'name': 1}}")
+    try:
+        return type(present)(value)
+    except ValueError as error:  # a key with a dot
+        raise UserError(f"{where} cannot be {text!r}: {error}") from None
+
+
+def _literal(text: str) -> Any:
+    """The Python literal that `text` spells (true, false and none in any case), or else `text`."""
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text

@@ -1,0 +1,125 @@
+"""Frozen dataclasses that check what is put into them.
+
+A record is a frozen dataclass whose fields are declared with `setting`. `read` makes one from a mapping
+and refuses unknown keys, wrong types, NaN and values out of range, naming the field by its full path:
+
+    >>> @dataclass(frozen=True)
+    ... class Masking:
+    ...     rate: float = setting(0.15, "share of the tokens to predict", above=0, at_most=1)
+    >>> read(Masking, {"rate": 0.2}, "objective")
+    Masking(rate=0.2)
+    >>> read(Masking, {"rat": 0.2}, "objective")
+    Traceback (most recent call last):
+    lmrep.core.errors.UserError: objective has no field 'rat'; did you mean 'rate'?
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lmrep.core.errors import UserError
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a value of a field, or every entry of it, may be beyond its type."""
+
+    help: str = ""
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    choices: tuple = ()
+
+    def broken_by(self, value: Any) -> str:
+        """What `value` should have been, or "" where it is in bounds."""
+        if isinstance(value, tuple | dict):
+            entries = value.values() if isinstance(value, dict) else value
+            return next(filter(None, map(self.broken_by, entries)), "")
+        if self.choices and value not in self.choices:
+            return f"one of {', '.join(map(str, self.choices))}" + suggestion(value, self.choices)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                return "a finite number"
+            if self.at_least is not None and value < self.at_least:
+                return f"at least {self.at_least:g}"
+            if self.above is not None and value <= self.above:
+                return f"above {self.above:g}"
+            if self.at_most is not None and value > self.at_most:
+                return f"at most {self.at_most:g}"
+            if self.below is not None and value >= self.below:
+                return f"below {self.below:g}"
+        return ""
+
+
+def setting(default: Any, help: str, **bounds) -> Any:
+    """A field of a record: its default, what it means, and its `Bounds` by keyword."""
+    metadata = {"bounds": Bounds(help, **bounds)}
+    if isinstance(default, dict | list) or dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -> Record:
+    """Makes a `cls` from `mapping`, checked; `where` is the path that error messages name it by."""
+    if not isinstance(mapping, Mapping):
+        raise UserError(f"{where} is {mapping!r}; expected a mapping of {cls.__name__} fields")
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for key in mapping:
+        if key not in fields:
+            raise UserError(f"{where} has no field {key!r}{suggestion(key, fields) or '; it has ' + ', '.join(fields)}")
+    kinds = typing.get_type_hints(cls)
+    values = {key: _value(kinds[key], value, f"{where}.{key}") for key, value in mapping.items()}
+    for key, value in values.items():
+        expected = fields[key].metadata.get("bounds", Bounds()).broken_by(value)
+        if expected:
+            raise UserError(f"{where}.{key} is {value!r}; expected {expected}")
+    return cls(**values)
+
+
+def suggestion(word: Any, known: Iterable[Any]) -> str:
+    """"; did you mean 'x'?" for the known name closest to `word`, or "" where none is close."""
+    close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def choose(table: Mapping[str, Any], name: str, what: str) -> Any:
+    """`table[name]`, or an error that lists the choices."""
+    if name not in table:
+        raise UserError(f"{what} is {name!r}; expected one of {', '.join(sorted(table))}{suggestion(name, table)}")
+    return table[name]
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    """`value` as a `kind`, where that loses nothing."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return value if isinstance(value, kind) else read(kind, value, where)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        return _value(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_value(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        return {str(k): _value(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    name = getattr(kind, "__name__", None) if origin is None else str(kind)
+    raise UserError(f"{where} is {value!r}; expected {NAMES.get(name, name)}")
+
+
+NAMES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "True or False"}

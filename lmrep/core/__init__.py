@@ -1,0 +1,1 @@
+"""What every room stands on: parameters, sharding, precision, random keys, errors."""

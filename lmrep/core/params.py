@@ -1,0 +1,101 @@
+"""Parameters as data: a model declares `ParamSpec`s, everything else is derived from them.
+
+A spec tree is a nested dict of `ParamSpec`; a parameter tree is the same nested dict with arrays in
+their place. Initialisation, shapes, counts and shardings all read the one spec tree, so they cannot
+disagree. A parameter's *path* is its keys joined by slashes: `encoder/layers/attention/query/kernel`.
+"""
+
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import traverse_util
+
+Array = jax.Array
+Tree = Any  # a nested dict; its leaves are named where it is used
+Initializer = Callable[[Array, tuple[int, ...]], Array]
+
+
+def normal(stddev: float = 0.02) -> Initializer:
+    """Gaussian with mean 0."""
+    return lambda key, shape: stddev * jax.random.normal(key, shape)
+
+
+def truncated_normal(stddev: float = 0.02) -> Initializer:
+    """Gaussian with mean 0, redrawn beyond two standard deviations, as TensorFlow's initializer of that name."""
+    return lambda key, shape: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape)
+
+
+def zeros(key: Array, shape: tuple[int, ...]) -> Array:
+    """All zero."""
+    return jnp.zeros(shape)
+
+
+def ones(key: Array, shape: tuple[int, ...]) -> Array:
+    """All one."""
+    return jnp.ones(shape)
+
+
+class ParamSpec(NamedTuple):
+    """One parameter: its shape, the logical axis of each dimension, and how it starts."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    init: Initializer = normal()
+
+
+def is_spec(x: Any) -> bool:
+    """Whether `x` is a leaf of a spec tree."""
+    return isinstance(x, ParamSpec)
+
+
+def init(specs: Tree, key: Array) -> Tree:
+    """Draws float32 parameters. A parameter's key depends on its path alone, so that adding one
+    parameter never changes how the others start."""
+
+    def draw(path: str, spec: ParamSpec) -> Array:
+        return spec.init(jax.random.fold_in(key, zlib.crc32(path.encode())), spec.shape)
+
+    return map_paths(draw, specs)
+
+
+def abstract(specs: Tree) -> Tree:
+    """The parameters' shapes and dtypes, with no memory allocated."""
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.float32), specs, is_leaf=is_spec)
+
+
+def count(specs: Tree) -> int:
+    """The number of scalars."""
+    return sum(math.prod(s.shape) for s in jax.tree.leaves(specs, is_leaf=is_spec))
+
+
+def stacked(specs: Tree, layers: int) -> Tree:
+    """The same parameters for each of `layers` layers, along a new leading axis named `layers`."""
+
+    def stack(spec: ParamSpec) -> ParamSpec:
+        def draw(key, shape):
+            return jax.vmap(lambda k: spec.init(k, spec.shape))(jax.random.split(key, layers))
+
+        return ParamSpec((layers, *spec.shape), ("layers", *spec.axes), draw)
+
+    return jax.tree.map(stack, specs, is_leaf=is_spec)
+
+
+def flatten(tree: Tree) -> dict[str, Any]:
+    """{path: leaf} of a spec tree or a parameter tree. Empty dicts leave no trace."""
+    return traverse_util.flatten_dict(tree, is_leaf=lambda _, x: is_spec(x), sep="/")
+
+
+def unflatten(leaves: dict[str, Any]) -> Tree:
+    """The tree whose `flatten` is `leaves`."""
+    return traverse_util.unflatten_dict(leaves, sep="/")
+
+
+def map_paths(f: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """`f(path, leaf, *rest_leaves)` at every leaf of a spec tree or parameter tree; empty dicts are kept."""
+    return jax.tree_util.tree_map_with_path(
+        lambda keys, *leaves: f(jax.tree_util.keystr(keys, simple=True, separator="/"), *leaves),
+        tree, *rest, is_leaf=is_spec)

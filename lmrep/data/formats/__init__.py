@@ -1,0 +1,22 @@
+"""Input formats: how the documents of a store become rows of a batch, chosen by name in `FORMATS`."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lmrep.data.formats import packed, segment_pair
+from lmrep.data.formats.base import FIELDS, Batch, Plan
+
+__all__ = ["FIELDS", "FORMATS", "Batch", "Format", "Plan"]
+
+
+class Format(NamedTuple):
+    """A format: the record of its settings, and `plan(config, store, length, seed, cache_dir=None, progress=None)`."""
+
+    config: type
+    plan: Callable[..., Plan]
+
+
+FORMATS = {
+    "packed": Format(packed.Packed, packed.plan),
+    "segment_pair": Format(segment_pair.SegmentPair, segment_pair.plan),
+}

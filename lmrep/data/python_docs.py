@@ -1,0 +1,85 @@
+"""The default corpus, which every machine already has: the documentation inside its own Python interpreter.
+
+What is in it (about 600 documents and 2.1 million characters on Python 3.11, hardly fewer on 3.12):
+
+- the topics of the language reference manual that `help()` shows, one document a topic (`pydoc_data/topics.py`);
+- the docstrings of the standard library, one document a module: the module's own docstring, then those of its
+  classes and functions in the order of the source.
+
+Docstrings are dedented, lines that only underline a heading are dropped, and a blank line stands between any two
+docstrings. Nothing else is changed: examples stay where they are. Tests, IDLE, lib2to3 and installed packages are
+left out. Files are parsed by `ast`; no module is imported and no code is run.
+"""
+
+import ast
+import functools
+import hashlib
+import inspect
+import pathlib
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+
+SKIPPED = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
+TOPICS = pathlib.PurePath("pydoc_data/topics.py")
+UNDERLINE = re.compile(r"^[ \t]*([=*~^\"#+-])\1{2,}[ \t]*\n", re.MULTILINE)
+
+
+def root() -> pathlib.Path:
+    """The folder of the standard library."""
+    return pathlib.Path(sysconfig.get_path("stdlib"))
+
+
+def sources(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The Python files of the corpus, in a fixed order."""
+    found = (path for path in folder.rglob("*.py") if not SKIPPED & set(path.relative_to(folder).parts))
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+@functools.cache
+def documents(folder: pathlib.Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The texts of all documents, and the files that were skipped because they do not parse.
+
+    Parsing takes seconds and the result megabytes, so a process does it once.
+    """
+    texts, skipped = [], []
+    for path in sources(folder):
+        name = path.relative_to(folder)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about escapes in other people's strings
+                tree = ast.parse(path.read_bytes())
+            found = _topics(tree) if name == TOPICS else ["\n\n".join(_docstrings(tree))]
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
+            skipped.append(name.as_posix())
+            continue
+        texts += [clean for text in found if (clean := UNDERLINE.sub("", text + "\n").strip())]
+    return tuple(texts), tuple(skipped)
+
+
+def fingerprint(folder: pathlib.Path) -> str:
+    """SHA-256 of the interpreter's version and of every source file."""
+    digest = hashlib.sha256(platform.python_version().encode())
+    for path in sources(folder):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    """The docstrings at and below a node, in the order of the source."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        text = ast.get_docstring(node, clean=False)
+        if text and (clean := inspect.cleandoc(text)):
+            yield clean
+    for child in ast.iter_child_nodes(node):
+        yield from _docstrings(child)
+
+
+def _topics(tree: ast.Module) -> list[str]:
+    """The manual's topics: the one dict of texts that the file assigns to `topics`."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+            return list(map(str, ast.literal_eval(statement.value).values()))
+    raise ValueError("no dict of topics")

@@ -1,0 +1,207 @@
+"""An experiment as a checked record: what `experiments/*.py` and flags say, once everything in it has been found to
+fit together. Nothing here reads data or compiles.
+
+This is the one place that knows every table of choices; the rooms below know only their own.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmrep.config.record import choose, read, setting
+from lmrep.core.errors import UserError
+from lmrep.data import corpora, tokenizers
+from lmrep.data.formats import FORMATS
+from lmrep.layers.stack import Execution
+from lmrep.models import transformer
+from lmrep.objectives import OBJECTIVES
+from lmrep.training import optimizers, schedules
+from lmrep.training.loop import CheckpointConfig, EvaluationConfig, LogConfig
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """How many ways each mesh axis cuts (see `lmrep.core.sharding`)."""
+
+    data: int = setting(-1, "copies of the model, each with its share of the batch; -1: all devices left", at_least=-1)
+    fsdp: int = setting(1, "ways to cut parameters and batch, gathered before use", at_least=1)
+    tensor: int = setting(1, "ways to cut heads, feed-forward width and vocabulary", at_least=1)
+
+    def sizes(self, devices: int) -> tuple[int, int, int]:
+        """(data, fsdp, tensor) on that many devices; raises UserError where they do not fit."""
+        model = self.fsdp * self.tensor
+        data = devices // model if self.data == -1 else self.data
+        if data < 1 or data * model > devices or (self.data == -1 and devices % model):
+            raise UserError(f"mesh is data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}, and there are {devices} "
+                            "devices; their product must be the number of devices (-1: as many as are left)")
+        return data, self.fsdp, self.tensor
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """One stage; fields left at None are the experiment's."""
+
+    name: str = setting("main", "for logs")
+    share: float = setting(1.0, "of the experiment's steps; the last stage takes what is left", above=0, at_most=1)
+    length: int | None = setting(None, "tokens a row", at_least=1)
+    batch_size: int | None = setting(None, "rows a step", at_least=1)
+    microbatches: int | None = setting(None, "parts of a batch", at_least=1)
+    format: dict[str, Any] = setting({}, "fields of the format that differ")
+    objective: dict[str, Any] = setting({}, "fields of the objective that differ")
+    optimizer: dict[str, Any] = setting({}, "fields of the optimizer that differ")
+    start: dict[str, str] | None = setting(None, "where parameters start, by path in the stage before; none: all go on")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The top level of an experiment config. Parts that have a `name` are rows of a table of choices."""
+
+    name: str = setting("experiment", "for logs")
+    seed: int = setting(0, "decides initial parameters, order of examples and all draws", at_least=0)
+    steps: int = setting(1000, "updates", at_least=1)
+    batch_size: int = setting(256, "rows a step, over all devices", at_least=1)
+    microbatches: int = setting(1, "parts of a batch that gradients are accumulated over", at_least=1)
+    length: int = setting(128, "tokens a row", at_least=4)
+    model: dict[str, Any] = setting({"name": "transformer"}, "the network")
+    objective: dict[str, Any] = setting({"name": "masked"}, "what it is asked")
+    format: dict[str, Any] = setting({"name": "packed"}, "how documents become rows")
+    data: corpora.Config = setting(corpora.Config(), "the corpus")
+    tokenizer: tokenizers.Config = setting(tokenizers.Config(), "the tokenizer")
+    optimizer: optimizers.Config = setting(optimizers.Config(), "the optimizer and its schedule")
+    mesh: MeshConfig = setting(MeshConfig(), "the layout over devices")
+    execution: Execution = setting(Execution(), "precision, rematerialisation, scan")
+    checkpoint: CheckpointConfig = setting(CheckpointConfig(), "saving")
+    evaluation: EvaluationConfig = setting(EvaluationConfig(), "validation")
+    log: LogConfig = setting(LogConfig(), "logging")
+    stages: tuple[StageConfig, ...] = setting((), "stages, in order; none: a single one")
+    samples: tuple[str, ...] = setting((), "texts that the trained model is tried on")
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage with every field resolved."""
+
+    name: str
+    steps: int
+    length: int
+    batch_size: int
+    microbatches: int
+    format_name: str
+    format: Any
+    objective_name: str
+    objective: Any
+    optimizer: optimizers.Config
+    start: dict[str, str] | None
+
+
+# What may change between a run and its resumption: none of it changes what the run computes, but for rounding.
+FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.*", "log.*",
+        "samples", "samples.*", "data.files")
+
+
+def parse(config: Mapping[str, Any]) -> Experiment:
+    """The checked record of an experiment config (an ml_collections ConfigDict or any mapping).
+
+    Raises:
+      UserError: a field is unknown, of the wrong type or out of range, or parts do not fit each other.
+    """
+    mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    experiment = read(Experiment, mapping, "config")
+    network = model_config(experiment)
+    transformer.check(network)
+    for stage in plans(experiment):
+        _check_stage(stage, network)
+    return experiment
+
+
+def model_config(experiment: Experiment, vocabulary: int = 0) -> transformer.Config:
+    """The network's record. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
+    fields = {key: value for key, value in experiment.model.items() if key != "name"}
+    config = read(transformer.Config, fields, "config.model")
+    return dataclasses.replace(config, vocab=vocabulary) if vocabulary and not config.vocab else config
+
+
+def plans(experiment: Experiment) -> list[StagePlan]:
+    """The stages with every field resolved; their steps add to the experiment's."""
+    stages = experiment.stages or (StageConfig(),)
+    ends = [round(experiment.steps * sum(s.share for s in stages[: i + 1])) for i in range(len(stages))]
+    if len(stages) > 1 and not math.isclose(sum(s.share for s in stages), 1, abs_tol=1e-6):
+        raise UserError(f"config.stages have shares {', '.join(f'{s.share:g}' for s in stages)}; they must add to 1")
+    ends[-1] = experiment.steps
+    begins = [0, *ends[:-1]]
+    if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
+        raise UserError(f"config.steps is {experiment.steps}, too few for {len(stages)} stages of shares "
+                        f"{', '.join(f'{s.share:g}' for s in stages)}: each needs one step at least")
+    return [_plan(experiment, stage, i, end - begin)
+            for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True))]
+
+
+def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> StagePlan:
+    where = f"config.stages.{i}" if experiment.stages else "config"
+    format_name, form = _choice(FORMATS, experiment.format, stage.format, f"{where}.format")
+    objective_name, objective = _choice(OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
+    optimizer = dataclasses.asdict(experiment.optimizer)
+    for key, value in stage.optimizer.items():
+        optimizer[key] = optimizer[key] | value if isinstance(value, Mapping) and key in optimizer else value
+    return StagePlan(
+        name=stage.name, steps=steps,
+        length=stage.length or experiment.length,
+        batch_size=stage.batch_size or experiment.batch_size,
+        microbatches=stage.microbatches or experiment.microbatches,
+        format_name=format_name, format=form, objective_name=objective_name, objective=objective,
+        optimizer=read(optimizers.Config, optimizer, f"{where}.optimizer"), start=stage.start,
+    )
+
+
+def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> tuple[str, Any]:
+    """(name, record) of a part of the config that is a row of a table."""
+    fields = base | changed if changed.get("name", base.get("name")) == base.get("name") else dict(changed)
+    name = fields.pop("name", None)
+    row = choose(table, name, f"{where}.name")
+    return name, read(row.config, fields, where)
+
+
+def _check_stage(stage: StagePlan, network: transformer.Config) -> None:
+    if stage.length > network.length and network.positions != "none":
+        raise UserError(f"length is {stage.length}, and the model has positions for {network.length}; "
+                        f"set length to that at most, or model.length to {stage.length}")
+    schedules.check(stage.optimizer.schedule, stage.steps)
+    if stage.batch_size % stage.microbatches:
+        raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
+    needed, given = OBJECTIVES[stage.objective_name].fields(stage.objective), FORMATS[stage.format_name].fields
+    if missing := set(needed) - set(given):
+        fitting = [name for name, form in FORMATS.items() if set(needed) <= set(form.fields)]
+        raise UserError(
+            f"objective {stage.objective_name!r} as configured needs {', '.join(sorted(missing))}, which format "
+            f"{stage.format_name!r} does not give; formats that do: {', '.join(fitting) or 'none'}")
+
+
+def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:
+    """The mesh's (data, fsdp, tensor) on that many devices.
+
+    Raises:
+      UserError: the mesh does not fit the devices, the batch or the network.
+    """
+    data, fsdp, tensor = sizes = experiment.mesh.sizes(devices)
+    network = model_config(experiment)
+    for stage in plans(experiment):
+        part, cells = stage.batch_size // stage.microbatches, data * fsdp
+        if part % cells:
+            raise UserError(
+                f"batch_size is {stage.batch_size} in {stage.microbatches} microbatch(es) of {part} rows, which data x "
+                f"fsdp = {cells} does not divide; make batch_size a multiple of {cells * stage.microbatches}")
+    for name, size in (("heads", network.heads), ("mlp", network.mlp)):
+        if size % tensor:
+            raise UserError(f"model.{name} is {size}, which mesh.tensor={tensor} does not divide; "
+                            f"choose a tensor axis that divides {_list(_divisors(size))}")
+    return sizes
+
+
+def _divisors(n: int) -> list[int]:
+    return [i for i in range(2, n + 1) if n % i == 0][:6]
+
+
+def _list(values: Sequence[int]) -> str:
+    return "it: " + ", ".join(map(str, values)) if values else "it"

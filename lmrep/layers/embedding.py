@@ -1,0 +1,49 @@
+"""The sum of token, position and token-type embeddings that a Transformer starts from."""
+
+import jax.numpy as jnp
+
+from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal
+from lmrep.layers import positions as fixed
+
+
+def specs(
+    vocab: int, d: int, *, length: int = 0, token_types: int = 0, init: Initializer = normal()
+) -> Tree:
+    """Tables of width d.
+
+    Args:
+      vocab: rows of the token table.
+      d: width.
+      length: rows of the learned position table; 0 for none.
+      token_types: rows of the token-type table; 0 for none.
+      init: initializer of all tables.
+    """
+    # Tokens are looked up in a table cut along its rows or not at all: cut along its width, the partitioner
+    # would replicate the looked-up activations ("involuntary full rematerialization").
+    tables = {"token": ParamSpec((vocab, d), ("vocab", "embed"), init)}
+    if length:
+        tables["position"] = ParamSpec((length, d), (None, "embed"), init)
+    if token_types:
+        tables["token_type"] = ParamSpec((token_types, d), (None, "embed"), init)
+    return tables
+
+
+def apply(
+    params: Tree, tokens: Array, positions: Array, token_type_ids: Array | None, *, sinusoidal_length: int = 0
+) -> Array:
+    """tokens, positions, token_type_ids i32[b, t] -> float32 [b, t, d].
+
+    Where the parameters have a position table, `positions` are rows of it; otherwise `sinusoidal_length`
+    rows of fixed sinusoids are added, unless it is 0. Token types default to 0.
+    """
+    x = jnp.take(params["token"], tokens, axis=0)
+    if "token_type" in params:
+        kinds = jnp.zeros_like(tokens) if token_type_ids is None else token_type_ids
+        # A product with the few rows' one-hot codes: its gradient is a product too, not a scatter.
+        rows = params["token_type"]
+        x += jnp.einsum("btr,rd->btd", jnp.eye(rows.shape[0], dtype=x.dtype)[kinds], rows)
+    if "position" in params:
+        x += jnp.take(params["position"], positions, axis=0)
+    elif sinusoidal_length:
+        x += jnp.asarray(fixed.sinusoidal(sinusoidal_length, x.shape[-1]))[positions]
+    return x

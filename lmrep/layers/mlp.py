@@ -1,0 +1,31 @@
+"""The position-wise feed-forward block (Vaswani et al., 2017, section 3.3)."""
+
+from functools import partial
+
+import jax
+
+from lmrep.core import prng
+from lmrep.core.params import Array, Initializer, Tree, normal
+from lmrep.core.sharding import shard
+from lmrep.layers import dropout, linear
+
+# The tanh form is BERT's and GPT's, the exact (erf) form RoBERTa's and ELECTRA's.
+ACTIVATIONS = {
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "relu": jax.nn.relu,
+    "tanh": jax.numpy.tanh,
+}
+
+
+def specs(d: int, f: int, init: Initializer = normal()) -> Tree:
+    """d -> f -> d, both with bias."""
+    return {"in": linear.specs(d, f, ("embed", "mlp"), init), "out": linear.specs(f, d, ("mlp", "embed"), init)}
+
+
+def apply(params: Tree, x: Array, activation: str, *, rate: float = 0.0, key: Array | None = None) -> Array:
+    """x [b, t, d] -> [b, t, d]; `rate` is the dropout between the two maps."""
+    (key,) = prng.split(key, 1)
+    hidden = ACTIVATIONS[activation](linear.apply(params["in"], x))
+    hidden = shard(dropout.apply(key, hidden, rate), "batch", None, "mlp")
+    return linear.apply(params["out"], hidden)

@@ -1,0 +1,87 @@
+"""A stack of layers of one shape: scanned or unrolled, rematerialised or not, with shared parameters or not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core import params as P
+from lmrep.core.params import Array, Tree
+from lmrep.core.sharding import gathered
+
+# What the backward pass keeps of a layer instead of computing it again.
+REMAT = {
+    "none": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a stack is run. No field changes what is computed, beyond rounding."""
+
+    dtype: str = setting("float32", "compute dtype; parameters are float32 always", choices=("float32", "bfloat16"))
+    remat: str = setting("none", "what the backward pass recomputes: nothing; all but matrix products; all",
+                         choices=tuple(REMAT))
+    scan: bool = setting(True, "run layers as one scanned body (compiles once) or unrolled (may run faster)")
+
+
+def specs(layer: Tree, layers: int, shared: tuple[str, ...] = ()) -> Tree:
+    """The parameters of a stack.
+
+    Args:
+      layer: spec tree of one layer.
+      layers: l.
+      shared: top-level parts of `layer` of which all layers use one copy (Lan et al., 2019).
+
+    Returns:
+      The same tree; parts that are not shared have a leading axis `layers`.
+    """
+    return {name: part if name in shared else P.stacked(part, layers) for name, part in layer.items()}
+
+
+def apply(
+    layer: Callable[[Tree, Array, Array | None], tuple[Array, Any]],
+    params: Tree,
+    layer_specs: Tree,
+    x: Array,
+    keys: Array | None,
+    layers: int,
+    shared: tuple[str, ...] = (),
+    execution: Execution = Execution(),
+) -> tuple[Array, Any]:
+    """Runs x through the stack.
+
+    Args:
+      layer: (one layer's parameters, x, key) -> (x, whatever is to be collected).
+      params: as `specs` of the same `layer_specs`, `layers` and `shared`.
+      layer_specs: spec tree of one layer; says which of its parameters to gather before use.
+      x: the first layer's input.
+      keys: one random key a layer, or None.
+      layers: l.
+      shared: as in `specs`.
+      execution: scan or unroll, remat.
+
+    Returns:
+      (the last layer's output, what was collected, stacked on a leading axis of size l).
+    """
+    common = {name: params[name] for name in shared}
+    own = {name: part for name, part in params.items() if name not in shared}
+
+    def body(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
+        part, key = slices
+        return layer(gathered(part | common, layer_specs), x, key)
+
+    if execution.remat != "none":
+        body = jax.checkpoint(body, policy=REMAT[execution.remat], prevent_cse=not execution.scan)
+    if execution.scan:
+        return jax.lax.scan(body, x, (own, keys), length=layers)
+    collected = []
+    for i in range(layers):
+        x, kept = body(x, jax.tree.map(lambda leaf: leaf[i], (own, keys)))  # noqa: B023
+        collected.append(kept)
+    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *collected)

@@ -1,0 +1,44 @@
+"""The published sizes, as a table: what distinguishes one system from another is what stands here.
+
+`PRESETS[name]` is the network and the exact number of its parameters: of the encoder with its embeddings, and
+of the whole pretraining model with the heads that its paper trains. `tests/models/test_presets.py` counts them.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from lmrep.models.transformer import Config
+
+
+class Preset(NamedTuple):
+    """A published network."""
+
+    config: Config
+    encoder: int  # parameters of embeddings and layers
+    pretraining: int  # those and the heads trained with them: pooler, masked LM and NSP for BERT
+
+
+def _bert(layers: int, width: int, vocab: int = 30522) -> Config:
+    """Devlin et al., 2019; the small sizes Turc et al., 2019. Heads are 64 wide, the feed-forward block 4 d."""
+    return Config(vocab=vocab, layers=layers, width=width, heads=width // 64, mlp=4 * width)
+
+
+def _roberta(layers: int, width: int) -> Config:
+    """Liu et al., 2019: no token types, exact gelu, epsilon 1e-5, positions counted from row 2 of their table."""
+    return replace(_bert(layers, width, vocab=50265), token_types=0, position_offset=2, norm_eps=1e-5,
+                   activation="gelu", init="normal")
+
+
+PRESETS = {
+    #                                 layers  width
+    "bert_tiny":         Preset(_bert(     2,   128),           4_369_408,   4_433_468),
+    "bert_mini":         Preset(_bert(     4,   256),          11_104_768,  11_267_900),
+    "bert_small":        Preset(_bert(     4,   512),          28_500_992,  29_058_876),
+    "bert_medium":       Preset(_bert(     8,   512),          41_110_528,  41_668_412),
+    "bert_base":         Preset(_bert(    12,   768),         108_891_648, 110_106_428),
+    "bert_base_cased":   Preset(_bert(    12,   768, 28996),  107_719_680, 108_932_934),
+    "bert_large":        Preset(_bert(    24,  1024),         334_092_288, 336_226_108),
+    "bert_large_cased":  Preset(_bert(    24,  1024, 28996),  332_529_664, 334_661_958),
+    "roberta_base":      Preset(_roberta( 12,   768),         124_054_272, 124_696_665),
+    "roberta_large":     Preset(_roberta( 24,  1024),         354_309_120, 355_411_033),
+}  # fmt: skip

@@ -1,0 +1,188 @@
+"""The Transformer encoder or decoder-only stack behind BERT, RoBERTa, ALBERT, ELECTRA and GPT-2.
+
+Presets differ, code does not: what distinguishes the systems is `Config`, tabulated in `presets.py`.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Initializer, Tree, normal, truncated_normal
+from lmrep.core.precision import DTYPES
+from lmrep.core.sharding import gathered, shard
+from lmrep.layers import attention, dropout, embedding, linear, mlp, norm, stack
+from lmrep.layers.attention import Visibility
+from lmrep.layers.mlp import ACTIVATIONS
+from lmrep.models.base import Encoded, Inputs, Model
+
+SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
+           "all": ("attention", "attention_norm", "mlp", "mlp_norm")}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The fields in which the Transformers of the contextual-representation line differ."""
+
+    vocab: int = setting(30522, "rows of the token table; 0: as many as the tokenizer has", at_least=0)
+    width: int = setting(768, "d, the model width", at_least=1)
+    layers: int = setting(12, "l, the number of layers", at_least=1)
+    heads: int = setting(12, "h, attention heads a layer; a divisor of the width", at_least=1)
+    mlp: int = setting(3072, "f, the feed-forward width", at_least=1)
+    length: int = setting(512, "longest sequence", at_least=1)
+    positions: str = setting("learned", "position embeddings", choices=("learned", "sinusoidal", "none"))
+    position_offset: int = setting(0, "rows before position 0 in the position table (RoBERTa: 2)", at_least=0)
+    token_types: int = setting(2, "rows of the token-type table (BERT: 2, RoBERTa: 0)", at_least=0)
+    embedding: int = setting(0, "width of the tables, projected to d where it differs (ALBERT: 128); 0: d", at_least=0)
+    embedding_norm: bool = setting(True, "layer norm on the embeddings (not in GPT and GPT-2)")
+    norm: str = setting("post", "layer norm after each residual sum (BERT) or before each block (GPT-2)",
+                        choices=("post", "pre"))
+    norm_eps: float = setting(1e-12, "epsilon of layer norm", above=0)
+    activation: str = setting("gelu_tanh", "of the feed-forward block and of heads", choices=tuple(ACTIVATIONS))
+    share: str = setting("none", "what all layers use one copy of (ALBERT: all)", choices=tuple(SHARING))
+    dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
+    attention_dropout: float = setting(0.1, "on attention probabilities", at_least=0, below=1)
+    mlp_dropout: float = setting(0.0, "inside the feed-forward block", at_least=0, below=1)
+    init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))
+    init_stddev: float = setting(0.02, "standard deviation of initial weights", above=0)
+
+    @property
+    def table_width(self) -> int:
+        """Width of the embedding tables."""
+        return self.embedding or self.width
+
+
+def check(c: Config) -> None:
+    """Raises UserError where fields do not fit each other."""
+    if c.width % c.heads:
+        near = [h for h in range(1, c.width + 1) if c.width % h == 0]
+        raise UserError(f"model.width is {c.width}, which model.heads={c.heads} does not divide; "
+                        f"set heads to {min(near, key=lambda h: abs(h - c.heads))}, say")
+    if c.positions == "sinusoidal" and c.table_width % 2:
+        raise UserError(f"sinusoidal positions need an even width; model has {c.table_width}")
+
+
+def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "transformer") -> Model:
+    """The model of config `c`."""
+    check(c)
+    return Model(
+        name=name,
+        specs=specs(c),
+        encode=partial(encode, c=c, execution=execution),
+        output_table=lambda params: params["embedding"]["token"],
+        takes=frozenset({"tokens", "positions", "visibility"} | ({"token_type_ids"} if c.token_types else set())),
+        width=c.width,
+        vocabulary=c.vocab,
+        length=c.length,
+        activation=c.activation,
+        norm_eps=c.norm_eps,
+        init=initializer(c),
+    )
+
+
+def initializer(c: Config) -> Initializer:
+    """The distribution that kernels and tables start from."""
+    return {"normal": normal, "truncated_normal": truncated_normal}[c.init](c.init_stddev)
+
+
+def specs(c: Config) -> Tree:
+    """The parameters: `embedding`, `layers` and, by config, `embedding_norm`, `project`, `final_norm`."""
+    init, e = initializer(c), c.table_width
+    rows = c.length + c.position_offset if c.positions == "learned" else 0
+    tree = {
+        "embedding": embedding.specs(c.vocab, e, length=rows, token_types=c.token_types, init=init),
+        "layers": stack.specs(layer_specs(c), c.layers, SHARING[c.share]),
+    }
+    if c.embedding_norm:
+        tree["embedding_norm"] = norm.specs(e)
+    if e != c.width:
+        tree["project"] = linear.specs(e, c.width, (None, "embed"), init)
+    if c.norm == "pre":
+        tree["final_norm"] = norm.specs(c.width)
+    return tree
+
+
+def layer_specs(c: Config) -> Tree:
+    """The parameters of one layer."""
+    init = initializer(c)
+    return {
+        "attention": attention.specs(c.width, init),
+        "attention_norm": norm.specs(c.width),
+        "mlp": mlp.specs(c.width, c.mlp, init),
+        "mlp_norm": norm.specs(c.width),
+    }
+
+
+def encode(
+    params: Tree,
+    inputs: Inputs,
+    key: Array | None = None,
+    *,
+    layers: bool = False,
+    attention: bool = False,
+    c: Config,
+    execution: stack.Execution = stack.Execution(),
+) -> Encoded:
+    """Contextual representations.
+
+    Args:
+      params: as `specs`.
+      inputs: `tokens` i32[b, t], and optionally `token_type_ids`, `positions`, `visibility`.
+      key: for dropout, or None for none.
+      layers: whether to return the embedding output and every layer's, [l + 1, b, t, d].
+      attention: whether to return the attention probabilities, [l, b, h, t, s].
+      c: the config.
+      execution: how the stack is run.
+    """
+    allowed = (inputs.visibility or Visibility(jnp.ones_like(inputs.tokens))).allowed()
+    embedding_key, stack_key = prng.split(key, 2)
+    x = _embed(params, inputs, embedding_key, c).astype(DTYPES[execution.dtype])
+
+    def run(layer_params: Tree, x: Array, key: Array | None) -> tuple[Array, tuple]:
+        x, probabilities = _layer(layer_params, x, allowed, key, c)
+        return x, (x if layers else None, probabilities if attention else None)
+
+    keys = None if key is None else jax.random.split(stack_key, c.layers)
+    last, (each, maps) = stack.apply(
+        run, params["layers"], layer_specs(c), x, keys, c.layers, SHARING[c.share], execution)
+    if c.norm == "pre":
+        last = norm.apply(params["final_norm"], last, c.norm_eps)
+    return Encoded(last, None if each is None else jnp.concatenate([x[None], each]), maps)
+
+
+def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
+    """Float32 [b, t, d]. Norm and dropout act at the tables' width, before the projection (Lan et al., 2019)."""
+    tables = gathered(params["embedding"], specs(c)["embedding"])
+    positions = inputs.positions
+    if positions is None:
+        positions = jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)
+    x = embedding.apply(
+        tables, inputs.tokens, positions + c.position_offset, inputs.token_type_ids,
+        sinusoidal_length=c.length if c.positions == "sinusoidal" else 0)
+    x = shard(x, "batch", None, None)
+    if c.embedding_norm:
+        x = norm.apply(params["embedding_norm"], x, c.norm_eps)
+    x = dropout.apply(key, x, c.dropout)
+    return linear.apply(params["project"], x) if "project" in params else x
+
+
+def _layer(p: Tree, x: Array, allowed: Array, key: Array | None, c: Config) -> tuple[Array, Array]:
+    """One layer: x [b, t, d] -> (x [b, t, d], attention probabilities [b, h, t, s])."""
+    maps_key, attention_key, inner_key, mlp_key = prng.split(key, 4)
+
+    def before(name: str, x: Array) -> Array:
+        return norm.apply(p[name], x, c.norm_eps) if c.norm == "pre" else x
+
+    def after(name: str, x: Array, y: Array, key: Array | None) -> Array:
+        x = x + dropout.apply(key, y, c.dropout)
+        return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", None, None)
+
+    y, maps = attention.apply(p["attention"], before("attention_norm", x), allowed, c.heads,
+                              rate=c.attention_dropout, key=maps_key)
+    x = after("attention_norm", x, y, attention_key)
+    y = mlp.apply(p["mlp"], before("mlp_norm", x), c.activation, rate=c.mlp_dropout, key=inner_key)
+    return after("mlp_norm", x, y, mlp_key), maps

@@ -1,0 +1,248 @@
+"""Masked language modelling (Devlin et al., 2019; Liu et al., 2019), with or without a sentence-pair question.
+
+The masking rule is `mask_row`. BERT's and RoBERTa's differ in how many tokens are asked for, whether specials
+may be among them and what replaces them: fields of `Config`, of which `RULES` holds the published values.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers import vocabulary as head
+from lmrep.layers.attention import Visibility
+from lmrep.models.base import Inputs, Model
+from lmrep.objectives import sentence_pair
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
+
+RULES = {
+    "bert": {"count": "round", "mask_specials": False, "random_specials": True},
+    "roberta": {"count": "floor", "mask_specials": True, "random_specials": False},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """How tokens are chosen and what stands in their place."""
+
+    rate: float = setting(0.15, "share of a row's tokens that is asked for", above=0, at_most=1)
+    mask: float = setting(0.8, "of those, shown as [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.1, "of those, shown as they are", at_least=0, at_most=1)
+    random: float = setting(0.1, "of those, shown as a random word", at_least=0, at_most=1)
+    masking: str = setting("dynamic", "a new question at every step, or `data.format.duplicates` of them an example",
+                           choices=("dynamic", "static"))
+    count: str = setting("round", "BERT: max(1, round(rate * n)) of a row's n tokens; "
+                         "RoBERTa: floor(rate * n + u), u uniform in [0, 1)", choices=("round", "floor"))
+    mask_specials: bool = setting(False, "whether [CLS] and [SEP] may be asked for (RoBERTa: yes)")
+    random_specials: bool = setting(True, "whether the random word may be special, as in BERT; otherwise it may "
+                                    "be any but padding, unknown and separators")
+    whole_word: bool = setting(False, "whether all pieces of a word are asked for together")
+    max_predictions: int = setting(0, "most tokens asked for in a row; 0: as many as the rate gives", at_least=0)
+    sentence_pair: bool = setting(False, "whether the pair's label is asked for too (NSP or SOP, by the format)")
+
+
+def check(c: Config) -> None:
+    """Raises UserError where fields do not fit each other."""
+    if not math.isclose(c.mask + c.keep + c.random, 1, abs_tol=1e-6):
+        raise UserError(f"objective.mask + keep + random is {c.mask + c.keep + c.random:g}; they are shares of the "
+                        "chosen tokens and must add to 1, as 0.8 + 0.1 + 0.1")
+
+
+def fields(c: Config) -> tuple[str, ...]:
+    """What it needs of a batch."""
+    return ("tokens", "segment_ids", "example", *(("pair_label",) if c.sentence_pair else ()))
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """Predict the masked tokens from both sides."""
+    check(c)
+    if "mask" not in vocabulary.specials:
+        raise UserError("objective=masked needs a [MASK] token, which this tokenizer lacks; "
+                        f"it has {', '.join(vocabulary.specials)}")
+    frequent = int(np.argmax(vocabulary.counts))
+    specs = {"masked": head.specs(model.width, _table_width(model), model.vocabulary, model.init)}
+    if c.sentence_pair:
+        specs["pair"] = sentence_pair.specs(model)
+    return Objective(
+        name="masked",
+        specs={"encoder": model.specs, "objective": specs},
+        corrupt=partial(corrupt, c=c, vocabulary=vocabulary),
+        loss=partial(loss, c=c, model=model, frequent=frequent),
+        predict=partial(predict, model=model),
+        describe=partial(describe, pair=c.sentence_pair),
+        static=c.masking == "static",
+    )
+
+
+def predictions(c: Config, length: int) -> int:
+    """m, the static number of predicted positions of a row of `length` tokens."""
+    most = max(1, round(c.rate * length)) if c.count == "round" else math.floor(c.rate * length + 1)
+    return min(most, length, c.max_predictions or most)
+
+
+def corrupt(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
+    """Adds `inputs` i32[b, t] and `predicted`, `targets`, `weights` [b, m] (and `pair_weights` [b]).
+
+    `predicted` holds positions; those beyond the number that a row asks for have weight 0.
+    """
+    inputs, predicted, targets, asked = jax.vmap(partial(mask_row, c=c, vocabulary=vocabulary))(
+        keys.rows, batch["tokens"], batch["segment_ids"])
+    batch = batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": share(asked)}
+    return batch | sentence_pair.weights(batch) if c.sentence_pair else batch
+
+
+def mask_row(
+    key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
+) -> tuple[Array, Array, Array, Array]:
+    """The masking rule, for one row.
+
+    Args:
+      key: the row's.
+      tokens: i32[t].
+      segment_ids: i32[t], 0 for padding.
+      c: the config.
+      vocabulary: gives the special ids and which pieces start a word.
+
+    Returns:
+      (inputs i32[t], predicted positions i32[m], their tokens i32[m], which of the m count bool[m]).
+    """
+    special, m = vocabulary.specials, predictions(c, tokens.shape[0])
+    draws = jax.random.bits(key, (4, *tokens.shape))  # one call: a generator costs a second to compile
+    choice, action, fraction = _uniform(draws[0]), _uniform(draws[1])[:m], _uniform(draws[2, 0])
+    words = _random_words(draws[3, :m], c, vocabulary)
+    real = segment_ids > 0
+    maskable = real
+    if not c.mask_specials:
+        maskable &= ~_one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad"))
+    wanted = jnp.minimum(_wanted(fraction, real.sum(), tokens.shape[0], c), m)
+
+    if c.whole_word:
+        chosen = _choose_words(choice, maskable, jnp.asarray(vocabulary.starts_word)[tokens], wanted)
+        order = chosen.astype(jnp.float32)
+    else:
+        order = jnp.where(maskable, choice, -1.0)
+        wanted = jnp.minimum(wanted, maskable.sum())
+    _, predicted = jax.lax.top_k(order, m)
+    asked = chosen[predicted] if c.whole_word else jnp.arange(m) < wanted
+
+    targets = tokens[predicted]
+    shown = jnp.where(action < c.mask, special["mask"], jnp.where(action < c.mask + c.random, words, targets))
+    return tokens.at[predicted].set(jnp.where(asked, shown, targets)), predicted, targets, asked
+
+
+def _uniform(bits: Array) -> Array:
+    """uint32 -> float32 in [0, 1)."""
+    return (bits >> 8).astype(jnp.float32) * 2.0**-24
+
+
+def _wanted(fraction: Array, n: Array, length: int, c: Config) -> Array:
+    """How many of a row's n real tokens, specials included, are asked for; 0 of an empty row."""
+    if c.count == "floor":
+        return jnp.floor(c.rate * n + fraction).astype(jnp.int32)
+    # Tabulated on the host: rounding of .15 * n in float32 would differ from the published code's float64.
+    table = [0] + [max(1, round(c.rate * i)) for i in range(1, length + 1)]
+    return jnp.asarray(table, jnp.int32)[n]
+
+
+def _one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
+    ids = sorted({specials[role] for role in roles if role in specials})
+    return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
+
+
+def _random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
+    """A word for each of the random `bits`, uniform over the vocabulary, with specials or without. (fairseq leaves
+    out its four, not its mask.)"""
+    if c.random_specials:
+        return (bits % np.uint32(vocabulary.size)).astype(jnp.int32)
+    barred = {i for role, i in vocabulary.specials.items() if role != "mask"}
+    allowed = np.array([i for i in range(vocabulary.size) if i not in barred], np.int32)
+    return jnp.asarray(allowed)[bits % np.uint32(len(allowed))]
+
+
+def _choose_words(choice: Array, maskable: Array, starts_word: Array, wanted: Array) -> Array:
+    """Whole words in random order, each taken if all of it still fits: bool[t].
+
+    A continuation piece belongs to the maskable piece before it, even across a separator, as in BERT's script
+    (where a second segment cut at its front may begin inside a word).
+    """
+    t = maskable.shape[0]
+    first = maskable & (starts_word | (jnp.cumsum(maskable) == 1))
+    word = jnp.where(maskable, jnp.cumsum(first) - 1, t)  # t: none
+    sizes = jnp.zeros(t + 1, jnp.int32).at[word].add(1)[:t]
+    order = jnp.argsort(jnp.where(sizes > 0, choice, 2.0))
+
+    def take(total: Array, size: Array) -> tuple[Array, Array]:
+        fits = (size > 0) & (total + size <= wanted)
+        return jnp.where(fits, total + size, total), fits
+
+    _, fits = jax.lax.scan(take, jnp.int32(0), sizes[order])
+    taken = jnp.zeros(t + 1, bool).at[order].set(fits)
+    return taken[word] & maskable
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, frequent: int
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """Mean cross-entropy of the batch's masked tokens; plus, where asked for, that of the pairs' labels."""
+    hidden = _hidden(params, batch, batch["inputs"], model, key)
+    scores = _scores(params, hidden, batch["predicted"], model)
+    nats = head.cross_entropy(scores, batch["targets"])
+    total = (nats * batch["weights"]).sum()
+    asked = batch["weights"] > 0
+    number = asked.sum()
+    metrics = {
+        "masked_nats": ((nats * asked).sum(), number),
+        "masked_accuracy": (((scores.argmax(-1) == batch["targets"]) & asked).sum(), number),
+        "most_frequent": (((batch["targets"] == frequent) & asked).sum(), number),
+    }
+    if c.sentence_pair:
+        pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], hidden, batch)
+        total, metrics = total + pair_total, metrics | pair_metrics
+    return total, (metrics, carry)
+
+
+def predict(params: Tree, batch: Batch, *, model: Model, k: int = 5) -> dict[str, Array]:
+    """The k likeliest words at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
+    hidden = _hidden(params, batch, batch["tokens"], model, None)
+    probabilities = jax.nn.softmax(_scores(params, hidden, batch["predicted"], model))
+    best, words = jax.lax.top_k(probabilities, k)
+    return {"words": words, "probabilities": best}
+
+
+def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
+    """Each row as text, its targets marked: "the {cat -> [MASK]} sat"; {cat = cat} where it is shown as it is."""
+    texts = []
+    for row in range(len(batch["tokens"])):
+        inputs, tokens, segments = (np.asarray(batch[name][row]) for name in ("inputs", "tokens", "segment_ids"))
+        asked = set(np.asarray(batch["predicted"][row])[np.asarray(batch["weights"][row]) > 0].tolist())
+        pieces = []
+        for i in np.flatnonzero(segments):
+            piece = tokenizer.piece(int(tokens[i]))
+            shown = tokenizer.piece(int(inputs[i]))
+            pieces.append(f"{{{piece} {'=' if shown == piece else '->'} {shown}}}" if i in asked else piece)
+        label = f"[pair label {int(batch['pair_label'][row])}] " if pair else ""
+        texts.append(label + " ".join(pieces))
+    return texts
+
+
+def _hidden(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None) -> Array:
+    given = {"tokens": tokens, "visibility": Visibility(batch["segment_ids"]),
+             "positions": batch.get("positions"), "token_type_ids": batch.get("token_type_ids")}
+    inputs = Inputs(**{name: value for name, value in given.items() if name in model.takes})
+    return model.encode(params["encoder"], inputs, key).hidden
+
+
+def _scores(params: Tree, hidden: Array, positions: Array, model: Model) -> Array:
+    return head.scores(params["objective"]["masked"], model.output_table(params["encoder"]), hidden, positions,
+                       activation=model.activation, eps=model.norm_eps)
+
+
+def _table_width(model: Model) -> int:
+    return model.output_table(model.specs).shape[1]

@@ -1,0 +1,41 @@
+"""A question about two sentences: next-sentence prediction (Devlin et al., 2019, section 3.1) or sentence order
+(Lan et al., 2019, section 3.1). Which of them is the format's choice; network and loss are the same."""
+
+import jax.numpy as jnp
+
+from lmrep.core.params import Array, Tree
+from lmrep.layers import linear
+from lmrep.layers import vocabulary as head
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Metrics, share
+
+
+def specs(model: Model) -> Tree:
+    """The pooler (dense and tanh on the first position) and the two-way classifier."""
+    return {
+        "pooler": linear.specs(model.width, model.width, ("embed", None), model.init),
+        "classifier": linear.specs(model.width, 2, (None, None), model.init),
+    }
+
+
+def weights(batch: Batch) -> Batch:
+    """`pair_weights` float32 [b]: rows that hold an example count alike, empty rows not at all."""
+    return {"pair_weights": share(batch["segment_ids"][:, 0] > 0)}
+
+
+def scores(params: Tree, hidden: Array) -> Array:
+    """hidden [b, t, d] -> float32 [b, 2]: for label 0 (next, in order) and 1 (random, swapped)."""
+    pooled = jnp.tanh(linear.apply(params["pooler"], hidden[:, 0]))
+    return linear.apply(params["classifier"], pooled).astype(jnp.float32)
+
+
+def loss(params: Tree, hidden: Array, batch: Batch) -> tuple[Array, Metrics]:
+    """The mean cross-entropy over the batch's pairs."""
+    y = scores(params, hidden)
+    nats = head.cross_entropy(y, batch["pair_label"])
+    asked = batch["pair_weights"] > 0
+    hits = (y.argmax(-1) == batch["pair_label"]) & asked
+    return (nats * batch["pair_weights"]).sum(), {
+        "pair_nats": ((nats * asked).sum(), asked.sum()),
+        "pair_accuracy": (hits.sum(), asked.sum()),
+    }

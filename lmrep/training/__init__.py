@@ -1,0 +1,1 @@
+"""One trainer for everything. It names no model and no objective."""

@@ -1,0 +1,76 @@
+"""Learning rates as functions of the step: a linear warm-up, then one of five shapes.
+
+The published recipes are settings of one record; `r` is the learning rate, `w` the warm-up, `n` all steps:
+
+| recipe | settings | rate at step s, counted from 0 |
+| --- | --- | --- |
+| BERT | linear, decay_from="start" | r s/w for s < w, then r (1 - s/n): it drops a little as the warm-up ends |
+| RoBERTa | linear | r s/w, then r (n - s)/(n - w) |
+| Vaswani et al. | inverse_sqrt, r = (d w)^-1/2 | r min(s/w, (w/s)^1/2) |
+| T5 | inverse_sqrt, warmup_from=1, r = 0.01, w = 10000 | 1 / max(s, w)^1/2 |
+| XLNet | polynomial or cosine, final=0.001 | as RoBERTa's, down to r/1000 |
+| ULMFiT | linear, warmup_share=0.1, warmup_from=final=1/32 | slanted triangle |
+"""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import optax
+
+from lmrep.config.record import choose, setting
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of the learning rate over a run; its peak is `optimizer.learning_rate`."""
+
+    name: str = setting("linear", "shape of the decay after warm-up",
+                        choices=("constant", "linear", "polynomial", "cosine", "inverse_sqrt"))
+    warmup: int = setting(0, "steps of linear warm-up", at_least=0)
+    warmup_share: float = setting(0.0, "warm-up as a share of all steps, in place of `warmup`", at_least=0, at_most=1)
+    warmup_from: float = setting(0.0, "where the warm-up begins, as a share of the peak", at_least=0, at_most=1)
+    decay_from: str = setting("warmup", "where the decay counts from: the end of the warm-up or, as BERT, step 0; "
+                              "inverse_sqrt knows only the former", choices=("warmup", "start"))
+    power: float = setting(1.0, "exponent of the polynomial decay", above=0)
+    final: float = setting(0.0, "where linear, polynomial, cosine end, as a share of the peak", at_least=0, at_most=1)
+
+
+def warmup_steps(config: Config, total_steps: int) -> int:
+    """The length of the warm-up; a share is rounded down, as BERT's fine-tuning does."""
+    return config.warmup or int(config.warmup_share * total_steps)
+
+
+def check(config: Config, total_steps: int, where: str = "optimizer.schedule") -> None:
+    """Raises UserError where the fields do not fit each other or the `total_steps`; `where` names the record."""
+    if config.warmup and config.warmup_share:
+        raise UserError(f"{where} has both warmup={config.warmup} and warmup_share={config.warmup_share:g}; "
+                        "set one of them to 0")
+    if config.warmup > total_steps:
+        raise UserError(f"{where}.warmup is {config.warmup}, more than the {total_steps} steps there are; "
+                        f"shorten it, or give {where}.warmup_share")
+
+
+def build(config: Config, learning_rate: float, total_steps: int) -> optax.Schedule:
+    """The rate f32[] as a function of the number of updates made so far; the first update is at step 0.
+
+    After `total_steps` the rate stays where it ended. Raises UserError as `check` does.
+    """
+    check(config, total_steps)
+    warmup = warmup_steps(config, total_steps)
+    start = 0 if config.decay_from == "start" and config.name != "inverse_sqrt" else warmup
+    peak, end, steps, unit = learning_rate, config.final * learning_rate, max(1, total_steps - start), max(1, warmup)
+    decays = {
+        "constant": optax.constant_schedule(peak),
+        "linear": optax.linear_schedule(peak, end, steps),
+        "polynomial": optax.polynomial_schedule(peak, end, config.power, steps),
+        "cosine": optax.cosine_decay_schedule(peak, steps, alpha=config.final),
+        "inverse_sqrt": lambda step: peak * jnp.sqrt(unit / (unit + jnp.maximum(step, 0))),
+    }
+    decay = choose(decays, config.name, "schedule.name")
+
+    def ramp(step: Array) -> Array:  # optax's counts down from the peak, and rounds away the first small rates
+        return peak * (config.warmup_from + (1 - config.warmup_from) * step / unit)
+
+    return lambda step: jnp.where(step < warmup, ramp(step), decay(step - start))

@@ -1,0 +1,104 @@
+"""A run is a list of stages, most often one."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import optax
+
+from lmrep.config.record import suggestion
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree, flatten, map_paths
+from lmrep.objectives.base import Objective
+from lmrep.training.inputs import HostBatch
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some steps of one objective on one input.
+
+    Attributes:
+      name: for logs.
+      steps: updates.
+      objective: what is asked.
+      optimizer: of the objective's trainable parameters. Where `start` is None it goes on with the state that the
+        stage before left, so both must be of one kind.
+      batches: (rows, first, last) -> host batches of steps `first` up to `last` of this stage; `rows` are the rows of
+        the global batch that this host reads.
+      batch_size: rows of the global batch.
+      microbatches: parts of a batch that gradients are accumulated over.
+      validation: rows -> host batches of `batch_size`, the last one filled up with empty rows; or None.
+      schedule: the learning rate of a step (of the optimizer's own count), for logs.
+      start: None: go on with the former stage's parameters and moments. Otherwise where the parameters start, by path:
+        {"encoder": "objective/generator"} takes the former stage's generator; what no entry names starts fresh.
+      given: values by path, over everything else: from another run, or a frozen teacher's.
+      flops: multiplications and additions of one step, for the utilisation; None where unknown.
+    """
+
+    name: str
+    steps: int
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    batches: Callable[[np.ndarray, int, int], Iterator[HostBatch]]
+    batch_size: int
+    microbatches: int = 1
+    validation: Callable[[np.ndarray], Iterator[HostBatch]] | None = None
+    schedule: optax.Schedule | None = None
+    start: Mapping[str, str] | None = None
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    flops: float | None = None
+
+
+def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
+    """(stage, the run's step at which it begins) that does the update after `step`; the last stage once all is done."""
+    begin = 0
+    for i, stage in enumerate(stages):
+        if step < begin + stage.steps or i == len(stages) - 1:
+            return i, begin
+        begin += stage.steps
+    raise ValueError("a run has at least one stage")
+
+
+def origin(stages: Sequence[Stage], i: int) -> int:
+    """The run's step at which the optimizer of stage `i` began to count: the start of the first of the stages that
+    go on, one from the other, up to it."""
+    while i and stages[i].start is None:
+        i -= 1
+    return sum(stage.steps for stage in stages[:i])
+
+
+def overlay(fresh: Tree, former: Tree, start: Mapping[str, str]) -> Tree:
+    """`fresh` parameters, with those under each target path of `start` taken from `former` under its source path.
+
+    Raises UserError where a path names nothing, or where shapes differ.
+    """
+    new, old = flatten(fresh), flatten(former)
+    values = {}
+    for target, source in start.items():
+        taken = {path: source + path.removeprefix(target) for path in new if _under(path, target)}
+        if not taken:
+            raise UserError(f"stage start: there are no parameters under {target!r}; there are "
+                            f"{', '.join(sorted({'/'.join(p.split('/')[:2]) for p in new}))}")
+        for path, origin in taken.items():
+            if origin not in old:
+                raise UserError(f"stage start: {path!r} should start from {origin!r}, which the stage before lacks")
+            values[path] = old[origin]
+    return put(fresh, values)
+
+
+def put(params: Tree, values: Mapping[str, Array]) -> Tree:
+    """`params` with the `values` in their places, by path.
+
+    Raises UserError where a path names no parameter, or where shapes differ.
+    """
+    shapes = {path: leaf.shape for path, leaf in flatten(params).items()}
+    for path, value in values.items():
+        if path not in shapes:
+            raise UserError(f"there is no parameter {path!r} to start from a given value{suggestion(path, shapes)}")
+        if shapes[path] != value.shape:
+            raise UserError(f"parameter {path!r} is {shapes[path]}, and should start from a value of {value.shape}")
+    return map_paths(lambda path, leaf: values.get(path, leaf), params)
+
+
+def _under(path: str, prefix: str) -> bool:
+    return not prefix or path == prefix or path.startswith(prefix + "/")

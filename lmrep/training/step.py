@@ -1,0 +1,112 @@
+"""The one training step, and its evaluating twin. Neither names a model or an objective."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from lmrep.core.params import Array, Tree
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
+from lmrep.training.state import TrainState, trainable
+
+# Draws for different purposes come from different keys of one seed.
+QUESTION, DROPOUT, EVALUATION = 0, 1, 2
+
+
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    *,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    microbatches: int = 1,
+) -> tuple[TrainState, Metrics]:
+    """One update.
+
+    Args:
+      state: the state before.
+      batch: the whole global batch.
+      objective: what is asked.
+      optimizer: of the trainable parameters.
+      seed: of the run.
+      microbatches: parts that gradients are accumulated over; microbatch i takes rows i, i + M, ..., so that
+        no row leaves its device.
+
+    Returns:
+      (the state after, metrics: the objective's, `loss` and `gradient_norm`).
+    """
+    batch = objective.corrupt(question_keys(objective, batch, seed, state.step), batch)
+    dropout_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
+    frozen = {name: part for name, part in state.params.items() if name == "frozen"}
+    params = trainable(state.params)
+
+    def loss(params: Tree, part: Batch, key: Array, carry: Carry):
+        return objective.loss(params | frozen, part, key, carry)
+
+    grad = jax.value_and_grad(loss, has_aux=True)
+    if microbatches == 1:
+        (total, (metrics, carry)), grads = grad(params, batch, jax.random.fold_in(dropout_key, 0), state.carry)
+    else:
+        total, metrics, carry, grads = _accumulate(grad, params, batch, dropout_key, state.carry, microbatches)
+    if objective.penalty is not None:
+        extra, more = jax.value_and_grad(lambda p: objective.penalty(p | frozen))(params)
+        total, grads = total + extra, jax.tree.map(jnp.add, grads, more)
+
+    updates, opt_state = optimizer.update(grads, state.opt_state, params)
+    params = optax.apply_updates(params, updates)
+    metrics |= {"loss": (total, jnp.float32(1)), "gradient_norm": (optax.global_norm(grads), jnp.float32(1))}
+    return TrainState(state.step + 1, params | frozen, opt_state, carry), metrics
+
+
+def evaluation_step(
+    params: Tree, batch: Batch, carry: Carry, *, objective: Objective, seed: int
+) -> tuple[Metrics, Carry]:
+    """The metrics of one batch, without dropout. A question depends on the example's number alone, so that every
+    evaluation asks the same ones."""
+    keys = _example_keys(batch, jax.random.fold_in(jax.random.key(seed), EVALUATION))
+    total, (metrics, carry) = objective.loss(params, objective.corrupt(keys, batch), None, carry)
+    return metrics | {"loss": (total, jnp.float32(1))}, carry
+
+
+def question_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:
+    """The randomness of a batch's questions: from (seed, step, row), or, for static questions, from
+    (seed, the example's number)."""
+    key = jax.random.fold_in(jax.random.key(seed), QUESTION)
+    if objective.static:
+        return _example_keys(batch, key)
+    key = jax.random.fold_in(key, step)
+    rows = jnp.arange(batch["example"].shape[0])
+    return Keys(jax.vmap(partial(jax.random.fold_in, key))(rows), key)
+
+
+def _example_keys(batch: Batch, key: Array) -> Keys:
+    return Keys(jax.vmap(partial(jax.random.fold_in, key))(batch["example"].astype(jnp.uint32)), key)
+
+
+def _accumulate(grad, params: Tree, batch: Batch, key: Array, carry: Carry, parts: int):
+    """Runs `grad` over microbatches, one at a time, and adds up all but the carry."""
+    rows, carried = jax.tree.map(partial(_deal, parts=parts), (batch, carry.rows))
+
+    def add(sums, part):
+        grads, shared = sums
+        rows, carried, index = part
+        (total, (metrics, carry)), more = grad(params, rows, jax.random.fold_in(key, index), Carry(carried, shared))
+        return (jax.tree.map(jnp.add, grads, more), carry.shared), (total, metrics, carry.rows)
+
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    (grads, shared), (totals, metrics, carried) = jax.lax.scan(
+        add, (nothing, carry.shared), (rows, carried, jnp.arange(parts)))
+    metrics = jax.tree.map(lambda x: x.sum(0), metrics)
+    return totals.sum(), metrics, Carry(jax.tree.map(_undeal, carried), shared), grads
+
+
+def _deal(x: Array, parts: int) -> Array:
+    """[b, ...] -> [parts, b / parts, ...]: row i goes to part i mod `parts`."""
+    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
+def _undeal(x: Array) -> Array:
+    """The inverse of `_deal`."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

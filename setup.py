@@ -1,0 +1,50 @@
+"""Packaging of lmrep: metadata, dependencies and the `lmrep` console script."""
+
+import pathlib
+
+from setuptools import find_packages, setup
+
+README = pathlib.Path(__file__).with_name("README.md")
+
+setup(
+    name="lmrep",
+    version="0.1.0",
+    description="Pretraining contextual language representations in JAX: one trainer, one flag per choice.",
+    long_description=README.read_text(encoding="utf8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["lmrep", "lmrep.*"]),
+    install_requires=[
+        "jax>=0.10",
+        "flax>=0.12",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12",
+        "tensorflow-datasets>=4.9.10",
+        "importlib_resources>=6",  # tensorflow-datasets imports it without declaring it
+        "ml-collections>=1.1",
+        "absl-py>=2.3",
+        "grain>=0.2.18",
+        "array-record>=0.8",
+        "tokenizers>=0.22",
+        "sentencepiece>=0.2",
+        "safetensors>=0.6",
+        "tensorboardX>=2.6",
+        "rich>=14",
+        "matplotlib>=3.10",
+        "numpy>=2",
+    ],
+    extras_require={
+        "test": ["pytest>=8", "pytest-xdist>=3.6", "scipy>=1.13", "ruff>=0.12"],
+        "tpu": ["jax[tpu]>=0.10"],
+        "cuda": ["jax[cuda13]>=0.10"],
+        "wandb": ["wandb>=0.20"],
+        "parity": ["torch>=2.10", "transformers>=5"],
+    },
+    entry_points={"console_scripts": ["lmrep=lmrep.cli.main:main"]},
+    classifiers=[
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

@@ -1,0 +1,205 @@
+"""The command shell: parsing, help, messages and exit codes."""
+
+import subprocess
+import sys
+from types import ModuleType
+
+import ml_collections
+import pytest
+
+from lmrep.cli import main as shell
+from lmrep.cli.arguments import Arguments, Flag, parse
+from lmrep.core.errors import RunFault, UserError
+
+FLAGS = {
+    "top": Flag(5, "how many"),
+    "rate": Flag(0.5, "how fast"),
+    "seed": Flag(None, "or none", int),
+    "note": Flag("", "say this"),
+    "verbose": Flag(False, "say more"),
+    "not_quiet": Flag(True, "a name that begins with no"),
+}
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """A command `try` that records what it receives and then does `command.action()`."""
+    module = ModuleType("try_command", "Tries things.\n\nAt length.")
+    module.FLAGS, module.received, module.action = FLAGS, [], lambda: 0
+
+    def run(arguments):
+        module.received.append(arguments)
+        return module.action()
+
+    module.run = run
+    monkeypatch.setitem(sys.modules, "try_command", module)
+    monkeypatch.setitem(shell.COMMANDS, "try", shell.Command("try things", "lmrep try --top=3", "try_command"))
+    return module
+
+
+def parsed(*words):
+    return parse("try", words, FLAGS)
+
+
+# --- parsing ----------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_of_what_a_command_receives():
+    got = parsed("--config=a/b.py:size=tiny,x=1:2", "first", "--config.a.b=c=d", "--workdir", "runs/x", "--top", "3",
+                 "--config.stages.0.x", "-1", "second word", "--verbose", "--", "--top=9", "--")
+    assert got.command == "try" and got.config_file == "a/b.py" and got.config_argument == "size=tiny,x=1:2"
+    assert got.overrides == (("a.b", "c=d"), ("stages.0.x", "-1")) and got.workdir == "runs/x"
+    assert vars(got.flags) == {"top": 3, "rate": 0.5, "seed": None, "note": "", "verbose": True, "not_quiet": True}
+    assert got.words == ("first", "second word", "--top=9", "--")
+
+
+def test_nothing_given_is_the_defaults():
+    got = parsed()
+    assert (got.config_file, got.config_argument, got.overrides, got.workdir, got.words) == (None, "", (), None, ())
+    assert vars(got.flags) == {name: flag.default for name, flag in FLAGS.items()}
+
+
+@pytest.mark.parametrize(("words", "name", "value"), [
+    (["--verbose"], "verbose", True), (["--verbose", "--noverbose"], "verbose", False),
+    (["--verbose=true"], "verbose", True), (["--verbose=False"], "verbose", False),
+    (["--not_quiet=false"], "not_quiet", False), (["--not-quiet"], "not_quiet", True),
+    (["--nonot_quiet"], "not_quiet", False),
+    (["--rate=1"], "rate", 1.0), (["--rate", "-1e-3"], "rate", -0.001), (["--seed=7"], "seed", 7),
+    (["--note="], "note", ""), (["--note=a=b"], "note", "a=b"), (["--top=1", "--top=2"], "top", 2),
+])
+def test_flags(words, name, value):
+    got = getattr(parsed(*words).flags, name)
+    assert got == value and type(got) is type(value)
+
+
+def test_a_bool_takes_no_word_that_follows():
+    assert parsed("--verbose", "true").words == ("true",)
+
+
+def test_words_may_be_negative_numbers_or_a_dash():
+    assert parsed("-", "-1").words == ("-", "-1")
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--tpo=3"], "lmrep try has no flag --tpo; did you mean '--top'?"),
+    (["--workdri=x"], "lmrep try has no flag --workdri; did you mean '--workdir'?"),
+    (["--zzzzzz"], "lmrep try has no flag --zzzzzz; see lmrep try --help"),
+    (["--notop"], "lmrep try has no flag --notop; did you mean '--top'?"),
+    (["-config=x"], "lmrep try has no flag -config=x; flags begin with two dashes"),
+    (["--top"], "--top needs a value: --top=VALUE"),
+    (["--workdir", "--top=3"], "--workdir needs a value: --workdir=VALUE"),
+    (["--config.a.b"], "--config.a.b needs a value: --config.a.b=VALUE"),
+    (["--top=many"], "--top is 'many'; expected a whole number"),
+    (["--top=1.5"], "--top is '1.5'; expected a whole number"),
+    (["--rate=x"], "--rate is 'x'; expected a number"),
+    (["--verbose=1"], "--verbose is '1'; expected True or False"),
+])
+def test_a_bad_word_is_one_message(words, message):
+    with pytest.raises(UserError) as error:
+        parsed(*words)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_load_config_runs_the_experiment(tmp_path):
+    file = tmp_path / "e.py"
+    file.write_text("def get_config(argument): return {'argument': argument, 'a': {'b': 1}}")
+    config = parsed(f"--config={file}:size=tiny", "--config.a.b=2").load_config()
+    assert isinstance(config, ml_collections.ConfigDict)
+    assert config.to_dict() == {"argument": "size=tiny", "a": {"b": 2}}
+
+
+def test_what_a_command_needs_and_lacks():
+    with pytest.raises(UserError, match="lmrep try needs an experiment: --config="):
+        Arguments("try").load_config()
+    with pytest.raises(UserError, match="lmrep try needs a directory for the run: --workdir="):
+        Arguments("try").required_workdir()
+    assert Arguments("try", workdir="x").required_workdir() == "x"
+
+
+# --- exit codes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("returned", "code"), [(0, 0), (None, 0), (143, 143)])
+def test_the_exit_code_is_what_the_command_returns(command, returned, code):
+    command.action = lambda: returned
+    assert shell.main(["try", "--top=3", "a"]) == code
+    assert command.received[0].flags.top == 3 and command.received[0].words == ("a",)
+
+
+@pytest.mark.parametrize(("error", "code", "message"), [
+    (UserError("too small"), 2, "lmrep: error: too small\n"),
+    (RunFault("loss is nan"), 3, "lmrep: error: loss is nan\n"),
+    (KeyboardInterrupt(), 130, "lmrep: interrupted\n"),
+])
+def test_known_failures_are_messages(command, capsys, error, code, message):
+    def fail():
+        raise error
+    command.action = fail
+    assert shell.main(["try"]) == code
+    assert capsys.readouterr() == ("", message)
+
+
+def test_a_bug_keeps_its_traceback(command):
+    command.action = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        shell.main(["try"])
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["trian"], "lmrep: error: there is no command 'trian'; did you mean 'train'?\n"),
+    (["qqq"], "lmrep: error: there is no command 'qqq'; see lmrep --help\n"),
+    (["--workdir=x", "train"], "lmrep: error: expected a command before --workdir=x: train, "),
+    (["try", "--tpo=3"], "lmrep: error: lmrep try has no flag --tpo; did you mean '--top'?\n"),
+])
+def test_a_bad_command_line_exits_2(command, capsys, words, message):
+    assert shell.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(message) and err.count("\n") == 1
+    assert not command.received
+
+
+# --- help -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_every_command_with_an_example(capsys, words):
+    assert shell.main(words) == 0
+    out = capsys.readouterr().out
+    assert "lmrep train --config=experiments/quickstart.py --workdir=runs/quickstart" in out
+    for name, command in shell.COMMANDS.items():
+        assert f"  {name}" in out and command.summary in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_help_of_a_command_lists_its_flags_and_does_not_run_it(command, capsys):
+    assert shell.main(["try", "--top=3", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Tries things.\n\nAt length.\n") and out.endswith("Example:\n  lmrep try --top=3\n")
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  --")}
+    assert list(lines) == ["--config=TEXT", "--workdir=TEXT", "--config.FIELD=TEXT", "--top=N", "--rate=X", "--seed=N",
+                           "--note=TEXT", "--[no]verbose", "--[no]not_quiet"]
+    assert lines["--top=N"].endswith("how many (default: 5)") and lines["--seed=N"].endswith("or none")
+    assert not command.received
+
+
+def test_after_two_dashes_help_is_a_word(command):
+    assert shell.main(["try", "--", "--help"]) == 0
+    assert command.received[0].words == ("--help",)
+
+
+def test_version(capsys):
+    assert shell.main(["--version"]) == 0
+    assert capsys.readouterr().out.split()[0] == "lmrep" and shell.main(["--version"]) == 0
+
+
+HEAVY = ("jax", "flax", "optax", "numpy", "ml_collections", "tensorflow_datasets", "grain", "orbax")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["trian"], *([name, "--help"] for name in shell.COMMANDS),
+                                   *([name, "--no-such-flag"] for name in shell.COMMANDS)], ids=" ".join)
+def test_help_and_refusals_import_nothing_heavy(words):
+    script = (f"import sys; from lmrep.cli.main import main; code = main({words!r}); "
+              f"print(code, [m for m in {HEAVY!r} if m in sys.modules])")
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    code = 0 if words[-1] in ("--help", "--version") else 2
+    assert result.stdout.splitlines()[-1:] == [f"{code} []"], result.stderr

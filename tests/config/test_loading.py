@@ -1,0 +1,220 @@
+"""Experiment files, arguments and overrides: what they give, and one clear message for each way to fail."""
+
+import sys
+
+import ml_collections
+import pytest
+
+from lmrep.config.loading import load, override, parts
+from lmrep.core.errors import UserError
+
+EXPERIMENT = '''
+import ml_collections
+from lmrep.config.loading import parts
+
+def get_config(argument=""):
+    chosen = parts(argument, size=("tiny", ("tiny", "base")), length=128)
+    return ml_collections.ConfigDict({"size": chosen.size, "length": chosen.length, "optimizer": {"rate": 0.1}})
+'''
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="experiment.py"):
+        file = tmp_path / name
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return file
+    return write
+
+
+def example():
+    return ml_collections.ConfigDict({
+        "steps": 10, "rate": 0.1, "name": "a", "on": True, "nothing": None, "table": {},
+        "betas": (0.9, 0.999), "layers": [1, 2], "patterns": ("a",), "empty": (),
+        "optimizer": {"name": "adamw", "schedule": {"warmup": 5}},
+        "stages": ({"length": 128, "deep": {"x": 1}, "own": {}}, {"length": 512, "deep": {"x": 2}, "own": {}}),
+    }).lock()
+
+
+def after(path, text):
+    config = example()
+    override(config, path, text)
+    return config
+
+
+def refusal(action):
+    with pytest.raises(UserError) as error:
+        action()
+    assert len(str(error.value).splitlines()) <= 2 and error.value.__cause__ is None
+    return str(error.value)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_load_runs_get_config_with_the_argument_and_then_sets_fields(write):
+    config = load(write(EXPERIMENT), "size=base", [("length", "64"), ("optimizer.rate", "1"), ("length", "32")])
+    assert config.to_dict() == {"size": "base", "length": 32, "optimizer": {"rate": 1.0}}
+
+
+def test_load_takes_a_plain_dict_and_names_no_file_beside_it(write):
+    file = write("def get_config(argument): return {'a': {'b': 1}}")
+    assert load(str(file), overrides=[("a.b", "2")]).a.b == 2
+    assert [f.name for f in file.parent.iterdir()] == ["experiment.py"]  # no __pycache__
+
+
+def test_a_file_may_declare_dataclasses(write):
+    file = write("from __future__ import annotations\nimport dataclasses\n\n@dataclasses.dataclass\nclass A:\n"
+                 "    x: int = 3\n\ndef get_config(argument=''):\n    return {'x': A().x}\n")
+    assert load(file).x == 3
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("x = 1", "defines no function get_config; expected `def get_config"),
+    ("get_config = 3", "defines no function get_config"),
+    ("def get_config(): return {}", "defines get_config(), not of one argument; expected `def get_config"),
+    ("def get_config(argument):\n    x = (\n", "experiment.py:2: SyntaxError: '(' was never closed"),
+    ("def get_config(argument):\nreturn 1", "experiment.py:2: IndentationError: expected an indented block"),
+    (b"\x00\x01\x02", "SyntaxError"),
+    (b"x = '\xff\xfe'", "SyntaxError"),
+    ("import no_such_module_at_all", "experiment.py:1: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+    ("\n1 / 0", "experiment.py:2: ZeroDivisionError: division by zero"),
+    ("def f(x):\n    return x['k']\n\ndef get_config(argument):\n    return f({})", "experiment.py:2: KeyError: 'k'"),
+    ("import json\n\ndef get_config(argument):\n    return json.loads('')", "experiment.py:4: JSONDecodeError: Expect"),
+    ("def get_config(argument):\n    raise ValueError", "experiment.py:2: ValueError"),
+    ("def get_config(argument):\n    raise ValueError('a\\nb')", "experiment.py:2: ValueError: a b"),
+    ("import sys\nsys.exit('bye')", "experiment.py:2: SystemExit: bye"),
+    ("def get_config(argument):\n    return 3", "get_config returned 3; expected an ml_collections.ConfigDict"),
+])
+def test_a_file_that_fails_is_one_message_that_says_where(write, text, message):
+    assert message in refusal(lambda: load(write(text)))
+
+
+def test_a_user_error_of_the_file_is_passed_on_as_it_is(write):
+    file = write("from lmrep.core.errors import UserError\n\n"
+                 "def get_config(argument):\n    raise UserError('no: ' + argument)")
+    assert refusal(lambda: load(file, "x=1")) == "no: x=1"
+
+
+def test_files_that_are_missing_or_not_python(write, tmp_path):
+    file = write(EXPERIMENT, "quickstart.py")
+    assert refusal(lambda: load(tmp_path / "quikstart.py")).endswith("quikstart.py; did you mean 'quickstart.py'?")
+    assert "no experiment file" in refusal(lambda: load(tmp_path / "nowhere" / "a.py"))
+    assert "is not a Python file" in refusal(lambda: load(tmp_path))
+    assert "is not a Python file" in refusal(lambda: load(write("{}", "config.json")))
+    assert "size is 'huge'; expected one of tiny, base" in refusal(lambda: load(file, "size=huge"))
+
+
+def test_loading_leaves_the_interpreter_as_it_was(write):
+    before = sys.dont_write_bytecode, list(sys.path)
+    with pytest.raises(UserError):
+        load(write("1 / 0"))
+    assert (sys.dont_write_bytecode, list(sys.path)) == before
+
+
+# --- overrides --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "text", "value"), [
+    ("steps", "20", 20), ("steps", "1_000", 1000), ("steps", "1e4", 10000), ("steps", "-3", -3),
+    ("rate", "1", 1.0), ("rate", "1e-3", 0.001), ("rate", "-.5", -0.5),
+    ("name", "b", "b"), ("name", "3", "3"), ("name", "none", "none"), ("name", "True", "True"), ("name", "", ""),
+    ("name", "a=b,(c", "a=b,(c"),
+    ("on", "false", False), ("on", "False", False), ("on", "TRUE", True),
+    ("nothing", "3", 3), ("nothing", "x y", "x y"), ("nothing", "none", None), ("nothing", "(1, 2)", (1, 2)),
+    ("betas", "0.8,1", (0.8, 1.0)), ("betas", "(0.8, 0.9)", (0.8, 0.9)), ("betas", "[1]", (1.0,)), ("betas", "()", ()),
+    ("betas", "", ()), ("betas", "0.5", (0.5,)),
+    ("layers", "3,4", [3, 4]), ("layers", "[3, 4]", [3, 4]),
+    ("patterns", "*/bias, *norm/*", ("*/bias", "*norm/*")), ("patterns", "('a', 'b')", ("a", "b")),
+    ("patterns", "(a, b)", ("a", "b")), ("patterns", "1,none", ("1", "none")), ("patterns", "(1, 2)", ("1", "2")),
+    ("empty", "1,x", (1, "x")),
+    ("optimizer.name", "lamb", "lamb"), ("optimizer.schedule.warmup", "7", 7),
+    ("stages.0.length", "64", 64), ("stages.1.deep.x", "9", 9), ("betas.1", "0.98", 0.98), ("layers.0", "5", 5),
+])
+def test_an_override_takes_the_type_of_the_field(path, text, value):
+    config = after(path, text)
+    got = config
+    for key in path.split("."):
+        got = got[int(key)] if key.isdecimal() else got[key]
+    assert got == value and type(got) is type(value)
+    if isinstance(value, tuple | list):
+        assert [type(x) for x in got] == [type(x) for x in value]
+    changed = {k for k, v in example().items() if config[k] != v}
+    assert changed <= {path.partition(".")[0]}  # and nothing else moved
+
+
+def test_an_entry_of_a_tuple_changes_alone():
+    stages = after("stages.0.deep.x", "7").stages
+    assert [s["deep"]["x"] for s in stages] == [7, 2] and [s["length"] for s in stages] == [128, 512]
+
+
+def test_an_empty_table_takes_a_dict():
+    assert after("table", "{'*/layers/0-5/*': 0.5}").table.to_dict() == {"*/layers/0-5/*": 0.5}
+    assert after("stages.0.own", "{'a': {'b': 1}}").stages[0]["own"] == {"a": {"b": 1}}
+    assert "expected a table" in refusal(lambda: after("table", "3"))
+    assert "dots" in refusal(lambda: after("table", "{'a.b': 1}"))
+
+
+def test_references_follow_the_field_they_refer_to():
+    config = example().unlock()
+    config.copy_of_steps = config.get_ref("steps")
+    override(config, "steps", "77")
+    assert config.copy_of_steps == 77
+
+
+def test_a_placeholder_keeps_its_type():
+    config = ml_collections.ConfigDict({"x": ml_collections.config_dict.placeholder(int)})
+    assert "config.x cannot be 'abc'" in refusal(lambda: override(config, "x", "abc"))
+    override(config, "x", "3")
+    assert config.x == 3
+
+
+@pytest.mark.parametrize(("path", "text", "message"), [
+    ("optimiser.name", "x", "config has no field 'optimiser'; did you mean 'optimizer'?"),
+    ("optimizer.nam", "x", "config.optimizer has no field 'nam'; did you mean 'name'?"),
+    ("optimizer.zzz", "x", "config.optimizer has no field 'zzz'; it has name, schedule"),
+    ("stages.2.length", "x", "config.stages has no entry '2'; expected a number from 0 to 1"),
+    ("stages.length", "x", "config.stages has no entry 'length'; expected a number from 0 to 1"),
+    ("stages.0.lenth", "x", "config.stages.0 has no field 'lenth'; did you mean 'length'?"),
+    ("steps.x", "1", "config.steps is 10; it has no fields, so config.steps.x cannot be set"),
+    ("", "1", "config has no field ''"),
+    ("steps", "abc", "config.steps cannot be 'abc'; expected a whole number, as 10 is"),
+    ("steps", "1.5", "config.steps cannot be '1.5'; expected a whole number"),
+    ("steps", "true", "config.steps cannot be 'true'; expected a whole number"),
+    ("steps", "none", "config.steps cannot be 'none'; expected a whole number"),
+    ("rate", "fast", "config.rate cannot be 'fast'; expected a number, as 0.1 is"),
+    ("rate", "nan", "config.rate cannot be 'nan'; expected a number"),
+    ("on", "1", "config.on cannot be '1'; expected True or False, as True is"),
+    ("on", "yes", "config.on cannot be 'yes'; expected True or False"),
+    ("betas", "0.9,x", "config.betas cannot be 'x'; expected a number"),
+    ("betas", "(0.9, 'x')", "config.betas cannot be \"(0.9, 'x')\"; expected a number"),
+    ("optimizer", "lamb", "config.optimizer cannot be set as a whole; set its fields, as --config.optimizer.name=..., "
+                          "or choose a part after the colon, as --config=FILE.py:part=choice"),
+    ("stages", "()", "config.stages cannot be set as a whole; set a field of an entry, as --config.stages.0.length="),
+    ("stages.0", "1", "config.stages.0 cannot be set as a whole; set its fields, as --config.stages.0.length="),
+])
+def test_a_bad_override_is_refused(path, text, message):
+    config = example()
+    assert message in refusal(lambda: override(config, path, text))
+    assert config == example()
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+
+def test_parts():
+    sizes = {"tiny": 1, "base": 2}
+    declared = dict(size=("tiny", sizes), objective=("masked", ["masked", "causal"]), length=128, on=False)
+    assert vars(parts("", **declared)) == {"size": "tiny", "objective": "masked", "length": 128, "on": False}
+    got = parts("objective=causal,length=512,on=true", **declared)
+    assert (got.size, got.objective, got.length, got.on) == ("tiny", "causal", 512, True)
+
+
+@pytest.mark.parametrize(("argument", "message"), [
+    ("siz=tiny", "the experiment has no part 'siz'; did you mean 'size'?\nits parts: size=tiny|base, length=128"),
+    ("size", "the experiment's argument has 'size'; expected name=value out of size=tiny|base, length=128"),
+    ("size=bse", "size is 'bse'; expected one of tiny, base; did you mean 'base'?"),
+    ("length=long", "length cannot be 'long'; expected a whole number, as 128 is"),
+])
+def test_a_bad_argument_is_refused(argument, message):
+    assert refusal(lambda: parts(argument, size=("tiny", ("tiny", "base")), length=128)) == message

@@ -1,0 +1,112 @@
+"""Four toy objectives that use every clause of the contract between objectives and the trainer."""
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.core.params import ParamSpec, normal
+from lmrep.objectives.base import Carry, Objective, share
+
+V, D = 12, 8  # vocabulary, width
+
+
+def table(rows=V, columns=D, axes=("vocab", "embed")):
+    return ParamSpec((rows, columns), axes, normal(0.3))
+
+
+def nats(scores, targets):
+    return -jnp.take_along_axis(jax.nn.log_softmax(scores), targets[..., None], -1)[..., 0]
+
+
+def summed(each, weights, name="nats"):
+    asked = weights > 0
+    return (each * weights).sum(), {name: ((each * asked).sum(), asked.sum())}
+
+
+def recurrent() -> Objective:
+    """Next-token prediction by an Elman network whose state flows from batch to batch, where `reset` is 0."""
+
+    def corrupt(keys, batch):
+        return batch | {"weights": share(batch["segment_ids"][:, 1:] > 0)}
+
+    def loss(params, batch, key, carry):
+        encoder = params["encoder"]
+        start = carry.rows * (1 - batch["reset"])[:, None].astype(jnp.float32)
+
+        def step(state, x):
+            state = jnp.tanh(x + state @ encoder["recurrent"])
+            return state, state
+
+        last, states = jax.lax.scan(step, start, encoder["token"][batch["tokens"]].swapaxes(0, 1))
+        scores = states.swapaxes(0, 1)[:, :-1] @ params["objective"]["output"]
+        total, metrics = summed(nats(scores, batch["tokens"][:, 1:]), batch["weights"])
+        return total, (metrics, Carry(jax.lax.stop_gradient(last), carry.shared + 1))
+
+    return Objective(
+        "recurrent",
+        specs={"encoder": {"token": table(), "recurrent": table(D, D, (None, None))},
+               "objective": {"output": table(D, V, ("embed", "vocab"))}},
+        corrupt=corrupt, loss=loss,
+        carry=lambda rows: Carry(jnp.zeros((rows, D)), jnp.float32(0)),  # shared: a count of microbatches
+        penalty=lambda params: 1e-3 * jnp.square(params["encoder"]["recurrent"]).sum(),
+    )
+
+
+def taught() -> Objective:
+    """Matches a frozen teacher's distribution; the word left out of each row is drawn from the row's key."""
+
+    def corrupt(keys, batch):
+        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.rows)
+        return batch | {"place": place, "weights": share(jnp.ones(len(place)))}
+
+    def loss(params, batch, key, carry):
+        seen = jnp.arange(batch["tokens"].shape[1]) != batch["place"][:, None]
+        def scores(p):
+            return (p["token"][batch["tokens"]] * seen[..., None]).sum(1) @ p["token"].T
+
+        teacher = jax.nn.softmax(scores(params["frozen"]["teacher"]))
+        each = -(teacher * jax.nn.log_softmax(scores(params["encoder"]))).sum(-1)
+        total, metrics = summed(each, batch["weights"])
+        return total, (metrics, carry)
+
+    return Objective("taught", specs={"encoder": {"token": table()}, "objective": {}},
+                     frozen={"teacher": {"token": table()}}, corrupt=corrupt, loss=loss)
+
+
+def encoder_decoder() -> Objective:
+    """Says the target after a summary of the `source`, a field that no other objective has."""
+
+    def corrupt(keys, batch):
+        return batch | {"weights": share(batch["segment_ids"] > 0)}
+
+    def loss(params, batch, key, carry):
+        p = params["encoder"]
+        summary = jnp.tanh(p["source"][batch["source"]].mean(1, keepdims=True))
+        before = jnp.pad(batch["tokens"], ((0, 0), (1, 0)))[:, :-1]
+        scores = (p["target"][before] + summary) @ params["objective"]["output"]
+        total, metrics = summed(nats(scores, batch["tokens"]), batch["weights"])
+        return total, (metrics, carry)
+
+    return Objective(
+        "encoder_decoder", corrupt=corrupt, loss=loss,
+        specs={"encoder": {"source": table(), "target": table()}, "objective": {"output": table(D, V)}})
+
+
+def cloze(part: str) -> Objective:
+    """Guesses a masked word from the mean of the others. `part`, "encoder" or "generator", is the half that does so;
+    with the generator the encoder rests, and a second stage starts the encoder from it."""
+
+    def corrupt(keys, batch):
+        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.rows)
+        target = jnp.take_along_axis(batch["tokens"], place[:, None], 1)[:, 0]
+        return batch | {"place": place, "targets": target, "weights": share(jnp.ones(len(place)))}
+
+    def loss(params, batch, key, carry):
+        p = params["encoder"] if part == "encoder" else params["objective"]["generator"]
+        seen = jnp.arange(batch["tokens"].shape[1]) != batch["place"][:, None]
+        hidden = jnp.tanh((p["token"][batch["tokens"]] * seen[..., None]).sum(1))
+        total, metrics = summed(nats(hidden @ p["token"].T, batch["targets"]), batch["weights"])
+        return total, (metrics, carry)
+
+    own = {"generator": {"token": table()}} if part == "generator" else {}
+    return Objective(f"cloze_{part}", specs={"encoder": {"token": table()}, "objective": own},
+                     corrupt=corrupt, loss=loss)

@@ -1,0 +1,139 @@
+"""Objectives of four kinds train, resume and shard through the one trainer, which knows nothing of them."""
+
+import json
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from lmrep.core.params import flatten
+from lmrep.core.sharding import make_mesh
+from lmrep.training.checkpoints import Checkpoints
+from lmrep.training.logging import MetricsLog
+from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
+from lmrep.training.stages import Stage
+from tests.contract import objectives as toys
+
+ROWS, LENGTH, STEPS = 16, 6, 6
+TEACHER = np.random.default_rng(9).normal(size=(toys.V, toys.D)).astype(np.float32)
+
+
+def host_batches(rows, first, last):
+    """Batches that depend on the step alone."""
+    for step in range(first, last):
+        rng = np.random.default_rng(step)
+        yield {
+            "tokens": rng.integers(1, toys.V, (ROWS, LENGTH)).astype(np.int32)[rows],
+            "source": rng.integers(1, toys.V, (ROWS, 4)).astype(np.int32)[rows],
+            "segment_ids": np.ones((ROWS, LENGTH), np.int32)[rows],
+            "reset": (rng.random(ROWS) < 0.2).astype(np.int32)[rows],
+            "example": np.arange(step * ROWS, (step + 1) * ROWS, dtype=np.int32)[rows],
+        }
+
+
+def stage(objective, microbatches=1, name="main", steps=STEPS, **more):
+    return Stage(name, steps, objective, optax.adam(0.05), host_batches, ROWS, microbatches,
+                 validation=lambda rows: host_batches(rows, 100, 102), schedule=lambda step: 0.05, **more)
+
+
+def stages_of(kind, microbatches=1):
+    if kind == "two_stages":
+        return [stage(toys.cloze("generator"), microbatches, "generator"),
+                stage(toys.cloze("encoder"), microbatches, "encoder", start={"encoder": "objective/generator"})]
+    given = {"frozen/teacher/token": TEACHER} if kind == "taught" else {}
+    return [stage(getattr(toys, kind)(), microbatches, given=given)]
+
+
+class Killed(Exception):
+    pass
+
+
+def train(stages, workdir, layout=(1, 1, 1), *, killed_after=None):
+    """Runs, or goes on; with `killed_after`, dies when that step has been read."""
+    workdir.mkdir(exist_ok=True)
+    checkpoints = Checkpoints(workdir / "checkpoints")
+    checkpoints.clean()
+    newest = checkpoints.newest()
+    metrics = MetricsLog(workdir)
+    metrics.resume(newest)
+    trainer = Trainer(stages, make_mesh(*layout), 3, checkpoints, metrics=metrics, log_every=2,
+                      checkpoint=CheckpointConfig(every=2), evaluation=EvaluationConfig(every=3))
+    if killed_after is not None:
+        write = metrics.write
+
+        def dying(step, kind, values):
+            write(step, kind, values)
+            if step > killed_after:
+                raise Killed
+
+        metrics.write = dying
+    try:
+        return trainer.run(newest), [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
+    finally:
+        metrics.close()
+        checkpoints.close()
+
+
+KINDS = ["recurrent", "taught", "encoder_decoder", "two_stages"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Each kind's uninterrupted run on one device."""
+    return {kind: train(stages_of(kind), tmp_path_factory.mktemp(kind)) for kind in KINDS}
+
+
+def losses(lines, kind="train"):
+    return np.array([line["loss"] for line in lines if line["kind"] == kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trains(plain, kind):
+    _, lines = plain[kind]
+    values = losses(lines)[-3:]
+    assert len(values) == 3 and values[-1] < values[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("layout", "microbatches"), [((1, 1, 1), 4), ((8, 1, 1), 1), ((2, 2, 2), 2), ((1, 4, 2), 1)])
+def test_every_mesh_and_microbatch_count_gives_the_same_losses(plain, tmp_path, kind, layout, microbatches):
+    _, expected = plain[kind]
+    _, lines = train(stages_of(kind, microbatches), tmp_path, layout)
+    np.testing.assert_allclose(losses(lines), losses(expected), rtol=1e-5)
+    np.testing.assert_allclose(losses(lines, "validation"), losses(expected, "validation"), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("killed_after", [1, 4])
+def test_a_killed_run_ends_as_one_never_stopped(plain, tmp_path, kind, killed_after):
+    state, expected = plain[kind]
+    with pytest.raises(Killed):
+        train(stages_of(kind), tmp_path, killed_after=killed_after)
+    resumed, lines = train(stages_of(kind), tmp_path)
+    assert lines == expected
+    jax.tree.map(np.testing.assert_array_equal, resumed, state)
+
+
+def test_a_teacher_is_taken_as_given_and_left_as_it_is(plain):
+    state, _ = plain["taught"]
+    np.testing.assert_array_equal(state.params["frozen"]["teacher"]["token"], TEACHER)
+    moved = jax.tree.leaves(state.opt_state[0].mu)
+    assert len(moved) == 1 and np.abs(moved[0]).max() > 0  # no moments for the teacher
+
+
+def test_a_second_stage_starts_where_it_is_told(plain, tmp_path):
+    first, second = stages_of("two_stages")
+    after_first, _ = train([first], tmp_path / "first")
+    state, _ = train([first, stage(second.objective, steps=1, start=second.start)], tmp_path / "both")
+    source = flatten(after_first.params)["objective/generator/token"]
+    change = np.abs(flatten(state.params)["encoder/token"] - source).max()
+    assert 0 < change <= 0.051  # one Adam step of rate 0.05 away, no more
+
+
+def test_carry_follows_its_rows(plain, tmp_path):
+    """The state after training is the same whether or not rows were dealt to microbatches."""
+    state, _ = plain["recurrent"]
+    dealt, _ = train(stages_of("recurrent", 4), tmp_path)
+    np.testing.assert_allclose(dealt.carry.rows, state.carry.rows, rtol=1e-4, atol=1e-6)
+    assert (state.carry.shared, dealt.carry.shared) == (STEPS, 4 * STEPS)

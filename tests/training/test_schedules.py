@@ -1,0 +1,95 @@
+"""Schedules against the formulas of the papers and of their released code."""
+
+import jax
+import numpy as np
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.training import schedules
+from lmrep.training.schedules import Config
+
+
+def rates(config, steps, learning_rate=1.0, total=100):
+    return np.array(jax.vmap(schedules.build(config, learning_rate, total))(np.asarray(steps)))
+
+
+def test_bert_decays_from_step_zero_and_drops_where_the_warmup_ends():
+    peak, warmup, total = 1e-4, 10, 100
+    steps = np.arange(total + 1)
+    expected = np.where(steps < warmup, peak * steps / warmup, peak * (1 - steps / total))
+    got = rates(Config("linear", warmup=warmup, decay_from="start"), steps, peak, total)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-11)
+    assert got[0] == 0 and got[warmup] == pytest.approx(0.9 * peak) and got[total] == 0
+
+
+def test_roberta_reaches_the_peak_and_then_decays_to_zero():
+    steps = np.arange(101)
+    expected = np.where(steps < 20, steps / 20, (100 - steps) / 80)
+    got = rates(Config("linear", warmup=20), steps)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
+    assert got[20] == 1 and got[100] == 0
+
+
+def test_vaswani():
+    d, warmup = 512, 4000
+    steps = np.array([0, 1, 1999, 4000, 4001, 16000, 300000])
+    with np.errstate(divide="ignore"):
+        expected = d**-0.5 * np.minimum(steps**-0.5, steps * warmup**-1.5)
+    got = rates(Config("inverse_sqrt", warmup=warmup), steps, learning_rate=(d * warmup) ** -0.5, total=300000)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    assert got.max() == pytest.approx(6.99e-4, rel=1e-3)
+
+
+def test_t5_is_constant_before_it_falls():
+    steps = np.array([0, 1, 9999, 10000, 40000, 1000000])
+    got = rates(Config("inverse_sqrt", warmup=10000, warmup_from=1.0), steps, 0.01, 10**6)
+    np.testing.assert_allclose(got, 1 / np.sqrt(np.maximum(steps, 10000)), rtol=1e-5)
+
+
+def test_inverse_sqrt_ignores_where_other_decays_begin():
+    steps = np.arange(50)
+    np.testing.assert_array_equal(rates(Config("inverse_sqrt", warmup=10, decay_from="start"), steps),
+                                  rates(Config("inverse_sqrt", warmup=10), steps))
+
+
+def test_slanted_triangle():
+    """ULMFiT, equation 3: cut = 0.1 T, ratio 32."""
+    total, ratio, cut = 100, 32, 10
+    t = np.arange(total + 1)
+    p = np.where(t < cut, t / cut, 1 - (t - cut) / (cut * (1 / 0.1 - 1)))
+    got = rates(Config("linear", warmup_share=0.1, warmup_from=1 / 32, final=1 / 32), t, 0.01, total)
+    np.testing.assert_allclose(got, 0.01 * (1 + p * (ratio - 1)) / ratio, rtol=1e-5)
+
+
+def test_polynomial_and_cosine_end_at_the_final_share():
+    steps = np.arange(10, 101)
+    left = (100 - steps) / 90
+    got = rates(Config("polynomial", warmup=10, power=2.0, final=0.1), steps)
+    np.testing.assert_allclose(got, 0.1 + 0.9 * left**2, rtol=1e-5)
+    got = rates(Config("cosine", warmup=10, final=0.1), steps)
+    np.testing.assert_allclose(got, 0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * (1 - left))), rtol=1e-5)
+
+
+def test_constant_after_warmup():
+    np.testing.assert_allclose(rates(Config("constant", warmup=4), [0, 1, 2, 4, 100]), [0, 0.25, 0.5, 1, 1])
+
+
+@pytest.mark.parametrize("name", ["constant", "linear", "polynomial", "cosine", "inverse_sqrt"])
+@pytest.mark.parametrize("decay_from", ["warmup", "start"])
+def test_without_warmup_starts_at_the_peak_and_stays_finite_beyond_the_end(name, decay_from):
+    got = rates(Config(name, decay_from=decay_from), [0, 50, 100, 150])
+    assert got[0] == 1 and np.isfinite(got).all() and (got >= 0).all()
+    if name != "inverse_sqrt":
+        assert got[2] == got[3]
+
+
+def test_warmup_may_take_all_steps_but_no_more():
+    assert rates(Config("cosine", warmup=100), [100]) == 1
+    with pytest.raises(UserError, match=r"warmup is 101, more than the 100 steps"):
+        schedules.build(Config("linear", warmup=101), 1.0, 100)
+
+
+def test_warmup_is_steps_or_a_share_not_both():
+    assert schedules.warmup_steps(Config(warmup_share=0.06), 33112) == 1986
+    with pytest.raises(UserError, match=r"both warmup=10 and warmup_share=0\.1"):
+        schedules.build(Config(warmup=10, warmup_share=0.1), 1.0, 100)
