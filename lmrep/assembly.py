@@ -21,7 +21,7 @@ from lmrep.models.base import Model
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Objective
 from lmrep.training import optimizers
-from lmrep.training.evaluation import HostBatch
+from lmrep.training.inputs import HostBatch
 from lmrep.training.stages import Stage
 from lmrep.training.state import create
 from lmrep.training.step import train_step
@@ -34,10 +34,15 @@ def model(experiment: Experiment, vocabulary: Vocabulary) -> Model:
       UserError: the tokenizer has more ids than the model's table has rows.
     """
     config = experiments.model_config(experiment, vocabulary.size)
-    if vocabulary.size > config.vocab:
-        raise UserError(f"the tokenizer has {vocabulary.size:,} ids, and the model's table {config.vocab:,} rows; "
-                        f"set model.vocab to {vocabulary.size} (or to 0, which takes the tokenizer's size)")
+    check_vocabulary(config, vocabulary.size)
     return transformer.build(config, experiment.execution, experiment.model.get("name", "transformer"))
+
+
+def check_vocabulary(config: transformer.Config, size: int) -> None:
+    """Raises UserError where the model's table has fewer rows than the tokenizer has ids."""
+    if size > config.vocab:
+        raise UserError(f"the tokenizer has {size:,} ids, and the model's table {config.vocab:,} rows; "
+                        f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
 
 
 def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objective:
@@ -81,7 +86,9 @@ def _stage(
     asked = objective(stage, network, prepared.tokenizer.vocabulary)
     optimizer = optimizers.build(stage.optimizer, asked.specs, span)
     train = plan(stage, prepared.stores["train"], experiment.seed, data_dir)
-    loader.check(train, stage.batch_size)
+    if train.examples < stage.batch_size:
+        raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer than "
+                        f"batch_size={stage.batch_size}; give more text, or lower batch_size or length")
     return Stage(
         name=stage.name,
         steps=stage.steps,

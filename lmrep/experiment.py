@@ -6,16 +6,18 @@ This is the one place that knows every table of choices; the rooms below know on
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import ml_collections
 
 from lmrep.config.record import choose, read, setting
 from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.layers.stack import Execution
-from lmrep.models import transformer
+from lmrep.models import PRESETS, transformer
 from lmrep.objectives import OBJECTIVES
 from lmrep.training import optimizers, schedules
 from lmrep.training.loop import CheckpointConfig, EvaluationConfig, LogConfig
@@ -26,17 +28,33 @@ class MeshConfig:
     """How many ways each mesh axis cuts (see `lmrep.core.sharding`)."""
 
     data: int = setting(-1, "copies of the model, each with its share of the batch; -1: all devices left", at_least=-1)
-    fsdp: int = setting(1, "ways to cut parameters and batch, gathered before use", at_least=1)
+    fsdp: int = setting(1, "ways to cut parameters and batch, gathered before use; -1: all devices left", at_least=-1)
     tensor: int = setting(1, "ways to cut heads, feed-forward width and vocabulary", at_least=1)
 
     def sizes(self, devices: int) -> tuple[int, int, int]:
         """(data, fsdp, tensor) on that many devices; raises UserError where they do not fit."""
-        model = self.fsdp * self.tensor
-        data = devices // model if self.data == -1 else self.data
-        if data < 1 or data * model > devices or (self.data == -1 and devices % model):
-            raise UserError(f"mesh is data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}, and there are {devices} "
-                            "devices; their product must be the number of devices (-1: as many as are left)")
-        return data, self.fsdp, self.tensor
+        sizes = [self.data, self.fsdp, self.tensor]
+        rest = sizes.count(-1) == 1
+        if rest:
+            sizes[sizes.index(-1)] = devices // -math.prod(sizes)
+        used = math.prod(sizes)
+        if min(sizes) < 1 or used > devices or (rest and used < devices):
+            raise UserError(f"mesh is data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}, and there are "
+                            f"{devices} device(s); make their product that, with one -1 for as many as are left")
+        return tuple(sizes)
+
+
+def mesh(text: str) -> dict[str, int]:
+    """The mesh that an experiment's `mesh=` names: "data", "fsdp" or sizes as "2x2x2" (data x fsdp x tensor).
+
+    Raises:
+      UserError: it is none of these.
+    """
+    named = {"data": (-1, 1, 1), "fsdp": (1, -1, 1)}
+    sizes = named.get(text) or tuple(int(n) if n.isdecimal() else 0 for n in text.split("x"))
+    if len(sizes) != 3 or 0 in sizes:
+        raise UserError(f"mesh is {text!r}; expected data, fsdp, or sizes data x fsdp x tensor such as 2x2x2")
+    return dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -99,6 +117,30 @@ class StagePlan:
 # What may change between a run and its resumption: none of it changes what the run computes, but for rounding.
 FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.*", "log.*",
         "samples", "samples.*", "data.files")
+
+
+def base(preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
+         layout: str = "data") -> ml_collections.ConfigDict:
+    """A config with every field spelled out, for experiment files to change and flags to override.
+
+    Args:
+      preset: the network, a name in `lmrep.models.PRESETS`.
+      objective: a name in `lmrep.objectives.OBJECTIVES`.
+      format: a name in `lmrep.data.formats.FORMATS`.
+      optimizer: a name in `lmrep.training.optimizers.RECIPES`.
+      layout: as `mesh` takes it.
+    """
+    def part(name: str, record: Any) -> dict[str, Any]:
+        return {"name": name, **dataclasses.asdict(record)}
+
+    fields = dataclasses.asdict(Experiment()) | {
+        "model": part(preset, choose(PRESETS, preset, "model").config),
+        "objective": part(objective, choose(OBJECTIVES, objective, "objective").config()),
+        "format": part(format, choose(FORMATS, format, "format").config()),
+        "optimizer": dataclasses.asdict(choose(optimizers.RECIPES, optimizer, "optimizer")),
+        "mesh": mesh(layout),
+    }
+    return ml_collections.ConfigDict(fields)
 
 
 def parse(config: Mapping[str, Any]) -> Experiment:
@@ -195,13 +237,8 @@ def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:
     for name, size in (("heads", network.heads), ("mlp", network.mlp)):
         if size % tensor:
             raise UserError(f"model.{name} is {size}, which mesh.tensor={tensor} does not divide; "
-                            f"choose a tensor axis that divides {_list(_divisors(size))}")
+                            f"a tensor axis that does: "
+                            f"{', '.join(str(i) for i in range(1, tensor) if size % i == 0)}")
     return sizes
 
 
-def _divisors(n: int) -> list[int]:
-    return [i for i in range(2, n + 1) if n % i == 0][:6]
-
-
-def _list(values: Sequence[int]) -> str:
-    return "it: " + ", ".join(map(str, values)) if values else "it"

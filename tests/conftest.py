@@ -1,6 +1,24 @@
-"""Eight devices for every test, and no silent broadcasting of ranks."""
+"""Eight devices for every test, and quick compilation: what is tested is what programs compute, not how fast."""
 
 import os
+import shutil
+import tempfile
+
+FLAGS = ("--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+         "--xla_llvm_disable_expensive_passes=true")
+CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
+if FLAGS not in os.environ.get("XLA_FLAGS", ""):  # workers inherit the environment of the first process
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
+made = None
+if CACHE not in os.environ:
+    # Shared by workers and subprocesses: many tests run the same programs.
+    os.environ[CACHE] = made = tempfile.mkdtemp(prefix="lmrep-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+
+
+def pytest_unconfigure():
+    if made:
+        shutil.rmtree(made, ignore_errors=True)

@@ -1,6 +1,7 @@
 """`lmrep <command> ...`: finds the command, parses its words, turns failures into messages and exit codes.
 
-Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted.
+Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted;
+143 saved and stopped on SIGTERM.
 Any other exception is a bug of ours, and shows its traceback.
 """
 
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from lmrep.cli.arguments import COMMON, Flag, parse
 from lmrep.config.record import suggestion
-from lmrep.core.errors import RunFault, UserError
+from lmrep.core.errors import RunFault, Stopped, UserError
 
 
 class Command(NamedTuple):
@@ -49,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, `sys.argv` unless given, and returns the exit code."""
     try:
         return run(sys.argv[1:] if argv is None else argv)
+    except Stopped as stop:
+        print(f"lmrep: {stop}", file=sys.stderr)
+        return stop.exit_code
     except (UserError, RunFault) as error:
         print(f"lmrep: error: {error}", file=sys.stderr)
         return error.exit_code

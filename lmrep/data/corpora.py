@@ -11,7 +11,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -145,10 +145,7 @@ def _read(path: pathlib.Path, unit: str) -> Iterator[str]:
     """The documents of one file. Decoding drops a byte order mark and makes every line break `\\n`."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            if unit == "file":
-                pieces = iter([file.read()])
-            else:
-                pieces = iter(file) if unit == "line" else _blocks(file)
+            pieces = {"file": _whole, "line": iter, "blank_line": _blocks}[unit](file)
             yield from (text for piece in pieces if (text := piece.strip()))
     except UnicodeDecodeError as error:
         raise UserError(_undecodable(path)) from error
@@ -156,7 +153,11 @@ def _read(path: pathlib.Path, unit: str) -> Iterator[str]:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _blocks(lines: Iterator[str]) -> Iterator[str]:
+def _whole(file: TextIO) -> Iterator[str]:
+    yield file.read()
+
+
+def _blocks(lines: TextIO) -> Iterator[str]:
     """Lines, joined up to the next blank one."""
     block = []
     for line in lines:

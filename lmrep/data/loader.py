@@ -42,7 +42,7 @@ def example_numbers(examples: int, seed: int, rows: np.ndarray) -> np.ndarray:
 
 def _permute(places: np.ndarray, n: int, entropy: list[int]) -> np.ndarray:
     keys = np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
-    side = math.isqrt(n - 1) + 1  # the least whose square is n or more, so that few numbers leave
+    side = max(8, math.isqrt(n - 1) + 1)  # side^2 just above n, so that few leave; below 8 the orders are not fair
     numbers = places.copy()
     outside = np.ones(places.shape, bool)
     while outside.any():

@@ -22,15 +22,18 @@ VERSION = "rules-1"  # names the rules in fingerprints: raise it when a change m
 
 WRAPPED = 120  # characters: no hard-wrapped text has longer lines
 
-ABBREVIATIONS = frozenset("""
+ABBREVIATIONS = """
     mr mrs ms messrs mme mlle dr prof rev hon st sr jr gen col capt cpt lt sgt maj cpl adm cmdr gov sen rep pres supt
     insp mt ft vs cf viz al approx ca esp incl resp i.e e.g a.k.a
-""".split())
+"""
 
-BEFORE_NUMBERS = frozenset("""
+BEFORE_NUMBERS = """
     no nos vol vols p pp fig figs sec secs ch chap art eq eqs op ed ver tab
     jan feb mar apr jun jul aug sep sept oct nov dec
-""".split())
+"""
+
+_ALWAYS = frozenset(ABBREVIATIONS.split())
+_BEFORE_A_NUMBER = _ALWAYS | frozenset(BEFORE_NUMBERS.split())
 
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 LINE_BREAK = re.compile(r"\n")
@@ -81,6 +84,6 @@ def _abbreviates(word: str, following: str, sentence: str) -> bool:
         return True
     if word.isdigit():
         return sentence.strip() == word
-    lower = word.lower()
-    return (lower in ABBREVIATIONS or (lower in BEFORE_NUMBERS and following.isdigit())
-            or all(len(letter) == 1 and letter.isalpha() for letter in word.split(".")) and "." in word)
+    if "." in word and all(len(letter) == 1 and letter.isalpha() for letter in word.split(".")):
+        return True
+    return word.lower() in (_BEFORE_A_NUMBER if following.isdigit() else _ALWAYS)

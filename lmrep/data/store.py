@@ -98,6 +98,8 @@ class Store:
       documents: int64[k + 1], memory-mapped; document j is the sentences `documents[j]` up to `documents[j + 1]`.
       vocabulary: what the ids mean.
       fingerprint: names the content: equal for equal corpus, split and tokenizer, and for nothing else.
+
+    Opening reads the indices' headers alone. Raises ValueError where the index does not fit the records.
     """
 
     split: str
@@ -117,6 +119,8 @@ class Store:
         self.documents = np.load(directory / "documents.npy", mmap_mode="r")
         self.tokens = int(self.sentences[-1])
         self._records = tfds.builder_from_directory(str(directory)).as_data_source(split)
+        if self.documents[-1] != len(self.sentences) - 1 or len(self._records) != self.tokens // RECORD + 1:
+            raise ValueError(f"{directory}: the index does not fit the records")
         dtype = self._records.dataset_info.features["tokens"].np_dtype
         slots = max(1, min(len(self._records), cache_bytes // (RECORD * dtype.itemsize)))
         self._cache = np.empty((slots, RECORD), dtype)  # decoded records; the system gives pages as they are filled
@@ -133,7 +137,7 @@ class Store:
         once. Raises IndexError for a position outside of [0, tokens), RunFault where the files are damaged.
         """
         index = np.asarray(index)
-        if index.size and not (0 <= index.min() and index.max() < self.tokens):
+        if index.size and not (index.min() >= 0 and index.max() < self.tokens):
             raise IndexError(f"positions {index.min()} to {index.max()} asked of the {self.tokens:,} tokens "
                              f"of split {self.split!r}")
         record = index // RECORD

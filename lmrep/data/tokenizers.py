@@ -3,7 +3,9 @@
 Text is cleaned (control characters dropped, white space made spaces, spaces put around each CJK character, lower-cased
 and stripped of accents where `lowercase`), split at white space and at each punctuation character, and each word is
 cut greedily into the longest known pieces from the left, "##" before those that continue it. A word of more than 200
-characters, or one with no such cut, is [UNK]. The `tokenizers` library does the work, in its own threads.
+characters, or one with no such cut, is [UNK]. The `tokenizers` library does the work, in its own threads. It departs
+from BERT's code for private-use code points, which it drops, and for a few hundred of the rarest (punctuation newer
+than its Unicode tables, the first characters of CJK extension E), which it classes otherwise.
 """
 
 import functools
@@ -25,7 +27,7 @@ from lmrep.core.vocabulary import Vocabulary
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 LONGEST_WORD = 200  # characters; longer words are [UNK]
-RULES = "bert-1"  # names the rules in fingerprints: raise it when a change moves an id
+RULES = "bert-1"  # names the rules in fingerprints: raise it when a change moves an id or trains another vocabulary
 COVERAGE = 0.9999  # share of a corpus's characters that get a piece of their own; words with rarer ones are [UNK]
 
 

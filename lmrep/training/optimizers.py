@@ -6,12 +6,7 @@ weight decay skips, and how fast each parameter learns, are said by patterns on 
 which can address one layer of a stack. And a parameter whose multiplier is 0 stays exactly as it is, with its
 moments (`_multiplied`).
 
-| recipe | settings |
-| --- | --- |
-| BERT | the defaults, with decay_skip=("*bias", "*norm/*") |
-| RoBERTa | betas=(0.9, 0.98), bias_correction=True, decay_skip=(), clip=0 |
-| ALBERT | name="lamb" |
-| T5 | name="adafactor", weight_decay=0, clip=0, inverse_sqrt schedule |
+Published settings are rows of `RECIPES`.
 """
 
 import fnmatch
@@ -57,6 +52,24 @@ class Config:
     rms_clip: float = setting(1.0, "adafactor: largest RMS of a tensor's update", above=0)
     parameter_scale: bool = setting(True, "adafactor: multiply a tensor's update by its RMS (at least 0.001)")
     schedule: schedules.Config = setting(schedules.Config(), "learning rate over the steps")
+
+
+SKIP = ("*bias", "*norm/*")
+
+# Published settings. Learning rate and warm-up go with a batch size and are the experiment's.
+RECIPES = {
+    # Devlin et al.: no bias correction, the decay counted from step 0.
+    "bert": Config(decay_skip=SKIP, schedule=schedules.Config(decay_from="start")),
+    # Liu et al.: everything decays, nothing is clipped.
+    "roberta": Config(betas=(0.9, 0.98), bias_correction=True, clip=0.0),
+    # Lan et al.: what skips decay skips the trust ratio too.
+    "lamb": Config(name="lamb", decay_skip=SKIP, schedule=schedules.Config(decay_from="start")),
+    # Raffel et al.: 1 / sqrt(max(step, 10,000)).
+    "adafactor": Config(name="adafactor", learning_rate=0.01, weight_decay=0.0, clip=0.0,
+                        schedule=schedules.Config("inverse_sqrt", warmup=10_000, warmup_from=1.0)),
+    # Loshchilov and Hutter, as most libraries have it.
+    "adamw": Config(bias_correction=True, eps=1e-8, decay_skip=SKIP),
+}
 
 
 def schedule(config: Config, total_steps: int) -> optax.Schedule:
@@ -204,7 +217,7 @@ def _each_layer(rule: optax.GradientTransformation, specs: Tree) -> optax.Gradie
 
     def update(updates: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
         pairs = map_paths(each(rule.update), specs, updates, state, params)
-        return tuple(map_paths(lambda path, pair, i=i: pair[i], pairs) for i in (0, 1))
+        return tuple(map_paths(lambda path, spec, pair, i=i: pair[i], specs, pairs) for i in (0, 1))
 
     return optax.GradientTransformation(init, update)
 
@@ -262,7 +275,7 @@ def _expand(pattern: str) -> list[str]:
     if not span:
         return [pattern]
     numbers = range(int(span[1]), int(span[2]) + 1)
-    return [f"{pattern[:span.start()]}{i}{pattern[span.end():]}" for i in numbers]
+    return [f"{pattern[:span.start()]}{i}{pattern[span.end():]}" for i in numbers] or [pattern]
 
 
 def _parameter_path(keys: tuple) -> str:

@@ -153,7 +153,7 @@ def test_names_every_entry_that_does_not_fit(opened):
 
 def test_keeps_the_newest_and_the_best(opened):
     checkpoints = opened(keep=2, keep_best=1)
-    for step, score in enumerate([3.0, 1.0, 2.0, float("nan"), None, 5.0]):
+    for step, score in enumerate([float("nan"), 1.0, 2.0, 3.0, None, 5.0]):
         checkpoints.save(step, make_state(step), {}, score)
     checkpoints.wait()
     assert names(checkpoints) == ["1", "4", "5"]

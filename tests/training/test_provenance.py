@@ -64,8 +64,10 @@ def test_git_gives_commit_status_and_a_bounded_diff(repository):
 
 
 def test_no_repository_and_no_git_are_no_failure(repository, tmp_path, monkeypatch):
-    root, _ = repository
+    root, git = repository
+    git("commit", "--allow-empty", "-m", "first")
     (root / "inside").mkdir()
+    assert provenance.git(root) is not None
     assert provenance.git(tmp_path) is None
     assert provenance.git(root / "inside") is None
     monkeypatch.setenv("PATH", str(tmp_path))

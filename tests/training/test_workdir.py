@@ -52,7 +52,7 @@ def test_a_killed_holder_lets_go_even_where_its_child_lives_on(tmp_path):
     with pytest.raises(UserError, match=f"process {holder.pid} "), workdir.lock(tmp_path):
         pass
     holder.kill()
-    holder.join(60)
+    holder.join()
     with workdir.lock(tmp_path):
         ours.send("go on")
         assert ours.recv() == "still there"

@@ -4,19 +4,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from lmrep.data.formats import packed, segment_pair
-from lmrep.data.formats.base import FIELDS, Batch, Plan
+from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, Plan
 
-__all__ = ["FIELDS", "FORMATS", "Batch", "Format", "Plan"]
+__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "Batch", "Format", "Plan"]
 
 
 class Format(NamedTuple):
-    """A format: the record of its settings, and `plan(config, store, length, seed, cache_dir=None, progress=None)`."""
+    """A format: the record of its settings, the names of its batches' arrays, and
+    `plan(config, store, length, seed, cache_dir=None, progress=None)`."""
 
     config: type
+    fields: tuple[str, ...]
     plan: Callable[..., Plan]
 
 
 FORMATS = {
-    "packed": Format(packed.Packed, packed.plan),
-    "segment_pair": Format(segment_pair.SegmentPair, segment_pair.plan),
+    "packed": Format(packed.Packed, TEXT_FIELDS, packed.plan),
+    "segment_pair": Format(segment_pair.SegmentPair, (*TEXT_FIELDS, "pair_label"), segment_pair.plan),
 }

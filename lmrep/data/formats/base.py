@@ -176,8 +176,8 @@ def make_plan(
     """
     missing = [role for role in ("pad", "cls", "sep") if role not in store.vocabulary.specials]
     if missing:
-        raise UserError(f"the tokenizer has no special token for {', '.join(missing)}; the format {name} needs pad, "
-                        "cls and sep: choose another tokenizer or format")
+        raise UserError(f"the tokenizer has no special token for {', '.join(missing)}; this format needs pad, cls "
+                        "and sep: choose another tokenizer or format")
     if store.tokens == 0:
         raise UserError("the split holds no tokens; expected at least one document: give the corpus more text, or "
                         "this split a larger share of it")
@@ -226,7 +226,8 @@ def _save(spans: Spans, home: Path) -> None:
 
 
 def _load(home: Path) -> Spans:
-    arrays = {f.stem: np.load(f, mmap_mode="r", allow_pickle=False) for f in sorted(home.glob("*.npy"))}
+    files = sorted(home.glob("*.npy"))
+    arrays = {f.stem: np.asarray(np.load(f, mmap_mode="r", allow_pickle=False)) for f in files}
     spans = Spans(*(arrays.pop(name) for name in Spans._fields[:3]), arrays)
     if not spans.offsets[-1] == len(spans.starts) == len(spans.lengths):
         raise ValueError("its tables differ in length")

@@ -1,0 +1,349 @@
+"""The Python face: what the commands do, as functions.
+
+    import lmrep
+    outcome = lmrep.train(config, "runs/mine")     # an ml_collections ConfigDict, as experiments/*.py return
+    lmrep.evaluate("runs/mine", split="test")
+    run = lmrep.load("runs/mine")
+    run.fill_masks(["The [MASK] of a list is an integer."])
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from lmrep import assembly
+from lmrep import experiment as experiments
+from lmrep.analysis import flops
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.params import Tree
+from lmrep.core.sharding import make_mesh
+from lmrep.data import loader, tokenizers
+from lmrep.data.prepare import Prepared, prepare
+from lmrep.experiment import Experiment
+from lmrep.models.base import Model
+from lmrep.objectives.base import Objective
+from lmrep.training import logging as logs
+from lmrep.training import provenance, workdir
+from lmrep.training.checkpoints import Checkpoints
+from lmrep.training.evaluation import Evaluator
+from lmrep.training.loop import Trainer
+from lmrep.training.stages import Stage, locate
+
+log = logging.getLogger(__name__)
+
+CONFIG = "config.json"
+
+
+def default_data_dir() -> Path:
+    """Where token stores live unless told otherwise: $LMREP_DATA_DIR or ~/.cache/lmrep."""
+    return Path(os.environ.get("LMREP_DATA_DIR") or "~/.cache/lmrep").expanduser()
+
+
+class Outcome(NamedTuple):
+    """What a training run came to."""
+
+    steps: int
+    before: dict[str, float]  # validation metrics of the untrained model; empty without a validation split
+    after: dict[str, float]  # of the last step
+
+
+# Training
+
+
+def train(
+    config: Mapping[str, Any], directory: str | os.PathLike, *, data_dir: str | os.PathLike | None = None,
+    command: Sequence[str] = (),
+) -> Outcome:
+    """Trains an experiment in `directory`, or goes on with the run that is there.
+
+    Args:
+      config: an experiment's config.
+      directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, tensorboard/, checkpoints/.
+      data_dir: where token stores live.
+      command: the command line, for the record.
+
+    Raises:
+      UserError: something does not fit; nothing was written to `directory`.
+      RunFault: the run was stopped by a fault.
+      Stopped: by SIGTERM, with everything saved.
+    """
+    directory, data_dir = Path(directory), Path(data_dir or default_data_dir())
+    experiment = experiments.parse(config)
+    sizes = experiments.check_mesh(experiment, jax.device_count())
+    vocabulary_fits(experiment)
+    first = jax.process_index() == 0
+    prepared = prepare(experiment.data, experiment.tokenizer, data_dir, log.info)
+    stages = assembly.stages(experiment, prepared, data_dir)
+    record = _record(experiment, prepared)
+    _check_resumable(directory, record, experiment)
+    writers = _dashboards(experiment, directory, record) if first else []
+
+    with contextlib.ExitStack() as stack:
+        if first:
+            stack.enter_context(workdir.lock(directory))
+        keeping = experiment.checkpoint
+        checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best)
+        stack.callback(checkpoints.close)
+        checkpoints.clean()
+        resumed = checkpoints.newest()
+        metrics = progress = None
+        if first:
+            _write_down(directory, record, prepared, command)
+            metrics = logs.MetricsLog(directory, [make(resumed) for make in writers])
+            metrics.resume(resumed)
+            stack.callback(metrics.close)
+            progress = stack.enter_context(logs.Progress(experiment.steps))
+        _announce(experiment, stages, sizes, resumed)
+        mesh = make_mesh(*sizes)
+        peak = flops.peak(mesh.devices.flat[0])
+        trainer = Trainer(
+            stages, mesh, experiment.seed, checkpoints, metrics=metrics, progress=progress,
+            checkpoint=experiment.checkpoint, evaluation=experiment.evaluation, log_every=experiment.log.every,
+            peak=peak and peak * mesh.size)
+        trainer.run(resumed)
+    return outcome(directory, experiment.steps)
+
+
+def outcome(directory: Path, steps: int) -> Outcome:
+    """The first and the last validation of the run in `directory`, from its metrics.jsonl."""
+    lines = [json.loads(line) for line in (directory / logs.METRICS).read_text().splitlines()]
+    found = [{k: v for k, v in line.items() if k not in ("step", "kind")}
+             for line in lines if line["kind"] == "validation"]
+    return Outcome(steps, found[0] if found else {}, found[-1] if found else {})
+
+
+def vocabulary_fits(experiment: Experiment) -> None:
+    """Refuses a vocabulary that the model's table cannot hold, before any text is read.
+
+    Raises:
+      UserError: it is larger, or its file does not read.
+    """
+    config = experiment.tokenizer
+    size = tokenizers.from_vocab_file(config).size if config.vocab_file else config.vocab_size
+    assembly.check_vocabulary(experiments.model_config(experiment, size), size)
+
+
+def _record(experiment: Experiment, prepared: Prepared) -> dict:
+    """config.json: all that decides what the run computes."""
+    return {
+        "config": dataclasses.asdict(experiment),
+        "data": {
+            "tokenizer": prepared.tokenizer.fingerprint,
+            **{split: store.fingerprint for split, store in prepared.stores.items()},
+        },
+    }
+
+
+def _check_resumable(directory: Path, record: dict, experiment: Experiment) -> None:
+    """Refuses to go on with a run whose numbers the new config or data would change."""
+    steps = Checkpoints(directory / "checkpoints").steps() if directory.is_dir() else []
+    if not steps:
+        return  # nothing to go on from: nothing is lost by starting afresh
+    former = read_config(directory)
+    free = tuple(f"config.{pattern}" for pattern in experiments.FREE)
+    if lines := provenance.differences(former, json.loads(json.dumps(record)), free):
+        raise UserError(f"{directory} holds a run of another configuration:\n  " + "\n  ".join(lines)
+                        + "\nGive these fields their former values to go on, or another --workdir to start anew")
+    if steps[-1] > experiment.steps:
+        raise UserError(f"{directory} holds a run at step {steps[-1]:,}, and steps is {experiment.steps:,}; "
+                        f"set steps to {steps[-1]} or more, or give another --workdir")
+    before = experiments.parse(former["config"])
+    borders = [locate(experiments.plans(e), steps[-1] - 1) for e in (before, experiment)]
+    if borders[0] != borders[1]:
+        raise UserError(f"with steps={experiment.steps:,} the stages of {directory} would have changed before its step "
+                        f"{steps[-1]:,}; keep steps={before.steps}, or give another --workdir")
+
+
+def _dashboards(experiment: Experiment, directory: Path, record: dict) -> list:
+    """Makers of the writers beside metrics.jsonl, of the step that is resumed from."""
+    makers = []
+    if experiment.log.tensorboard:
+        makers.append(lambda resumed: logs.tensorboard(directory, resumed))
+    if experiment.log.wandb:
+        writer = logs.weights_and_biases(directory, experiment.log.wandb, record["config"])
+        makers.append(lambda resumed: writer)
+    return makers
+
+
+def _write_down(directory: Path, record: dict, prepared: Prepared, command: Sequence[str]) -> None:
+    workdir.write_json(directory / CONFIG, record)
+    prepared.tokenizer.save(directory / "tokenizer")
+    provenance.append(directory, provenance.record(command or sys.argv, record["config"]))
+
+
+def _announce(experiment: Experiment, stages: Sequence[Stage], sizes: tuple[int, ...], resumed: int | None) -> None:
+    parameters = sum(int(np.prod(s.shape)) for s in jax.tree.leaves(
+        stages[0].objective.specs, is_leaf=lambda x: hasattr(x, "axes")))
+    names = " then ".join(dict.fromkeys(stage.objective.name for stage in stages))
+    log.info("%s: %s parameters, objective %s, mesh data x fsdp x tensor = %s on %s", experiment.name,
+             f"{parameters:,}", names, " x ".join(map(str, sizes)), jax.devices()[0].device_kind)
+    if resumed is not None:
+        log.info("going on from step %s of %s", f"{resumed:,}", f"{experiment.steps:,}")
+
+
+# A trained run
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A trained run, loaded.
+
+    Attributes:
+      directory: its workdir.
+      step: of the checkpoint.
+      experiment: its record.
+      tokenizer: its own.
+      model: the network; `model.encode(params["encoder"], ...)` is a pure function.
+      objective: of the last stage.
+      params: numpy arrays, as `objective.specs`.
+    """
+
+    directory: Path
+    step: int
+    experiment: Experiment
+    tokenizer: tokenizers.Tokenizer
+    model: Model
+    objective: Objective
+    params: Tree
+
+    def fill_masks(self, texts: Sequence[str], k: int = 5) -> list[list[list[tuple[str, float]]]]:
+        """For each text and each [MASK] in it, the k likeliest pieces with their probabilities.
+
+        Raises:
+          UserError: a text has no [MASK], or is longer than the model.
+        """
+        special = self.tokenizer.vocabulary.specials
+        rows = []
+        for text in texts:
+            ids = self.tokenizer.encode(text, specials=True).ids
+            row = np.array([special["cls"], *ids, special["sep"]], np.int32)
+            if not (row == special["mask"]).any():
+                raise UserError(f"there is no [MASK] in {text!r}; write [MASK] where a word is to be found")
+            if len(row) > self.model.length:
+                raise UserError(f"{text[:60]!r}... has {len(row)} tokens; the model takes {self.model.length} at most")
+            rows.append(row)
+        answers: list = [None] * len(rows)
+        for members in _alike(rows, special["mask"]):
+            batch = _mask_batch([rows[i] for i in members], special, self.model.length)
+            found = jax.device_get(self._predict(self.params, batch))
+            for row, i in enumerate(members):
+                number = int((rows[i] == special["mask"]).sum())
+                answers[i] = [
+                    [(self.tokenizer.piece(int(w)), float(p)) for w, p in zip(words[:k], shares[:k], strict=True)]
+                    for words, shares in zip(found["words"][row], found["probabilities"][row], strict=True)][:number]
+        return answers
+
+    @property
+    def _predict(self):
+        return _jitted(self.objective.predict)
+
+
+_compiled: dict = {}
+
+
+def _jitted(f):
+    """jax.jit(f), one for each f, so that repeated calls compile once."""
+    return _compiled.setdefault(f, jax.jit(f))
+
+
+def load(directory: str | os.PathLike, step: int | None = None) -> Run:
+    """The run in `directory`, at its newest checkpoint that verifies or at `step`.
+
+    Raises:
+      UserError: there is no run.
+      RunFault: no checkpoint verifies.
+    """
+    directory = Path(directory)
+    experiment = experiments.parse(read_config(directory)["config"])
+    tokenizer = tokenizers.load(directory / "tokenizer")
+    model = assembly.model(experiment, tokenizer.vocabulary)
+    objective = assembly.objective(experiments.plans(experiment)[-1], model, tokenizer.vocabulary)
+    checkpoints = Checkpoints(directory / "checkpoints")
+    with contextlib.closing(checkpoints):
+        step = checkpoints.newest() if step is None else step
+        if step is None:
+            raise UserError(f"{directory} holds no checkpoint yet; train first: lmrep train --workdir={directory} ...")
+        params, _ = checkpoints.read(step, "params")
+    return Run(directory, step, experiment, tokenizer, model, objective, params)
+
+
+def evaluate(
+    directory: str | os.PathLike, *, split: str = "test", data_dir: str | os.PathLike | None = None,
+    examples: int | None = None, step: int | None = None,
+) -> dict[str, float]:
+    """The metrics of a run on a split of its corpus; also written to eval.json in the workdir.
+
+    Args:
+      directory: the workdir.
+      split: "train", "validation" or "test".
+      data_dir: where token stores live.
+      examples: how many, from the first on; None for all.
+      step: of the checkpoint; None for the newest.
+    """
+    run = load(directory, step)
+    data_dir = Path(data_dir or default_data_dir())
+    prepared = prepare(run.experiment.data, run.experiment.tokenizer, data_dir, log.info)
+    if split not in prepared.stores:
+        raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
+    recorded = read_config(run.directory)["data"]
+    if prepared.stores[split].fingerprint != recorded.get(split):
+        raise UserError(f"the corpus is not the one that {directory} was trained on: its files have changed")
+    stage = experiments.plans(run.experiment)[-1]
+    vocabulary = prepared.tokenizer.vocabulary
+    objective = assembly.objective(stage, assembly.model(run.experiment, vocabulary), vocabulary)
+    plan = assembly.plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
+    sizes = experiments.check_mesh(run.experiment, jax.device_count())
+    evaluator = Evaluator(objective, make_mesh(*sizes), stage.batch_size, run.experiment.seed)
+    batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, rows=evaluator.rows, limit=examples)
+    values = evaluator(run.params, batches)
+    number = plan.examples if examples is None else min(examples, plan.examples)
+    workdir.write_json(run.directory / "eval.json", {
+        "step": run.step, "split": split, "examples": number, "metrics": values})
+    return values
+
+
+def read_config(directory: str | os.PathLike) -> dict:
+    """A workdir's config.json: {"config": ..., "data": fingerprints}.
+
+    Raises:
+      UserError: it is not there.
+      RunFault: it is damaged.
+    """
+    path = Path(directory) / CONFIG
+    try:
+        return json.loads(path.read_text(encoding="utf8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run") from None
+    except ValueError as error:
+        raise RunFault(f"{path} is damaged: {error}; restore it, or start anew in another --workdir") from None
+
+
+def _alike(rows: Sequence[np.ndarray], mask: int, most: int = 32) -> list[list[int]]:
+    """Groups of row numbers of like length, at most `most` a group, so that little is padding."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    return [order[i : i + most] for i in range(0, len(order), most)]
+
+
+def _mask_batch(rows: Sequence[np.ndarray], special: Mapping[str, int], longest: int) -> dict[str, np.ndarray]:
+    """Rows padded to a power of two, so that few shapes are compiled."""
+    def room(n: int) -> int:
+        return 1 << (n - 1).bit_length()
+
+    b, t = room(len(rows)), min(max(16, room(max(map(len, rows)))), longest)
+    m = room(max(int((row == special["mask"]).sum()) for row in rows))
+    tokens, segments = np.full((b, t), special["pad"], np.int32), np.zeros((b, t), np.int32)
+    predicted = np.zeros((b, m), np.int32)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)], segments[i, : len(row)] = row, 1
+        places = np.flatnonzero(row == special["mask"])
+        predicted[i, : len(places)] = places
+    return {"tokens": tokens, "segment_ids": segments, "predicted": predicted}

@@ -1,0 +1,26 @@
+"""Shows what a model is trained on: statistics of corpus and tokenizer, the share of padding, and a few examples as
+the model is asked them, with what is asked for marked {word -> what is shown} or {word = word} where it stays."""
+
+from lmrep.cli.arguments import Arguments, Flag
+
+FLAGS = {
+    "examples": Flag(5, "how many examples"),
+    "split": Flag("train", "train, validation or test"),
+    "data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)"),
+}
+
+
+def run(arguments: Arguments) -> int:
+    """The command. Takes --config, or --workdir of a run."""
+    config = arguments.load_config() if arguments.config_file or not arguments.workdir else None
+
+    from pathlib import Path
+
+    from lmrep import api, experiment, inspection
+    from lmrep.training.logging import show_messages
+
+    show_messages()
+    record = experiment.parse(config if config is not None else api.read_config(arguments.workdir)["config"])
+    data_dir = Path(arguments.flags.data_dir or api.default_data_dir())
+    print(inspection.report(record, data_dir, arguments.flags.split, arguments.flags.examples))
+    return 0

@@ -1,0 +1,65 @@
+"""What `lmrep inspect` prints: an experiment's data and questions as text."""
+
+import logging
+import textwrap
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from lmrep import assembly
+from lmrep import experiment as experiments
+from lmrep.core.errors import UserError
+from lmrep.data import loader
+from lmrep.data.prepare import Prepared, prepare
+from lmrep.experiment import Experiment
+from lmrep.training.step import question_keys
+
+log = logging.getLogger(__name__)
+
+
+def report(experiment: Experiment, data_dir: Path, split: str = "train", examples: int = 5) -> str:
+    """Statistics of the corpus, the tokenizer and each stage's rows, and `examples` corrupted rows of `split`.
+
+    Raises:
+      UserError: parts that do not fit each other or the data.
+    """
+    prepared = prepare(experiment.data, experiment.tokenizer, data_dir, log.info)
+    if split not in prepared.stores:
+        raise UserError(f"there is no split {split!r}; this corpus has {', '.join(prepared.stores)}")
+    vocabulary = prepared.tokenizer.vocabulary
+    model = assembly.model(experiment, vocabulary)
+    parts = [_corpus(experiment, prepared), _tokenizer(prepared)]
+    for stage in experiments.plans(experiment):
+        plan = assembly.plan(stage, prepared.stores[split], experiment.seed, data_dir)
+        facts = "  ".join(f"{name} {value:,.4g}" for name, value in plan.statistics().items())
+        parts.append(f"Stage {stage.name}: {stage.format_name} rows of {stage.length} tokens, batch of "
+                     f"{stage.batch_size}, {stage.steps:,} steps = "
+                     f"{stage.steps * stage.batch_size / plan.examples:.2f} passes over the split\n  {facts}")
+        numbers = loader.example_numbers(plan.examples, experiment.seed, np.arange(min(examples, plan.examples)))
+        batch = loader.gather(plan, numbers)
+        objective = assembly.objective(stage, model, vocabulary)
+        asked = jax.device_get(objective.corrupt(
+            question_keys(objective, batch, experiment.seed, np.int32(0)), batch))
+        for number, text in zip(numbers, objective.describe(asked, prepared.tokenizer), strict=True):
+            parts.append(f"Example {number:,}:\n" + textwrap.indent(textwrap.fill(text, 110), "  "))
+    return "\n\n".join(parts)
+
+
+def _corpus(experiment: Experiment, prepared: Prepared) -> str:
+    lines = [f"Corpus {experiment.data.corpus}, prepared in {prepared.directory}",
+             f"  {'split':12}{'documents':>12}{'sentences':>12}{'characters':>14}{'tokens':>14}"
+             f"{'tokens/word':>13}{'unknown':>9}"]
+    for split, facts in prepared.statistics.items():
+        lines.append(f"  {split:12}{facts['documents']:12,}{facts['sentences']:12,}{facts['characters']:14,}"
+                     f"{facts['tokens']:14,}{facts['tokens_per_word']:13.3f}{facts['unknown_share']:9.3%}")
+    return "\n".join(lines)
+
+
+def _tokenizer(prepared: Prepared) -> str:
+    vocabulary = prepared.tokenizer.vocabulary
+    order = np.argsort(-vocabulary.counts)[:12]
+    total = max(1, int(vocabulary.counts.sum()))
+    frequent = ", ".join(f"{prepared.tokenizer.piece(int(i))} {vocabulary.counts[i] / total:.1%}" for i in order)
+    return (f"Tokenizer: {vocabulary.size:,} pieces, {int(vocabulary.starts_word.sum()):,} of which start a word; "
+            f"{int((vocabulary.counts == 0).sum()):,} do not occur in the train split\n  most frequent: {frequent}")

@@ -1,0 +1,60 @@
+"""A token store in memory, for the tests of formats and loader."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from lmrep.core.vocabulary import Vocabulary
+
+SPECIALS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+
+
+@dataclass
+class MemoryStore:
+    """What `lmrep.data.store.Store` offers, over arrays."""
+
+    stream: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+    vocabulary: Vocabulary
+    fingerprint: str = "memory"
+
+    @property
+    def tokens(self) -> int:
+        return len(self.stream)
+
+    def take(self, index: np.ndarray) -> np.ndarray:
+        assert index.size == 0 or 0 <= index.min() <= index.max() < self.tokens
+        return self.stream[index]
+
+
+def make_store(documents: list[list[int]], specials: dict[str, int] = SPECIALS) -> MemoryStore:
+    """A store of documents given by the lengths of their sentences. Each token is its position in the stream, after
+    the special ids, so that a test reads off a batch where its tokens come from."""
+    lengths = [n for document in documents for n in document]
+    tokens, size = sum(lengths), sum(lengths) + len(SPECIALS)
+    vocabulary = Vocabulary(size, specials, np.ones(size, bool), np.zeros(size, np.int64))
+    return MemoryStore(
+        stream=np.arange(len(SPECIALS), size, dtype=np.int32),
+        sentences=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
+        documents=np.concatenate([[0], np.cumsum([len(d) for d in documents], dtype=np.int64)]).astype(np.int64),
+        vocabulary=vocabulary,
+        fingerprint=f"memory-{tokens}",
+    )
+
+
+def random_store(seed: int, documents: int, sentences: int = 12, tokens: int = 30) -> MemoryStore:
+    """A store of random documents of 1 to `sentences` sentences of 1 to `tokens` tokens."""
+    rng = np.random.default_rng(seed)
+    return make_store([rng.integers(1, tokens + 1, rng.integers(1, sentences + 1)).tolist() for _ in range(documents)])
+
+
+@pytest.fixture(scope="session", name="make_store")
+def _make_store():
+    return make_store
+
+
+@pytest.fixture(scope="session", name="random_store")
+def _random_store():
+    return random_store

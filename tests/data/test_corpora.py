@@ -1,0 +1,237 @@
+"""Corpora: documents from files, from Python and from TFDS, and splits that stay where they are."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from lmrep.config.record import read
+from lmrep.core.errors import UserError
+from lmrep.data import corpora, python_docs
+from lmrep.data.corpora import SPLITS, Config, assign, open_corpus, place
+
+TEST, VALIDATION, TRAIN = range(3)
+
+
+def split_of(texts, config):
+    """{text: split}"""
+    return dict(zip(texts, assign(np.array([place(t) for t in texts], np.uint64), config).tolist(), strict=True))
+
+
+def files(path, documents="auto", **settings):
+    return open_corpus(Config(corpus="text_files", files=str(path), documents=documents, **settings))
+
+
+# Splits
+
+
+def test_shares_are_met_and_every_document_has_a_split():
+    found = np.array(list(split_of([f"text {i}" for i in range(20000)], Config(validation=0.1, test=0.05)).values()))
+    for split, share in ((TEST, 0.05), (VALIDATION, 0.1), (TRAIN, 0.85)):
+        assert abs((found == split).mean() - share) < 4 * np.sqrt(share * (1 - share) / 20000)
+    assert SPLITS == ("test", "validation", "train")
+
+
+def test_order_new_documents_and_copies_move_nothing():
+    config = Config(validation=0.2, test=0.2)
+    texts = [f"text {i}" for i in range(300)]
+    first = split_of(texts, config)
+    assert split_of(texts[::-1], config) == first
+    more = split_of([f"new {i}" for i in range(300)] + texts, config)
+    assert {text: more[text] for text in texts} == first
+    places = np.array([place(text) for text in texts * 2], np.uint64)
+    found = assign(places, config)
+    assert (found[:300] == found[300:]).all()
+
+
+@pytest.mark.parametrize("validation, test", [(0.02, 0.02), (0.9, 0.05), (0.05, 0.9), (0.02, 0.0), (0.0, 0.02), (0.0, 0.0)])
+@pytest.mark.parametrize("count", [3, 4, 7])
+@pytest.mark.parametrize("seed", range(5))
+def test_few_documents_still_fill_the_splits_asked_for(validation, test, count, seed):
+    texts = [f"{seed} {i}" for i in range(count)]
+    config = Config(validation=validation, test=test)
+    found = split_of(texts, config)
+    assert set(found.values()) == {TRAIN} | ({VALIDATION} if validation else set()) | ({TEST} if test else set())
+    assert split_of(texts[::-1], config) == found
+    ranked = sorted(texts, key=place)  # splits are stretches of the range: who moves is who stands nearest
+    assert [found[text] for text in ranked] == sorted(found.values())
+
+
+def test_too_few_documents_are_refused_with_what_to_do():
+    with pytest.raises(UserError, match="2 documents: too few .* documents=blank_line or =line"):
+        split_of(["a", "b"], Config(corpus="text_files"))
+    with pytest.raises(UserError, match="5 documents, 2 of them distinct"):
+        assign(np.array([place(t) for t in "aabab"], np.uint64), Config())
+    with pytest.raises(UserError, match="leave nothing to train"):
+        split_of(["a", "b", "c"], Config(validation=0.5, test=0.5))
+    assert set(split_of(["a"], Config(validation=0, test=0)).values()) == {TRAIN}
+
+
+def test_config_is_checked():
+    with pytest.raises(UserError, match=r"data.validation is -0.1"):
+        read(Config, {"validation": -0.1}, "data")
+    with pytest.raises(UserError, match=r"did you mean 'text_files'"):
+        read(Config, {"corpus": "textfiles"}, "data")
+
+
+# Text files
+
+
+def test_units_of_a_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\n one\ntwo\n\n \t\nthree\n")
+    for unit, expected in {"file": ["one\ntwo\n\n \t\nthree"], "line": ["one", "two", "three"],
+                           "blank_line": ["one\ntwo", "three"], "auto": ["one\ntwo", "three"]}.items():
+        corpus = files(path, unit)
+        assert list(corpus.documents()) == expected
+        assert list(corpus.documents()) == expected  # each call streams anew
+
+
+def test_several_files_are_a_document_each(tmp_path):
+    for name in ("b", "a", "c/d"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.txt").write_text(f"{name}\n\nmore")
+    (tmp_path / "blank.txt").write_text(" \n")
+    assert list(files(tmp_path / "*.txt").documents()) == ["a\n\nmore", "b\n\nmore"]
+    assert list(files(tmp_path / "**/*.txt").documents()) == ["a\n\nmore", "b\n\nmore", "c/d\n\nmore"]
+    assert len(list(files(tmp_path / "**" / "*.txt", "blank_line").documents())) == 6
+
+
+def test_byte_order_marks_and_line_ends_leave_no_trace(tmp_path):
+    (tmp_path / "plain.txt").write_bytes("né\nw\n\nx".encode())
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + "né\r\nw\r\n\r\nx\r\n".encode())
+    (tmp_path / "old.txt").write_bytes("né\rw\r\rx".encode())
+    expected = ["né\nw", "x"]
+    assert all(list(files(tmp_path / name).documents()) == expected for name in ("plain.txt", "marked.txt", "old.txt"))
+
+
+def test_bytes_that_are_not_utf8_are_named(tmp_path):
+    (tmp_path / "good.txt").write_text("fine")
+    (tmp_path / "latin.txt").write_bytes(b"one\ntwo\ncaf\xe9 three\nfour\n")
+    with pytest.raises(UserError, match=r"latin\.txt, line 3: byte 0xe9 is not UTF-8"):
+        list(files(tmp_path / "*.txt").documents())
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(UserError, match="matches no file"):
+        files(tmp_path / "*.txt")
+    with pytest.raises(UserError, match=r"it is a folder; try .*\*\*"):
+        files(tmp_path)
+    with pytest.raises(UserError, match=r"data\.files is empty"):
+        open_corpus(Config(corpus="text_files"))
+    (tmp_path / "blank.txt").write_text("\n \n")
+    with pytest.raises(UserError, match="holds no text"):
+        list(files(tmp_path / "blank.txt").documents())
+
+
+def test_the_fingerprint_follows_the_content(tmp_path):
+    def made(folder, first="a", second="b", documents="auto"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for name, text in (("1.txt", first), ("2.txt", second)):
+            (tmp_path / folder / name).write_text(text)
+        return files(tmp_path / folder / "*.txt", documents).fingerprint()
+
+    first = made("x")
+    assert made("elsewhere") == first == made("x")
+    others = {made("x", "A"), made("x", "b", "a"), made("x", "ab", ""), made("x", documents="line")}
+    assert len(others | {first}) == 5
+
+
+# The documentation of Python
+
+
+def test_python_docs_reads_docstrings_and_topics_without_running_anything(tmp_path):
+    (tmp_path / "pydoc_data").mkdir()
+    (tmp_path / "pydoc_data" / "topics.py").write_text(
+        "topics = {'if': 'The if statement\\n****************\\n\\nIt is used.\\n', 'x': 'Other'}")
+    (tmp_path / "good.py").write_text(
+        '"""Module\n\n    kept indent\n    ===\n"""\nraise SystemExit\nclass A:\n    """Class."""\n'
+        '    def f(self):\n        """Method\n        text."""\ndef g():\n    "Function."\ndef h():\n    1\n')
+    (tmp_path / "bad.py").write_text("def broken(:\n")
+    (tmp_path / "nul.py").write_bytes(b"'''x'''\0")
+    (tmp_path / "silent.py").write_text("x = 1\n")
+    for skipped in ("test", "site-packages", "idlelib"):
+        (tmp_path / skipped).mkdir()
+        (tmp_path / skipped / "a.py").write_text('"""Not this."""')
+    texts, skipped = python_docs.documents(tmp_path)
+    assert texts == ("Module\n\nkept indent\n\nClass.\n\nMethod\ntext.\n\nFunction.",
+                     "The if statement\n\nIt is used.", "Other")
+    assert skipped == ("bad.py", "nul.py")
+    before = python_docs.fingerprint(tmp_path)
+    (tmp_path / "silent.py").write_text("x = 2\n")
+    assert python_docs.fingerprint(tmp_path) != before
+
+
+def test_this_interpreter_documents_itself():
+    loaded = set(sys.modules)
+    corpus = open_corpus(Config())
+    texts = list(corpus.documents())
+    assert 1.5e6 < sum(map(len, texts)) < 4e6 and 400 < len(texts) < 1500
+    assert any(text.startswith('The "if" statement') for text in texts)
+    assert any("argparse" in text and "command-line" in text.lower() for text in texts)
+    assert not {"turtle", "this", "tkinter"} & (set(sys.modules) - loaded)
+    assert corpus.fingerprint() == open_corpus(Config()).fingerprint()
+
+
+# TFDS
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """A prepared TFDS dataset, as any other: name, version, two features."""
+    top = tmp_path_factory.mktemp("tfds")
+    directory = top / "letters" / "1.0.0"
+    directory.mkdir(parents=True)
+    features = tfds.features.FeaturesDict({
+        "text": tfds.features.Text(), "label": tfds.features.ClassLabel(num_classes=2),
+        "inner": {"title": tfds.features.Text()}})
+    identity = tfds.core.dataset_builder.dataset_info.DatasetIdentity(
+        name="letters", version=tfds.core.Version("1.0.0"), data_dir=str(directory), module_name="")
+    writer = tfds.core.SequentialWriter(tfds.core.DatasetInfo(builder=identity, features=features), 100,
+                                        file_format="array_record")
+    writer.initialize_splits(["train"])
+    writer.add_examples({"train": [{"text": text, "label": 0, "inner": {"title": f"title {text}"}}
+                                   for text in ["é one\r\ntwo", "  ", *(f"letter {i}" for i in range(298))]]})
+    writer.close_all()
+    return top, directory
+
+
+def test_tfds_by_directory_and_by_name(dataset, monkeypatch):
+    top, directory = dataset
+    config = Config(corpus="tfds", tfds_name=str(directory))
+    texts = list(open_corpus(config).documents())
+    assert texts == ["é one\ntwo", *(f"letter {i}" for i in range(298))]
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(top))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(top))
+    by_name = open_corpus(dataclasses.replace(config, tfds_name="letters:1.0.0"))
+    assert list(by_name.documents()) == texts and by_name.fingerprint() == open_corpus(config).fingerprint()
+    part = open_corpus(dataclasses.replace(config, tfds_split="train[:3]", text_feature="inner/title"))
+    assert list(part.documents()) == ["title é one\ntwo", "title", "title letter 0"]
+    assert part.fingerprint() != by_name.fingerprint()
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"tfds_name": ""}, "tfds_name is empty"),
+    ({"tfds_name": "no_such_dataset_at_all"}, "no TFDS dataset 'no_such_dataset_at_all'"),
+    ({"tfds_name": "/nowhere/at/all"}, "no TFDS dataset"),
+    ({"tfds_split": "tarin"}, "has no split 'tarin'; it has train"),
+    ({"text_feature": "txt"}, "no text feature 'txt'; it has .*text"),
+    ({"text_feature": "label"}, "no text feature 'label'"),
+    ({"text_feature": "inner"}, "no text feature 'inner'"),
+])
+def test_tfds_that_is_not_there(dataset, settings, message):
+    with pytest.raises(UserError, match=message):
+        open_corpus(Config(**{"corpus": "tfds", "tfds_name": str(dataset[1]), **settings}))
+
+
+def test_tfds_in_a_format_that_needs_tensorflow(dataset, tmp_path):
+    for file in dataset[1].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    info = tmp_path / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    with pytest.raises(UserError, match="stored as tfrecord"):
+        open_corpus(Config(corpus="tfds", tfds_name=str(tmp_path)))
+
+

@@ -1,0 +1,191 @@
+"""What holds for every format: gathering, the fields of a batch, fingerprints and the cache."""
+
+import numpy as np
+import pytest
+
+from lmrep.config import record
+from lmrep.core.errors import RunFault, UserError
+from lmrep.data.formats import FIELDS, FORMATS
+from lmrep.data.formats.base import Plan, Spans, cached
+
+FORMAT_NAMES = sorted(FORMATS)
+
+
+def make_plan(name, store, length=24, seed=1, cache_dir=None, **settings):
+    return FORMATS[name].plan(record.read(FORMATS[name].config, settings), store, length, seed, cache_dir)
+
+
+def example_by_hand(plan: Plan, number: int) -> dict[str, list | int]:
+    """One example, a token at a time."""
+    pad, cls, sep = (plan.store.vocabulary.specials[role] for role in ("pad", "cls", "sep"))
+    row = number % (plan.examples // plan.duplicates)
+    first, last = plan.spans.offsets[row : row + 2]
+    cells = []  # (token, segment, position, type)
+    for i in range(first, last):
+        segment, kind = (i - first) // plan.spans_per_segment + 1, (i - first) % plan.spans_per_segment
+        if kind == 0:
+            position = 0
+        start, size = int(plan.spans.starts[i]), int(plan.spans.lengths[i])
+        text = ([cls] if kind == 0 else []) + plan.store.stream[start : start + size].tolist() + [sep]
+        for token in text:
+            cells.append((token, segment, position, kind))
+            position += 1
+    cells += [(pad, 0, 0, 0)] * (plan.length - len(cells))
+    columns = {name: column[row] for name, column in plan.spans.columns.items()}
+    names = ("tokens", "segment_ids", "positions", "token_type_ids")
+    return dict(zip(names, map(list, zip(*cells, strict=True)), strict=True)) | {"example": number} | columns
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+@pytest.mark.parametrize("seed", range(5))
+def test_gather_equals_one_example_at_a_time(name, seed, random_store):
+    rng = np.random.default_rng(seed)
+    length = int(rng.integers(5, 70))
+    plan = make_plan(name, random_store(seed, documents=int(rng.integers(1, 30))), length, seed, duplicates=3)
+    numbers = rng.integers(0, plan.examples, 40)
+    batch = plan.gather(numbers)
+    for i, number in enumerate(numbers):
+        expected = example_by_hand(plan, int(number))
+        assert set(expected) == set(batch)
+        for field, value in expected.items():
+            np.testing.assert_array_equal(batch[field][i], value, err_msg=field)
+
+
+def test_a_span_gathered_from_one_token_off_is_noticed(random_store):
+    plan = make_plan("packed", random_store(0, 5))
+    shifted = Spans(plan.spans.offsets, plan.spans.starts + 1, plan.spans.lengths - 1, {})
+    wrong = Plan(plan.store, shifted, 1, plan.length, "")
+    assert (wrong.gather(np.arange(2))["tokens"] != plan.gather(np.arange(2))["tokens"]).any()
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_a_batch_is_what_the_fields_say(name, random_store):
+    plan = make_plan(name, random_store(0, 9), length=32)
+    batch = plan.gather(np.arange(6))
+    assert tuple(batch) == plan.fields
+    for field, array in batch.items():
+        assert array.dtype == FIELDS[field].dtype
+        assert array.shape == tuple({"b": 6, "t": 32}[axis] for axis in FIELDS[field].axes)
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_rows_without_content_are_padding(name, random_store):
+    plan = make_plan(name, random_store(0, 9))
+    batch = plan.gather(np.array([-1, 3, -1]))
+    np.testing.assert_array_equal(batch["example"], [-1, 3, -1])
+    for field, array in plan.gather(np.array([3])).items():
+        np.testing.assert_array_equal(batch[field][1:2], array)
+        if field != "example":
+            padding = plan.store.vocabulary.specials["pad"] if field == "tokens" else 0
+            assert (batch[field][[0, 2]] == padding).all()
+
+
+def test_padding_is_the_vocabularys_own(make_store):
+    specials = {"pad": 3, "cls": 0, "sep": 1}
+    batch = make_plan("packed", make_store([[2, 2]], specials), length=9).gather(np.array([0]))
+    np.testing.assert_array_equal(batch["tokens"], [[0, 5, 6, 7, 8, 1, 3, 3, 3]])
+    np.testing.assert_array_equal(batch["segment_ids"], [[1, 1, 1, 1, 1, 1, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("number", [-2, 10**6])
+def test_numbers_out_of_range_are_refused(number, random_store):
+    with pytest.raises(IndexError, match="of a plan that has"):
+        make_plan("packed", random_store(0, 9)).gather(np.array([0, number]))
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_statistics_count_what_is_gathered(name, random_store):
+    plan = make_plan(name, random_store(2, 20), duplicates=2)
+    batch = plan.gather(np.arange(plan.examples))
+    real = batch["segment_ids"] > 0
+    statistics = plan.statistics()
+    assert statistics["examples"] == plan.examples
+    assert statistics["padding"] == pytest.approx(1 - real.mean())
+    assert statistics["tokens_per_row"] == pytest.approx(real.sum(axis=1).mean())
+    if "pair_label" in batch:
+        assert statistics["pair_label"] == pytest.approx(batch["pair_label"].mean())
+
+
+def test_fingerprints_tell_plans_apart(make_store, random_store):
+    store = random_store(0, 9)
+    same = [make_plan("packed", store).fingerprint for _ in range(2)]
+    different = [
+        make_plan("packed", store, length=25).fingerprint,
+        make_plan("packed", store, seed=2).fingerprint,
+        make_plan("packed", store, duplicates=2).fingerprint,
+        make_plan("packed", make_store([[3, 4]])).fingerprint,
+        make_plan("segment_pair", store).fingerprint,
+        make_plan("segment_pair", store, pairs="sop").fingerprint,
+    ]
+    assert same[0] == same[1]
+    assert len({same[0], *different}) == 1 + len(different)
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_a_cached_plan_is_the_plan_and_is_not_made_again(name, random_store, tmp_path, monkeypatch):
+    store = random_store(0, 9)
+    made = make_plan(name, store)
+    kept = make_plan(name, store, cache_dir=tmp_path)
+    monkeypatch.setattr(f"lmrep.data.formats.{name}.{'pack' if name == 'packed' else 'sample'}", None)
+    found = make_plan(name, store, cache_dir=tmp_path)
+    for plan in (kept, found):
+        assert plan.fingerprint == made.fingerprint
+        for field, array in made.gather(np.arange(made.examples)).items():
+            np.testing.assert_array_equal(plan.gather(np.arange(made.examples))[field], array)
+    assert not found.spans.starts.flags.writeable  # mapped, not read
+    assert [p.name for p in tmp_path.iterdir()] == [f"plan-{made.fingerprint}"]
+
+
+def test_a_plan_that_another_process_made_meanwhile_is_taken(random_store, tmp_path):
+    spans = make_plan("packed", random_store(0, 9)).spans
+
+    def build_slowly():
+        cached(lambda: spans, "f", tmp_path)
+        return spans
+
+    found = cached(build_slowly, "f", tmp_path)
+    np.testing.assert_array_equal(found.starts, spans.starts)
+    assert [p.name for p in tmp_path.iterdir()] == ["plan-f"]
+
+
+def test_an_interrupted_plan_leaves_nothing_in_its_place(random_store, tmp_path, monkeypatch):
+    def disk_full(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np, "save", disk_full)
+    with pytest.raises(RunFault, match="No space left"):
+        make_plan("packed", random_store(0, 9), cache_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "shorter"])
+def test_a_damaged_cache_is_named(damage, random_store, tmp_path):
+    plan = make_plan("packed", random_store(0, 9), cache_dir=tmp_path)
+    file = tmp_path / f"plan-{plan.fingerprint}" / "lengths.npy"
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-8])
+    elif damage == "missing":
+        file.unlink()
+    else:
+        np.save(file, np.array(plan.spans.lengths)[:-1])
+    with pytest.raises(UserError, match=r"plan-.* is damaged .*delete this folder"):
+        make_plan("packed", plan.store, cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_an_empty_split_is_refused(name, make_store):
+    with pytest.raises(UserError, match="no tokens"):
+        make_plan(name, make_store([]))
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_a_tokenizer_without_separator_is_refused(name, make_store):
+    with pytest.raises(UserError, match="no special token for sep"):
+        make_plan(name, make_store([[4]], {"pad": 0, "cls": 1}))
+
+
+@pytest.mark.parametrize(("name", "length"), [("packed", 2), ("segment_pair", 4)])
+def test_too_short_rows_are_refused(name, length, random_store):
+    with pytest.raises(UserError, match=f"length is {length}"):
+        make_plan(name, random_store(0, 3), length)
+    assert make_plan(name, random_store(0, 3), length + 1).examples > 0

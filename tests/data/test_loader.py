@@ -1,0 +1,220 @@
+"""The order of the examples, and the batches that hosts and resumed runs see."""
+
+import itertools
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.data.formats.packed import Packed, plan
+from lmrep.data.formats.segment_pair import SegmentPair
+from lmrep.data.formats.segment_pair import plan as pair_plan
+from lmrep.data.loader import batches, evaluation_batches, example_numbers
+
+
+@pytest.fixture(scope="module")
+def packed(random_store):
+    return plan(Packed(), random_store(0, 60), 32, 0)
+
+
+def assert_same(ones, others):
+    ones, others = list(ones), list(others)
+    assert len(ones) == len(others)
+    for one, other in zip(ones, others, strict=True):
+        assert set(one) == set(other)
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+# --- Order ---
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 16, 17, 1000, 65537])
+def test_every_epoch_shows_each_example_once(n):
+    rows = np.arange(3 * n)
+    epochs = example_numbers(n, 5, rows).reshape(3, n)
+    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(n), (3, 1)))
+    if n > 10:
+        assert len({epoch.tobytes() for epoch in epochs}) == 3
+
+
+def test_a_row_has_its_example_whatever_is_asked_with_it():
+    rows = np.arange(500)
+    together = example_numbers(70, 3, rows)
+    np.testing.assert_array_equal(np.concatenate([example_numbers(70, 3, rows[i : i + 1]) for i in rows]), together)
+    np.testing.assert_array_equal(example_numbers(70, 3, rows.reshape(20, 25)), together.reshape(20, 25))
+    assert (example_numbers(70, 4, rows) != together).any()
+
+
+def test_far_rows_of_large_plans():
+    n = 5 * 10**9
+    rows = 10**15 + np.arange(10_000)
+    numbers = example_numbers(n, 0, rows)
+    assert ((numbers >= 0) & (numbers < n)).all() and len(set(numbers.tolist())) == len(rows)
+    assert stats.kstest(numbers / n, "uniform").pvalue > 1e-4
+
+
+def orders_p(n, epochs, numbers):
+    """Whether all n! orders of an epoch are equally likely."""
+    codes = {order: i for i, order in enumerate(itertools.permutations(range(n)))}
+    counts = np.bincount([codes[tuple(epoch)] for epoch in numbers.reshape(epochs, n).tolist()], minlength=len(codes))
+    return stats.chisquare(counts).pvalue
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_all_orders_are_equally_likely(n):
+    epochs = 1500
+    assert orders_p(n, epochs, example_numbers(n, 1, np.arange(epochs * n))) > 1e-4
+
+
+def test_orders_that_only_rotate_are_rejected():
+    shift = np.random.default_rng(0).integers(0, 4, (1500, 1))
+    assert orders_p(4, 1500, (np.arange(4) + shift) % 4) < 1e-4
+
+
+@pytest.mark.parametrize("n", [100, 1009])
+def test_neighbours_are_unrelated(n):
+    seeds = 3000
+    pairs = np.array([example_numbers(n, seed, np.array([n, n + 1])) for seed in range(seeds)])
+    tenths = pairs * 10 // n
+    assert stats.chisquare(np.bincount(tenths[:, 0], minlength=10), np.bincount(np.arange(n) * 10 // n) * seeds / n).pvalue > 1e-4
+    assert stats.chi2_contingency(np.histogram2d(*tenths.T, bins=10)[0]).pvalue > 1e-4
+    tenths[: seeds // 5, 1] = tenths[: seeds // 5, 0]
+    assert stats.chi2_contingency(np.histogram2d(*tenths.T, bins=10)[0]).pvalue < 1e-4
+
+
+# --- Batches ---
+
+
+def run_of(plan, rows=range(8), first=0, last=12, **options):
+    return batches(plan, batch_size=8, rows=np.array(rows), seed=3, first_step=first, last_step=last, **options)
+
+
+def test_batches_are_the_examples_in_order(packed):
+    for step, batch in enumerate(run_of(packed)):
+        numbers = example_numbers(packed.examples, 3, step * 8 + np.arange(8))
+        assert_same([batch], [packed.gather(numbers)])
+    assert step == 11
+
+
+def test_an_epoch_of_batches_shows_each_example_once(packed):
+    seen = np.concatenate([batch["example"] for batch in run_of(packed, last=packed.examples)])
+    counts = np.bincount(seen)
+    assert (counts == 8).all() and len(counts) == packed.examples
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_resuming_equals_going_on(packed, threads):
+    whole = list(run_of(packed))
+    assert_same(run_of(packed, first=5, threads=threads), whole[5:])
+    assert_same(run_of(packed, first=12), [])
+
+
+def test_the_rows_of_two_hosts_make_the_whole_batch(packed):
+    hosts = ([0, 1, 4, 5], [2, 3, 6, 7])
+    for whole, one, other in zip(run_of(packed), *(run_of(packed, rows) for rows in hosts), strict=True):
+        for name, array in whole.items():
+            np.testing.assert_array_equal(one[name], array[hosts[0]])
+            np.testing.assert_array_equal(other[name], array[hosts[1]])
+
+
+class Counting:
+    """A plan that counts what is gathered from it."""
+
+    def __init__(self, plan):
+        self.plan, self.calls = plan, []
+
+    def __getattr__(self, name):
+        return getattr(self.plan, name)
+
+    def gather(self, numbers):
+        self.calls.append(numbers)
+        return self.plan.gather(numbers)
+
+
+def test_a_far_position_is_found_without_a_replay(packed):
+    counting = Counting(packed)
+    iterator = run_of(counting, first=100_000, last=10**9, prefetch=4)
+    next(iterator)
+    iterator.close()
+    assert len(counting.calls) <= 6
+
+
+def test_threads_end_with_the_iterator(packed):
+    iterator = run_of(packed, threads=3)
+    next(iterator)
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith("grain-prefetch")]
+    assert workers
+    iterator.close()
+    for thread in workers:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+def test_an_interpreter_ends_in_the_middle_of_a_run():
+    code = """
+import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import conftest, numpy
+from lmrep.data.formats.packed import Packed, plan
+from lmrep.data.loader import batches
+made = plan(Packed(), conftest.random_store(0, 60), 32, 0)
+run = batches(made, batch_size=8, rows=numpy.arange(8), seed=0, first_step=0, last_step=10**9)
+print(next(run)["tokens"].shape)
+"""
+    folder = __file__.rpartition("/")[0]
+    ended = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "(8, 32)\n", "")
+
+
+# --- Evaluation ---
+
+
+@pytest.mark.parametrize("limit", [None, 1, 8, 11, 10**6])
+def test_evaluation_shows_examples_once_in_order_and_fills_up_with_empty_rows(packed, limit):
+    count = min(limit or packed.examples, packed.examples)
+    found = list(evaluation_batches(packed, batch_size=8, rows=np.arange(8), limit=limit))
+    examples = np.concatenate([batch["example"] for batch in found])
+    assert len(found) == -(-count // 8)
+    np.testing.assert_array_equal(examples, [*range(count), *[-1] * (8 * len(found) - count)])
+    segments = np.concatenate([batch["segment_ids"] for batch in found])
+    np.testing.assert_array_equal(segments.any(axis=1), examples >= 0)
+
+
+def test_evaluation_on_two_hosts_has_as_many_batches_on_each(packed):
+    whole, *hosts = (list(evaluation_batches(packed, batch_size=8, rows=np.array(rows), limit=9))
+                     for rows in (range(8), [0, 2, 4, 6], [1, 3, 5, 7]))
+    for i, batch in enumerate(whole):
+        for name, array in batch.items():
+            np.testing.assert_array_equal(hosts[0][i][name], array[::2])
+            np.testing.assert_array_equal(hosts[1][i][name], array[1::2])
+
+
+def test_a_plan_smaller_than_a_batch_is_evaluated(make_store):
+    (batch,) = evaluation_batches(plan(Packed(), make_store([[3]]), 8, 0), batch_size=4, rows=np.arange(4))
+    np.testing.assert_array_equal(batch["example"], [0, -1, -1, -1])
+
+
+# --- What is refused ---
+
+
+def test_fewer_examples_than_a_batch_are_refused_at_once(make_store):
+    small = pair_plan(SegmentPair(duplicates=1), make_store([[3], [4]]), 16, 0)
+    with pytest.raises(UserError, match=r"2 examples of length 16; expected at least one batch of 8: give more text"):
+        run_of(small)
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**5])
+def test_ids_outside_of_the_vocabulary_are_refused_with_the_example(packed, wrong):
+    stream = packed.store.stream.copy()
+    stream[packed.spans.starts[packed.spans.offsets[6]]] = wrong
+    damaged = replace(packed, store=replace(packed.store, stream=stream))
+    with pytest.raises(RunFault, match=rf"example 6 of the plan has ids .*{wrong}.*expected 0 to"):
+        list(evaluation_batches(damaged, batch_size=8, rows=np.arange(8)))
+    with pytest.raises(RunFault, match="example 6 "):
+        list(run_of(damaged, last=packed.examples))

@@ -1,0 +1,79 @@
+"""The sentence splitter: nothing is lost, and each of its rules holds."""
+
+import random
+
+import pytest
+
+from lmrep.data.sentences import WRAPPED, split
+
+
+def squeeze(text):
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_character_but_white_space_survives_in_order(seed):
+    draw = random.Random(seed)
+    parts = ["a", "B", "é", "Mr.", "e.g.", "3.5", ".", "!", "?", "...", "…", "。", " ", "  ", "\n", "\n\n", "\n \n", "\t",
+             '"', "”", "'", "(", ")", "[", "]", "- ", "2. ", "_", "7", "word " * 40, "\u00a0"]
+    text = "".join(draw.choices(parts, k=300))
+    found = split(text)
+    assert squeeze("".join(found)) == squeeze(text)
+    assert all(sentence and sentence == " ".join(sentence.split()) for sentence in found)
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("It rained. He stayed! Why? Nobody knew.", ["It rained.", "He stayed!", "Why?", "Nobody knew."]),
+    ('"Stop!" he said. "Now."', ['"Stop!" he said.', '"Now."']),
+    ("He left (at last.) She stayed.", ["He left (at last.)", "She stayed."]),
+    ("Wait... Then go… Now.", ["Wait...", "Then go…", "Now."]),
+    ("It ended in 1990. 20 came.", ["It ended in 1990.", "20 came."]),
+    ("Élan rose. Éric fell. “Ünder” it.", ["Élan rose.", "Éric fell.", "“Ünder” it."]),
+    ("今日は。明日は！", ["今日は。", "明日は！"]),
+])
+def test_a_sentence_ends_at_its_stop(text, expected):
+    assert split(text) == expected
+
+
+@pytest.mark.parametrize("text", [
+    "Mr. Smith met Dr. Jones and Mrs. Brown.",
+    "J. R. Smith wrote it.",
+    "See e.g. This or that, i.e. Nothing.",
+    "The U.S. Army came.",
+    "Pi is 3.14 or so, see version 2.0 of it.",
+    "See Fig. 3 and No. 5 on p. 7.",
+    "What? nothing at all.",
+    "2. Then nothing.",
+])
+def test_other_stops_end_nothing(text):
+    assert split(text) == [text]
+
+
+def test_abbreviations_before_numbers_end_sentences_before_words():
+    assert split("He said no. She said yes.") == ["He said no.", "She said yes."]
+    assert split("So did I. They left.") == ["So did I.", "They left."]
+
+
+def test_a_line_break_in_wrapped_text_is_a_space_and_a_blank_line_never_is():
+    assert split("The raw\nafternoon is\nrawest\n\nand so\n \t\nforth") == ["The raw afternoon is rawest", "and so", "forth"]
+    assert split("One\r\ntwo\r\n\r\nthree") == ["One two", "three"]
+
+
+def test_each_line_of_a_block_with_a_long_line_is_a_paragraph():
+    long = "word " * (WRAPPED // 5 + 1)
+    assert split(f"A title\n{long}\nanother line") == ["A title", long.strip(), "another line"]
+    limit = "x" * WRAPPED
+    assert split(f"A title\n{limit}") == [f"A title {limit}"]
+    assert split(f"A title\n{limit}x") == ["A title", f"{limit}x"]
+    assert split(f"first\nblock\n\nA title\n{limit}x") == ["first block", "A title", f"{limit}x"]
+
+
+def test_list_items_and_stops_at_line_ends_begin_anew():
+    assert split("It has:\n- one\n- two\n  * three\n2. four") == ["It has:", "- one", "- two", "* three", "2. four"]
+    assert split("all lower .\nas in some corpora .") == ["all lower .", "as in some corpora ."]
+    assert split("He met Mr.\nSmith there.") == ["He met Mr. Smith there."]
+
+
+@pytest.mark.parametrize("text", ["", " \n\n\t \n"])
+def test_no_text_has_no_sentences(text):
+    assert split(text) == []

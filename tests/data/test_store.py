@@ -1,0 +1,154 @@
+"""The token store: what goes in comes out, from any place, under any cache, by any number of threads."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from lmrep.core.errors import RunFault
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data import store
+from lmrep.data.store import RECORD, Store
+
+
+def vocabulary(size):
+    return Vocabulary(size, {}, np.ones(size, bool), np.zeros(size, np.int64))
+
+
+def draw_documents(seed, count, size=1000):
+    """Documents of sentences of ids; some sentences are empty, one is longer than a record."""
+    rng = np.random.default_rng(seed)
+    documents = [[rng.integers(0, size, rng.integers(0, 200)) for _ in range(rng.integers(0, 20))] for _ in range(count)]
+    return [*documents, [rng.integers(0, size, 2 * RECORD + 5)]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A store of about eight records, its directory, its documents and its stream."""
+    directory = tmp_path_factory.mktemp("store")
+    documents = draw_documents(0, 30)
+    stream = np.concatenate([sentence for document in documents for sentence in document])
+    return store.write(directory, documents, vocabulary(1000), "validation", "name"), directory, documents, stream
+
+
+def test_index_and_stream_give_the_documents_back(written):
+    opened, _, documents, stream = written
+    assert opened.split == "validation" and opened.fingerprint == "name" and opened.tokens == len(stream)
+    assert opened.tokens > 8 * RECORD
+    assert opened.sentences.dtype == opened.documents.dtype == np.int64
+    kept = [found for document in documents if (found := [s.tolist() for s in document if len(s)])]
+    assert len(opened.documents) == len(kept) + 1 and len(opened.sentences) == sum(map(len, kept)) + 1
+    for number, document in enumerate(kept):
+        first, last = opened.documents[number : number + 2]
+        bounds = opened.sentences[first : last + 1]
+        assert [opened.take(np.arange(a, b)).tolist() for a, b in zip(bounds, bounds[1:], strict=False)] == document
+
+
+def test_indices_stay_on_disk(written):
+    assert isinstance(written[0].sentences, np.memmap) and isinstance(written[0].documents, np.memmap)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 100])
+def test_take_under_any_cache(written, slots):
+    _, directory, _, stream = written
+    opened = Store(directory, "validation", vocabulary(1000), cache_bytes=slots * RECORD * 2)
+    assert len(opened._cache) <= slots
+    rng = np.random.default_rng(slots)
+    for shape in ((), (0,), (3, 0), (7,), (5, 40), (2, 3, 10)) * 5:
+        index = rng.integers(0, len(stream), shape)
+        found = opened.take(index)
+        assert found.dtype == np.int32 and found.shape == shape
+        np.testing.assert_array_equal(found, stream[index])
+    np.testing.assert_array_equal(opened.take(np.arange(len(stream))), stream)
+
+
+def test_what_was_asked_for_last_stays_in_the_cache(written):
+    _, directory, _, _ = written
+    opened = Store(directory, "validation", vocabulary(1000), cache_bytes=2 * RECORD * 2)
+    fetched, read = [], opened._read
+    opened._read = lambda records: fetched.append(records.tolist()) or read(records)
+    for record in (0, 1, 0, 2, 0, 1):  # 2 takes the place of 1, the one unused for longest, and 1 then that of 2
+        opened.take(np.array([record * RECORD]))
+    assert fetched == [[0], [1], [2], [1]]
+
+
+def test_threads_may_ask_at_once(written):
+    _, directory, _, stream = written
+    opened = Store(directory, "validation", vocabulary(1000), cache_bytes=3 * RECORD * 2)
+    wrong = []
+
+    def ask(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(20):
+            index = rng.integers(0, len(stream), (4, 1)) + np.arange(50)
+            index %= len(stream)
+            if not np.array_equal(opened.take(index), stream[index]):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("index", [[-1], [3, 10**9]])
+def test_positions_outside_are_refused(written, index):
+    with pytest.raises(IndexError, match="positions"):
+        written[0].take(np.array(index))
+    written[0].take(np.array([0, written[0].tokens - 1]))
+
+
+def test_large_vocabularies_and_no_documents(tmp_path):
+    wide = store.write(tmp_path / "wide", [[[2**16, 7, 2**17 - 1]]], vocabulary(2**17))
+    assert wide.take(np.arange(3)).tolist() == [2**16, 7, 2**17 - 1]
+    limit = store.write(tmp_path / "limit", [[[2**16 - 1]]], vocabulary(2**16))
+    assert limit.take(np.array([0])).tolist() == [2**16 - 1] and limit._cache.itemsize == 2
+    empty = store.write(tmp_path / "empty", [], vocabulary(10))
+    assert (empty.tokens, empty.sentences.tolist(), empty.documents.tolist()) == (0, [0], [0])
+
+
+def test_a_flipped_bit_is_never_read_as_a_token(tmp_path):
+    rng = np.random.default_rng(0)
+    stream = rng.integers(0, 1000, 3 * RECORD)
+    store.write(tmp_path, [[stream]], vocabulary(1000))
+    (file,) = tmp_path.glob("*array_record*")
+    content = file.read_bytes()
+    noticed = 0
+    for _ in range(20):
+        damaged = bytearray(content)
+        damaged[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        file.write_bytes(damaged)
+        try:
+            np.testing.assert_array_equal(Store(tmp_path, "train", vocabulary(1000)).take(np.arange(len(stream))), stream)
+        except RunFault as fault:
+            noticed += "delete that directory" in str(fault)
+    assert noticed
+
+
+def test_an_index_of_another_store_is_refused(tmp_path):
+    store.write(tmp_path / "a", [[[1] * (2 * RECORD)]], vocabulary(10))
+    store.write(tmp_path / "b", [[[1] * 7]], vocabulary(10))
+    (tmp_path / "b" / "sentences.npy").rename(tmp_path / "a" / "sentences.npy")
+    with pytest.raises(ValueError, match="does not fit"):
+        Store(tmp_path / "a", "train", vocabulary(10))
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data import prepare, store
+heavy = {"tensorflow_datasets", "jax", "grain"} & set(sys.modules)
+assert not heavy, f"importing lmrep.data brought in {heavy}"
+vocabulary = Vocabulary(9, {}, np.ones(9, bool), np.zeros(9, np.int64))
+assert store.write(sys.argv[1], [[[1, 2]]], vocabulary).take(np.array([1, 0])).tolist() == [2, 1]
+assert "tensorflow" not in sys.modules
+"""
+
+
+def test_tensorflow_is_never_imported(tmp_path):
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True)
