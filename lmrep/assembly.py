@@ -65,19 +65,8 @@ def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[S
     vocabulary = prepared.tokenizer.vocabulary
     network = model(experiment, vocabulary)
     resolved = experiments.plans(experiment)
-    return [_stage(experiment, stage, _span(resolved, i), network, prepared, data_dir)
+    return [_stage(experiment, stage, experiments.span(resolved, i), network, prepared, data_dir)
             for i, stage in enumerate(resolved)]
-
-
-def _span(resolved: list[StagePlan], i: int) -> int:
-    """Updates of the optimizer that stage `i` shares with its neighbours: stages that go on are one schedule."""
-    first = i
-    while first and resolved[first].start is None:
-        first -= 1
-    last = i + 1
-    while last < len(resolved) and resolved[last].start is None:
-        last += 1
-    return sum(stage.steps for stage in resolved[first:last])
 
 
 def _stage(

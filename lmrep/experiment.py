@@ -6,7 +6,7 @@ This is the one place that knows every table of choices; the rooms below know on
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,7 +153,9 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     experiment = read(Experiment, mapping, "config")
     network = model_config(experiment)
     transformer.check(network)
-    for stage in plans(experiment):
+    stages = plans(experiment)
+    for i, stage in enumerate(stages):
+        schedules.check(stage.optimizer.schedule, span(stages, i))
         _check_stage(stage, network)
     return experiment
 
@@ -178,6 +180,17 @@ def plans(experiment: Experiment) -> list[StagePlan]:
                         f"{', '.join(f'{s.share:g}' for s in stages)}: each needs one step at least")
     return [_plan(experiment, stage, i, end - begin)
             for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True))]
+
+
+def span(stages: Sequence[StagePlan], i: int) -> int:
+    """Updates of the optimizer that stage `i` shares with its neighbours: stages that go on, one from the other, have
+    one schedule."""
+    first, last = i, i + 1
+    while first and stages[first].start is None:
+        first -= 1
+    while last < len(stages) and stages[last].start is None:
+        last += 1
+    return sum(stage.steps for stage in stages[first:last])
 
 
 def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> StagePlan:
@@ -209,7 +222,6 @@ def _check_stage(stage: StagePlan, network: transformer.Config) -> None:
     if stage.length > network.length and network.positions != "none":
         raise UserError(f"length is {stage.length}, and the model has positions for {network.length}; "
                         f"set length to that at most, or model.length to {stage.length}")
-    schedules.check(stage.optimizer.schedule, stage.steps)
     if stage.batch_size % stage.microbatches:
         raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
     needed, given = OBJECTIVES[stage.objective_name].fields(stage.objective), FORMATS[stage.format_name].fields

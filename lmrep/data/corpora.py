@@ -75,7 +75,7 @@ def assign(places: np.ndarray, config: Config) -> np.ndarray:
         raise UserError(f"data.validation {config.validation:g} and data.test {config.test:g} leave nothing to train "
                         "on; expected a sum below 1")
     distinct, which = np.unique(places, return_inverse=True)
-    shares = np.array([config.test, config.validation])
+    shares = np.array([config.test, config.validation], float)
     asked = (shares > 0).astype(int)
     if len(distinct) <= asked.sum():
         raise UserError(_too_few(len(places), len(distinct), config))

@@ -174,24 +174,23 @@ def _together(corpus: corpora.Corpus, facts: np.ndarray) -> Iterator[tuple[str, 
 def _tokenize(directory: pathlib.Path, corpus: corpora.Corpus, survey: _Survey, tokenizer: tokenizers.Tokenizer,
               progress: Progress) -> tuple[dict[str, dict[str, float]], np.ndarray]:
     """Writes the stores of all splits in one pass; returns the statistics and the train split's counts, int64[v]."""
-    asked = [name for i, name in enumerate(corpora.SPLITS) if (survey.splits == i).any()]
-    tallies: dict[str, Counter[str]] = {name: Counter() for name in reversed(asked)}
+    asked = [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
+    tallies = {name: Counter() for name in asked}
     counts = np.zeros(tokenizer.size, np.int64)
     unknown = tokenizer.vocabulary.specials["unk"]
     report = _Report(int(survey.lengths.sum()), progress)
     with contextlib.ExitStack() as stack:
-        writers = {name: stack.enter_context(store.Writer(directory / name, name, tokenizer.size)) for name in tallies}
+        writers = {name: stack.enter_context(store.Writer(directory / name, name, tokenizer.size)) for name in asked}
         for batch in _batches(_together(corpus, survey.splits)):
             ids = _encode(tokenizer, [sentence for _, _, found in batch for sentence in found])
             for length, split, found in batch:
-                name = corpora.SPLITS[split]
-                document = [next(ids) for _ in found]
+                name, document = corpora.SPLITS[split], [next(ids) for _ in found]
                 writers[name].add(document)
                 stream = np.concatenate([np.zeros(0, np.int32), *document])
-                tallies[name].update(
-                    documents=int(len(stream) > 0), sentences=sum(len(sentence) > 0 for sentence in document), tokens=len(stream),
-                    characters=length, words=sum(sentence.count(" ") + 1 for sentence in found),
-                    unknown=int((stream == unknown).sum()))
+                words = sum(sentence.count(" ") + 1 for sentence in found)
+                tallies[name].update(documents=int(len(stream) > 0), sentences=sum(len(s) > 0 for s in document),
+                                     tokens=len(stream), characters=length, words=words,
+                                     unknown=int((stream == unknown).sum()))
                 if name == "train":
                     counts += np.bincount(stream, minlength=tokenizer.size)
             report.add(sum(length for length, _, _ in batch))
@@ -225,8 +224,8 @@ def _check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, p
     """Refuses stores that no run could use."""
     empty = [name for name, tally in statistics.items() if not tally["sentences"]]
     if empty:
-        raise UserError(f"the {empty[0]} split has no text: not one of its documents gives a token; give the corpus more "
-                        "documents, or that split a larger share")
+        raise UserError(f"the {empty[0]} split has no text: not one of its documents gives a token; give the corpus "
+                        "more documents, or that split a larger share")
     share = statistics["train"]["unknown_share"]
     line = f"{share:.0%} of the corpus is [UNK] to {config.vocab_file or 'the trained vocabulary'}"
     if share > 0.5:

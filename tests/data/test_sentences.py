@@ -14,8 +14,8 @@ def squeeze(text):
 @pytest.mark.parametrize("seed", range(20))
 def test_every_character_but_white_space_survives_in_order(seed):
     draw = random.Random(seed)
-    parts = ["a", "B", "é", "Mr.", "e.g.", "3.5", ".", "!", "?", "...", "…", "。", " ", "  ", "\n", "\n\n", "\n \n", "\t",
-             '"', "”", "'", "(", ")", "[", "]", "- ", "2. ", "_", "7", "word " * 40, "\u00a0"]
+    parts = ["a", "B", "é", "Mr.", "e.g.", "3.5", ".", "!", "?", "...", "…", "。", " ", "  ", "\n", "\n\n", "\n \n",
+             "\t", '"', "”", "'", "(", ")", "[", "]", "- ", "2. ", "_", "7", "word " * 40, "\u00a0"]
     text = "".join(draw.choices(parts, k=300))
     found = split(text)
     assert squeeze("".join(found)) == squeeze(text)
@@ -55,7 +55,8 @@ def test_abbreviations_before_numbers_end_sentences_before_words():
 
 
 def test_a_line_break_in_wrapped_text_is_a_space_and_a_blank_line_never_is():
-    assert split("The raw\nafternoon is\nrawest\n\nand so\n \t\nforth") == ["The raw afternoon is rawest", "and so", "forth"]
+    found = split("The raw\nafternoon is\nrawest\n\nand so\n \t\nforth")
+    assert found == ["The raw afternoon is rawest", "and so", "forth"]
     assert split("One\r\ntwo\r\n\r\nthree") == ["One two", "three"]
 
 

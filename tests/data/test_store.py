@@ -1,5 +1,6 @@
 """The token store: what goes in comes out, from any place, under any cache, by any number of threads."""
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ def vocabulary(size):
 def draw_documents(seed, count, size=1000):
     """Documents of sentences of ids; some sentences are empty, one is longer than a record."""
     rng = np.random.default_rng(seed)
-    documents = [[rng.integers(0, size, rng.integers(0, 200)) for _ in range(rng.integers(0, 20))] for _ in range(count)]
+    documents = [[rng.integers(0, size, rng.integers(0, 200)) for _ in range(rng.integers(0, 20))]
+                 for _ in range(count)]
     return [*documents, [rng.integers(0, size, 2 * RECORD + 5)]]
 
 
@@ -43,7 +45,7 @@ def test_index_and_stream_give_the_documents_back(written):
     for number, document in enumerate(kept):
         first, last = opened.documents[number : number + 2]
         bounds = opened.sentences[first : last + 1]
-        assert [opened.take(np.arange(a, b)).tolist() for a, b in zip(bounds, bounds[1:], strict=False)] == document
+        assert [opened.take(np.arange(a, b)).tolist() for a, b in itertools.pairwise(bounds)] == document
 
 
 def test_indices_stay_on_disk(written):
@@ -123,7 +125,8 @@ def test_a_flipped_bit_is_never_read_as_a_token(tmp_path):
         damaged[rng.integers(len(content))] ^= 1 << rng.integers(8)
         file.write_bytes(damaged)
         try:
-            np.testing.assert_array_equal(Store(tmp_path, "train", vocabulary(1000)).take(np.arange(len(stream))), stream)
+            found = Store(tmp_path, "train", vocabulary(1000)).take(np.arange(len(stream)))
+            np.testing.assert_array_equal(found, stream)
         except RunFault as fault:
             noticed += "delete that directory" in str(fault)
     assert noticed

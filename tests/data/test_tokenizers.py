@@ -46,9 +46,10 @@ def greedy(word, pieces):
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_ids_equal_a_plain_reading_of_the_rules(lowercase):
     draw = random.Random(0)
-    parts = ["the", "being", "Banning", "É", "é", "e\u0301", "a\u0308\u0301", "大学", "大", "\0", "\x07", "\u200b", "\ufeff",
-             "\ufffd", "\u00ad", " ", "   ", "\t", "\n", "\r\n", "\u00a0", "\u3000", ".", ",", "!!", "'s", "(in)", "--", "$",
-             "^", "`", "“", "…", "İ", "ß", "ﬁ", "ж", "\U0001f600", "7", "in", "ing", "a" * 50, "x" * 200, "x" * 201]
+    parts = ["the", "being", "Banning", "É", "é", "e\u0301", "a\u0308\u0301", "大学", "大", "İ", "ß", "ﬁ",
+             "ж", "7", "in", "ing", "\0", "\x07", "\u200b", "\ufeff", "\ufffd",
+             "\u00ad", " ", "   ", "\t", "\n", "\r\n", "\u00a0", "\u3000", ".", ",", "!!", "'s", "(in)", "--", "$", "^",
+             "`", "“", "…", "\U0001f600", "a" * 50, "x" * 200, "x" * 201]
     texts = ["".join(draw.choices(parts, k=draw.randint(1, 30))) for _ in range(500)]
     tokenizer = Tokenizer(PIECES, lowercase)
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):

@@ -1,0 +1,96 @@
+"""Where arrays live: rules from logical axes to mesh axes, on eight devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from lmrep.core import params as P
+from lmrep.core import sharding
+from lmrep.core.params import ParamSpec
+from lmrep.core.sharding import RULES, make_mesh, partition
+
+MESH = make_mesh(2, 2, 2)
+SPECS = {
+    "table": ParamSpec((8, 4), ("vocab", "embed")),
+    "odd": ParamSpec((7, 4), ("vocab", "embed"), P.truncated_normal()),
+    "layers": P.stacked({"in": ParamSpec((4, 6), ("embed", "mlp"), P.truncated_normal())}, 3),
+    "none": {},
+}
+
+
+@pytest.mark.parametrize(("axes", "shape", "cut"), [
+    (("batch", None, "embed"), (4, 3, 2), (("data", "fsdp"), None, "fsdp")),
+    (("vocab", "embed"), (8, 4), ("tensor", "fsdp")),
+    (("embed", "heads"), (4, 4), ("fsdp", "tensor")),
+    (("layers", "mlp", "embed"), (3, 2, 2), (None, "tensor", "fsdp")),  # no rule names `layers`
+    (("vocab", "embed"), (7, 4), (None, "fsdp")),  # what does not divide stays whole
+    (("batch",), (6,), (None,)),  # 6 rows on 4 cells
+    (("batch",), (8,), (("data", "fsdp"),)),
+    ((None, "unheard of"), (2, 2), (None, None)),
+    ((), (), ()),
+])
+def test_partition_follows_the_rules(axes, shape, cut):
+    assert partition(axes, shape, MESH) == PartitionSpec(*cut)
+
+
+def test_other_rules_give_another_layout():
+    assert partition(("batch", "embed"), (4, 4), MESH, {"batch": "data", "embed": None}) == PartitionSpec("data", None)
+    assert RULES["embed"] == "fsdp"
+
+
+def test_a_shape_and_its_axes_have_one_length():
+    with pytest.raises(ValueError, match="shorter|longer"):
+        partition(("batch",), (4, 4), MESH)
+
+
+def test_the_axes_that_talk_most_are_neighbours():
+    assert MESH.axis_names == ("data", "fsdp", "tensor")
+    assert [d.id for d in MESH.devices.ravel()] == list(range(8))
+    assert [d.id for d in make_mesh(1, 1, 2).devices.ravel()] == [0, 1]
+    assert [d.id for d in make_mesh(2, devices=jax.devices()[4:6]).devices.ravel()] == [4, 5]
+
+
+def test_shard_is_the_identity_off_a_mesh():
+    x = jnp.ones((4, 4))
+    assert sharding.shard(x, "batch", "embed") is x
+    params = P.init(SPECS, jax.random.key(0))
+    assert sharding.gathered(params, SPECS)["table"] is params["table"]
+    with pytest.raises(RuntimeError, match="inside"), sharding.use(MESH):
+        raise RuntimeError("inside")
+    assert sharding.shard(x, "batch", "embed") is x  # a block that failed leaves no layout behind
+
+
+def test_shard_lays_activations_out_and_changes_no_value():
+    x = jnp.arange(32.0).reshape(4, 8)
+    with sharding.use(MESH):
+        cut = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
+    with sharding.use(MESH, RULES | {"batch": "data", "mlp": None}):
+        other = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
+    assert cut.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec(("data", "fsdp"), "tensor")), 2)
+    assert other.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec("data", None)), 2)
+    assert np.array_equal(cut, x)
+    assert np.array_equal(other, x)
+
+
+def test_parameters_start_where_they_live_and_as_they_would_elsewhere():
+    layout = sharding.shardings(SPECS, MESH)
+    assert layout["layers"]["in"].spec == PartitionSpec(None, "fsdp", "tensor")
+    assert layout["none"] == {}
+    with sharding.use(MESH):
+        params = jax.jit(lambda key: P.init(SPECS, key), out_shardings=layout)(jax.random.key(3))
+        used = jax.jit(lambda params: sharding.gathered(params, SPECS))(params)
+    assert {s.data.shape for s in params["layers"]["in"].addressable_shards} == {(3, 2, 3)}
+    assert {s.data.shape for s in params["odd"].addressable_shards} == {(7, 2)}
+    assert {s.data.shape for s in used["layers"]["in"].addressable_shards} == {(3, 4, 3)}  # whole along `embed` alone
+    assert {s.data.shape for s in used["table"].addressable_shards} == {(4, 4)}
+    alone = P.init(SPECS, jax.random.key(3))
+    jax.tree.map(lambda a, b, c: (np.testing.assert_allclose(b, a, rtol=1e-6), np.testing.assert_array_equal(c, b)),
+                 alone, params, used)
+
+
+def test_batches_are_cut_by_row_and_scalars_are_everywhere():
+    rows = jax.device_put(np.arange(8), sharding.batch_sharding(MESH))
+    assert sorted(s.data.tolist() for s in rows.addressable_shards) == sorted([[0, 1], [2, 3], [4, 5], [6, 7]] * 2)
+    assert {s.data.shape for s in jax.device_put(np.ones(3), sharding.replicated(MESH)).addressable_shards} == {(3,)}

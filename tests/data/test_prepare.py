@@ -1,0 +1,259 @@
+"""Preparing: stores hold what the corpus says, are made once, and never half."""
+
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.data import corpora, prepare, sentences, store, tokenizers
+
+WORDS = "a quick brown fox jumps over the lazy dog near river bank while rain falls on old stone bridges"
+
+
+def texts(count=200, seed=0):
+    """Documents of random words; each also has two words of its own."""
+    rng = np.random.default_rng(seed)
+
+    def sentence(number):
+        return f"{' '.join(rng.choice(WORDS.split(), 8)).capitalize()} own{number} q{number}."
+
+    return [" ".join(sentence(i) for _ in range(rng.integers(1, 6))) for i in range(count)]
+
+
+def write(folder, documents):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "corpus.txt"
+    path.write_text("\n\n".join(documents))
+    return corpora.Config(corpus="text_files", files=str(path), validation=0.1, test=0.1)
+
+
+PIECES = tokenizers.Config(vocab_size=200)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A small corpus, prepared: (what `prepare` gives, its data config, its data directory, what it said)."""
+    top = tmp_path_factory.mktemp("prepare")
+    config, said = write(top / "files", texts()), []
+    return prepare.prepare(config, PIECES, top / "data", said.append), config, top / "data", said
+
+
+def content(ready):
+    """Everything a run can see of it."""
+    return {split: (s.take(np.arange(s.tokens)).tolist(), s.sentences.tolist(), s.documents.tolist(), s.fingerprint)
+            for split, s in ready.stores.items()}, ready.tokenizer.pieces, ready.statistics
+
+
+def test_each_split_holds_its_documents_in_order(prepared):
+    ready, config, _, _ = prepared
+    documents = list(corpora.open_corpus(config).documents())
+    splits = corpora.assign(np.array([corpora.place(t) for t in documents], np.uint64), config)
+    assert list(ready.stores) == ["train", "validation", "test"]
+    for name, opened in ready.stores.items():
+        mine = [t for t, split in zip(documents, splits, strict=True) if corpora.SPLITS[split] == name]
+        assert len(opened.documents) == len(mine) + 1 > 1 and opened.split == name
+        for number, text in enumerate(mine):
+            first, last = opened.documents[number : number + 2]
+            bounds = opened.sentences[first : last + 1]
+            found = [opened.take(np.arange(a, b)).tolist() for a, b in itertools.pairwise(bounds)]
+            assert found == [ids.tolist() for ids in ready.tokenizer.encode_batch(sentences.split(text))]
+
+
+def test_counts_and_statistics_are_those_of_the_stores(prepared):
+    ready, config, _, _ = prepared
+    train = ready.stores["train"]
+    stream = train.take(np.arange(train.tokens))
+    np.testing.assert_array_equal(train.vocabulary.counts, np.bincount(stream, minlength=ready.tokenizer.size))
+    assert train.vocabulary is ready.tokenizer.vocabulary
+    for name, opened in ready.stores.items():
+        facts = ready.statistics[name]
+        ids = opened.take(np.arange(opened.tokens))
+        assert (facts["documents"], facts["sentences"]) == (len(opened.documents) - 1, len(opened.sentences) - 1)
+        assert facts["tokens"] == opened.tokens and facts["unknown"] == (ids == 1).sum()
+        assert facts["tokens_per_word"] == facts["tokens"] / facts["words"]
+        assert facts["unknown_share"] == facts["unknown"] / facts["tokens"]
+    documents = list(corpora.open_corpus(config).documents())
+    assert sum(f["characters"] for f in ready.statistics.values()) == sum(map(len, documents))
+    assert sum(f["words"] for f in ready.statistics.values()) == sum(len(text.split()) for text in documents)
+
+
+def test_the_tokenizer_sees_the_train_split_alone(tmp_path):
+    strange = next(text for i in range(100) if 0.1 <= corpora.place(text := f"жжж жж {i}") / 2**64 < 0.2)  # validation
+    ready = prepare.prepare(write(tmp_path / "files", [*texts(100), strange]), PIECES, tmp_path / "data")
+    assert not any("ж" in piece for piece in ready.tokenizer.pieces)
+    assert ready.statistics["validation"]["unknown"] == 2 and ready.statistics["train"]["unknown"] == 0
+
+
+def test_what_is_there_is_opened_and_not_made_again(prepared, monkeypatch):
+    ready, config, data_dir, said = prepared
+    assert any("training a tokenizer" in line for line in said)
+    monkeypatch.setattr(prepare, "_build", None)
+    lines = []
+    again = prepare.prepare(config, PIECES, data_dir, lines.append)
+    assert content(again) == content(ready) and not lines
+
+
+def test_the_same_corpus_gives_the_same_stores_elsewhere(prepared, tmp_path):
+    moved = write(tmp_path / "moved", texts())
+    assert content(prepare.prepare(moved, PIECES, tmp_path)) == content(prepared[0])
+
+
+def test_whatever_decides_the_content_decides_the_fingerprint(prepared, tmp_path):
+    _, config, data_dir, _ = prepared
+    more = write(tmp_path / "more", [*texts(), "One more document."])
+    choices = [(config, PIECES), (more, PIECES), (dataclasses.replace(config, test=0.2), PIECES),
+               (dataclasses.replace(config, documents="line"), PIECES),
+               (config, dataclasses.replace(PIECES, vocab_size=190)),
+               (config, dataclasses.replace(PIECES, lowercase=False))]
+    made = [prepare.prepare(data, pieces, data_dir) for data, pieces in choices]
+    names = [opened.fingerprint for ready in made for opened in ready.stores.values()]
+    assert len({ready.directory for ready in made}) == len(choices) and len(set(names)) == len(names)
+
+
+def test_a_published_vocabulary_gives_its_own_ids(prepared, tmp_path):
+    ready, config, _, _ = prepared
+    ready.tokenizer.save(tmp_path / "published")
+    loaded = prepare.prepare(config, tokenizers.Config(vocab_file=str(tmp_path / "published" / "vocab.txt")), tmp_path)
+    assert loaded.tokenizer.pieces == ready.tokenizer.pieces and loaded.directory.name != ready.directory.name
+    for name in ready.stores:
+        assert content(loaded)[0][name][:3] == content(ready)[0][name][:3]
+
+
+def test_splits_not_asked_for_are_not_made(tmp_path):
+    config = dataclasses.replace(write(tmp_path / "files", texts(5)), test=0.0)
+    ready = prepare.prepare(config, PIECES, tmp_path)
+    assert list(ready.stores) == list(ready.statistics) == ["train", "validation"]
+
+
+def test_large_documents_are_tokenized_in_parts(prepared, tmp_path, monkeypatch):
+    _, config, _, _ = prepared
+    monkeypatch.setattr(prepare, "BATCH", 500)
+    monkeypatch.setattr(prepare._encode, "__defaults__", (3,))
+    assert content(prepare.prepare(config, PIECES, tmp_path)) == content(prepared[0])
+
+
+def test_a_large_corpus_trains_its_tokenizer_on_a_sample(prepared, monkeypatch):
+    corpus = corpora.open_corpus(prepared[1])
+    survey = prepare._survey(corpus, prepared[1])
+    train = [t for t, s in zip(corpus.documents(), survey.splits, strict=True) if corpora.SPLITS[s] == "train"]
+    assert list(prepare._sample(corpus, survey)) == [line for t in train for line in t.split("\n")]
+    monkeypatch.setattr(prepare, "TRAINING_SAMPLE", sum(map(len, train)) // 4)
+    some = list(prepare._sample(corpus, survey))
+    assert set(some) < set(train) and 0.1 < len(some) / len(train) < 0.4
+    assert some == list(prepare._sample(corpus, survey))
+
+
+KILLED = """
+import os, signal, sys
+from lmrep.data import corpora, prepare, tokenizers
+tokenizers.Tokenizer.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+config = corpora.Config(corpus="text_files", files=sys.argv[1], validation=0.1, test=0.1)
+prepare.prepare(config, tokenizers.Config(vocab_size=200), sys.argv[2])
+"""
+
+
+def test_a_killed_build_leaves_nothing_that_is_taken_for_a_store(prepared, tmp_path):
+    ready, config, _, _ = prepared
+    killed = subprocess.run([sys.executable, "-c", KILLED, config.files, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.suffix for path in tmp_path.iterdir() if path.is_dir()] == [".partial"]
+    assert content(prepare.prepare(config, PIECES, tmp_path)) == content(ready)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [ready.directory.name]
+
+
+def test_a_second_process_waits_and_says_so(prepared, tmp_path):
+    ready, config, _, _ = prepared
+    waiting, lines = threading.Event(), []
+
+    def say(line):
+        lines.append(line)
+        if "waiting for another process" in line:
+            waiting.set()
+
+    with open(tmp_path / f"{ready.directory.name}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        thread = threading.Thread(target=prepare.prepare, args=(config, PIECES, tmp_path, say))
+        thread.start()
+        assert waiting.wait(30)
+        assert not (tmp_path / ready.directory.name).exists()
+    thread.join()
+    assert content(prepare.prepare(config, PIECES, tmp_path)) == content(ready)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"),
+                                   RuntimeError("write() failed: No space left on device; writing x")])
+def test_a_full_disk_is_said_and_leaves_nothing(prepared, tmp_path, monkeypatch, error):
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr(store.Writer, "add", full)
+    with pytest.raises(RunFault, match=r"disk .* is full"):
+        prepare.prepare(prepared[1], PIECES, tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_corpora_that_change_meanwhile_are_noticed(prepared, tmp_path, monkeypatch):
+    survey = prepare._survey
+
+    def grow(*arguments):
+        found = survey(*arguments)
+        return type(found)(*(np.append(column, column[-1]) for column in found))
+
+    monkeypatch.setattr(prepare, "_survey", grow)
+    with pytest.raises(RunFault, match="changed while it was read"):
+        prepare.prepare(prepared[1], PIECES, tmp_path)
+
+
+def test_corpora_and_vocabularies_that_will_not_do_are_refused(tmp_path):
+    small = write(tmp_path / "small", texts(2))
+    with pytest.raises(UserError, match="2 documents: too few"):
+        prepare.prepare(small, PIECES, tmp_path / "data")
+    with pytest.raises(UserError, match="cannot read the vocabulary"):
+        prepare.prepare(small, tokenizers.Config(vocab_file="nowhere.txt"), tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    blank = write(tmp_path / "blank", ["\x01", "\x02", "\x03"])
+    with pytest.raises(UserError, match="split has no text"):
+        prepare.prepare(blank, PIECES, tmp_path / "data")
+    (tmp_path / "vocab.txt").write_text("\n".join([*tokenizers.SPECIALS.values(), ".", "ж"]))
+    foreign = tokenizers.Config(vocab_file=str(tmp_path / "vocab.txt"))
+    with pytest.raises(UserError, match=r"\[UNK\] to .*vocab.txt: it is not a vocabulary of this language"):
+        prepare.prepare(write(tmp_path / "files", texts(20)), foreign, tmp_path / "data")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write to the data directory"):
+        prepare.prepare(write(tmp_path / "files", texts(20)), PIECES, tmp_path / "file" / "data")
+
+
+def test_a_damaged_folder_is_named(tmp_path):
+    config = write(tmp_path / "files", texts(10))
+    ready = prepare.prepare(config, PIECES, tmp_path / "data")
+    (ready.directory / "train" / "sentences.npy").unlink()
+    with pytest.raises(UserError, match=r"is damaged: .*delete that directory"):
+        prepare.prepare(config, PIECES, tmp_path / "data")
+
+
+def test_the_folder_holds_what_it_says(prepared):
+    ready = prepared[0]
+    assert {path.name for path in ready.directory.iterdir()} == {
+        "tokenizer", "train", "validation", "test", "counts.npy", "statistics.json"}
+    assert json.loads((ready.directory / "statistics.json").read_text()) == ready.statistics
+    assert all(len(opened.fingerprint) == len(hashlib.sha256().hexdigest()) for opened in ready.stores.values())
+
+
+def test_long_work_tells_how_much_is_left(monkeypatch):
+    clock, lines = iter([0.0, 1.0, 4.0, 5.0, 8.0]), []
+    monkeypatch.setattr(prepare.time, "monotonic", lambda: next(clock))
+    report = prepare._Report(10_000_000, lines.append)
+    for _ in range(4):
+        report.add(2_000_000)
+    assert lines == ["tokenizing: 4.0 of 10.0 million characters, 0:06 left",
+                     "tokenizing: 8.0 of 10.0 million characters, 0:02 left"]
