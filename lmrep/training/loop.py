@@ -203,7 +203,9 @@ class Trainer:
             pace = self._pace()
             if self._progress:
                 share = pace[1] * stage.flops / self._peak if pace and stage.flops and self._peak else None
-                self._progress.update(step, self._sums.means(), pace and pace[0], share)
+                means = self._sums.means()
+                shown = {name: means[name] for name in means if name == "loss" or name.endswith("accuracy")}
+                self._progress.update(step, shown, pace and pace[0], share)
             if step % self._log_every == 0 or step == self._total:
                 self._log(step, stage, pace)
 
