@@ -9,11 +9,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,9 +81,11 @@ def train(
     experiment = experiments.parse(config)
     sizes = experiments.check_mesh(experiment, jax.device_count())
     vocabulary_fits(experiment)
+    _check_writable(directory)  # before the data, which may take an hour
     first = jax.process_index() == 0
     prepared = prepare(experiment.data, experiment.tokenizer, data_dir, log.info)
     stages = assembly.stages(experiment, prepared, data_dir)
+    masked_rows(experiment.samples, prepared.tokenizer, experiments.model_config(experiment).length)
     record = _record(experiment, prepared)
     _check_resumable(directory, record, experiment)
     writers = _dashboards(experiment, directory, record) if first else []
@@ -132,6 +135,14 @@ def vocabulary_fits(experiment: Experiment) -> None:
     assembly.check_vocabulary(experiments.model_config(experiment, size), size)
 
 
+def _check_writable(directory: Path) -> None:
+    """Refuses a workdir that could not be made or written to."""
+    place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        why = "may not be written to" if place.is_dir() else "is not a directory"
+        raise UserError(f"the workdir {directory} cannot be used: {place} {why}; give another --workdir")
+
+
 def _record(experiment: Experiment, prepared: Prepared) -> dict:
     """config.json: all that decides what the run computes."""
     return {
@@ -145,7 +156,8 @@ def _record(experiment: Experiment, prepared: Prepared) -> dict:
 
 def _check_resumable(directory: Path, record: dict, experiment: Experiment) -> None:
     """Refuses to go on with a run whose numbers the new config or data would change."""
-    steps = Checkpoints(directory / "checkpoints").steps() if directory.is_dir() else []
+    with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
+        steps = checkpoints.steps()
     if not steps:
         return  # nothing to go on from: nothing is lost by starting afresh
     former = read_config(directory)
@@ -186,7 +198,9 @@ def _announce(experiment: Experiment, stages: Sequence[Stage], sizes: tuple[int,
     names = " then ".join(dict.fromkeys(stage.objective.name for stage in stages))
     log.info("%s: %s parameters, objective %s, mesh data x fsdp x tensor = %s on %s", experiment.name,
              f"{parameters:,}", names, " x ".join(map(str, sizes)), jax.devices()[0].device_kind)
-    if resumed is not None:
+    if resumed == experiment.steps:
+        log.info("all %s steps are done", f"{resumed:,}")
+    elif resumed is not None:
         log.info("going on from step %s of %s", f"{resumed:,}", f"{experiment.steps:,}")
 
 
@@ -222,37 +236,21 @@ class Run:
           UserError: a text has no [MASK], or is longer than the model.
         """
         special = self.tokenizer.vocabulary.specials
-        rows = []
-        for text in texts:
-            ids = self.tokenizer.encode(text, specials=True).ids
-            row = np.array([special["cls"], *ids, special["sep"]], np.int32)
-            if not (row == special["mask"]).any():
-                raise UserError(f"there is no [MASK] in {text!r}; write [MASK] where a word is to be found")
-            if len(row) > self.model.length:
-                raise UserError(f"{text[:60]!r}... has {len(row)} tokens; the model takes {self.model.length} at most")
-            rows.append(row)
+        rows = masked_rows(texts, self.tokenizer, self.model.length)
         answers: list = [None] * len(rows)
-        for members in _alike(rows, special["mask"]):
+        for members in _alike(rows):
             batch = _mask_batch([rows[i] for i in members], special, self.model.length)
-            found = jax.device_get(self._predict(self.params, batch))
+            found = jax.device_get(self._predict(self.params, batch, k=min(k, self.tokenizer.size)))
             for row, i in enumerate(members):
                 number = int((rows[i] == special["mask"]).sum())
                 answers[i] = [
-                    [(self.tokenizer.piece(int(w)), float(p)) for w, p in zip(words[:k], shares[:k], strict=True)]
+                    [(self.tokenizer.piece(int(w)), float(p)) for w, p in zip(words, shares, strict=True)]
                     for words, shares in zip(found["words"][row], found["probabilities"][row], strict=True)][:number]
         return answers
 
-    @property
-    def _predict(self):
-        return _jitted(self.objective.predict)
-
-
-_compiled: dict = {}
-
-
-def _jitted(f):
-    """jax.jit(f), one for each f, so that repeated calls compile once."""
-    return _compiled.setdefault(f, jax.jit(f))
+    @functools.cached_property
+    def _predict(self) -> Callable:
+        return jax.jit(self.objective.predict, static_argnames="k")
 
 
 def load(directory: str | os.PathLike, step: int | None = None) -> Run:
@@ -269,9 +267,12 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
     objective = assembly.objective(experiments.plans(experiment)[-1], model, tokenizer.vocabulary)
     checkpoints = Checkpoints(directory / "checkpoints")
     with contextlib.closing(checkpoints):
-        step = checkpoints.newest() if step is None else step
-        if step is None:
+        steps = checkpoints.steps()
+        if not steps:
             raise UserError(f"{directory} holds no checkpoint yet; train first: lmrep train --workdir={directory} ...")
+        if step is not None and step not in steps:
+            raise UserError(f"{directory} holds no checkpoint {step}; it holds {', '.join(map(str, steps))}")
+        step = checkpoints.newest() if step is None else step
         params, _ = checkpoints.read(step, "params")
     return Run(directory, step, experiment, tokenizer, model, objective, params)
 
@@ -289,6 +290,8 @@ def evaluate(
       examples: how many, from the first on; None for all.
       step: of the checkpoint; None for the newest.
     """
+    if examples is not None and examples < 1:
+        raise UserError(f"examples is {examples}; expected at least 1")
     run = load(directory, step)
     data_dir = Path(data_dir or default_data_dir())
     prepared = prepare(run.experiment.data, run.experiment.tokenizer, data_dir, log.info)
@@ -327,7 +330,28 @@ def read_config(directory: str | os.PathLike) -> dict:
         raise RunFault(f"{path} is damaged: {error}; restore it, or start anew in another --workdir") from None
 
 
-def _alike(rows: Sequence[np.ndarray], mask: int, most: int = 32) -> list[list[int]]:
+def masked_rows(texts: Sequence[str], tokenizer: tokenizers.Tokenizer, longest: int) -> list[np.ndarray]:
+    """The ids int32[t] of each text, between [CLS] and [SEP].
+
+    Raises:
+      UserError: a text has no [MASK], more than `longest` tokens, or is no Unicode text.
+    """
+    special, rows = tokenizer.vocabulary.specials, []
+    for text in texts:
+        try:
+            ids = tokenizer.encode(text, specials=True).ids
+        except TypeError:  # lone surrogates, which stand for bytes of an argument that could not be decoded
+            raise UserError(f"{text[:60]!r} is not UTF-8 text; convert it") from None
+        row = np.array([special["cls"], *ids, special["sep"]], np.int32)
+        if not (row == special["mask"]).any():
+            raise UserError(f"there is no [MASK] in {text!r}; write [MASK] where a word is to be found")
+        if len(row) > longest:
+            raise UserError(f"{text[:60]!r}... has {len(row)} tokens; the model takes {longest} at most")
+        rows.append(row)
+    return rows
+
+
+def _alike(rows: Sequence[np.ndarray], most: int = 32) -> list[list[int]]:
     """Groups of row numbers of like length, at most `most` a group, so that little is padding."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     return [order[i : i + most] for i in range(0, len(order), most)]

@@ -24,6 +24,8 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
     Raises:
       UserError: parts that do not fit each other or the data.
     """
+    if examples < 0:
+        raise UserError(f"examples is {examples}; expected at least 0")
     prepared = prepare(experiment.data, experiment.tokenizer, data_dir, log.info)
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this corpus has {', '.join(prepared.stores)}")

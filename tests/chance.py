@@ -17,6 +17,8 @@ def fits(counts, shares) -> float:
     if counts[shares == 0].any():
         return 0.0
     counts, shares = counts[shares > 0], shares[shares > 0]
+    if len(counts) == 1:
+        return 1.0
     return float(stats.chisquare(counts, counts.sum() * shares / shares.sum()).pvalue)
 
 
@@ -37,8 +39,11 @@ def rates(hits, trials, rate) -> float:
 
 
 def independent(ones, others) -> float:
-    """Pearson's test that two series of the same length, of few distinct values each, do not depend on each other."""
-    table = stats.contingency.crosstab(np.ravel(ones), np.ravel(others)).count
+    """Pearson's test that two series of the same length, of small whole numbers, do not depend on each other."""
+    ones, others = np.ravel(ones).astype(np.int64), np.ravel(others).astype(np.int64)
+    shape = ones.max() + 1, others.max() + 1
+    table = np.bincount(ones * shape[1] + others, minlength=shape[0] * shape[1]).reshape(shape)
+    table = table[table.any(1)][:, table.any(0)]
     return float(stats.chi2_contingency(table).pvalue)
 
 

@@ -9,7 +9,9 @@ from jax.extend import core as jex
 # Dense peak of one chip in bfloat16, from the makers' data sheets, by a part of `device.device_kind`.
 PEAKS = {
     "H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12,
-    "TPU v6": 918e12, "TPU v5p": 459e12, "TPU v5 lite": 197e12, "TPU v5e": 197e12, "TPU v4": 275e12, "TPU v3": 123e12,
+    "TPU v6": 918e12, "TPU v5p": 459e12, "TPU v5 lite": 197e12, "TPU v5e": 197e12,
+    "TPU v5": 459e12,  # as a v5p calls itself
+    "TPU v4": 275e12, "TPU v3": 123e12,
 }  # fmt: skip
 
 

@@ -71,6 +71,14 @@ class Arguments:
             raise UserError(f"lmrep {self.command} needs a directory for the run: --workdir=runs/quickstart, say")
         return self.workdir
 
+    def refuse(self, words: bool = False, config: bool = False) -> None:
+        """UserError where words, or a config, were given to a command that has no use for them."""
+        if words and self.words:
+            raise UserError(f"lmrep {self.command} has no use for {self.words[0]!r}; a field of the config is set by "
+                            "--config.FIELD=VALUE")
+        if config and (self.config_file is not None or self.overrides):
+            raise UserError(f"lmrep {self.command} takes the config of the run in --workdir; leave --config out")
+
 
 def parse(command: str, given: Sequence[str], flags: Mapping[str, Flag]) -> Arguments:
     """The arguments that the words `given` after the command spell.

@@ -12,6 +12,7 @@ FLAGS = {
 
 def run(arguments: Arguments) -> int:
     """The command."""
+    arguments.refuse(words=True, config=True)
     workdir = arguments.required_workdir()
 
     from lmrep import api

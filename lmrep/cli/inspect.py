@@ -12,6 +12,7 @@ FLAGS = {
 
 def run(arguments: Arguments) -> int:
     """The command. Takes --config, or --workdir of a run."""
+    arguments.refuse(words=True)
     config = arguments.load_config() if arguments.config_file or not arguments.workdir else None
 
     from pathlib import Path

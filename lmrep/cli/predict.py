@@ -12,19 +12,31 @@ FLAGS = {
 }
 
 
+def _lines() -> list[str]:
+    """The texts on standard input, one a line."""
+    try:
+        texts = [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not UTF-8 text: {error.reason} at byte {error.start}; convert it") from None
+    if not texts:
+        raise UserError("standard input has no text; give a text with [MASK] a line, or as arguments")
+    return texts
+
+
 def run(arguments: Arguments) -> int:
     """The command."""
+    arguments.refuse(config=True)
     workdir = arguments.required_workdir()
     if arguments.flags.top < 1:
         raise UserError(f"--top is {arguments.flags.top}; expected at least 1")
     if not arguments.words and sys.stdin.isatty():
         raise UserError('lmrep predict needs a text: lmrep predict --workdir=DIR "The [MASK] of a list is an integer."')
+    texts = list(arguments.words) or _lines()
 
     from lmrep import api
 
     step = arguments.flags.step
     trained = api.load(workdir, None if step < 0 else step)
-    texts = list(arguments.words) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     for text, answers in zip(texts, trained.fill_masks(texts, arguments.flags.top), strict=True):
         print(text)
         for number, answer in enumerate(answers, 1):

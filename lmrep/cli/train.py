@@ -3,6 +3,8 @@
 The workdir gets config.json, metrics.jsonl, timing.jsonl, provenance.jsonl, tokenizer/, tensorboard/, checkpoints/.
 """
 
+import shlex
+
 from lmrep.cli.arguments import Arguments, Flag
 
 FLAGS = {"data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)")}
@@ -10,6 +12,7 @@ FLAGS = {"data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR
 
 def run(arguments: Arguments) -> int:
     """The command."""
+    arguments.refuse(words=True)
     workdir = arguments.required_workdir()
     config = arguments.load_config()
 
@@ -19,9 +22,10 @@ def run(arguments: Arguments) -> int:
     show_messages()
     outcome = api.train(config, workdir, data_dir=arguments.flags.data_dir or None)
     print(summary(outcome))
-    if config.get("samples"):
-        print(samples(api.load(workdir), list(config.samples)))
-    print(next_steps(workdir))
+    texts = list(config.get("samples") or ())
+    if texts:
+        print(samples(api.load(workdir), texts))
+    print(next_steps(workdir, arguments.flags.data_dir, texts[0] if texts else "The [MASK] of a list is an integer."))
     return 0
 
 
@@ -40,7 +44,7 @@ def summary(outcome) -> str:
         ]
     if "pair_accuracy" in after:
         lines.append(f"Held-out pair accuracy: {before['pair_accuracy']:.2%} before, {after['pair_accuracy']:.2%} now")
-    return "\n".join(lines).replace("\\\n", "\n")
+    return "\n".join(lines)
 
 
 def samples(run, texts: list[str]) -> str:
@@ -53,11 +57,12 @@ def samples(run, texts: list[str]) -> str:
     return "\n".join(lines)
 
 
-def next_steps(workdir: str) -> str:
+def next_steps(workdir: str, data_dir: str, text: str) -> str:
     """What to try next."""
+    run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
     return f"""
 Next:
-  lmrep predict --workdir={workdir} "The [MASK] of a list is an integer."
-  lmrep evaluate --workdir={workdir}
-  lmrep inspect --workdir={workdir}
-  tensorboard --logdir={workdir}"""
+  lmrep predict {run} {shlex.quote(text)}
+  lmrep evaluate {run}{stores}
+  lmrep inspect {run}{stores}
+  tensorboard --logdir={shlex.quote(workdir)}"""

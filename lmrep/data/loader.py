@@ -4,6 +4,7 @@ Nothing here has a state that a checkpoint would have to hold. Row r of step i i
 run, and g alone says which example that is, in O(1): a run that resumes at step i asks for step i.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 
@@ -134,8 +135,5 @@ def gather(plan: Plan, numbers: np.ndarray) -> Batch:
 
 def _prefetched(batch: Callable[[int], Batch], first: int, last: int, threads: int, prefetch: int) -> Iterator[Batch]:
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
-    iterator = iter(grain.MapDataset.range(first, last).map(batch).to_iter_dataset(options))
-    try:
+    with contextlib.closing(iter(grain.MapDataset.range(first, last).map(batch).to_iter_dataset(options))) as iterator:
         yield from iterator
-    finally:
-        iterator.close()

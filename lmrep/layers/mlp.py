@@ -1,5 +1,6 @@
 """The position-wise feed-forward block (Vaswani et al., 2017, section 3.3)."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -9,10 +10,19 @@ from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.core.sharding import shard
 from lmrep.layers import dropout, linear
 
+
+def _recomputed(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """`f`, of which the backward pass keeps the input alone: reading a wide layer's intermediate values back from
+    memory takes longer than computing them again."""
+    g = jax.custom_vjp(f)
+    g.defvjp(lambda x: (f(x), x), lambda x, d: jax.vjp(f, x)[1](d))
+    return g
+
+
 # The tanh form is BERT's and GPT's, the exact (erf) form RoBERTa's and ELECTRA's.
 ACTIVATIONS = {
-    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
-    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": _recomputed(partial(jax.nn.gelu, approximate=True)),
+    "gelu": _recomputed(partial(jax.nn.gelu, approximate=False)),
     "relu": jax.nn.relu,
     "tanh": jax.numpy.tanh,
 }

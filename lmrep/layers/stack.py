@@ -27,7 +27,7 @@ class Execution:
     dtype: str = setting("float32", "compute dtype; parameters are float32 always", choices=("float32", "bfloat16"))
     remat: str = setting("none", "what the backward pass recomputes: nothing; all but matrix products; all",
                          choices=tuple(REMAT))
-    scan: bool = setting(True, "run layers as one scanned body (compiles once) or unrolled (may run faster)")
+    scan: bool = setting(False, "run layers as one scanned body, which compiles once, or unrolled, which runs faster")
 
 
 def specs(layer: Tree, layers: int, shared: tuple[str, ...] = ()) -> Tree:

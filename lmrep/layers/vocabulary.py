@@ -18,31 +18,70 @@ def specs(d: int, e: int, vocab: int, init: Initializer = normal()) -> Tree:
     }
 
 
-def scores(params: Tree, table: Array, hidden: Array, positions: Array, *, activation: str, eps: float) -> Array:
-    """The head, at `positions` alone.
-
-    Args:
-      params: as `specs`.
-      table: [v, e], the token table (tied, Press and Wolf, 2017).
-      hidden: [b, t, d].
-      positions: i32[b, m].
-      activation: a name in `ACTIVATIONS`.
-      eps: of the layer norm.
-
-    Returns:
-      float32 [b, m, v].
-    """
+def transform(params: Tree, hidden: Array, positions: Array, *, activation: str, eps: float) -> Array:
+    """The head up to the table, at `positions` alone: hidden [b, t, d], positions i32[b, m] -> [b, m, e]."""
     x = jnp.take_along_axis(hidden, positions[..., None], axis=1)
-    x = norm.apply(params["norm"], ACTIVATIONS[activation](linear.apply(params["transform"], x)), eps)
-    table = shard(table, "vocab", None)  # gathered over fsdp before the product
-    y = jnp.einsum("bmd,vd->bmv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+    return norm.apply(params["norm"], ACTIVATIONS[activation](linear.apply(params["transform"], x)), eps)
+
+
+def scores(params: Tree, table: Array, x: Array) -> Array:
+    """x [b, m, e], as `transform` gives it, and the tied table [v, e] (Press and Wolf, 2017) -> float32 [b, m, v]."""
+    y = jnp.einsum("bmd,vd->bmv", x, _whole(table).astype(x.dtype), preferred_element_type=jnp.float32)
     return shard(y + params["bias"], "batch", None, "vocab")
 
 
-def cross_entropy(scores: Array, targets: Array) -> Array:
-    """scores float32 [..., v], targets i32[...] -> nats float32 [...]: -log softmax(scores)[target].
+def asked(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array]:
+    """Cross-entropy of the scores, and whether the target is the likeliest word.
 
-    Targets must be in [0, v): they are checked on the host, where data enters.
+    Args:
+      params, table, x: as for `scores`.
+      targets: i32[b, m], in [0, v): checked on the host, where data enters.
+
+    Returns:
+      (nats float32 [b, m]: -log softmax(scores)[target]; hits bool[b, m], no gradient).
     """
+    rows = x.reshape(-1, x.shape[-1])
+    table = _whole(table).astype(x.dtype)
+    nats, hits = _cross_entropy(rows, table, params["bias"], targets.reshape(-1))
+    return nats.reshape(targets.shape), hits.reshape(targets.shape)
+
+
+def cross_entropy(scores: Array, targets: Array) -> Array:
+    """scores float32 [..., v], targets i32[...] -> nats float32 [...], for small v."""
     own = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(scores, axis=-1) - own
+
+
+def _whole(table: Array) -> Array:
+    return shard(table, "vocab", None)  # gathered over fsdp before the product
+
+
+@jax.custom_vjp
+def _cross_entropy(x: Array, table: Array, bias: Array, targets: Array) -> tuple[Array, Array]:
+    """x [n, e], table [v, e], bias [v], targets i32[n] -> (nats [n], hits bool[n])."""
+    return _forward(x, table, bias, targets)[0]
+
+
+def _forward(x: Array, table: Array, bias: Array, targets: Array) -> tuple[tuple[Array, Array], tuple]:
+    y = shard(jnp.einsum("nd,vd->nv", x, table, preferred_element_type=jnp.float32) + bias, "batch", "vocab")
+    top = y.max(-1)
+    own = jnp.take_along_axis(y, targets[:, None], axis=-1)[:, 0]
+    # Of the [n, v] arrays the exponentials alone are kept. Dividing them by their sums is left to arrays of [n] and
+    # [n, e]: this stage moves memory more than it computes.
+    powers = jnp.exp(y - top[:, None])
+    total = powers @ jnp.ones(powers.shape[1])
+    return (jnp.log(total) + top - own, own >= top), (x, table, targets, powers, total)
+
+
+def _backward(kept: tuple, cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array, None]:
+    # d nats / d y = softmax(y) - one_hot(target), never written down.
+    x, table, targets, powers, total = kept
+    g = cotangents[0]
+    share = g / total
+    dx = (powers.astype(x.dtype) @ table) * share[:, None] - table[targets] * g[:, None]
+    dtable = jnp.einsum("nv,nd->vd", powers.astype(x.dtype), x * share[:, None].astype(x.dtype))
+    dtable = dtable.at[targets].add(-(x * g[:, None]).astype(x.dtype))
+    return dx.astype(x.dtype), dtable.astype(table.dtype), (share @ powers).at[targets].add(-g), None
+
+
+_cross_entropy.defvjp(_forward, _backward)

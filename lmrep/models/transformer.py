@@ -162,7 +162,7 @@ def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
         positions = jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)
     x = embedding.apply(
         tables, inputs.tokens, positions + c.position_offset, inputs.token_type_ids,
-        sinusoidal_length=c.length if c.positions == "sinusoidal" else 0)
+        sinusoidal_length=c.length + c.position_offset if c.positions == "sinusoidal" else 0)
     x = shard(x, "batch", None, None)
     if c.embedding_norm:
         x = norm.apply(params["embedding_norm"], x, c.norm_eps)

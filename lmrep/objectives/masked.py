@@ -192,14 +192,14 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens; plus, where asked for, that of the pairs' labels."""
     hidden = _hidden(params, batch, batch["inputs"], model, key)
-    scores = _scores(params, hidden, batch["predicted"], model)
-    nats = head.cross_entropy(scores, batch["targets"])
+    own, table = params["objective"]["masked"], model.output_table(params["encoder"])
+    nats, hits = head.asked(own, table, _transformed(params, hidden, batch, model), batch["targets"])
     total = (nats * batch["weights"]).sum()
     asked = batch["weights"] > 0
     number = asked.sum()
     metrics = {
         "masked_nats": ((nats * asked).sum(), number),
-        "masked_accuracy": (((scores.argmax(-1) == batch["targets"]) & asked).sum(), number),
+        "masked_accuracy": ((hits & asked).sum(), number),
         "most_frequent": (((batch["targets"] == frequent) & asked).sum(), number),
     }
     if c.sentence_pair:
@@ -211,7 +211,9 @@ def loss(
 def predict(params: Tree, batch: Batch, *, model: Model, k: int = 5) -> dict[str, Array]:
     """The k likeliest words at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
     hidden = _hidden(params, batch, batch["tokens"], model, None)
-    probabilities = jax.nn.softmax(_scores(params, hidden, batch["predicted"], model))
+    table = model.output_table(params["encoder"])
+    probabilities = jax.nn.softmax(
+        head.scores(params["objective"]["masked"], table, _transformed(params, hidden, batch, model)))
     best, words = jax.lax.top_k(probabilities, k)
     return {"words": words, "probabilities": best}
 
@@ -239,9 +241,9 @@ def _hidden(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array 
     return model.encode(params["encoder"], inputs, key).hidden
 
 
-def _scores(params: Tree, hidden: Array, positions: Array, model: Model) -> Array:
-    return head.scores(params["objective"]["masked"], model.output_table(params["encoder"]), hidden, positions,
-                       activation=model.activation, eps=model.norm_eps)
+def _transformed(params: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
+    return head.transform(params["objective"]["masked"], hidden, batch["predicted"],
+                          activation=model.activation, eps=model.norm_eps)
 
 
 def _table_width(model: Model) -> int:

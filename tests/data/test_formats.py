@@ -184,6 +184,11 @@ def test_a_tokenizer_without_separator_is_refused(name, make_store):
         make_plan(name, make_store([[4]], {"pad": 0, "cls": 1}))
 
 
+def test_more_examples_than_their_numbers_can_count_are_refused(random_store):
+    with pytest.raises(UserError, match="lower duplicates"):
+        make_plan("packed", random_store(0, 3), duplicates=2**31)
+
+
 @pytest.mark.parametrize(("name", "length"), [("packed", 2), ("segment_pair", 4)])
 def test_too_short_rows_are_refused(name, length, random_store):
     with pytest.raises(UserError, match=f"length is {length}"):

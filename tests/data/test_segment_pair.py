@@ -33,7 +33,7 @@ def pairs_by_hand(documents, number, room, rng, kind="nsp", short=0.1, mistake=N
             cut = 1
             if len(chunk) > 1:
                 cut = rng.randint(1, len(chunk) - (2 if mistake == "short A" and len(chunk) > 2 else 1))
-            a, b, label = sum(chunk[:cut], []), sum(chunk[cut:], []), 0
+            a, b, label = joined(chunk[:cut]), joined(chunk[cut:]), 0
             odds = 0.4 if mistake == "fewer random" else 0.5
             if len(chunk) == 1 or (kind == "nsp" and rng.random() < odds):
                 for _ in range(1 if mistake == "one try" else 10):
@@ -57,6 +57,10 @@ def pairs_by_hand(documents, number, room, rng, kind="nsp", short=0.1, mistake=N
                 target = draw_target()
         i += 1
     return pairs
+
+
+def joined(sentences):
+    return [token for sentence in sentences for token in sentence]
 
 
 def shorten_by_hand(a, b, room, rng, mistake=None):
@@ -191,6 +195,10 @@ def short_targets_p(pairs, probability=0.1):
 
 def test_one_document_pass_in_ten_is_short(words):
     assert short_targets_p(first_pairs(words)) > REJECT
+
+
+def test_short_targets_reach_from_two_tokens_to_all(words):
+    assert short_targets_p(first_pairs(words, passes=300, short_sequence_probability=1.0), 1.0) > REJECT
 
 
 def test_another_share_of_short_passes_is_rejected(words):

@@ -172,7 +172,7 @@ def make_plan(
       layout: `spans_per_segment` and `duplicates` of the plan.
 
     Raises:
-      UserError: the store is empty, or its tokenizer lacks a special token.
+      UserError: the store is empty, its tokenizer lacks a special token, or there are 2^31 examples or more.
     """
     missing = [role for role in ("pad", "cls", "sep") if role not in store.vocabulary.specials]
     if missing:
@@ -183,7 +183,10 @@ def make_plan(
                         "this split a larger share of it")
     identity = [store.fingerprint, name, asdict(config), length, seed]
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    return Plan(store, cached(build, fingerprint, cache_dir), length=length, fingerprint=fingerprint, **layout)
+    plan = Plan(store, cached(build, fingerprint, cache_dir), length=length, fingerprint=fingerprint, **layout)
+    if plan.examples > np.iinfo(FIELDS["example"].dtype).max:
+        raise UserError(f"the plan has {plan.examples:,} examples; expected fewer than 2^31: lower duplicates")
+    return plan
 
 
 def cached(build: Callable[[], Spans], fingerprint: str, cache_dir: str | os.PathLike | None) -> Spans:
@@ -201,7 +204,7 @@ def cached(build: Callable[[], Spans], fingerprint: str, cache_dir: str | os.Pat
         try:
             _save(spans, home)
         except OSError as fault:
-            raise RunFault(f"cannot write the plan to {home}: {fault}; free some space or name another folder") from fault
+            raise RunFault(f"cannot write the plan {home}: {fault}; free some space or name another folder") from fault
     try:
         return _load(home)
     except (OSError, ValueError, KeyError) as fault:

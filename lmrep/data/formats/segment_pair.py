@@ -43,9 +43,8 @@ Span = tuple[int, int]  # first token, and the one after the last
 class SegmentPair:
     """Settings of the format `segment_pair`."""
 
-    pairs: str = setting("nsp", "what the label asks: the next segment or a random one; the order", choices=("nsp", "sop"))
-    short_sequence_probability: float = setting(0.1, "share of the document passes with short pairs",
-                                                at_least=0, at_most=1)
+    pairs: str = setting("nsp", "what the label tells: a real or random next, or the order", choices=("nsp", "sop"))
+    short_sequence_probability: float = setting(0.1, "share of document passes with short pairs", at_least=0, at_most=1)
     duplicates: int = setting(10, "passes over the corpus, each with its own choices", at_least=1)
 
 
@@ -101,7 +100,8 @@ def sample(
             if progress and (done % PROGRESS_EVERY == 0 or done == config.duplicates * count):
                 progress(done, config.duplicates * count)
         table = np.frombuffer(found, np.int64).reshape(-1, 5)
-        passes.append((table[:, (0, 2)].ravel(), table[:, (1, 3)].ravel().astype(np.int32), table[:, 4].astype(np.int8)))
+        starts, lengths, labels = table[:, (0, 2)].ravel(), table[:, (1, 3)].ravel(), table[:, 4]
+        passes.append((starts, lengths.astype(np.int32), labels.astype(np.int8)))
     starts, lengths, labels = map(np.concatenate, zip(*passes, strict=True))
     return Spans(np.arange(0, len(starts) + 1, 2), starts, lengths, {"pair_label": labels})
 
@@ -137,7 +137,8 @@ def walk(
 def elsewhere(
     rng: random.Random, offsets: Sequence[int], documents: Sequence[int], document: int, target: int
 ) -> Span:
-    """At least `target` tokens in whole sentences, at least one, from a random sentence of another document on."""
+    """Whole sentences from a random one of another document on: at least one, then until they have `target` tokens or
+    their document ends."""
     for _ in range(10):
         other = below(rng, len(documents) - 1)
         if other != document:

@@ -1,0 +1,45 @@
+"""The feed-forward block and its activations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.layers import mlp
+from lmrep.layers.mlp import ACTIVATIONS
+from tests import reference
+
+PARAMS = reference.random_params(mlp.specs(6, 10), seed=6)
+X = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_and_their_slopes(name):
+    x = np.linspace(-12, 12, 961)
+    f = reference.ACTIVATIONS[name]
+    np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x, jnp.float32)), f(x), atol=2e-6)
+    slope = jax.grad(lambda x: ACTIVATIONS[name](x).sum())(jnp.asarray(x + 1e-3, jnp.float32))  # beside relu's kink
+    np.testing.assert_allclose(slope, (f(x + 1e-3 + 1e-6) - f(x + 1e-3 - 1e-6)) / 2e-6, atol=1e-5)
+    assert ACTIVATIONS[name](jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_the_two_gelus_differ_where_they_should():
+    x = jnp.linspace(-4, 4, 801)
+    gap = np.abs(ACTIVATIONS["gelu"](x) - ACTIVATIONS["gelu_tanh"](x)).max()
+    assert 4e-4 < gap < 5e-4  # the tanh form's known largest error, 4.7e-4
+
+
+@pytest.mark.parametrize("name", ["gelu", "relu"])
+def test_is_two_maps_with_an_activation_between(name):
+    p = reference.float64(PARAMS)
+    expected = reference.linear(p["out"], reference.ACTIVATIONS[name](reference.linear(p["in"], X)))
+    np.testing.assert_allclose(mlp.apply(PARAMS, X, name), expected, atol=1e-5)
+
+
+def test_dropout_acts_between_the_maps():
+    out = {"kernel": jnp.eye(10, 6), "bias": jnp.zeros(6)}
+    plain = mlp.apply(PARAMS | {"out": out}, X, "relu", rate=0.5)
+    dropped = mlp.apply(PARAMS | {"out": out}, X, "relu", rate=0.5, key=jax.random.key(0))
+    hit = dropped == 0
+    np.testing.assert_allclose(dropped, np.where(hit, 0, 2 * plain), rtol=1e-6)
+    assert 0 < (hit & (plain > 0)).sum() < (plain > 0).sum()

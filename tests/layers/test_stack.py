@@ -1,0 +1,113 @@
+"""A stack against a loop in numpy, run in every way that a stack can be run."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.analysis import flops
+from lmrep.core import params as P
+from lmrep.layers import dropout, linear, stack
+from lmrep.layers.stack import REMAT, Execution
+from tests import reference
+
+D, L = 6, 3
+LAYER = {"one": linear.specs(D, D, ("embed", None)), "two": linear.specs(D, D, ("embed", None))}
+PARAMS = reference.random_params(stack.specs(LAYER, L), seed=10)
+SHARED = PARAMS | {"one": jax.tree.map(lambda leaf: leaf[0], PARAMS["one"])}
+COPIED = PARAMS | {"one": jax.tree.map(lambda leaf: np.stack([leaf[0]] * L), PARAMS["one"])}
+X = np.random.default_rng(0).normal(size=(4, D)).astype(np.float32)
+KEYS = jax.random.split(jax.random.key(0), L)
+WAYS = [Execution(scan=scan, remat=remat) for scan in (True, False) for remat in REMAT]
+
+
+def layer(p, x, key):
+    inner = dropout.apply(key, jnp.tanh(linear.apply(p["one"], x)), 0.5)
+    x = x + linear.apply(p["two"], inner)
+    return x, (x.sum(-1), None)
+
+
+def run(params, x, keys, execution=Execution(), shared=()):
+    return stack.apply(layer, params, LAYER, x, keys, L, shared, execution)
+
+
+def loss(params, x, keys, execution=Execution(), shared=()):
+    y, (sums, _) = run(params, x, keys, execution, shared)
+    return jnp.square(y).sum() + (sums * jnp.arange(1.0, L + 1)[:, None]).sum()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_equals_the_loop(way):
+    y, (sums, nothing) = jax.jit(partial(run, execution=way))(PARAMS, X, None)
+    x, p = X.astype(np.float64), reference.float64(PARAMS)
+    for i in range(L):
+        one, two = (jax.tree.map(lambda leaf: leaf[i], p[name]) for name in ("one", "two"))  # noqa: B023
+        x = x + reference.linear(two, np.tanh(reference.linear(one, x)))
+        np.testing.assert_allclose(sums[i], x.sum(-1), atol=1e-5)
+    np.testing.assert_allclose(y, x, atol=1e-5)
+    assert nothing is None
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {shared: jax.jit(jax.value_and_grad(partial(loss, shared=shared)))(SHARED if shared else PARAMS, X, KEYS)
+            for shared in ((), ("one",))}
+
+
+@pytest.mark.parametrize("shared", [(), ("one",)], ids=["own", "shared"])
+@pytest.mark.parametrize("way", WAYS[1:], ids=str)
+def test_every_way_gives_the_same_values_and_gradients_with_dropout(way, shared, expected):
+    f = jax.value_and_grad(partial(loss, execution=way, shared=shared))
+    value, grads = jax.jit(f)(SHARED if shared else PARAMS, X, KEYS)
+    np.testing.assert_allclose(value, expected[shared][0], rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), grads, expected[shared][1])
+
+
+def test_layers_draw_their_own_masks():
+    def masks(p, x, key):
+        return x, dropout.apply(key, jnp.ones((64, 64)), 0.5)
+
+    _, drawn = stack.apply(masks, PARAMS, LAYER, X, KEYS, L)
+    assert all(0.4 < (drawn[i] == drawn[j]).mean() < 0.6 for i in range(L) for j in range(i))
+    _, alone = stack.apply(masks, PARAMS, LAYER, X, KEYS, L, execution=Execution(scan=False))
+    np.testing.assert_array_equal(drawn, alone)
+
+
+def test_shared_parameters_are_there_once():
+    specs = stack.specs(LAYER, L, ("one",))
+    assert specs["one"]["kernel"].shape == (D, D)
+    assert specs["two"]["kernel"].shape == (L, D, D)
+    assert P.count(specs) == (1 + L) * (D * D + D)
+    assert P.count(stack.specs(LAYER, L)) == 2 * L * (D * D + D)
+    assert P.count(stack.specs(LAYER, L, ("one", "two"))) == P.count(stack.specs(LAYER, 30, ("one", "two")))
+
+
+def test_shared_parameters_equal_copied_ones(expected):
+    value, grads = jax.jit(jax.value_and_grad(loss))(COPIED, X, KEYS)
+    shared_value, shared_grads = expected["one",]
+    np.testing.assert_allclose(shared_value, value, rtol=1e-6)
+    assert not np.isclose(value, expected[()][0], rtol=1e-3)  # with layers of their own it is another function
+    summed = grads | {"one": jax.tree.map(lambda leaf: leaf.sum(0), grads["one"])}
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), shared_grads, summed)
+
+
+@pytest.mark.parametrize("shared", [("one", "two")])
+@pytest.mark.parametrize("scan", [True, False])
+def test_a_stack_that_shares_everything_runs(scan, shared):
+    params = jax.tree.map(lambda leaf: leaf[0], PARAMS)
+    y, (sums, _) = run(params, X, None, Execution(scan=scan), shared)
+    assert sums.shape == (L, 4)
+    np.testing.assert_allclose(y.sum(-1), sums[-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_rematerialisation_recomputes_what_it_says(scan):
+    """Counted in products: `full` computes a layer twice, `dots` keeps every product, `none` keeps everything."""
+    products = {remat: flops.count(jax.grad(partial(loss, execution=Execution(scan=scan, remat=remat))), PARAMS, X, None)
+                for remat in REMAT}
+    forward = L * 2 * (2 * 4 * D * D)
+    assert products["none"] == products["dots"]
+    assert products["none"] in (3 * forward, 3 * forward - 2 * 4 * D * D)  # unrolled, nothing asks for x's gradient
+    assert products["none"] + forward // 2 <= products["full"] <= products["none"] + forward

@@ -1,0 +1,101 @@
+"""The published sizes, to the unit, by shape alone: no array is made."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lmrep.core import params as P
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers.stack import Execution
+from lmrep.models import PRESETS, transformer
+from lmrep.models.transformer import Config
+from lmrep.objectives import masked
+
+# As published or, where papers round, as the shapes of the released checkpoints add up.
+BERT = {  # layers, width, heads, feed-forward, words; embeddings, encoder, both, with the pooler, with all heads
+    "bert_base": (12, 768, 12, 3072, 30522, 23_837_184, 85_054_464, 108_891_648, 109_482_240, 110_106_428),
+    "bert_base_cased": (12, 768, 12, 3072, 28996, 22_665_216, 85_054_464, 107_719_680, 108_310_272, 108_932_934),
+    "bert_large": (24, 1024, 16, 4096, 30522, 31_782_912, 302_309_376, 334_092_288, 335_141_888, 336_226_108),
+    "bert_large_cased": (24, 1024, 16, 4096, 28996, 30_220_288, 302_309_376, 332_529_664, 333_579_264, 334_661_958),
+    "bert_tiny": (2, 128, 2, 512, 30522, 3_972_864, 396_544, 4_369_408, 4_385_920, 4_433_468),
+    "bert_mini": (4, 256, 4, 1024, 30522, 7_945_728, 3_159_040, 11_104_768, 11_170_560, 11_267_900),
+    "bert_small": (4, 512, 8, 2048, 30522, 15_891_456, 12_609_536, 28_500_992, 28_763_648, 29_058_876),
+    "bert_medium": (8, 512, 8, 2048, 30522, 15_891_456, 25_219_072, 41_110_528, 41_373_184, 41_668_412),
+}
+ROBERTA = {  # layers, width, heads, feed-forward, words; embeddings and encoder, with the masked-LM head
+    "roberta_base": (12, 768, 12, 3072, 50265, 124_054_272, 124_696_665),
+    "roberta_large": (24, 1024, 16, 4096, 50265, 354_309_120, 355_411_033),
+}
+ALBERT = {  # layers, width, heads, feed-forward; embeddings and encoder, with the pooler, with all heads
+    "base": (12, 768, 12, 3072, 11_092_992, 11_683_584, 11_813_810),
+    "large": (24, 1024, 16, 4096, 16_634_368, 17_683_968, 17_847_474),
+    "xlarge": (24, 2048, 16, 8192, 54_528_512, 58_724_864, 59_021_490),
+    "xxlarge": (12, 4096, 64, 16384, 205_814_272, 222_595_584, 223_158_450),
+}
+
+
+def counts(config, pair):
+    """(embeddings, encoder, both, with the pooler if there is one, with all heads)."""
+    model = transformer.build(config)
+    vocabulary = Vocabulary(config.vocab, {"mask": 4}, np.ones(config.vocab, bool), np.zeros(config.vocab, int))
+    objective = masked.build(masked.Config(sentence_pair=pair), model, vocabulary)
+    parts = {name: P.count(part) for name, part in model.specs.items()}
+    embeddings = parts["embedding"] + parts["embedding_norm"]
+    both = P.count(model.specs)
+    pooler = P.count(objective.specs["objective"]["pair"]["pooler"]) if pair else 0
+    return embeddings, both - embeddings, both, both + pooler, P.count(objective.specs)
+
+
+def shape(c):
+    return c.layers, c.width, c.heads, c.mlp, c.vocab
+
+
+def test_every_preset_is_counted_here():
+    assert set(PRESETS) == set(BERT) | set(ROBERTA)
+
+
+@pytest.mark.parametrize("name", BERT)
+def test_bert(name):
+    config, encoder, pretraining = PRESETS[name]
+    assert shape(config) == BERT[name][:5]
+    assert counts(config, pair=True) == BERT[name][5:]
+    assert (encoder, pretraining) == (BERT[name][7], BERT[name][9])
+    assert (config.length, config.token_types, config.position_offset, config.norm_eps) == (512, 2, 0, 1e-12)
+    assert (config.norm, config.positions, config.activation) == ("post", "learned", "gelu_tanh")
+    assert (config.dropout, config.attention_dropout, config.mlp_dropout) == (0.1, 0.1, 0)
+    assert (config.init, config.init_stddev) == ("truncated_normal", 0.02)
+
+
+@pytest.mark.parametrize("name", ROBERTA)
+def test_roberta(name):
+    config, encoder, pretraining = PRESETS[name]
+    assert shape(config) == ROBERTA[name][:5]
+    _, _, both, _, full = counts(config, pair=False)
+    assert (both, full) == ROBERTA[name][5:] == (encoder, pretraining)
+    assert (config.length, config.token_types, config.position_offset, config.norm_eps) == (512, 0, 2, 1e-5)
+    assert transformer.specs(config)["embedding"]["position"].shape[0] == 514
+    assert (config.norm, config.positions, config.activation) == ("post", "learned", "gelu")
+    assert (config.dropout, config.attention_dropout, config.mlp_dropout) == (0.1, 0.1, 0)
+    assert (config.init, config.init_stddev) == ("normal", 0.02)
+
+
+@pytest.mark.parametrize("name", ALBERT)
+def test_albert_is_a_matter_of_fields(name):
+    layers, width, heads, mlp, *published = ALBERT[name]
+    config = Config(vocab=30000, layers=layers, width=width, heads=heads, mlp=mlp, embedding=128, share="all")
+    assert list(counts(config, pair=True)[2:]) == published
+
+
+def test_specs_have_the_counts_of_their_shapes_and_run_at_full_size():
+    """BERT-base is traced, not run."""
+    import jax
+
+    config = PRESETS["bert_base"].config
+    model = transformer.build(config, Execution(dtype="bfloat16"))
+    tokens = jax.ShapeDtypeStruct((2, 512), np.int32)
+    given = transformer.Inputs(tokens=tokens)
+    out = jax.eval_shape(lambda p, x: model.encode(p, x, None, layers=True), P.abstract(model.specs), given)
+    assert out.hidden.shape == (2, 512, 768)
+    assert out.layers.shape == (13, 2, 512, 768)
+    assert P.count(model.specs) == sum(math.prod(x.shape) for x in jax.tree.leaves(P.abstract(model.specs)))

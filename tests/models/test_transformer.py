@@ -1,0 +1,222 @@
+"""The Transformer against its definition in numpy, and properties of what it computes."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.core import params as P
+from lmrep.core.errors import UserError
+from lmrep.layers.attention import Visibility
+from lmrep.layers.stack import Execution
+from lmrep.models import transformer
+from lmrep.models.base import Inputs
+from lmrep.models.transformer import Config
+from tests import reference
+
+B, T = 2, 8
+TINY = {"vocab": 30, "width": 12, "layers": 2, "heads": 3, "mlp": 20, "length": 10}
+CONFIGS = {
+    "bert": Config(**TINY),
+    "roberta": Config(**TINY, activation="gelu", norm_eps=1e-5, token_types=0, position_offset=2),
+    "albert": Config(**TINY, embedding=6, share="all"),
+    "pre-norm": Config(**TINY, norm="pre", embedding_norm=False, token_types=0),  # GPT-2 but for what it may see
+    "pre-norm relu": Config(**TINY, norm="pre", positions="sinusoidal", activation="relu", norm_eps=0.2, share="mlp"),
+    "offset sinusoids": Config(**TINY, positions="sinusoidal", position_offset=2, share="attention", embedding=6),
+}
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(0, 30, (B, T))
+TYPES = np.array([[0, 0, 0, 1, 1, 0, 0, 1], [0, 1, 1, 1, 1, 0, 0, 0]])
+SEGMENTS = np.array([[1, 1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 0, 0, 0]])
+POSITIONS = np.array([[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, 9, 0, 1, 0, 0, 0]])  # up to the last row of the table
+REAL = SEGMENTS > 0
+WEIGHTS = RNG.normal(size=(B, T, 12)) * REAL[..., None]
+
+
+def inputs(c, tokens=TOKENS, types=TYPES, positions=POSITIONS, segments=SEGMENTS, causal=False):
+    types, positions = types if c.token_types else None, positions if c.positions != "none" else None
+    return Inputs(tokens=tokens, token_type_ids=types, positions=positions, visibility=Visibility(segments, causal))
+
+
+class Network:
+    """A config with random parameters and its compiled function."""
+
+    def __init__(self, c, **execution):
+        self.c, self.model = c, transformer.build(c, Execution(**execution))
+        self.params = reference.random_params(self.model.specs, seed=11)
+
+        def f(params, x, causal):
+            x = x._replace(visibility=Visibility(x.visibility.segments, causal))
+            encoded = self.model.encode(params, x, layers=True, attention=True)
+            return (encoded.hidden * WEIGHTS).sum(), encoded
+
+        self.compiled = jax.jit(jax.value_and_grad(f, has_aux=True), static_argnums=2)
+
+    def __call__(self, params=None, **changed):
+        x = inputs(self.c, **changed)
+        causal = x.visibility.causal
+        x = jax.tree.map(jnp.asarray, x._replace(visibility=Visibility(x.visibility.segments, None)))
+        (_, encoded), grads = self.compiled(self.params if params is None else params, x, causal)
+        return encoded, grads
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return Network(CONFIGS["bert"])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equals_its_definition(name):
+    """Hidden states, layers and attention; and gradients against differences of the definition."""
+    c = CONFIGS[name]
+    network = Network(c)
+    encoded, grads = network()
+    allowed = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
+    define = partial(reference.encode, c=c, tokens=TOKENS, types=TYPES, positions=POSITIONS, allowed=allowed)
+    hidden, layers, maps = define(network.params)
+    np.testing.assert_allclose(encoded.hidden, hidden, atol=2e-5)
+    np.testing.assert_allclose(encoded.layers, layers, atol=2e-5)
+    np.testing.assert_allclose(encoded.attention, maps, atol=1e-5)
+
+    point = reference.float64(network.params)
+    direction = jax.tree.map(lambda x: np.random.default_rng(1).normal(size=x.shape), point)
+
+    def along(h):
+        return (define(jax.tree.map(lambda a, b: a + h * b, point, direction))[0] * WEIGHTS).sum()
+
+    products = jax.tree.map(lambda g, v: (np.asarray(g, np.float64) * v).sum(), grads, direction)
+    slope = (along(1e-6) - along(-1e-6)) / 2e-6
+    assert sum(jax.tree.leaves(products)) == pytest.approx(slope, rel=1e-3)
+
+
+def test_outputs_are_given_when_asked_for(bert):
+    encoded, _ = bert()
+    plain = jax.eval_shape(lambda params: bert.model.encode(params, inputs(bert.c)), bert.params)
+    assert (plain.layers, plain.attention, plain.queries, plain.carry) == (None, None, None, None)
+    assert encoded.layers.shape == (3, B, T, 12)
+    assert encoded.attention.shape == (2, B, 3, T, T)
+    np.testing.assert_array_equal(encoded.layers[-1], encoded.hidden)
+    np.testing.assert_allclose(encoded.attention.sum(-1), 1, atol=1e-6)
+
+
+def test_packed_segments_do_not_see_each_other(bert):
+    before, _ = bert()
+    tokens, types = TOKENS.copy(), TYPES.copy()
+    tokens[0, 6], types[0, 5] = (tokens[0, 6] + 1) % 30, 1 - types[0, 5]  # in the second segment of the first row
+    after, _ = bert(tokens=tokens, types=types)
+    changed = (np.asarray(before.layers) != np.asarray(after.layers)).any((0, -1))
+    np.testing.assert_array_equal(changed, (SEGMENTS == 2) & ([[True], [False]]))
+
+
+def test_padding_changes_nothing(bert):
+    before, _ = bert()
+    after, _ = bert(tokens=np.where(REAL, TOKENS, 29), types=np.where(REAL, TYPES, 1),
+                    positions=np.where(REAL, POSITIONS, 7))
+    np.testing.assert_array_equal(np.asarray(before.layers)[:, REAL], np.asarray(after.layers)[:, REAL])
+    assert not np.array_equal(before.hidden[1, 5:], after.hidden[1, 5:])
+
+
+def test_a_packed_segment_is_as_it_would_be_alone(bert):
+    packed, _ = bert()
+    pad = [0] * 5
+    alone, _ = bert(tokens=np.array([[*TOKENS[0, 5:], *pad]] * B), types=np.array([[*TYPES[0, 5:], *pad]] * B),
+                    positions=np.array([[0, 1, 2, *pad]] * B), segments=np.array([[4, 4, 4, *pad]] * B))
+    np.testing.assert_allclose(alone.layers[:, 0, :3], packed.layers[:, 0, 5:], atol=1e-6)
+
+
+def test_causal_positions_see_nothing_later(bert):
+    before, _ = bert(causal=True)
+    after, _ = bert(causal=True, tokens=np.where(np.arange(T) == 3, (TOKENS + 1) % 30, TOKENS))
+    changed = (np.asarray(before.layers) != np.asarray(after.layers)).any((0, -1))
+    np.testing.assert_array_equal(changed, [[False] * 3 + [True] * 2 + [False] * 3, [False] * 3 + [True] * 2 + [False] * 3])
+    assert (np.asarray(before.attention)[..., ~np.tri(T, dtype=bool)][:, 0] == 0).all()
+
+
+def test_rows_of_a_batch_can_come_in_any_order(bert):
+    x = {"tokens": TOKENS, "types": TYPES, "positions": POSITIONS, "segments": SEGMENTS}
+    before, _ = bert(**x)
+    after, _ = bert(**{name: value[::-1] for name, value in x.items()})
+    np.testing.assert_allclose(after.layers[:, ::-1], before.layers, atol=1e-6)
+
+
+def test_positions_count_up_where_none_are_given(bert):
+    counted, _ = bert(positions=np.broadcast_to(np.arange(T), (B, T)))
+    given = inputs(bert.c)._replace(positions=None)
+    np.testing.assert_allclose(bert.model.encode(bert.params, given).hidden, counted.hidden, atol=1e-6)
+    everything = bert.model.encode(bert.params, Inputs(tokens=jnp.asarray(TOKENS)))  # all visible, token type 0
+    same, _ = bert(positions=np.broadcast_to(np.arange(T), (B, T)), segments=np.ones((B, T), int),
+                   types=np.zeros((B, T), int))
+    np.testing.assert_allclose(everything.hidden, same.hidden, atol=1e-6)
+
+
+def test_the_position_offset_leaves_the_first_rows_unused():
+    """RoBERTa counts positions from row 2 of a table that is as much longer."""
+    network = Network(CONFIGS["roberta"])
+    table = network.params["embedding"]["position"]
+    assert table.shape[0] == 12
+    before, grads = network()
+    touched = np.abs(np.asarray(grads["embedding"]["position"])).max(1) > 0
+    assert touched.tolist() == [row - 2 in POSITIONS[REAL] for row in range(12)]
+    changed = table.copy()
+    changed[:2] = 5.0
+    embedding = network.params["embedding"] | {"position": changed}
+    after, _ = network(network.params | {"embedding": embedding})
+    np.testing.assert_array_equal(before.hidden, after.hidden)
+
+
+def test_bfloat16_is_close_to_float32(bert):
+    low, high = Network(bert.c, dtype="bfloat16"), bert
+    encoded, grads = low(high.params)
+    assert encoded.hidden.dtype == encoded.layers.dtype == encoded.attention.dtype == jnp.bfloat16
+    assert {g.dtype for g in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
+    expected, expected_grads = high()
+    error = np.asarray(encoded.hidden, np.float64) - expected.hidden
+    assert error.std() < 0.02 * np.std(expected.hidden)  # a few roundings of 2^-9
+    for one, other in zip(jax.tree.leaves(grads), jax.tree.leaves(expected_grads), strict=True):
+        assert np.linalg.norm(one - other) < 0.1 * np.linalg.norm(other) + 1e-3
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_every_product_of_a_bfloat16_layer_is_in_bfloat16(norm):
+    """A forgotten cast would upcast silently and halve the speed. The embeddings' own sum is float32."""
+    model = transformer.build(Config(**TINY, norm=norm, token_types=0), Execution(dtype="bfloat16"))
+    params = P.abstract(model.specs)
+    given = inputs(CONFIGS["roberta"])
+
+    def value(params, key):
+        return model.encode(params, given, key).hidden.astype(jnp.float32).sum()
+
+    jaxpr = jax.make_jaxpr(jax.grad(value))(params, jax.random.key(0))
+    dtypes = [{str(v.aval.dtype) for v in equation.invars} for equation in products(jaxpr.jaxpr)]
+    assert len(dtypes) >= 3 * 8  # six maps and two products of attention, and twice that back
+    assert {"bfloat16"} == set().union(*dtypes)
+
+
+def products(jaxpr):
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation
+        for inner in jax.core.jaxprs_in_params(equation.params):
+            yield from products(inner)
+
+
+def test_parts_are_there_by_config():
+    names = {name: set(transformer.specs(c)) for name, c in CONFIGS.items()}
+    assert names["bert"] == {"embedding", "embedding_norm", "layers"}
+    assert names["albert"] == {"embedding", "embedding_norm", "project", "layers"}
+    assert names["pre-norm"] == {"embedding", "layers", "final_norm"}
+    table = transformer.build(CONFIGS["albert"])
+    assert table.output_table(table.specs).shape == (30, 6)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(UserError, match=r"width is 12, which model.heads=5 does not divide; set heads to 4"):
+        transformer.build(Config(**TINY | {"heads": 5}))
+    with pytest.raises(UserError, match="even width; model has 5"):
+        transformer.build(Config(**TINY, positions="sinusoidal", embedding=5))
+    roberta = transformer.build(CONFIGS["roberta"], name="roberta")
+    with pytest.raises(ValueError, match="it was given characters, token_type_ids"):
+        roberta.check(Inputs(tokens=TOKENS, token_type_ids=TYPES, characters=TOKENS))
+    roberta.check(Inputs(tokens=TOKENS, positions=POSITIONS))

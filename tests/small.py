@@ -1,0 +1,159 @@
+"""A whole experiment in little, for tests of the whole: text files of a few words, a Transformer that trains in a
+second, and ways to run commands on them."""
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from lmrep.cli.main import main
+from lmrep.experiment import base
+
+NOUNS = ("cat", "dog", "bird", "fish", "horse", "mouse")
+VERBS = ("sees", "eats", "finds", "likes")
+KINDS = ("red", "blue", "old", "small")
+SECONDS = 120  # that a process may take; a loaded machine is slow
+
+
+def corpus(directory: Path, documents: int = 60, seed: int = 0) -> Path:
+    """Writes `documents` text files of a few sentences each, and returns their folder."""
+    directory.mkdir(parents=True)
+    draw = random.Random(seed)
+    for number in range(documents):
+        sentences = [f"The {draw.choice(KINDS)} {draw.choice(NOUNS)} {draw.choice(VERBS)} the {draw.choice(KINDS)} "
+                     f"{draw.choice(NOUNS)}." for _ in range(draw.randint(3, 12))]
+        (directory / f"{number:02}.txt").write_text("\n".join(sentences) + "\n")
+    return directory
+
+
+def config(texts: Path, objective: str = "masked", format: str = "packed", layout: str = "1x1x1") -> ConfigDict:
+    """A BERT of 2 layers of width 32 that takes 12 steps of 16 rows of 32 tokens, without dropout."""
+    c = base("bert_tiny", objective, format, layout=layout)
+    c.name = "small"
+    c.steps, c.batch_size, c.length = 12, 16, 32
+    c.model.update({"vocab": 0, "width": 32, "heads": 4, "mlp": 64, "length": 32, "dropout": 0.0,
+                    "attention_dropout": 0.0})
+    c.tokenizer.vocab_size = 200
+    c.data.update({"corpus": "text_files", "files": f"{texts}/*.txt", "validation": 0.1, "test": 0.1})
+    c.optimizer.learning_rate = 1e-3
+    c.checkpoint.every = 4
+    c.evaluation.every = 6
+    c.log.update({"every": 1, "tensorboard": False})
+    c.format.duplicates = 1
+    return c
+
+
+EXPERIMENT = '''"""The small experiment, as a file."""
+
+from pathlib import Path
+
+from lmrep.config.loading import parts
+from tests.small import config
+
+
+def get_config(argument=""):
+    chosen = parts(argument, format=("packed", ("packed", "segment_pair")), mesh="1x1x1")
+    return config(Path({texts!r}), format=chosen.format, layout=chosen.mesh)
+'''
+
+
+def experiment_file(directory: Path, texts: Path) -> Path:
+    """Writes an experiment file of `config(texts)`, whose parts are `format` and `mesh`."""
+    path = directory / "small.py"
+    path.write_text(EXPERIMENT.format(texts=str(texts)))
+    return path
+
+
+def lines(workdir: Path, kind: str | None = None) -> list[dict]:
+    """The lines of a run's metrics.jsonl, or those of one kind."""
+    found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if kind in (None, line["kind"])]
+
+
+def losses(workdir: Path, kind: str = "train") -> list[float]:
+    """The losses that a run's metrics.jsonl holds."""
+    return [line["loss"] for line in lines(workdir, kind)]
+
+
+def contents(directory: Path) -> dict[str, str]:
+    """{path: SHA-256} of every file under a directory, to see that nothing changed."""
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+class Answer(NamedTuple):
+    """What a command gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(*words, stdin: str = "") -> Answer:
+    """Runs `lmrep WORDS` in this process."""
+    out, err, package, former = io.StringIO(), io.StringIO(), logging.getLogger("lmrep"), sys.stdin
+    state = package.handlers[:], package.level, package.propagate
+    sys.stdin = io.StringIO(stdin)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([str(word) for word in words])
+    finally:
+        sys.stdin = former
+        package.handlers[:], package.level, package.propagate = state
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+SHELL = "import sys; from lmrep.cli.main import main; sys.exit(main())"
+
+
+def start(*words, code: str = SHELL, flags: str = "") -> subprocess.Popen:
+    """Starts `lmrep WORDS` as a process that leads a session of its own, its output piped.
+
+    Args:
+      code: another program to run on the words.
+      flags: added to XLA_FLAGS.
+    """
+    environment = os.environ | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}"}
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], env=environment, text=True,
+                            cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            start_new_session=True)
+
+
+def finish(process: subprocess.Popen) -> Answer:
+    """Waits for a process that `start` gave."""
+    out, err = process.communicate(timeout=SECONDS)
+    return Answer(process.returncode, out, err)
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    """Returns as soon as `condition()` holds; fails where the process ends before it does."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        if process.poll() is not None:
+            raise AssertionError(f"it ended too early: {finish(process)}")
+        if time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError("it took too long")
+        time.sleep(0.002)
+
+
+def session(leader: int) -> list[int]:
+    """The processes of the session that process `leader` began: itself and all that descend from it."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found
