@@ -26,7 +26,7 @@ from lmrep import experiment as experiments
 from lmrep.analysis import flops
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Tree
-from lmrep.core.sharding import make_mesh
+from lmrep.core.sharding import make_mesh, shardings
 from lmrep.data import loader, tokenizers
 from lmrep.data.prepare import Prepared, prepare
 from lmrep.experiment import Experiment
@@ -38,6 +38,7 @@ from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.evaluation import Evaluator
 from lmrep.training.loop import Trainer
 from lmrep.training.stages import Stage, locate
+from lmrep.training.state import specs_of
 
 log = logging.getLogger(__name__)
 
@@ -217,8 +218,8 @@ class Run:
       experiment: its record.
       tokenizer: its own.
       model: the network; `model.encode(params["encoder"], ...)` is a pure function.
-      objective: of the last stage.
-      params: numpy arrays, as `objective.specs`.
+      objective: of the stage that the checkpoint is of.
+      params: arrays as `objective.specs`, whole on the first device.
     """
 
     directory: Path
@@ -264,7 +265,6 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
     experiment = experiments.parse(read_config(directory)["config"])
     tokenizer = tokenizers.load(directory / "tokenizer")
     model = assembly.model(experiment, tokenizer.vocabulary)
-    objective = assembly.objective(experiments.plans(experiment)[-1], model, tokenizer.vocabulary)
     checkpoints = Checkpoints(directory / "checkpoints")
     with contextlib.closing(checkpoints):
         steps = checkpoints.steps()
@@ -274,7 +274,15 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
             raise UserError(f"{directory} holds no checkpoint {step}; it holds {', '.join(map(str, steps))}")
         step = checkpoints.newest() if step is None else step
         params, _ = checkpoints.read(step, "params")
-    return Run(directory, step, experiment, tokenizer, model, objective, params)
+    params = jax.device_put(params, jax.devices()[0])
+    return Run(directory, step, experiment, tokenizer, model, assembly.objective(
+        stage_at(experiment, step), model, tokenizer.vocabulary), params)
+
+
+def stage_at(experiment: Experiment, step: int) -> experiments.StagePlan:
+    """The stage that made checkpoint `step`."""
+    stages = experiments.plans(experiment)
+    return stages[locate(stages, max(step - 1, 0))[0]]
 
 
 def evaluate(
@@ -300,14 +308,14 @@ def evaluate(
     recorded = read_config(run.directory)["data"]
     if prepared.stores[split].fingerprint != recorded.get(split):
         raise UserError(f"the corpus is not the one that {directory} was trained on: its files have changed")
-    stage = experiments.plans(run.experiment)[-1]
+    stage = stage_at(run.experiment, run.step)
     vocabulary = prepared.tokenizer.vocabulary
     objective = assembly.objective(stage, assembly.model(run.experiment, vocabulary), vocabulary)
     plan = assembly.plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
-    sizes = experiments.check_mesh(run.experiment, jax.device_count())
-    evaluator = Evaluator(objective, make_mesh(*sizes), stage.batch_size, run.experiment.seed)
+    mesh = make_mesh(*experiments.check_mesh(run.experiment, jax.device_count()))
+    evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed)
     batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, rows=evaluator.rows, limit=examples)
-    values = evaluator(run.params, batches)
+    values = evaluator(jax.device_put(run.params, shardings(specs_of(objective), mesh)), batches)
     number = plan.examples if examples is None else min(examples, plan.examples)
     workdir.write_json(run.directory / "eval.json", {
         "step": run.step, "split": split, "examples": number, "metrics": values})

@@ -41,8 +41,7 @@ def asked(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, 
       (nats float32 [b, m]: -log softmax(scores)[target]; hits bool[b, m], no gradient).
     """
     rows = x.reshape(-1, x.shape[-1])
-    table = _whole(table).astype(x.dtype)
-    nats, hits = _cross_entropy(rows, table, params["bias"], targets.reshape(-1))
+    nats, hits = _cross_entropy(rows, _whole(table), params["bias"], targets.reshape(-1))
     return nats.reshape(targets.shape), hits.reshape(targets.shape)
 
 
@@ -63,7 +62,8 @@ def _cross_entropy(x: Array, table: Array, bias: Array, targets: Array) -> tuple
 
 
 def _forward(x: Array, table: Array, bias: Array, targets: Array) -> tuple[tuple[Array, Array], tuple]:
-    y = shard(jnp.einsum("nd,vd->nv", x, table, preferred_element_type=jnp.float32) + bias, "batch", "vocab")
+    y = jnp.einsum("nd,vd->nv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+    y = shard(y + bias, "batch", "vocab")
     top = y.max(-1)
     own = jnp.take_along_axis(y, targets[:, None], axis=-1)[:, 0]
     # Of the [n, v] arrays the exponentials alone are kept. Dividing them by their sums is left to arrays of [n] and
@@ -78,9 +78,11 @@ def _backward(kept: tuple, cotangents: tuple[Array, Array]) -> tuple[Array, Arra
     x, table, targets, powers, total = kept
     g = cotangents[0]
     share = g / total
-    dx = (powers.astype(x.dtype) @ table) * share[:, None] - table[targets] * g[:, None]
-    dtable = jnp.einsum("nv,nd->vd", powers.astype(x.dtype), x * share[:, None].astype(x.dtype))
-    dtable = dtable.at[targets].add(-(x * g[:, None]).astype(x.dtype))
+    dx = (powers.astype(x.dtype) @ table.astype(x.dtype)) * share[:, None] - table[targets] * g[:, None]
+    # The table's gradient is summed in float32: in bfloat16 that of a frequent word would stop growing.
+    dtable = jnp.einsum("nv,nd->vd", powers.astype(x.dtype), x * share[:, None].astype(x.dtype),
+                        preferred_element_type=jnp.float32)
+    dtable = dtable.at[targets].add(-x * g[:, None])
     return dx.astype(x.dtype), dtable.astype(table.dtype), (share @ powers).at[targets].add(-g), None
 
 

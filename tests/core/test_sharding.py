@@ -41,7 +41,7 @@ def test_other_rules_give_another_layout():
 
 
 def test_a_shape_and_its_axes_have_one_length():
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match=r"shorter|longer"):
         partition(("batch",), (4, 4), MESH)
 
 

@@ -1,6 +1,7 @@
 """Dropout: what it does to values, and how random its masks are.
 
-Masks are held against independent draws at p < 1e-4, fixed seeds; `test_planted_errors_are_found` shows what would fail.
+Masks are held against independent draws at p < 1e-4, with fixed seeds;
+`test_planted_errors_are_found` shows what would fail.
 """
 
 import itertools
