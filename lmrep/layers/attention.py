@@ -1,7 +1,6 @@
 """Multi-head dot-product attention (Vaswani et al., 2017, section 3.2)."""
 
-from typing import NamedTuple
-
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -12,11 +11,12 @@ from lmrep.layers import dropout, linear
 HIDDEN = -1e9  # added to a score that must not count; finite, so that a row that sees nothing is not NaN
 
 
-class Visibility(NamedTuple):
+@flax.struct.dataclass
+class Visibility:
     """What each position may attend to: the objective's choice, not the model's."""
 
     segments: Array  # i32[b, t]; a position sees its own segment alone; 0 is padding
-    causal: bool = False  # whether it sees no later position
+    causal: bool = flax.struct.field(pytree_node=False, default=False)  # whether it sees no later position
     mask: Array | None = None  # bool[b, t, s], in addition to the above; 1 where t may see s
 
     def allowed(self) -> Array:

@@ -15,7 +15,7 @@ def apply(key: Array | None, x: Array, rate: float) -> Array:
     if key is None or rate == 0:
         return x
     keep = bits(key, x.shape) >= np.uint32(round(rate * 2**32))
-    return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+    return jnp.where(keep, x.astype(jnp.float32) / (1 - rate), 0).astype(x.dtype)  # bfloat16 has no 0.9
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:

@@ -38,7 +38,7 @@ def asked(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, 
       targets: i32[b, m], in [0, v): checked on the host, where data enters.
 
     Returns:
-      (nats float32 [b, m]: -log softmax(scores)[target]; hits bool[b, m], no gradient).
+      (nats float32 [b, m]: -log softmax(scores)[target]; hits bool[b, m], no gradient, a tie for the top being one).
     """
     rows = x.reshape(-1, x.shape[-1])
     nats, hits = _cross_entropy(rows, _whole(table), params["bias"], targets.reshape(-1))

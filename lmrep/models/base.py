@@ -46,8 +46,8 @@ class Model(NamedTuple):
     norm_eps: float = 1e-12
     init: Initializer | None = None
 
-    def check(self, inputs: Inputs) -> None:
-        """Raises ValueError where `inputs` has a field that this model does not take."""
-        extra = [name for name, value in inputs._asdict().items() if value is not None and name not in self.takes]
-        if extra:
-            raise ValueError(f"{self.name} takes {', '.join(sorted(self.takes))}; it was given {', '.join(extra)}")
+
+def refuse(inputs: Inputs, takes: frozenset[str]) -> None:
+    """Raises ValueError where `inputs` has a field that a model does not take."""
+    if extra := [name for name, value in inputs._asdict().items() if value is not None and name not in takes]:
+        raise ValueError(f"this model takes {', '.join(sorted(takes))}; it was given {', '.join(extra)} too")

@@ -18,7 +18,7 @@ from lmrep.core.sharding import gathered, shard
 from lmrep.layers import attention, dropout, embedding, linear, mlp, norm, stack
 from lmrep.layers.attention import Visibility
 from lmrep.layers.mlp import ACTIVATIONS
-from lmrep.models.base import Encoded, Inputs, Model
+from lmrep.models.base import Encoded, Inputs, Model, refuse
 
 SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
            "all": ("attention", "attention_norm", "mlp", "mlp_norm")}
@@ -74,7 +74,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
         output_table=lambda params: params["embedding"]["token"],
-        takes=frozenset({"tokens", "positions", "visibility"} | ({"token_type_ids"} if c.token_types else set())),
+        takes=takes(c),
         width=c.width,
         vocabulary=c.vocab,
         length=c.length,
@@ -82,6 +82,11 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         norm_eps=c.norm_eps,
         init=initializer(c),
     )
+
+
+def takes(c: Config) -> frozenset[str]:
+    """The fields of `Inputs` that `encode` takes."""
+    return frozenset({"tokens", "positions", "visibility", *(["token_type_ids"] if c.token_types else [])})
 
 
 def initializer(c: Config) -> Initializer:
@@ -137,7 +142,15 @@ def encode(
       attention: whether to return the attention probabilities, [l, b, h, t, s].
       c: the config.
       execution: how the stack is run.
+
+    Under pre norm `layers` are the sums before the final norm, which `hidden` has passed.
+
+    Raises:
+      ValueError: a field of `inputs` that the model does not take, or more tokens than it has positions for.
     """
+    refuse(inputs, takes(c))
+    if inputs.positions is None and inputs.tokens.shape[1] > c.length and c.positions != "none":
+        raise ValueError(f"{inputs.tokens.shape[1]} tokens were given; the model has positions for {c.length}")
     allowed = (inputs.visibility or Visibility(jnp.ones_like(inputs.tokens))).allowed()
     embedding_key, stack_key = prng.split(key, 2)
     x = _embed(params, inputs, embedding_key, c).astype(DTYPES[execution.dtype])

@@ -124,7 +124,7 @@ def mask_row(
     wanted = jnp.minimum(_wanted(fraction, real.sum(), tokens.shape[0], c), m)
 
     if c.whole_word:
-        chosen = _choose_words(choice, maskable, jnp.asarray(vocabulary.starts_word)[tokens], wanted)
+        chosen = _choose_words(choice, maskable, segment_ids, jnp.asarray(vocabulary.starts_word)[tokens], wanted)
         order = chosen.astype(jnp.float32)
     else:
         order = jnp.where(maskable, choice, -1.0)
@@ -166,14 +166,15 @@ def _random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
     return jnp.asarray(allowed)[bits % np.uint32(len(allowed))]
 
 
-def _choose_words(choice: Array, maskable: Array, starts_word: Array, wanted: Array) -> Array:
+def _choose_words(choice: Array, maskable: Array, segment_ids: Array, starts_word: Array, wanted: Array) -> Array:
     """Whole words in random order, each taken if all of it still fits: bool[t].
 
-    A continuation piece belongs to the maskable piece before it, even across a separator, as in BERT's script
-    (where a second segment cut at its front may begin inside a word).
+    A continuation piece belongs to the maskable piece before it in its packed segment, even across a separator, as
+    in BERT's script (where the second text of a pair, cut at its front, may begin inside a word).
     """
     t = maskable.shape[0]
-    first = maskable & (starts_word | (jnp.cumsum(maskable) == 1))
+    before = jnp.pad(jax.lax.cummax(jnp.where(maskable, segment_ids, 0)), (1, 0))[:-1]  # segment of the piece before
+    first = maskable & (starts_word | (segment_ids > before))
     word = jnp.where(maskable, jnp.cumsum(first) - 1, t)  # t: none
     sizes = jnp.zeros(t + 1, jnp.int32).at[word].add(1)[:t]
     order = jnp.argsort(jnp.where(sizes > 0, choice, 2.0))

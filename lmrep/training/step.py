@@ -76,13 +76,17 @@ def question_keys(objective: Objective, batch: Batch, seed: int, step: Array) ->
     key = jax.random.fold_in(jax.random.key(seed), QUESTION)
     if objective.static:
         return _example_keys(batch, key)
-    key = jax.random.fold_in(key, step)
-    rows = jnp.arange(batch["example"].shape[0])
-    return Keys(jax.vmap(partial(jax.random.fold_in, key))(rows), key)
+    return _keys(jax.random.fold_in(key, step), jnp.arange(batch["example"].shape[0]))
 
 
 def _example_keys(batch: Batch, key: Array) -> Keys:
-    return Keys(jax.vmap(partial(jax.random.fold_in, key))(batch["example"].astype(jnp.uint32)), key)
+    return _keys(key, batch["example"].astype(jnp.uint32))
+
+
+def _keys(key: Array, numbers: Array) -> Keys:
+    # Two parents: a key's children by `split` are its children by `fold_in`, so rows and shared draws would meet.
+    rows, shared = jax.random.split(key)
+    return Keys(jax.vmap(partial(jax.random.fold_in, rows))(numbers), shared)
 
 
 def _accumulate(grad, params: Tree, batch: Batch, key: Array, carry: Carry, parts: int):

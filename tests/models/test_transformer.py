@@ -211,5 +211,6 @@ def test_what_does_not_fit_is_refused():
         transformer.build(Config(**TINY, positions="sinusoidal", embedding=5))
     roberta = transformer.build(CONFIGS["roberta"], name="roberta")
     with pytest.raises(ValueError, match="it was given characters, token_type_ids"):
-        roberta.check(Inputs(tokens=TOKENS, token_type_ids=TYPES, characters=TOKENS))
-    roberta.check(Inputs(tokens=TOKENS, positions=POSITIONS))
+        roberta.encode({}, Inputs(tokens=TOKENS, token_type_ids=TYPES, characters=TOKENS))
+    with pytest.raises(ValueError, match="tokens were given; the model has positions for"):
+        roberta.encode({}, Inputs(tokens=jnp.zeros((1, roberta.length + 1), jnp.int32)))

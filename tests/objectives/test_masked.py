@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -368,3 +370,15 @@ def test_it_says_what_it_needs():
     assert "pair_label" in kind.fields(kind.config(sentence_pair=True))
     assert kind.build(kind.config(masking="static"), model(), VOCABULARY).static
     assert not kind.build(kind.config(), model(), VOCABULARY).static
+
+
+def test_a_word_does_not_reach_into_another_packed_document():
+    """A packed document may begin inside a word; that piece is then a word of its own."""
+    starts = jnp.array([True, True, True, False, True, True, False, True])  # cls a b ##c sep cls ##d sep
+    maskable = jnp.array([False, True, True, True, False, False, True, False])
+    packed = jnp.array([1, 1, 1, 1, 1, 2, 2, 2])
+    for segments, together in ((packed, False), (jnp.ones_like(packed), True)):
+        chosen = jax.vmap(lambda key, s=segments: masked._choose_words(
+            jax.random.uniform(key, (8,)), maskable, s, starts, jnp.int32(3)))(jax.random.split(jax.random.key(0), 50))
+        same = np.asarray(chosen[:, 3] == chosen[:, 6])
+        assert same.all() == together

@@ -1,0 +1,218 @@
+"""Training from Python, and what a trained run can be asked."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep import api
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.params import flatten
+from lmrep.layers.attention import Visibility
+from lmrep.models.base import Inputs
+from lmrep.training.checkpoints import Checkpoints
+from tests import small
+
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the corpus in `texts`."""
+    home = tmp_path_factory.mktemp("api")
+    small.corpus(home / "texts")
+    return home
+
+
+def config(home, **fields):
+    """The small experiment, long enough to learn something."""
+    config = small.config(home / "texts")
+    config.steps, config.optimizer.learning_rate = STEPS, 1e-2
+    config.checkpoint.every = config.evaluation.every = 20
+    config.update_from_flattened_dict(fields)
+    return config
+
+
+@pytest.fixture(scope="module")
+def outcome(home):
+    return lmrep.train(config(home), home / "run", data_dir=home / "data", command=["python", "mine.py"])
+
+
+@pytest.fixture(scope="module")
+def run(home, outcome):
+    return lmrep.load(home / "run")
+
+
+# Training
+
+
+def test_training_learns_and_says_what_came_of_it(home, outcome, run):
+    validations = small.lines(home / "run", "validation")
+    assert [line["step"] for line in validations] == [0, 20, 40, 60]
+    assert outcome.steps == STEPS and outcome.before["loss"] == validations[0]["loss"]
+    assert outcome.after["masked_accuracy"] == validations[-1]["masked_accuracy"]
+    assert outcome.before["masked_nats"] == pytest.approx(np.log(run.tokenizer.size), abs=0.1)  # all pieces alike: ln v
+    assert outcome.after["masked_nats"] < 2.8
+    assert outcome.after["most_frequent"] == pytest.approx(1 / 4, abs=0.1)  # "the", a quarter of the text
+
+
+def test_the_workdir_holds_what_it_says(home, outcome):
+    names = {path.name for path in (home / "run").iterdir() if not path.name.startswith(".")}
+    assert names == {"config.json", "metrics.jsonl", "timing.jsonl", "provenance.jsonl", "tokenizer", "checkpoints"}
+    assert Checkpoints(home / "run/checkpoints").steps()[-1] == STEPS
+    [entry] = [json.loads(line) for line in (home / "run/provenance.jsonl").open()]
+    assert entry["command"] == "python mine.py" and entry["config"]["optimizer"]["learning_rate"] == 1e-2
+    assert entry["devices"]["count"] == jax.device_count() and entry["versions"]["jax"] == jax.__version__
+    steps = [line["step"] for line in small.lines(home / "run", "train")]
+    assert steps == list(range(1, STEPS + 1))
+
+
+def test_the_learning_rate_is_logged_as_it_is_used(home, outcome):
+    """BERT's: decay from the first step on, to nothing."""
+    rates = [line["learning_rate"] for line in small.lines(home / "run", "train")]
+    np.testing.assert_allclose(rates, 1e-2 * (1 - np.arange(STEPS) / STEPS), rtol=1e-6)
+
+
+def test_the_same_config_gives_the_same_run(home, outcome, tmp_path):
+    lmrep.train(config(home, **{"mesh.data": 1}), tmp_path / "again", data_dir=tmp_path / "its own data")
+    assert (tmp_path / "again/metrics.jsonl").read_bytes() == (home / "run/metrics.jsonl").read_bytes()
+
+
+def test_another_seed_gives_another_run(home, outcome, tmp_path):
+    lmrep.train(config(home, seed=1, steps=2), tmp_path / "other", data_dir=home / "data")
+    assert small.losses(tmp_path / "other")[0] != small.losses(home / "run")[0]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(home, tmp_path):
+    wild = config(home, **{"optimizer.learning_rate": 1e38, "optimizer.clip": 0.0, "checkpoint.every": 1})
+    with pytest.raises(RunFault, match=r"is (nan|inf) at step (\d+) \(stage 'main', examples \d+, ") as fault:
+        lmrep.train(wild, tmp_path / "wild", data_dir=home / "data")
+    step = int(str(fault.value).split("at step ")[1].split()[0])
+    assert max(Checkpoints(tmp_path / "wild/checkpoints").steps(), default=0) < step
+    lines = small.lines(tmp_path / "wild", "train")
+    assert all(np.isfinite(line["loss"]) for line in lines) and lines[-1]["step"] == step - 1
+
+
+# Evaluation
+
+
+def test_evaluation_repeats_exactly_and_is_written_down(home, run):
+    first = lmrep.evaluate(home / "run", data_dir=home / "data")
+    written = json.loads((home / "run/eval.json").read_text())
+    assert written["metrics"] == first and written["step"] == STEPS and written["split"] == "test"
+    assert lmrep.evaluate(home / "run", data_dir=home / "data") == first
+    assert first["masked_nats"] < small.lines(home / "run", "validation")[0]["masked_nats"]
+
+
+@pytest.mark.parametrize("step", [20, 40, STEPS])
+def test_evaluating_a_checkpoint_gives_what_training_found_there(home, run, step):
+    [line] = [line for line in small.lines(home / "run", "validation") if line["step"] == step]
+    found = lmrep.evaluate(home / "run", split="validation", data_dir=home / "data", step=step)
+    assert found == {name: value for name, value in line.items() if name not in ("step", "kind")}
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"split": "dev"}, "no split 'dev'; this run's corpus has train, validation, test"),
+    ({"examples": -1}, "examples is -1; expected at least 1"),
+    ({"step": 7}, "holds no checkpoint 7; it holds 20, 40, 60"),
+])
+def test_what_cannot_be_evaluated_is_refused(home, run, arguments, message):
+    before = small.contents(home / "run")
+    with pytest.raises(UserError, match=message):
+        lmrep.evaluate(home / "run", data_dir=home / "data", **arguments)
+    assert small.contents(home / "run") == before
+
+
+def test_another_corpus_is_not_evaluated_as_the_run_s(home, run, tmp_path):
+    """The files changed since."""
+    small.corpus(tmp_path / "texts")
+    lmrep.train(config(tmp_path, steps=1), tmp_path / "run", data_dir=home / "data")
+    (tmp_path / "texts/00.txt").write_text("The red cat sees the blue dog.\n")
+    with pytest.raises(UserError, match=r"the corpus is not the one that .*: its files have changed"):
+        lmrep.evaluate(tmp_path / "run", data_dir=home / "data")
+
+
+# A loaded run
+
+TEXTS = ["The [MASK] cat sees the old dog.", "[MASK] [MASK] horse",
+         "The blue [MASK] likes the small mouse. The red fish eats the [MASK] bird."]
+
+
+def test_loading_gives_the_parameters_of_the_checkpoint(home, run):
+    saved, _ = Checkpoints(home / "run/checkpoints").read(STEPS, "params")
+    assert run.step == STEPS
+    for path, value in flatten(saved).items():
+        np.testing.assert_array_equal(flatten(run.params)[path], value)
+
+
+def test_masks_are_filled_with_the_model_s_own_probabilities(run):
+    """Against the network and the published head, run on the bare text: no padding, no batch."""
+    [[answer]] = run.fill_masks(TEXTS[:1])
+    special = run.tokenizer.vocabulary.specials
+    ids = [special["cls"], *run.tokenizer.encode(TEXTS[0], specials=True).ids, special["sep"]]
+    tokens = np.array([ids], np.int32)
+    inputs = Inputs(tokens=tokens, visibility=Visibility(np.ones_like(tokens)), token_type_ids=np.zeros_like(tokens))
+    hidden = run.model.encode(run.params["encoder"], inputs).hidden[0, ids.index(special["mask"])]
+    head = run.params["objective"]["masked"]
+    x = jax.nn.gelu(hidden @ head["transform"]["kernel"] + head["transform"]["bias"], approximate=True)
+    x = (x - x.mean()) / np.sqrt(x.var() + 1e-12) * head["norm"]["scale"] + head["norm"]["bias"]
+    scores = run.params["encoder"]["embedding"]["token"] @ x + head["bias"]
+    expected = np.asarray(jax.nn.softmax(scores))
+    best = np.argsort(-expected)[:5]
+    assert [word for word, _ in answer] == [run.tokenizer.piece(int(i)) for i in best]
+    np.testing.assert_allclose([p for _, p in answer], expected[best], rtol=1e-4)
+
+
+def test_each_mask_of_each_text_has_its_own_answer(run):
+    answers = run.fill_masks(TEXTS, k=3)
+    assert [len(answer) for answer in answers] == [1, 2, 2]
+    for mask in (mask for answer in answers for mask in answer):
+        shares = [p for _, p in mask]
+        assert len(mask) == 3 and shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 1
+
+
+def test_an_answer_does_not_depend_on_the_texts_beside_it(run):
+    together = run.fill_masks(TEXTS * 20)
+    alone = [run.fill_masks([text])[0] for text in TEXTS] * 20
+    for found, expected in zip(together, alone, strict=True):
+        for mask, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose([p for _, p in mask], [p for _, p in other], rtol=1e-4)
+
+
+def test_as_many_words_as_are_asked_for(run):
+    [[ten]] = run.fill_masks(TEXTS[:1], k=10)
+    [[every]] = run.fill_masks(TEXTS[:1], k=10_000)
+    assert len(ten) == 10 and len(every) == run.tokenizer.size == len(dict(every))
+    assert sum(p for _, p in every) == pytest.approx(1, abs=1e-5)
+
+
+def test_no_texts_no_answers(run):
+    assert run.fill_masks([]) == []
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("The red cat.", r"no \[MASK\] in 'The red cat.'; write \[MASK\]"),
+    ("", r"no \[MASK\] in ''"),
+    ("[mask]", r"no \[MASK\] in '\[mask\]'"),
+    ("The [MASK] " + "cat " * 40, "has 44 tokens; the model takes 32 at most"),
+    ("[MASK] \udcff", "is not UTF-8 text"),
+])
+def test_texts_that_cannot_be_filled(run, text, message):
+    with pytest.raises(UserError, match=message):
+        run.fill_masks([TEXTS[0], text])
+
+
+def test_loading_what_is_not_there(home, run, tmp_path):
+    with pytest.raises(UserError, match=r"there is no run in .*: config\.json is missing"):
+        api.load(tmp_path)
+    with pytest.raises(UserError, match="holds no checkpoint 7; it holds 20, 40, 60"):
+        api.load(home / "run", step=7)
+    (tmp_path / "config.json").write_bytes((home / "run/config.json").read_bytes())
+    (tmp_path / "tokenizer").symlink_to(home / "run/tokenizer")
+    with pytest.raises(UserError, match="holds no checkpoint yet; train first"):
+        api.load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(RunFault, match=r"config\.json is damaged"):
+        api.load(tmp_path)
