@@ -14,7 +14,7 @@ Every part can be chosen after the colon:
     objective  masked
     format     segment_pair (with its question about the pair) or packed (without)
     data       python_docs, files (give --config.data.files) or tfds (give --config.data.tfds_name)
-    optimizer  bert roberta lamb adafactor adamw
+    optimizer  bert roberta lamb adafactor adamw; lamb and adafactor with the rates of their papers, the others 1e-4
     mesh       data, fsdp, or sizes data x fsdp x tensor as 2x2x2
 """
 
@@ -25,6 +25,7 @@ from lmrep.data.formats import FORMATS
 from lmrep.experiment import StageConfig, base
 from lmrep.models import PRESETS
 from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.masked import RULES
 from lmrep.training.optimizers import RECIPES
 
 SIZES = ("tiny", "mini", "small", "medium", "base", "base_cased", "large", "large_cased")
@@ -44,12 +45,15 @@ def get_config(argument=""):
                      asdict(StageConfig(name="512", share=0.1, length=512)))
     config.data.corpus = CORPORA[chosen.data]
     config.tokenizer.vocab_size = config.model.vocab
-    config.tokenizer.lowercase = "cased" not in model
+    config.tokenizer.lowercase = not (model.endswith("cased") or model.startswith("roberta"))
+    config.objective.update(RULES["roberta" if model.startswith("roberta") else "bert"])
     config.objective.masking = "static"
     config.objective.sentence_pair = chosen.format == "segment_pair"
     config.format.duplicates = 10
-    config.optimizer.learning_rate = 1e-4
-    config.optimizer.schedule.warmup = 10_000
+    if chosen.optimizer == "lamb":
+        config.optimizer.learning_rate = 1.76e-3  # ALBERT's, for 4,096 rows a step
+    if chosen.optimizer != "adafactor":
+        config.optimizer.schedule.warmup_share = 0.01  # 10,000 of a million steps
     config.checkpoint.every = 10_000
     config.evaluation.every = 10_000
     config.samples = ("The [MASK] of a list is an integer.",)

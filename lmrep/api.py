@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -84,20 +85,21 @@ def train(
     vocabulary_fits(experiment)
     _check_writable(directory)  # before the data, which may take an hour
     first = jax.process_index() == 0
+    writers = _dashboards(experiment, directory) if first else []
     prepared = prepare(experiment.data, experiment.tokenizer, data_dir, log.info)
     stages = assembly.stages(experiment, prepared, data_dir)
     masked_rows(experiment.samples, prepared.tokenizer, experiments.model_config(experiment).length)
-    record = _record(experiment, prepared)
-    _check_resumable(directory, record, experiment)
-    writers = _dashboards(experiment, directory, record) if first else []
+    record = _record(experiment, prepared, stages)
 
     with contextlib.ExitStack() as stack:
         if first:
             stack.enter_context(workdir.lock(directory))
         keeping = experiment.checkpoint
-        checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best)
+        end = "max" if keeping.best.endswith("accuracy") else "min"
+        checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best, end)
         stack.callback(checkpoints.close)
         checkpoints.clean()
+        _check_resumable(directory, checkpoints.steps(), record, experiment)
         resumed = checkpoints.newest()
         metrics = progress = None
         if first:
@@ -138,27 +140,26 @@ def vocabulary_fits(experiment: Experiment) -> None:
 
 def _check_writable(directory: Path) -> None:
     """Refuses a workdir that could not be made or written to."""
-    place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        why = "may not be written to" if place.is_dir() else "is not a directory"
+    place = next(path for path in (directory, *directory.absolute().parents) if os.path.exists(path))
+    if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+        why = "may not be written to" if os.path.isdir(place) else "is not a directory"
         raise UserError(f"the workdir {directory} cannot be used: {place} {why}; give another --workdir")
 
 
-def _record(experiment: Experiment, prepared: Prepared) -> dict:
+def _record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stage]) -> dict:
     """config.json: all that decides what the run computes."""
     return {
         "config": dataclasses.asdict(experiment),
         "data": {
             "tokenizer": prepared.tokenizer.fingerprint,
             **{split: store.fingerprint for split, store in prepared.stores.items()},
+            "plans": [stage.fingerprint for stage in stages],
         },
     }
 
 
-def _check_resumable(directory: Path, record: dict, experiment: Experiment) -> None:
-    """Refuses to go on with a run whose numbers the new config or data would change."""
-    with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
-        steps = checkpoints.steps()
+def _check_resumable(directory: Path, steps: list[int], record: dict, experiment: Experiment) -> None:
+    """Refuses to go on with a run, of checkpoints `steps`, whose numbers the new config or data would change."""
     if not steps:
         return  # nothing to go on from: nothing is lost by starting afresh
     former = read_config(directory)
@@ -170,26 +171,32 @@ def _check_resumable(directory: Path, record: dict, experiment: Experiment) -> N
         raise UserError(f"{directory} holds a run at step {steps[-1]:,}, and steps is {experiment.steps:,}; "
                         f"set steps to {steps[-1]} or more, or give another --workdir")
     before = experiments.parse(former["config"])
+    if experiment.steps < before.steps:
+        raise UserError(f"{directory} holds a run of {before.steps:,} steps, and steps is {experiment.steps:,}; a run "
+                        "may be made longer, not shorter: its learning rate has counted on them")
     borders = [locate(experiments.plans(e), steps[-1] - 1) for e in (before, experiment)]
     if borders[0] != borders[1]:
         raise UserError(f"with steps={experiment.steps:,} the stages of {directory} would have changed before its step "
                         f"{steps[-1]:,}; keep steps={before.steps}, or give another --workdir")
 
 
-def _dashboards(experiment: Experiment, directory: Path, record: dict) -> list:
+def _dashboards(experiment: Experiment, directory: Path) -> list:
     """Makers of the writers beside metrics.jsonl, of the step that is resumed from."""
     makers = []
     if experiment.log.tensorboard:
         makers.append(lambda resumed: logs.tensorboard(directory, resumed))
     if experiment.log.wandb:
-        writer = logs.weights_and_biases(directory, experiment.log.wandb, record["config"])
+        writer = logs.weights_and_biases(directory, experiment.log.wandb, dataclasses.asdict(experiment))
         makers.append(lambda resumed: writer)
     return makers
 
 
 def _write_down(directory: Path, record: dict, prepared: Prepared, command: Sequence[str]) -> None:
     workdir.write_json(directory / CONFIG, record)
-    prepared.tokenizer.save(directory / "tokenizer")
+    try:
+        prepared.tokenizer.save(directory / "tokenizer")
+    except OSError as error:
+        raise RunFault(f"{directory} cannot be written: {error.strerror}; mend that and resume") from error
     provenance.append(directory, provenance.record(command or sys.argv, record["config"]))
 
 
@@ -262,8 +269,11 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
       RunFault: no checkpoint verifies.
     """
     directory = Path(directory)
-    experiment = experiments.parse(read_config(directory)["config"])
+    record = read_config(directory)
+    experiment = experiments.parse(record["config"])
     tokenizer = tokenizers.load(directory / "tokenizer")
+    if tokenizer.fingerprint != record["data"]["tokenizer"]:
+        raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")
     model = assembly.model(experiment, tokenizer.vocabulary)
     checkpoints = Checkpoints(directory / "checkpoints")
     with contextlib.closing(checkpoints):
@@ -311,9 +321,10 @@ def evaluate(
     stage = stage_at(run.experiment, run.step)
     vocabulary = prepared.tokenizer.vocabulary
     objective = assembly.objective(stage, assembly.model(run.experiment, vocabulary), vocabulary)
-    plan = assembly.plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
-    mesh = make_mesh(*experiments.check_mesh(run.experiment, jax.device_count()))
-    evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed)
+    plan = assembly.held_out_plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
+    # Not the training's mesh: what was trained on eight devices is evaluated on those that are here.
+    mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
+    evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed, stage.microbatches)
     batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, rows=evaluator.rows, limit=examples)
     values = evaluator(jax.device_put(run.params, shardings(specs_of(objective), mesh)), batches)
     number = plan.examples if examples is None else min(examples, plan.examples)

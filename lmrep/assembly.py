@@ -1,5 +1,8 @@
 """From a checked experiment and prepared data to what the trainer takes: model, objective, plans, stages."""
 
+import dataclasses
+import logging
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,9 +25,11 @@ from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Objective
 from lmrep.training import optimizers
 from lmrep.training.inputs import HostBatch
-from lmrep.training.stages import Stage
+from lmrep.training.stages import Stage, check
 from lmrep.training.state import create
 from lmrep.training.step import train_step
+
+log = logging.getLogger(__name__)
 
 
 def model(experiment: Experiment, vocabulary: Vocabulary) -> Model:
@@ -35,7 +40,7 @@ def model(experiment: Experiment, vocabulary: Vocabulary) -> Model:
     """
     config = experiments.model_config(experiment, vocabulary.size)
     check_vocabulary(config, vocabulary.size)
-    return transformer.build(config, experiment.execution, experiment.model.get("name", "transformer"))
+    return transformer.build(config, experiment.execution, experiment.name)
 
 
 def check_vocabulary(config: transformer.Config, size: int) -> None:
@@ -52,8 +57,27 @@ def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objec
 
 def plan(stage: StagePlan, store: Store, seed: int, data_dir: Path) -> Plan:
     """The examples of one split in a stage's format."""
+    report = _Report(stage.format_name)
     return FORMATS[stage.format_name].plan(
-        stage.format, store, stage.length, seed, cache_dir=Path(data_dir) / "plans")
+        stage.format, store, stage.length, seed, cache_dir=Path(data_dir) / "plans", progress=report)
+
+
+def held_out_plan(stage: StagePlan, store: Store, seed: int, data_dir: Path) -> Plan:
+    """As `plan`, each text once, whatever the number of times that training walks its split."""
+    once = dataclasses.replace(stage.format, duplicates=1)
+    return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
+
+
+class _Report:
+    """Says every few seconds how far a plan is."""
+
+    def __init__(self, name: str):
+        self._name, self._last = name, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._last > 3:
+            self._last = time.monotonic()
+            log.info("planning %s rows: %s of %s documents", self._name, f"{done:,}", f"{total:,}")
 
 
 def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[Stage]:
@@ -65,8 +89,10 @@ def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[S
     vocabulary = prepared.tokenizer.vocabulary
     network = model(experiment, vocabulary)
     resolved = experiments.plans(experiment)
-    return [_stage(experiment, stage, experiments.span(resolved, i), network, prepared, data_dir)
-            for i, stage in enumerate(resolved)]
+    found = [_stage(experiment, stage, experiments.span(resolved, i), network, prepared, data_dir)
+             for i, stage in enumerate(resolved)]
+    check(found)
+    return found
 
 
 def _stage(
@@ -89,7 +115,8 @@ def _stage(
         validation=_validation(experiment, stage, prepared, data_dir),
         schedule=optimizers.schedule(stage.optimizer, span),
         start=stage.start,
-        flops=_flops(asked, optimizer, train, stage),
+        flops=_flops(asked, optimizer, train, stage) if flops.peak(jax.devices()[0]) else None,
+        fingerprint=train.fingerprint,
     )
 
 
@@ -101,7 +128,7 @@ def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, da
     store = prepared.stores.get("validation")
     if store is None or not store.tokens:
         return None
-    held_out = plan(stage, store, experiment.seed, data_dir)
+    held_out = held_out_plan(stage, store, experiment.seed, data_dir)
     limit = experiment.evaluation.examples or None
     return lambda rows: loader.evaluation_batches(held_out, batch_size=stage.batch_size, rows=rows, limit=limit)
 

@@ -34,7 +34,7 @@ class MeshConfig:
     def sizes(self, devices: int) -> tuple[int, int, int]:
         """(data, fsdp, tensor) on that many devices; raises UserError where they do not fit."""
         sizes = [self.data, self.fsdp, self.tensor]
-        rest = sizes.count(-1) == 1
+        rest = sizes.count(-1) == 1 and 0 not in sizes
         if rest:
             sizes[sizes.index(-1)] = devices // -math.prod(sizes)
         used = math.prod(sizes)
@@ -77,12 +77,13 @@ class Experiment:
     """The top level of an experiment config. Parts that have a `name` are rows of a table of choices."""
 
     name: str = setting("experiment", "for logs")
-    seed: int = setting(0, "decides initial parameters, order of examples and all draws", at_least=0)
+    seed: int = setting(0, "decides initial parameters, order of examples and all draws", at_least=0,
+                        at_most=2**32 - 1)
     steps: int = setting(1000, "updates", at_least=1)
     batch_size: int = setting(256, "rows a step, over all devices", at_least=1)
     microbatches: int = setting(1, "parts of a batch that gradients are accumulated over", at_least=1)
     length: int = setting(128, "tokens a row", at_least=4)
-    model: dict[str, Any] = setting({"name": "transformer"}, "the network")
+    model: dict[str, Any] = setting({}, "the network")
     objective: dict[str, Any] = setting({"name": "masked"}, "what it is asked")
     format: dict[str, Any] = setting({"name": "packed"}, "how documents become rows")
     data: corpora.Config = setting(corpora.Config(), "the corpus")
@@ -115,8 +116,8 @@ class StagePlan:
 
 
 # What may change between a run and its resumption: none of it changes what the run computes, but for rounding.
-FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.*", "log.*",
-        "samples", "samples.*", "data.files")
+FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every",
+        "log.*", "samples", "samples.*", "data.files")
 
 
 def base(preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
@@ -134,7 +135,7 @@ def base(preset: str = "bert_tiny", objective: str = "masked", format: str = "pa
         return {"name": name, **dataclasses.asdict(record)}
 
     fields = dataclasses.asdict(Experiment()) | {
-        "model": part(preset, choose(PRESETS, preset, "model").config),
+        "model": dataclasses.asdict(choose(PRESETS, preset, "model").config),
         "objective": part(objective, choose(OBJECTIVES, objective, "objective").config()),
         "format": part(format, choose(FORMATS, format, "format").config()),
         "optimizer": dataclasses.asdict(choose(optimizers.RECIPES, optimizer, "optimizer")),
@@ -153,6 +154,8 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     experiment = read(Experiment, mapping, "config")
     network = model_config(experiment)
     transformer.check(network)
+    if (held_out := experiment.data.validation + experiment.data.test) >= 1:
+        raise UserError(f"data.validation + data.test is {held_out:g}; leave a share of the documents for training")
     stages = plans(experiment)
     for i, stage in enumerate(stages):
         schedules.check(stage.optimizer.schedule, span(stages, i))
@@ -162,8 +165,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
 
 def model_config(experiment: Experiment, vocabulary: int = 0) -> transformer.Config:
     """The network's record. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
-    fields = {key: value for key, value in experiment.model.items() if key != "name"}
-    config = read(transformer.Config, fields, "config.model")
+    config = read(transformer.Config, experiment.model, "config.model")
     return dataclasses.replace(config, vocab=vocabulary) if vocabulary and not config.vocab else config
 
 
@@ -199,7 +201,8 @@ def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> Sta
     objective_name, objective = _choice(OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
     optimizer = dataclasses.asdict(experiment.optimizer)
     for key, value in stage.optimizer.items():
-        optimizer[key] = optimizer[key] | value if isinstance(value, Mapping) and key in optimizer else value
+        nested = isinstance(value, Mapping) and isinstance(optimizer.get(key), Mapping)
+        optimizer[key] = optimizer[key] | value if nested else value
     return StagePlan(
         name=stage.name, steps=steps,
         length=stage.length or experiment.length,
@@ -224,6 +227,8 @@ def _check_stage(stage: StagePlan, network: transformer.Config) -> None:
                         f"set length to that at most, or model.length to {stage.length}")
     if stage.batch_size % stage.microbatches:
         raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
+    OBJECTIVES[stage.objective_name].check(stage.objective)
+    optimizers.check(stage.optimizer)
     needed, given = OBJECTIVES[stage.objective_name].fields(stage.objective), FORMATS[stage.format_name].fields
     if missing := set(needed) - set(given):
         fitting = [name for name, form in FORMATS.items() if set(needed) <= set(form.fields)]

@@ -34,7 +34,8 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
     parts = [_corpus(experiment, prepared), _tokenizer(prepared)]
     for stage in experiments.plans(experiment):
         plan = assembly.plan(stage, prepared.stores[split], experiment.seed, data_dir)
-        facts = "  ".join(f"{name} {value:,.4g}" for name, value in plan.statistics().items())
+        facts = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
+                          for name, value in plan.statistics().items())
         parts.append(f"Stage {stage.name}: {stage.format_name} rows of {stage.length} tokens, batch of "
                      f"{stage.batch_size}, {stage.steps:,} steps = "
                      f"{stage.steps * stage.batch_size / plan.examples:.2f} passes over the split\n  {facts}")

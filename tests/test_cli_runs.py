@@ -1,9 +1,7 @@
 """Whole commands, with what new users get wrong: what is refused, what is told, what is left untouched."""
 
 import json
-import os
 import shutil
-from pathlib import Path
 
 import jax
 import pytest
@@ -61,7 +59,7 @@ def refused(answer, *parts, code=2):
 # Bad configs, refused before anything is compiled or written
 
 BAD = {
-    "misspelt field": (["--config.optimizer.learning_rat=1"], "optimizer has no field 'learning_rat'; did you mean 'learning_rate'?"),
+    "misspelt field": (["--config.optimizer.learning_rat=1"], "no field 'learning_rat'; did you mean 'learning_rate'?"),
     "misspelt part": ({"part": ":formt=packed"}, "no part 'formt'; did you mean 'format'?"),
     "unknown choice": ({"part": ":format=paked"}, "format is 'paked'; expected one of packed, segment_pair"),
     "unknown mesh": ({"part": ":mesh=4x4"}, "mesh is '4x4'; expected data, fsdp, or sizes"),
@@ -115,7 +113,7 @@ def spoilt(home):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_config_is_refused_before_anything_is_compiled_or_written(spoilt, tmp_path, compilations, monkeypatch, case):
+def test_a_bad_config_is_refused_before_anything_happens(spoilt, tmp_path, compilations, monkeypatch, case):
     what, *parts = BAD[case]
     words = [word.format(home=spoilt) for word in what] if isinstance(what, list) else []
     line = train(spoilt, tmp_path / "run", *words, part=what.get("part", "") if isinstance(what, dict) else "")
@@ -134,7 +132,201 @@ def test_a_workdir_that_cannot_be_is_refused_before_the_data_are_read(home, tmp_
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_workdir_without_permission_is_refused(home, tmp_path):
-    tmp_path.chmod(0o500)
-    refused(small.command(*train(home, tmp_path / "run")), "may not be written to; give another --workdir")
+# Going on with a run
+
+CHANGES = {
+    "learning rate": (["--config.optimizer.learning_rate=2e-3"], "config.optimizer.learning_rate: 0.001 -> 0.002"),
+    "seed": (["--config.seed=1"], "config.seed: 0 -> 1"),
+    "batch": (["--config.batch_size=8"], "config.batch_size: 16 -> 8"),
+    "text": (["--config.data.files={home}/other/*.txt"], "data.train: '"),
+    "splits": (["--config.data.test=0.2"], "config.data.test: 0.1 -> 0.2", "data.train: "),
+    "tokenizer": (["--config.tokenizer.vocab_size=150"], "config.tokenizer.vocab_size: 200 -> 150"),
+    "fewer steps": (["--config.steps=8"], "holds a run at step 12, and steps is 8; set steps to 12 or more"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_changes_the_numbers_is_refused_with_a_diff(home, copy, case):
+    if not (home / "other").exists():
+        small.corpus(home / "other", seed=1)
+    before = small.contents(copy)
+    words, *parts = CHANGES[case]
+    answer = small.command(*train(home, copy, *(word.format(home=home) for word in words)))
+    assert answer.code == 2 and "Traceback" not in answer.err
+    for part in parts:
+        assert part in answer.err
+    if case != "fewer steps":
+        assert "give these fields their former values to go on, or another --workdir" in answer.err.lower()
+    assert small.contents(copy) == before
+
+
+def test_what_does_not_change_the_numbers_may_change(home, copy, tmp_path):
+    """Mesh, cadences, what is kept, samples, moved files; and more steps, which leave the lines before them alone."""
+    shutil.copytree(home / "texts", tmp_path / "moved/texts")
+    done = (copy / "metrics.jsonl").read_text()
+    answer = small.command(*train(
+        home, copy, "--config.steps=14", "--config.mesh.data=8", f"--config.data.files={tmp_path}/moved/texts/*.txt",
+        "--config.checkpoint.every=1", "--config.checkpoint.keep=9", "--config.evaluation.every=1",
+        "--config.log.every=2", "--config.log.tensorboard=True", "--config.samples=()"))
+    assert answer.code == 0 and "going on from step 12 of 14" in answer.err, answer
+    found = (copy / "metrics.jsonl").read_text()
+    assert found.startswith(done)
+    added = [json.loads(line) for line in found.removeprefix(done).splitlines()]
+    assert [(line["step"], line["kind"]) for line in added] == [
+        (13, "validation"), (14, "train"), (14, "validation")]
+    assert {"12", "13", "14"} <= {path.name for path in (copy / "checkpoints").iterdir()}
+    assert list((copy / "tensorboard").iterdir())
+    assert json.loads((copy / "config.json").read_text())["config"]["steps"] == 14
+
+
+def test_a_finished_run_stays_as_it_is(home, copy):
+    before = small.contents(copy)
+    answer = small.command(*train(home, copy, "--config.samples=The [MASK] cat sees the old dog."))
+    assert answer.code == 0 and "all 12 steps are done" in answer.err
+    assert answer.out.replace(str(copy), str(home / "run")) == (home / "said").read_text()
+    after = small.contents(copy)
+    changed = {path for path in after if before.get(path) != after[path]}
+    assert changed <= {"provenance.jsonl", "timing.jsonl", ".lock"}
+
+
+def test_stages_whose_borders_would_move_are_refused(home, tmp_path):
+    stages = "--config.stages=[{'name': 'a', 'share': 0.5}, {'name': 'b', 'share': 0.5}]"
+    run = ["--config.evaluation.every=100", "--config.evaluation.examples=1", stages]
+    assert small.command(*train(home, tmp_path / "run", "--config.steps=4", *run)).code == 0
+    before = small.contents(tmp_path / "run")
+    answer = small.command(*train(home, tmp_path / "run", "--config.steps=6", *run))
+    refused(answer, "with steps=6 the stages", "would have changed before its step 4; keep steps=4")
+    assert small.contents(tmp_path / "run") == before
+
+
+# Damage
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "a flipped bit": flip,
+    "a cut file": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "a deleted file": lambda path: path.unlink(),
+}
+
+
+def largest(checkpoint):
+    return max((path for path in checkpoint.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_skipped_and_the_run_ends_as_before(home, copy, damage):
+    lines = (copy / "metrics.jsonl").read_text()
+    DAMAGES[damage](largest(copy / "checkpoints/12"))
+    answer = small.command(*train(home, copy))
+    assert answer.code == 0 and "warning: checkpoint 12 in" in answer.err and "is damaged and skipped" in answer.err
+    assert "going on from step 8 of 12" in answer.err
+    assert (copy / "metrics.jsonl").read_text() == lines
+    assert small.command("predict", f"--workdir={copy}", "--step=12", "The [MASK].").code == 0  # it is whole again
+
+
+def test_where_no_checkpoint_is_whole_the_run_does_not_start_over(home, copy):
+    for checkpoint in (copy / "checkpoints").iterdir():
+        flip(largest(checkpoint))
+    before = small.contents(copy)
+    refused(small.command(*train(home, copy)), "none of the checkpoints in", "the run will not start over", code=3)
+    refused(small.command("predict", f"--workdir={copy}", "a [MASK]"), "none of the checkpoints in", code=3)
+    assert {k: v for k, v in small.contents(copy).items() if k != ".lock"} == {
+        k: v for k, v in before.items() if k != ".lock"}
+
+
+def test_a_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
+    wild = ["--config.optimizer.learning_rate=1e38", "--config.optimizer.clip=0", "--config.evaluation.every=100"]
+    answer = small.command(*train(home, tmp_path / "run", *wild))
+    refused(answer, " at step 2 (stage 'main', examples ", "this state is not saved", code=3)
+    assert not list((tmp_path / "run").glob("checkpoints/[0-9]*"))
+    assert compilations  # so a refusal that compiles would be seen
+
+
+# The other commands
+
+def test_training_tells_what_it_came_to_and_what_to_try(home):
+    said = (home / "said").read_text()
+    for part in ("Trained to step 12.", "always the most frequent word", "this model before training",
+                 "this model now", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run"):
+        assert part in said
+
+
+def test_evaluate_prints_what_it_writes(home):
+    answer = small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data")
+    written = json.loads((home / "run/eval.json").read_text())
+    shown = dict(line.split() for line in answer.out.splitlines())
+    assert answer.code == 0 and shown == {name: f"{value:.6g}" for name, value in written["metrics"].items()}
+    assert small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data").out == answer.out
+
+
+def test_predict_takes_texts_as_words_or_line_by_line(home):
+    texts = ["The [MASK] cat.", "[MASK] red [MASK]"]
+    words = small.command("predict", f"--workdir={home}/run", "--top=2", *texts)
+    lines = small.command("predict", f"--workdir={home}/run", "--top=2", stdin="\n" + "\n\n".join(texts))
+    assert words.code == 0 and words == lines
+    shown = words.out.splitlines()
+    assert [line for line in shown if not line.startswith(" ")] == texts
+    assert [line.strip() for line in shown if "[MASK]" in line and line.startswith(" ")] == [
+        "[MASK]", "[MASK] 1", "[MASK] 2"]
+    answers = [line.split() for line in shown if "%" in line]
+    assert len(answers) == 6 and all(len(answer) == 2 for answer in answers)
+
+
+@pytest.mark.parametrize(("words", "stdin", "parts"), [
+    (["The cat."], "", ["no [MASK] in 'The cat.'; write [MASK] where a word is to be found"]),
+    (["The [MASK] " + "cat " * 40], "", ["has 44 tokens; the model takes 32 at most"]),
+    ([], "", ["standard input has no text"]),
+    ([], " \n\n", ["standard input has no text"]),
+    (["--top=0", "a [MASK]"], "", ["--top is 0; expected at least 1"]),
+    (["--step=5", "a [MASK]"], "", ["holds no checkpoint 5; it holds 4, 8, 12"]),
+    (["--workdir=/nowhere", "a [MASK]"], "", ["there is no run in /nowhere"]),
+    (["--config=small.py", "a [MASK]"], "", ["takes the config of the run in --workdir; leave --config out"]),
+    (["--tpo=3", "a [MASK]"], "", ["has no flag --tpo; did you mean '--top'?"]),
+])
+def test_what_cannot_be_predicted_is_refused(home, words, stdin, parts):
+    refused(small.command("predict", f"--workdir={home}/run", *words, stdin=stdin), *parts)
+
+
+@pytest.mark.parametrize(("words", "part"), [
+    (["--split=dev"], "no split 'dev'; this run's corpus has train, validation, test"),
+    (["--examples=-1"], "examples is -1; expected at least 1"),
+    (["--config.seed=1"], "takes the config of the run in --workdir"),
+    (["test"], "has no use for 'test'"),
+])
+def test_what_cannot_be_evaluated_is_refused(home, words, part):
+    refused(small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data", *words), part)
+
+
+def test_inspect_shows_corpus_tokenizer_rows_and_questions(home):
+    answer = small.command("inspect", f"--workdir={home}/run", f"--data_dir={home}/data")
+    assert answer.code == 0
+    for part in ("Corpus text_files", "documents", "unknown", "pieces, ", "most frequent: the ", "packed rows of 32",
+                 "12 steps", "padding"):
+        assert part in answer.out
+    assert answer.out.count("Example ") == 5 and answer.out.count("-> [MASK]}") >= 5
+    assert "pair label" not in answer.out
+
+
+def test_inspect_shows_pairs_with_their_labels(home):
+    line = ["inspect", f"--config={home}/small.py:format=segment_pair", "--config.objective.sentence_pair=True",
+            f"--data_dir={home}/data", "--examples=8"]
+    answer = small.command(*line)
+    assert answer.code == 0 and answer.out.count("Example ") == 8
+    examples = answer.out.split("Example ")[1:]
+    assert all(example.count("[SEP]") == 2 and example.count("[CLS]") >= 1 for example in examples)
+    assert {"0", "1"} == {example.split("[pair label ")[1][0] for example in examples}
+    assert small.command(*line).out == answer.out
+
+
+@pytest.mark.parametrize(("words", "part"), [
+    (["--split=dev"], "no split 'dev'; this corpus has train, validation, test"),
+    (["--examples=-1"], "examples is -1; expected at least 0"),
+    (["train"], "has no use for 'train'"),
+])
+def test_what_cannot_be_inspected_is_refused(home, words, part):
+    refused(small.command("inspect", f"--config={home}/small.py", f"--data_dir={home}/data", *words), part)

@@ -134,6 +134,8 @@ def test_two_processes_train_as_one_does_and_one_goes_on_with_their_run(home):
         for kind in ("train", "validation"):
             found, expected = small.losses(workdir, kind), small.losses(home / "one", kind)
             np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=f"{workdir} {kind}")
+        tokens = [[line["tokens"] for line in small.lines(run, "train")] for run in (workdir, home / "one")]
+        assert tokens[0] == tokens[1]
 
     for name in LAYOUTS:
         agrees(home / "two" / name)

@@ -2,6 +2,7 @@
 the model is asked them, with what is asked for marked {word -> what is shown} or {word = word} where it stays."""
 
 from lmrep.cli.arguments import Arguments, Flag
+from lmrep.core.errors import UserError
 
 FLAGS = {
     "examples": Flag(5, "how many examples"),
@@ -13,6 +14,8 @@ FLAGS = {
 def run(arguments: Arguments) -> int:
     """The command. Takes --config, or --workdir of a run."""
     arguments.refuse(words=True)
+    if arguments.overrides and not arguments.config_file:
+        raise UserError("--config.FIELD goes with --config=FILE.py; the config of a --workdir stands as it is")
     config = arguments.load_config() if arguments.config_file or not arguments.workdir else None
 
     from pathlib import Path

@@ -7,6 +7,7 @@ Any other exception is a bug of ours, and shows its traceback.
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -56,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, RunFault) as error:
         print(f"lmrep: error: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("lmrep: interrupted", file=sys.stderr)
         return 130

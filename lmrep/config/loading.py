@@ -175,6 +175,8 @@ def _typed(value: Any, present: Any, text: str, where: str) -> Any:
 def _items(text: str, present: Sequence[Any], where: str) -> Iterable[Any]:
     """The entries of "a,b", "(a, b)" or "[a, b]", each of the type of the first present one."""
     first = present[0] if present else None
+    if not text.strip("()[] "):
+        return []
     if isinstance(first, Mapping | ml_collections.ConfigDict):
         example = f"--{where}.0.{next(iter(first))}=..."
         raise UserError(f"{where} cannot be set as a whole; set a field of an entry, as {example}")

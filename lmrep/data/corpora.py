@@ -132,8 +132,11 @@ def _text_files(config: Config) -> Corpus:
         top = os.path.commonpath([path.parent for path in paths])
         digest = hashlib.sha256(unit.encode())
         for path in paths:
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
+            try:
+                with path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise UserError(f"cannot read {path}: {error.strerror}") from error
             digest.update(f"{os.path.relpath(path, top)}\0{path.stat().st_size}\0{content}\n".encode())
         return digest.hexdigest()
 

@@ -8,7 +8,7 @@ from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.core.sharding import shard
 from lmrep.layers import dropout, linear
 
-HIDDEN = -1e9  # added to a score that must not count; finite, so that a row that sees nothing is not NaN
+HIDDEN = -1e9  # in place of a score that must not count; finite, so that a row that sees nothing is not NaN
 
 
 @flax.struct.dataclass
@@ -56,8 +56,9 @@ def apply(
     def split(name: str) -> Array:
         return shard(linear.apply(params[name], x).reshape(b, t, heads, d // heads), "batch", None, "heads", None)
 
-    scores = jnp.einsum("bthk,bshk->bhts", split("query") * (d // heads) ** -0.5, split("key"))
-    scores = jnp.where(allowed[:, None], scores.astype(jnp.float32), HIDDEN)
+    scores = jnp.einsum("bthk,bshk->bhts", split("query") * (d // heads) ** -0.5, split("key"),
+                        preferred_element_type=jnp.float32)
+    scores = jnp.where(allowed[:, None], scores, HIDDEN)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
     mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, probabilities, rate), split("value"))
     return linear.apply(params["output"], mixed.reshape(b, t, d)), probabilities

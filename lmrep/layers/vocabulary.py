@@ -8,6 +8,8 @@ from lmrep.core.sharding import shard
 from lmrep.layers import linear, norm
 from lmrep.layers.mlp import ACTIVATIONS
 
+EXACT = jax.lax.Precision.HIGHEST  # sums written as products, which accelerators would otherwise round
+
 
 def specs(d: int, e: int, vocab: int, init: Initializer = normal()) -> Tree:
     """BERT's masked-LM head: a transform from width d to the table's width e, a norm, and the output bias."""
@@ -69,7 +71,7 @@ def _forward(x: Array, table: Array, bias: Array, targets: Array) -> tuple[tuple
     # Of the [n, v] arrays the exponentials alone are kept. Dividing them by their sums is left to arrays of [n] and
     # [n, e]: this stage moves memory more than it computes.
     powers = jnp.exp(y - top[:, None])
-    total = powers @ jnp.ones(powers.shape[1])
+    total = jnp.matmul(powers, jnp.ones(powers.shape[1]), precision=EXACT)
     return (jnp.log(total) + top - own, own >= top), (x, table, targets, powers, total)
 
 
@@ -83,7 +85,8 @@ def _backward(kept: tuple, cotangents: tuple[Array, Array]) -> tuple[Array, Arra
     dtable = jnp.einsum("nv,nd->vd", powers.astype(x.dtype), x * share[:, None].astype(x.dtype),
                         preferred_element_type=jnp.float32)
     dtable = dtable.at[targets].add(-x * g[:, None])
-    return dx.astype(x.dtype), dtable.astype(table.dtype), (share @ powers).at[targets].add(-g), None
+    dbias = jnp.matmul(share, powers, precision=EXACT).at[targets].add(-g)
+    return dx.astype(x.dtype), dtable.astype(table.dtype), dbias, None
 
 
 _cross_entropy.defvjp(_forward, _backward)

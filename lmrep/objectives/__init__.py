@@ -11,7 +11,8 @@ class Kind(NamedTuple):
 
     config: type  # its record
     fields: Callable  # config -> the batch fields that it needs of a format
+    check: Callable  # config -> None; raises UserError where its fields do not fit each other
     build: Callable  # (config, model, vocabulary) -> Objective
 
 
-OBJECTIVES = {"masked": Kind(masked.Config, masked.fields, masked.build)}
+OBJECTIVES = {"masked": Kind(masked.Config, masked.fields, masked.check, masked.build)}

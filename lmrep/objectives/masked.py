@@ -36,7 +36,7 @@ class Config:
     mask: float = setting(0.8, "of those, shown as [MASK]", at_least=0, at_most=1)
     keep: float = setting(0.1, "of those, shown as they are", at_least=0, at_most=1)
     random: float = setting(0.1, "of those, shown as a random word", at_least=0, at_most=1)
-    masking: str = setting("dynamic", "a new question at every step, or `data.format.duplicates` of them an example",
+    masking: str = setting("dynamic", "a new question at every step, or `format.duplicates` of them an example",
                            choices=("dynamic", "static"))
     count: str = setting("round", "BERT: max(1, round(rate * n)) of a row's n tokens; "
                          "RoBERTa: floor(rate * n + u), u uniform in [0, 1)", choices=("round", "floor"))
@@ -62,7 +62,6 @@ def fields(c: Config) -> tuple[str, ...]:
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict the masked tokens from both sides."""
-    check(c)
     if "mask" not in vocabulary.specials:
         raise UserError("objective=masked needs a [MASK] token, which this tokenizer lacks; "
                         f"it has {', '.join(vocabulary.specials)}")

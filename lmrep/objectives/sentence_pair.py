@@ -26,7 +26,7 @@ def weights(batch: Batch) -> Batch:
 def scores(params: Tree, hidden: Array) -> Array:
     """hidden [b, t, d] -> float32 [b, 2]: for label 0 (next, in order) and 1 (random, swapped)."""
     pooled = jnp.tanh(linear.apply(params["pooler"], hidden[:, 0]))
-    return linear.apply(params["classifier"], pooled).astype(jnp.float32)
+    return linear.apply(params["classifier"], pooled.astype(jnp.float32))
 
 
 def loss(params: Tree, hidden: Array, batch: Batch) -> tuple[Array, Metrics]:

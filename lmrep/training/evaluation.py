@@ -10,6 +10,7 @@ from lmrep.core.params import Tree
 from lmrep.core.sharding import batch_sharding, use
 from lmrep.objectives.base import Objective
 from lmrep.training.inputs import HostBatch, host_rows, placed
+from lmrep.training.state import carry_layout
 from lmrep.training.step import evaluation_step
 
 
@@ -34,17 +35,18 @@ class Sums:
 class Evaluator:
     """Evaluates one objective on one mesh; compiles once."""
 
-    def __init__(self, objective: Objective, mesh: Mesh, batch_size: int, seed: int):
+    def __init__(self, objective: Objective, mesh: Mesh, batch_size: int, seed: int, microbatches: int = 1):
         self._objective, self._mesh, self._batch_size = objective, mesh, batch_size
         self._sharding = batch_sharding(mesh)
         self.rows = host_rows(self._sharding, batch_size)
-        self._step = jax.jit(partial(evaluation_step, objective=objective, seed=seed))
+        self._step = jax.jit(partial(evaluation_step, objective=objective, seed=seed, microbatches=microbatches))
 
     def __call__(self, params: Tree, batches: Iterable[HostBatch]) -> dict[str, float]:
         """Each metric's mean over all rows; `loss` is the mean over batches."""
         sums, pending = Sums(), []
         with use(self._mesh):
-            carry = jax.jit(lambda: self._objective.carry(self._batch_size))()
+            start = partial(self._objective.carry, self._batch_size)
+            carry = jax.jit(start, out_shardings=carry_layout(self._objective, self._batch_size, self._mesh))()
             for _, batch in placed(batches, self.rows, self._sharding, self._batch_size):
                 metrics, carry = self._step(params, batch, carry)
                 pending.append(metrics)

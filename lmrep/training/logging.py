@@ -5,6 +5,7 @@ that cannot write it stops. Everything else is a convenience: it may fail, is th
 goes on without it.
 """
 
+import errno
 import importlib.util
 import json
 import logging
@@ -114,14 +115,16 @@ class JsonLines:
     """A file of one JSON object a line, opened for adding; a last line that a kill tore is cut off first."""
 
     def __init__(self, path: Path):
-        self._file = open(path, "a+b")  # noqa: SIM115 (stays open until `close`)
+        # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
+        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 (stays open until `close`)
         self._file.seek(0)
         whole = self._file.read().rfind(b"\n") + 1
         self._file.truncate(whole)
 
     def write(self, record: dict) -> None:
-        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
-        self._file.flush()  # to the system, for who follows the file; `flush` waits for the disk
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        if self._file.write(line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def flush(self) -> None:
         os.fsync(self._file.fileno())

@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from lmrep.config.record import setting
+from lmrep.config.record import setting, suggestion
 from lmrep.core.errors import RunFault, Stopped
 from lmrep.core.sharding import batch_sharding, replicated, use
 from lmrep.training import state as states
@@ -34,6 +34,8 @@ from lmrep.training.step import train_step
 
 log = logging.getLogger(__name__)
 
+MEND = ("Lower optimizer.learning_rate, lengthen the warm-up or set optimizer.clip, and start again in a new workdir")
+
 
 @dataclass(frozen=True)
 class CheckpointConfig:
@@ -42,7 +44,8 @@ class CheckpointConfig:
     every: int = setting(1000, "steps between checkpoints; the last step is always saved", at_least=1)
     keep: int = setting(3, "newest checkpoints to keep", at_least=1)
     keep_best: int = setting(1, "best checkpoints to keep beside them", at_least=0)
-    best: str = setting("loss", "the validation metric that says which is best; lowest is best")
+    best: str = setting("loss", "the validation metric that says which is best: the highest accuracy, the lowest of "
+                        "anything else; a checkpoint has one where its step validates too")
 
 
 @dataclass(frozen=True)
@@ -134,12 +137,13 @@ class Trainer:
     def _start(self, stage: Stage, former: TrainState | None) -> TrainState:
         """The state that `stage` starts from."""
         layout = states.layout(stage.objective, stage.optimizer, stage.batch_size, self._mesh)
-        if former is not None and stage.start is None and not stage.given:
+        if former is not None and stage.start is None:
             carry = jax.jit(partial(stage.objective.carry, stage.batch_size), out_shardings=layout.carry)()
-            return former.replace(carry=carry)
+            params = jax.device_put(put(former.params, stage.given), layout.params)
+            return former.replace(params=params, carry=carry)
         create = partial(states.create, stage.objective, stage.optimizer, stage.batch_size)
         state = jax.jit(create, static_argnums=0, out_shardings=layout)(self._seed)
-        params = state.params if former is None else overlay(state.params, former.params, stage.start or {})
+        params = state.params if former is None else overlay(state.params, former.params, stage.start)
         params = jax.device_put(put(params, stage.given), layout.params)
         step = state.step if former is None else former.step
         return state.replace(step=jax.device_put(np.asarray(step), layout.step), params=params)
@@ -184,7 +188,7 @@ class Trainer:
     def _evaluator(self, stage: Stage) -> Evaluator | None:
         if stage.validation is None:
             return None
-        return Evaluator(stage.objective, self._mesh, stage.batch_size, self._seed)
+        return Evaluator(stage.objective, self._mesh, stage.batch_size, self._seed, stage.microbatches)
 
     # What is written down
 
@@ -196,7 +200,7 @@ class Trainer:
             for name in ("loss", "gradient_norm"):
                 if not np.isfinite(values[name][0]):
                     raise RunFault(_not_finite(name, float(values[name][0]), step, stage, host["example"]))
-            tokens = int((host["segment_ids"] > 0).sum())
+            tokens = int(values.pop("tokens")[0])  # of the whole batch, on whatever host its rows are
             self._sums.add(values)
             self._tokens += tokens
             self._recent.append((time.monotonic(), tokens))
@@ -210,7 +214,7 @@ class Trainer:
                 self._log(step, stage, pace)
 
     def _pace(self) -> tuple[float, float] | None:
-        """(tokens a second on this host, steps a second) over the last steps; None after the first of a stage."""
+        """(tokens a second, steps a second) over the last steps; None after the first of a stage."""
         seconds = self._recent[-1][0] - self._recent[0][0]
         if seconds <= 0:
             return None
@@ -234,7 +238,13 @@ class Trainer:
         if evaluator is None:
             return
         values = evaluator(state.params, stage.validation(evaluator.rows))
-        self._score = values.get(self._checkpoint.best)
+        if not np.isfinite(values["loss"]):
+            raise RunFault(f"the validation loss after step {step:,} (stage {stage.name!r}) is {values['loss']}: that "
+                           "update broke the parameters, which are not saved. " + MEND)
+        if self._checkpoint.best not in values:
+            raise RunFault(f"checkpoint.best is {self._checkpoint.best!r}, which validation does not give; it gives "
+                           f"{', '.join(values)}{suggestion(self._checkpoint.best, values)}")
+        self._score = values[self._checkpoint.best]
         if self._metrics:
             self._metrics.write(step, "validation", values)
         shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
@@ -253,8 +263,7 @@ class Trainer:
 def _not_finite(name: str, value: float, step: int, stage: Stage, examples: np.ndarray) -> str:
     named = ", ".join(map(str, examples[:32])) + (", ..." if len(examples) > 32 else "")
     return (f"the {name.replace('_', ' ')} is {value} at step {step:,} (stage {stage.name!r}, examples {named}); this "
-            "state is not saved. Lower optimizer.learning_rate, lengthen the warm-up or set optimizer.clip, and start "
-            "again in a new workdir")
+            "state is not saved. " + MEND)
 
 
 @contextlib.contextmanager

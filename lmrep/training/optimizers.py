@@ -72,6 +72,12 @@ RECIPES = {
 }
 
 
+def check(config: Config) -> None:
+    """Raises UserError where the fields do not make an optimizer."""
+    if len(config.betas) != 2:
+        raise UserError(f"optimizer.betas is {config.betas}; expected two numbers, (0.9, 0.999) say")
+
+
 def schedule(config: Config, total_steps: int) -> optax.Schedule:
     """The learning rate f32[] of a step (from 0) before multipliers, as `build` uses it: for logs."""
     return schedules.build(config.schedule, config.learning_rate, total_steps)
@@ -83,8 +89,7 @@ def build(config: Config, specs: Tree, total_steps: int) -> optax.GradientTransf
     Its `update(gradients, state, params)` takes and returns trees as `specs`; updates are to be added. Raises
     UserError for a pattern that matches nothing, and where `schedules.check` does.
     """
-    if len(config.betas) != 2:
-        raise UserError(f"optimizer.betas is {config.betas}; expected two numbers, (0.9, 0.999) say")
+    check(config)
     decayed = {path: ~skipped for path, skipped in matches(config.decay_skip, specs, "optimizer.decay_skip").items()}
     decay = _weight_decay(config.weight_decay, decayed)
     adam = _adam(*config.betas, config.eps, config.bias_correction)

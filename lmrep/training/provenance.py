@@ -19,7 +19,8 @@ from lmrep.core.errors import RunFault
 from lmrep.training.logging import JsonLines
 
 FILE = "provenance.jsonl"
-PACKAGES = ("lmrep", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+PACKAGES = ("lmrep", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "tokenizers",
+            "tensorflow-datasets", "array-record")
 DIFF_LIMIT = 1_000_000  # bytes of a diff that are kept
 
 

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+import jax
 import numpy as np
 import optax
 
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Tree, flatten, map_paths
+from lmrep.core.params import Array, Tree, abstract, flatten, map_paths
 from lmrep.objectives.base import Objective
 from lmrep.training.inputs import HostBatch
+from lmrep.training.state import specs_of, trainable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stage:
     """Some steps of one objective on one input.
 
@@ -33,6 +36,7 @@ class Stage:
         {"encoder": "objective/generator"} takes the former stage's generator; what no entry names starts fresh.
       given: values by path, over everything else: from another run, or a frozen teacher's.
       flops: multiplications and additions of one step, for the utilisation; None where unknown.
+      fingerprint: of its examples and their order; must be the same on resume.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Stage:
     start: Mapping[str, str] | None = None
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
     flops: float | None = None
+    fingerprint: str = ""
 
 
 def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
@@ -65,6 +70,25 @@ def origin(stages: Sequence[Stage], i: int) -> int:
     while i and stages[i].start is None:
         i -= 1
     return sum(stage.steps for stage in stages[:i])
+
+
+def check(stages: Sequence[Stage]) -> None:
+    """Finds before the first step what would stop a run between two stages.
+
+    Raises:
+      UserError: a stage goes on with parameters or moments that the one before does not leave, or starts from paths
+        that it does not have.
+    """
+    for former, stage in pairwise(stages):
+        old, new = abstract(specs_of(former.objective)), abstract(specs_of(stage.objective))
+        if stage.start is not None:
+            overlay(new, old, stage.start)
+            continue
+        states = [(tree, jax.eval_shape(each.optimizer.init, trainable(tree)))
+                  for each, tree in ((former, old), (stage, new))]
+        if states[0] != states[1]:
+            raise UserError(f"stage {stage.name!r} goes on from {former.name!r}, but its parameters or its optimizer's "
+                            "moments are others; give it a start: {'encoder': 'encoder'}, say")
 
 
 def overlay(fresh: Tree, former: Tree, start: Mapping[str, str]) -> Tree:

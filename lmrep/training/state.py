@@ -40,15 +40,20 @@ def layout(
     objective: Objective, optimizer: optax.GradientTransformation, rows: int, mesh: Mesh, rules: Rules = RULES
 ) -> TrainState:
     """A `TrainState` of shardings."""
-    carry = jax.eval_shape(lambda: objective.carry(rows))
     return TrainState(
         step=replicated(mesh),
         params=shardings(specs_of(objective), mesh, rules),
         opt_state=optimizers.state_shardings(optimizer, objective.specs, mesh, rules),
-        carry=Carry(
-            rows=jax.tree.map(lambda _: batch_sharding(mesh, rules), carry.rows),
-            shared=jax.tree.map(lambda _: replicated(mesh), carry.shared),
-        ),
+        carry=carry_layout(objective, rows, mesh, rules),
+    )
+
+
+def carry_layout(objective: Objective, rows: int, mesh: Mesh, rules: Rules = RULES) -> Carry:
+    """A `Carry` of shardings."""
+    carry = jax.eval_shape(lambda: objective.carry(rows))
+    return Carry(
+        rows=jax.tree.map(lambda _: batch_sharding(mesh, rules), carry.rows),
+        shared=jax.tree.map(lambda _: replicated(mesh), carry.shared),
     )
 
 

@@ -35,7 +35,7 @@ def train_step(
         no row leaves its device.
 
     Returns:
-      (the state after, metrics: the objective's, `loss` and `gradient_norm`).
+      (the state after, metrics: the objective's, `loss`, `gradient_norm` and `tokens`, the number that are no padding).
     """
     batch = objective.corrupt(question_keys(objective, batch, seed, state.step), batch)
     dropout_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
@@ -56,18 +56,27 @@ def train_step(
 
     updates, opt_state = optimizer.update(grads, state.opt_state, params)
     params = optax.apply_updates(params, updates)
-    metrics |= {"loss": (total, jnp.float32(1)), "gradient_norm": (optax.global_norm(grads), jnp.float32(1))}
+    measured = {"loss": total, "gradient_norm": optax.global_norm(grads), "tokens": (batch["segment_ids"] > 0).sum()}
+    metrics |= {name: (value, jnp.float32(1)) for name, value in measured.items()}
     return TrainState(state.step + 1, params | frozen, opt_state, carry), metrics
 
 
 def evaluation_step(
-    params: Tree, batch: Batch, carry: Carry, *, objective: Objective, seed: int
+    params: Tree, batch: Batch, carry: Carry, *, objective: Objective, seed: int, microbatches: int = 1
 ) -> tuple[Metrics, Carry]:
-    """The metrics of one batch, without dropout. A question depends on the example's number alone, so that every
-    evaluation asks the same ones."""
+    """The metrics of one batch, without dropout, a microbatch at a time. A question depends on the example's number
+    alone, so that every evaluation asks the same ones."""
     keys = _example_keys(batch, jax.random.fold_in(jax.random.key(seed), EVALUATION))
-    total, (metrics, carry) = objective.loss(params, objective.corrupt(keys, batch), None, carry)
-    return metrics | {"loss": (total, jnp.float32(1))}, carry
+    parts, rows = jax.tree.map(partial(_deal, parts=microbatches), (objective.corrupt(keys, batch), carry.rows))
+
+    def one(shared, part):
+        batch, rows = part
+        total, (metrics, carry) = objective.loss(params, batch, None, Carry(rows, shared))
+        return carry.shared, (total, metrics, carry.rows)
+
+    shared, (totals, metrics, rows) = jax.lax.scan(one, carry.shared, (parts, rows))
+    metrics = jax.tree.map(lambda x: x.sum(0), metrics)
+    return metrics | {"loss": (totals.sum(), jnp.float32(1))}, Carry(jax.tree.map(_undeal, rows), shared)
 
 
 def question_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:

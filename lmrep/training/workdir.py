@@ -59,8 +59,9 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     _held.add(descriptor)
     try:
         started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a courtesy to the next who asks, which a full disk may refuse
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
         yield
     finally:
         # After a fork the child's copy is closed already, and the number may belong to another file.

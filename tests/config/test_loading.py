@@ -190,7 +190,7 @@ def test_a_placeholder_keeps_its_type():
     ("betas", "(0.9, 'x')", "config.betas cannot be \"(0.9, 'x')\"; expected a number"),
     ("optimizer", "lamb", "config.optimizer cannot be set as a whole; set its fields, as --config.optimizer.name=..., "
                           "or choose a part after the colon, as --config=FILE.py:part=choice"),
-    ("stages", "()", "config.stages cannot be set as a whole; set a field of an entry, as --config.stages.0.length="),
+    ("stages", "7", "config.stages cannot be set as a whole; set a field of an entry, as --config.stages.0.length="),
     ("stages.0", "1", "config.stages.0 cannot be set as a whole; set its fields, as --config.stages.0.length="),
 ])
 def test_a_bad_override_is_refused(path, text, message):
@@ -218,3 +218,10 @@ def test_parts():
 ])
 def test_a_bad_argument_is_refused(argument, message):
     assert refusal(lambda: parts(argument, size=("tiny", ("tiny", "base")), length=128)) == message
+
+
+def test_all_stages_can_be_dropped():
+    config = example()
+    assert len(config.stages)
+    override(config, "stages", "()")
+    assert len(config.stages) == 0

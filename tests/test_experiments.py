@@ -1,0 +1,72 @@
+"""Every experiment that ships builds, in all its sizes and parts, by shape alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmrep import assembly
+from lmrep import experiment as experiments
+from lmrep.config import loading
+from lmrep.core import params as P
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.tokenizers import SPECIALS
+from lmrep.models import PRESETS
+from lmrep.training import optimizers
+
+ROOT = Path(__file__).parents[1]
+FILES = [file for file in sorted((ROOT / "experiments").rglob("*.py")) if "def get_config(" in file.read_text()]
+MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
+
+
+def declared(file):
+    """{part: what may be chosen} of an experiment file."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        def parts(argument, **defaults):
+            found.update({name: default[1] for name, default in defaults.items() if isinstance(default, tuple)})
+            found.update({"mesh": MESHES} if "mesh" in defaults else {})
+            return real(argument, **defaults)
+
+        real = loading.parts
+        patch.setattr(loading, "parts", parts)
+        loading.load(file)
+    return found
+
+
+ARGUMENTS = [(file, argument) for file in FILES for argument in (
+    "", *(f"{part}={choice}" for part, choices in declared(file).items() for choice in choices if choice))]
+
+
+def vocabulary(size):
+    """One as `size` trained pieces give."""
+    specials = {role: i for i, role in enumerate(SPECIALS)}
+    return Vocabulary(size, specials, np.ones(size, bool), np.ones(size, np.int64))
+
+
+@pytest.mark.parametrize(("file", "argument"), ARGUMENTS, ids=lambda value: getattr(value, "name", value) or "default")
+def test_it_builds(file, argument):
+    experiment = experiments.parse(loading.load(file, argument))
+    experiments.check_mesh(experiment, 8)
+    words = vocabulary(experiment.tokenizer.vocab_size)
+    network = assembly.model(experiment, words)
+    stages = experiments.plans(experiment)
+    for i, stage in enumerate(stages):
+        asked = assembly.objective(stage, network, words)
+        optimizers.build(stage.optimizer, asked.specs, experiments.span(stages, i))
+        sizes = PRESETS.get(experiment.name)
+        if sizes and stage.objective.sentence_pair and experiment.name.startswith("bert_"):
+            assert P.count(asked.specs) == sizes.pretraining and P.count(asked.specs["encoder"]) == sizes.encoder
+
+
+def test_there_are_experiments_and_they_have_parts():
+    assert {"quickstart.py", "bert.py"} <= {file.name for file in FILES}
+    assert set(declared(ROOT / "experiments/bert.py")) == {
+        "size", "model", "objective", "format", "data", "optimizer", "mesh"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_it_opens_with_the_command_that_runs_it(file):
+    text = file.read_text()
+    about = text[: text.index('"""', 3)]
+    assert f"lmrep train --config={file.relative_to(ROOT)}" in about and "--workdir=" in about

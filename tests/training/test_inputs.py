@@ -1,0 +1,40 @@
+"""From host rows to arrays on a mesh. (What several processes read of a batch: `tests/test_processes.py`.)"""
+
+import numpy as np
+import pytest
+
+from lmrep.core.sharding import batch_sharding, make_mesh
+from lmrep.training.inputs import host_rows, place, placed
+
+ROWS = 16
+MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (1, 4, 1)]
+
+
+def batch(start=0):
+    return {"tokens": np.arange(start, start + ROWS * 3, dtype=np.int32).reshape(ROWS, 3),
+            "example": np.arange(start, start + ROWS, dtype=np.int32)}
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+def test_arrays_are_the_batch_and_each_device_holds_its_rows(sizes):
+    mesh = make_mesh(*sizes)
+    sharding = batch_sharding(mesh)
+    rows = host_rows(sharding, ROWS)
+    np.testing.assert_array_equal(rows, np.arange(ROWS))
+    arrays = place(batch(), rows, sharding, ROWS)
+    share = ROWS // (sizes[0] * sizes[1])
+    for name, values in batch().items():
+        np.testing.assert_array_equal(arrays[name], values)
+        assert arrays[name].dtype == values.dtype and arrays[name].sharding.is_equivalent_to(sharding, values.ndim)
+        for i, shard in enumerate(arrays[name].addressable_shards):
+            first = i // sizes[2] * share  # neighbours on the tensor axis hold the same rows
+            np.testing.assert_array_equal(shard.data, values[first : first + share])
+
+
+def test_every_batch_comes_with_what_it_was_made_of():
+    sharding = batch_sharding(make_mesh(4, 1, 2))
+    given = [batch(0), batch(1000)]
+    pairs = list(placed(iter(given), np.arange(ROWS), sharding, ROWS))
+    assert [host is expected for (host, _), expected in zip(pairs, given, strict=True)] == [True, True]
+    for host, arrays in pairs:
+        np.testing.assert_array_equal(arrays["tokens"], host["tokens"])

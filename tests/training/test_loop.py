@@ -1,0 +1,209 @@
+"""The loop: when it validates, saves and logs, what it tells, and how it stops. (Exact resume: `tests/contract`.)"""
+
+import logging
+import os
+import signal
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lmrep.core.errors import RunFault, Stopped
+from lmrep.core.sharding import make_mesh
+from lmrep.objectives.base import Objective
+from lmrep.training.checkpoints import Checkpoints
+from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
+from lmrep.training.stages import Stage
+from tests.contract import objectives as toys
+
+ROWS, STEPS = 16, 10
+
+
+def host_batches(rows, first, last):
+    for step in range(first, last):
+        rng = np.random.default_rng(step)
+        lengths = rng.integers(1, 7, ROWS)
+        yield {"tokens": rng.integers(1, toys.V, (ROWS, 6)).astype(np.int32)[rows],
+               "segment_ids": (np.arange(6) < lengths[:, None]).astype(np.int32)[rows],
+               "example": np.arange(step * ROWS, (step + 1) * ROWS, dtype=np.int32)[rows]}
+
+
+def stage(objective=None, optimizer=None, validation=True, **more):
+    return Stage("main", STEPS, objective or toys.cloze("encoder"), optimizer or optax.adam(0.05), host_batches, ROWS,
+                 validation=(lambda rows: host_batches(rows, 100, 102)) if validation else None, **more)
+
+
+class Told:
+    """What a run tells of itself, in order."""
+
+    def __init__(self):
+        self.lines, self.timings, self.shown, self.flushed = [], [], [], []
+        self.metrics = SimpleNamespace(write=self.write, timing=lambda *line: self.timings.append(line),
+                                       flush=lambda: None)
+        self.progress = SimpleNamespace(update=lambda *shown: self.shown.append(shown))
+
+    def write(self, step, kind, values):
+        self.lines.append((step, kind, values))
+
+    def steps(self, kind):
+        return [step for step, found, _ in self.lines if found == kind]
+
+
+def run(workdir, *stages, told=None, resumed=None, **cadences):
+    """Runs on one device; returns what it told."""
+    told = told or Told()
+    checkpoint = CheckpointConfig(every=cadences.pop("save", 100), keep=99)
+    evaluation = EvaluationConfig(every=cadences.pop("validate", 100))
+    checkpoints = Checkpoints(workdir, keep=99)
+    try:
+        Trainer(stages, make_mesh(1, 1, 1), 0, checkpoints, metrics=told.metrics, progress=told.progress,
+                checkpoint=checkpoint, evaluation=evaluation, **cadences).run(resumed)
+    finally:
+        checkpoints.close()
+    return told
+
+
+# When
+
+
+@pytest.mark.parametrize(("cadence", "steps"), [(1, list(range(1, 11))), (3, [3, 6, 9, 10]), (10, [10]), (100, [10])])
+def test_it_logs_and_saves_at_its_cadence_and_at_the_end(tmp_path, cadence, steps):
+    told = run(tmp_path, stage(validation=False), save=cadence, log_every=cadence)
+    assert told.steps("train") == steps and told.steps("validation") == []
+    assert Checkpoints(tmp_path).steps() == steps
+    assert [step for step, *_ in told.shown] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize(("cadence", "steps"), [(4, [0, 4, 8, 10]), (100, [0, 10])])
+def test_it_validates_before_the_first_step_at_its_cadence_and_at_the_end(tmp_path, cadence, steps):
+    assert run(tmp_path, stage(), validate=cadence).steps("validation") == steps
+
+
+def test_a_line_is_the_mean_of_the_steps_since_the_one_before(tmp_path):
+    every, third = (run(tmp_path / str(n), stage(validation=False), log_every=n) for n in (1, 3))
+    each = {step: values for step, _, values in every.lines}
+    before = 0
+    for step, _, values in third.lines:
+        for name in ("loss", "gradient_norm"):
+            expected = np.mean([each[s][name] for s in range(before + 1, step + 1)])
+            assert values[name] == pytest.approx(expected, rel=1e-12)
+        before = step
+
+
+def test_tokens_are_those_that_are_no_padding(tmp_path):
+    told = run(tmp_path, stage(validation=False), log_every=1)
+    expected = np.cumsum([batch["segment_ids"].sum() for batch in host_batches(np.arange(ROWS), 0, STEPS)])
+    assert [values["tokens"] for _, _, values in told.lines] == expected.tolist()
+
+
+def test_lines_are_on_the_disk_before_the_checkpoint_that_counts_on_them(tmp_path):
+    told = Told()
+
+    def flush():
+        step = told.steps("train")[-1]
+        told.flushed.append((step, len(told.lines), step in Checkpoints(tmp_path).steps()))
+
+    told.metrics.flush = flush
+    run(tmp_path, stage(), told=told, save=5, validate=5, log_every=1)
+    assert told.flushed == [(5, 7, False), (10, 13, False)]  # a line a step, and one each of three validations
+
+
+def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_loss(tmp_path):
+    told = run(tmp_path, stage(optimizer=optax.adam(0.5)), save=1, validate=1)
+    scores = {step: values["loss"] for step, kind, values in told.lines if kind == "validation" and step}
+    assert Checkpoints(tmp_path).best() == min(scores, key=scores.get)
+
+
+def test_the_schedule_is_logged_as_the_optimizer_counts(tmp_path):
+    def schedule(step):
+        return 0.1 / (1 + step)
+
+    told = run(tmp_path, stage(validation=False, optimizer=optax.sgd(schedule), schedule=schedule), log_every=1)
+    assert [values["learning_rate"] for *_, values in told.lines] == [0.1 / (1 + step) for step in range(STEPS)]
+
+
+def test_utilisation_is_told_where_the_peak_is_known(tmp_path):
+    told = run(tmp_path, stage(validation=False, flops=1e6), peak=1e12)
+    share = told.shown[-1][-1]
+    assert 0 < share < 1
+    assert all(shown[-1] is None for shown in run(tmp_path / "b", stage(validation=False, flops=1e6)).shown)
+
+
+# How it stops
+
+
+def bare(of=jnp.square):
+    """An objective whose loss is the sum of `of` each entry of a table."""
+    return Objective("bare", specs={"encoder": {"token": toys.table()}, "objective": {}},
+                     corrupt=lambda keys, batch: batch,
+                     loss=lambda params, batch, key, carry: (of(params["encoder"]["token"]).sum(), ({}, carry)))
+
+
+@pytest.mark.parametrize(("poison", "what"), [(np.nan, "loss is nan"), (np.inf, "loss is inf"), (1e25, "loss is inf")])
+def test_a_poisoned_parameter_stops_the_run_and_nothing_is_saved(tmp_path, poison, what):
+    table = np.zeros((toys.V, toys.D), np.float32)
+    table[3, 3] = poison
+    with pytest.raises(RunFault) as fault:
+        run(tmp_path, stage(bare(), validation=False, given={"encoder/token": table}), save=1)
+    place = f"at step 1 (stage 'main', examples {', '.join(map(str, range(ROWS)))})"
+    assert str(fault.value).startswith(f"the {what} {place}; this state is not saved")
+    assert Checkpoints(tmp_path).steps() == []
+
+
+def test_a_gradient_that_is_not_finite_stops_it_as_well(tmp_path):
+    """The square root of zero: a loss of nothing, whose slope is infinite."""
+    table = np.zeros((toys.V, toys.D), np.float32)
+    with pytest.raises(RunFault, match=r"the gradient norm is (inf|nan) at step 1 "):
+        run(tmp_path, stage(bare(jnp.sqrt), validation=False, given={"encoder/token": table}), save=1)
+    assert Checkpoints(tmp_path).steps() == []
+
+
+def test_a_run_that_blows_up_later_keeps_what_was_finite(tmp_path):
+    """Plain descent on a square at a rate above 2 grows by a factor each step until it overflows."""
+    grows = stage(bare(), optax.sgd(1e4), validation=False)
+    told = Told()
+    with pytest.raises(RunFault) as fault:
+        run(tmp_path, grows, told=told, save=1, log_every=1)
+    step = int(str(fault.value).split("at step ")[1].split()[0])
+    assert 1 < step < STEPS and Checkpoints(tmp_path).steps() == list(range(1, step))
+    assert told.steps("train") == list(range(1, step))
+    assert f"examples {(step - 1) * ROWS}, {(step - 1) * ROWS + 1}, " in str(fault.value)
+
+
+def told_to_stop(after):
+    """Sends SIGTERM to this process when the line of a step is written."""
+    told = Told()
+
+    def write(step, *rest):
+        told.write(step, *rest)
+        if step == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    told.metrics.write = write
+    return told
+
+
+def test_sigterm_ends_the_step_saves_it_and_stops(tmp_path):
+    told = told_to_stop(after=4)
+    former = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped, match=r"stopped at step [56] of 10, which is saved; the same command goes on") as stop:
+        run(tmp_path, stage(validation=False), told=told, log_every=1)
+    assert stop.value.exit_code == 143
+    [step] = Checkpoints(tmp_path).steps()
+    assert step in (5, 6) and told.steps("train") == list(range(1, step + 1))
+    assert signal.getsignal(signal.SIGTERM) is former
+
+
+def test_sigterm_in_the_last_step_is_the_end_of_the_run(tmp_path):
+    told = told_to_stop(after=9)
+    run(tmp_path, stage(validation=False), told=told, log_every=1)
+    assert told.steps("train") == list(range(1, STEPS + 1)) and Checkpoints(tmp_path).steps() == [STEPS]
+
+
+def test_a_finished_run_does_nothing_more(tmp_path, caplog):
+    run(tmp_path, stage())
+    with caplog.at_level(logging.INFO):
+        told = run(tmp_path, stage(), resumed=STEPS)
+    assert told.lines == told.shown == [] and Checkpoints(tmp_path).steps() == [STEPS]

@@ -1,0 +1,168 @@
+"""The one step: what it computes, by closed forms, and which randomness it hands out."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lmrep.core.params import ParamSpec, normal
+from lmrep.objectives.base import Carry, Objective, share
+from lmrep.training.state import create
+from lmrep.training.step import evaluation_step, question_keys, train_step
+
+ROWS, WIDTH, RATE = 8, 3, 0.1
+
+
+def objective(**more):
+    """The mean over rows of |w - x|^2, whose gradient is 2 (w - mean x). Metrics tell what the step handed out."""
+    def corrupt(keys, batch):
+        drawn = jax.vmap(jax.random.uniform)(keys.rows)
+        shared = jnp.full(ROWS, jax.random.uniform(keys.step))
+        return batch | {"weights": share(jnp.ones(ROWS)), "drawn": drawn, "shared": shared}
+
+    def loss(params, batch, key, carry):
+        each = jnp.square(params["encoder"]["w"] - batch["x"]).sum(-1)
+        dropout = jnp.float32(-1) if key is None else jax.random.uniform(key)
+        metrics = {"drawn": (batch["drawn"].sum(), len(each)), "shared": (batch["shared"].sum(), len(each)),
+                   "dropout": (dropout, 1), "dropout_squared": (dropout**2, 1)}
+        rows = Carry(carry.rows + batch["x"][:, 0], carry.shared + 1)
+        return (each * batch["weights"]).sum(), (metrics, rows)
+
+    given = {"specs": {"encoder": {"w": ParamSpec((WIDTH,), (None,), normal(1.0))}, "objective": {}},
+             "carry": lambda rows: Carry(jnp.zeros(rows), jnp.float32(0))}
+    return Objective("square", corrupt=corrupt, loss=loss, **given | more)
+
+
+def batch(seed=0):
+    x = np.random.default_rng(seed).normal(size=(ROWS, WIDTH)).astype(np.float32)
+    segments = np.tri(ROWS, 5, dtype=np.int32)  # 1 + 2 + 3 + 4 + 5 * 4 tokens
+    return {"x": x, "segment_ids": segments, "example": np.arange(100, 100 + ROWS, dtype=np.int32)}
+
+
+def stepped(asked, given=None, steps=1, seed=0, microbatches=1):
+    """(first state, last state, metrics of each step), of steps on the same batch."""
+    optimizer = optax.sgd(RATE, momentum=0.5)
+    first = state = create(asked, optimizer, ROWS, seed)
+    step = jax.jit(partial(train_step, objective=asked, optimizer=optimizer, seed=seed, microbatches=microbatches))
+    told = []
+    for _ in range(steps):
+        state, metrics = step(state, given or batch())
+        told.append({name: (float(total), float(count)) for name, (total, count) in metrics.items()})
+    return first, state, told
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 8])
+def test_an_update_is_the_closed_form_s(microbatches):
+    first, last, [told] = stepped(objective(), microbatches=microbatches)
+    w, x = np.asarray(first.params["encoder"]["w"], np.float64), batch()["x"].astype(np.float64)
+    gradient = 2 * (w - x.mean(0))
+    np.testing.assert_allclose(last.params["encoder"]["w"], w - RATE * gradient, rtol=1e-5)
+    assert told["loss"] == pytest.approx((np.square(w - x).sum(-1).mean(), 1), rel=1e-5)
+    assert told["gradient_norm"] == pytest.approx((np.sqrt(np.square(gradient).sum()), 1), rel=1e-5)
+    assert told["tokens"] == (30, 1)
+    assert (first.step, last.step) == (0, 1)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_carry_keeps_its_rows_and_passes_through_the_microbatches(microbatches):
+    _, last, _ = stepped(objective(), steps=3, microbatches=microbatches)
+    np.testing.assert_allclose(last.carry.rows, 3 * batch()["x"][:, 0], rtol=1e-6)
+    assert last.carry.shared == 3 * microbatches
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_a_penalty_is_added_once(microbatches):
+    asked = objective(penalty=lambda params: 5 * params["encoder"]["w"].sum())
+    first, last, [told] = stepped(asked, microbatches=microbatches)
+    w, x = np.asarray(first.params["encoder"]["w"], np.float64), batch()["x"].astype(np.float64)
+    gradient = 2 * (w - x.mean(0)) + 5
+    np.testing.assert_allclose(last.params["encoder"]["w"], w - RATE * gradient, rtol=1e-5)
+    assert told["loss"][0] == pytest.approx(np.square(w - x).sum(-1).mean() + 5 * w.sum(), rel=1e-4)
+    assert told["gradient_norm"][0] == pytest.approx(np.sqrt(np.square(gradient).sum()), rel=1e-5)
+
+
+def test_frozen_parameters_are_seen_and_stay_as_they_are():
+    plain = objective()
+
+    def loss(params, batch, key, carry):
+        return plain.loss(params, batch | {"x": batch["x"] + params["frozen"]["shift"]}, key, carry)
+
+    asked = objective()._replace(loss=loss, frozen={"shift": ParamSpec((), (), normal(1.0))})
+    first, last, _ = stepped(asked)
+    w, shift = np.asarray(first.params["encoder"]["w"]), float(first.params["frozen"]["shift"])
+    gradient = 2 * (w - batch()["x"].mean(0) - shift)
+    np.testing.assert_allclose(last.params["encoder"]["w"], w - RATE * gradient, rtol=1e-4)
+    assert float(last.params["frozen"]["shift"]) == shift != 0
+    assert sum(x.size for x in jax.tree.leaves(last.opt_state)) == WIDTH  # momentum of w alone
+
+
+# Randomness
+
+
+def draws(told, name):
+    return [line[name][0] for line in told]
+
+
+def test_questions_are_new_at_each_step_and_repeat_with_the_seed():
+    _, _, told = stepped(objective(), steps=3)
+    assert len({*draws(told, "drawn")}) == len({*draws(told, "shared")}) == 3
+    assert draws(stepped(objective(), steps=3)[2], "drawn") == draws(told, "drawn")
+    assert draws(stepped(objective(), steps=1, seed=1)[2], "drawn")[0] not in draws(told, "drawn")
+
+
+def test_questions_do_not_depend_on_microbatches():
+    whole, dealt = (stepped(objective(), steps=2, microbatches=m)[2] for m in (1, 4))
+    np.testing.assert_allclose(draws(whole, "drawn"), draws(dealt, "drawn"), rtol=1e-6)
+    np.testing.assert_allclose(draws(whole, "shared"), draws(dealt, "shared"), rtol=1e-6)
+
+
+def test_every_row_has_a_key_of_its_own():
+    for static in (False, True):
+        keys = question_keys(objective(static=static), batch(), 0, jnp.int32(0))
+        assert len(np.unique(jax.random.key_data(keys.rows), axis=0)) == ROWS
+
+
+def test_static_questions_follow_the_example_through_steps_and_rows():
+    asked, given = objective(static=True), batch()
+    turned = {name: values[::-1] for name, values in given.items()}
+    first, later, elsewhere, seeded = (
+        jax.random.key_data(question_keys(asked, rows, seed, jnp.int32(step)).rows)
+        for rows, seed, step in ((given, 0, 0), (given, 0, 7), (turned, 0, 0), (given, 1, 0)))
+    np.testing.assert_array_equal(first, later)
+    np.testing.assert_array_equal(first, elsewhere[::-1])
+    assert (first != seeded).any(axis=1).all()
+
+
+def test_dropout_is_new_at_each_step_and_each_microbatch():
+    _, _, told = stepped(objective(), steps=3, microbatches=4)
+    assert len({*draws(told, "dropout")}) == 3
+    for line in told:  # not all four alike: their mean square is above the square of their mean
+        (total, count), (squares, _) = line["dropout"], line["dropout_squared"]
+        assert count == 4 and squares / 4 > (total / 4) ** 2 + 1e-6
+
+
+# Evaluation
+
+
+def evaluated(asked, given, seed=0):
+    params = create(asked, optax.sgd(RATE), ROWS, 0).params
+    metrics, _ = evaluation_step(params, given, asked.carry(ROWS), objective=asked, seed=seed)
+    return {name: float(total) for name, (total, _) in metrics.items()}
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_evaluation_asks_the_same_of_an_example_wherever_it_stands(static):
+    asked, given = objective(static=static), batch()
+    turned = {name: values[::-1] for name, values in given.items()}
+    assert evaluated(asked, given)["drawn"] == pytest.approx(evaluated(asked, turned)["drawn"], rel=1e-6)
+    other = given | {"example": given["example"] + 1}
+    assert evaluated(asked, given)["drawn"] != pytest.approx(evaluated(asked, other)["drawn"], rel=1e-6)
+
+
+def test_evaluation_has_no_dropout_and_asks_what_training_did_not():
+    found = evaluated(objective(static=True), batch())
+    assert found["dropout"] == -1
+    assert found["drawn"] != pytest.approx(draws(stepped(objective(static=True))[2], "drawn")[0], rel=1e-6)
