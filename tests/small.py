@@ -87,9 +87,9 @@ def losses(workdir: Path, kind: str = "train") -> list[float]:
 
 
 def contents(directory: Path) -> dict[str, str]:
-    """{path: SHA-256} of every file under a directory, to see that nothing changed."""
+    """{path: SHA-256} of every file under a directory but the lock, to see that nothing changed."""
     return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(directory.rglob("*")) if path.is_file()}
+            for path in sorted(directory.rglob("*")) if path.is_file() and path.name != ".lock"}
 
 
 class Answer(NamedTuple):

@@ -11,8 +11,10 @@ AdamW. Both take 16 rows of 128 tokens, of which they predict 19 a row.
 With --padded the text is real: theirs gets a sentence a row, padded to 128 with an attention mask, as is customary;
 ours packs the documents' tokens into rows without padding. Tokens a second count real tokens alone.
 
-Steps alternate, each after an unmeasured one that lets caches and threads settle. Medians and minima are of wall time;
-on a shared machine compare the minima. The matrix rate is that of float32 products of the feed-forward block's shape.
+Both run in one process, under the memory setting of `lmrep.core.host.keep_memory` unless --default-malloc is given;
+theirs gains from it too. Steps alternate, each after an unmeasured one that lets caches and threads settle. Medians and
+minima are of wall time; on a shared machine compare the minima. The matrix rate is that of float32 products of the
+feed-forward block's shape.
 """
 
 import argparse
@@ -28,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.analysis import flops
+from lmrep.core.host import keep_memory
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import loader, sentences, store, tokenizers
 from lmrep.data.formats import FORMATS
@@ -161,6 +164,7 @@ def main():
     parser.add_argument("--size", default="mini", choices=["tiny", "mini", "small", "medium"])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--default-malloc", action="store_true", help="leave glibc's memory settings as they are")
     parser.add_argument("--compile", action="store_true", help="theirs under torch.compile too")
     parser.add_argument("--padded", action="store_true", help="real text: theirs pads sentences, ours packs")
     parser.add_argument("--text", help="with --padded: a text file, blank lines between documents")
@@ -169,6 +173,7 @@ def main():
     if flags.padded and not (flags.text and flags.vocab):
         parser.error("--padded needs --text=FILE and --vocab=FILE")
 
+    kept = not flags.default_malloc and keep_memory()
     rng = np.random.default_rng(0)
     mine, rows = text_batches(flags.text, flags.vocab, rng) if flags.padded else random_batches(rng)
     step, operations = ours(flags.size, mine)
@@ -189,6 +194,7 @@ def main():
           f"{flags.rounds} rounds, {time.strftime('%Y-%m-%d')}")
     print(f"{platform.processor() or platform.machine()}, {flags.threads} threads; "
           + ", ".join(f"{p} {metadata.version(p)}" for p in ("jax", "torch", "transformers"))
+          + ("; memory kept" if kept else "")
           + "".join(f"; {name}={os.environ[name]}" for name in ("XLA_FLAGS", "GLIBC_TUNABLES") if name in os.environ))
     print(f"\n{'':24}{'ms, min':>9}{'median':>9}{'tokens/s':>10}{'ratio, min':>12}{'median':>9}")
     for name, values in seconds.items():

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from lmrep.cli.arguments import COMMON, Flag, parse
 from lmrep.config.record import suggestion
 from lmrep.core.errors import RunFault, Stopped, UserError
+from lmrep.core.host import keep_memory
 
 
 class Command(NamedTuple):
@@ -83,7 +84,9 @@ def run(words: Sequence[str]) -> int:
     if "--help" in flags_only or "-h" in flags_only:
         print(description(name, module))
         return 0
-    return module.run(parse(name, rest, module.FLAGS)) or 0
+    arguments = parse(name, rest, module.FLAGS)
+    keep_memory()  # before JAX is imported
+    return module.run(arguments) or 0
 
 
 def overview() -> str:
