@@ -38,7 +38,7 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
                           for name, value in plan.statistics().items())
         parts.append(f"Stage {stage.name}: {stage.format_name} rows of {stage.length} tokens, batch of "
                      f"{stage.batch_size}, {stage.steps:,} steps = "
-                     f"{stage.steps * stage.batch_size / plan.examples:.2f} passes over the split\n  {facts}")
+                     f"{stage.steps * stage.batch_size / plan.examples:.2f} passes over the examples\n  {facts}")
         numbers = loader.example_numbers(plan.examples, experiment.seed, np.arange(min(examples, plan.examples)))
         batch = loader.gather(plan, numbers)
         objective = assembly.objective(stage, model, vocabulary)

@@ -191,7 +191,7 @@ def test_a_finished_run_stays_as_it_is(home, copy):
 
 def test_stages_whose_borders_would_move_are_refused(home, tmp_path):
     stages = "--config.stages=[{'name': 'a', 'share': 0.5}, {'name': 'b', 'share': 0.5}]"
-    run = ["--config.evaluation.every=100", "--config.evaluation.examples=1", stages]
+    run = ["--config.data.validation=0", stages]
     assert small.command(*train(home, tmp_path / "run", "--config.steps=4", *run)).code == 0
     before = small.contents(tmp_path / "run")
     answer = small.command(*train(home, tmp_path / "run", "--config.steps=6", *run))
@@ -240,7 +240,7 @@ def test_where_no_checkpoint_is_whole_the_run_does_not_start_over(home, copy):
 
 
 def test_a_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
-    wild = ["--config.optimizer.learning_rate=1e38", "--config.optimizer.clip=0", "--config.evaluation.every=100"]
+    wild = ["--config.optimizer.learning_rate=1e38", "--config.optimizer.clip=0", "--config.data.validation=0"]
     answer = small.command(*train(home, tmp_path / "run", *wild))
     refused(answer, " at step 2 (stage 'main', examples ", "this state is not saved", code=3)
     assert not list((tmp_path / "run").glob("checkpoints/[0-9]*"))

@@ -56,9 +56,8 @@ def apply(
     def split(name: str) -> Array:
         return shard(linear.apply(params[name], x).reshape(b, t, heads, d // heads), "batch", None, "heads", None)
 
-    scores = jnp.einsum("bthk,bshk->bhts", split("query") * (d // heads) ** -0.5, split("key"),
-                        preferred_element_type=jnp.float32)
-    scores = jnp.where(allowed[:, None], scores, HIDDEN)
+    scores = jnp.einsum("bthk,bshk->bhts", split("query") * (d // heads) ** -0.5, split("key"))
+    scores = jnp.where(allowed[:, None], scores.astype(jnp.float32), HIDDEN)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
     mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, probabilities, rate), split("value"))
     return linear.apply(params["output"], mixed.reshape(b, t, d)), probabilities

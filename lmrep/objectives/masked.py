@@ -62,6 +62,7 @@ def fields(c: Config) -> tuple[str, ...]:
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict the masked tokens from both sides."""
+    check(c)
     if "mask" not in vocabulary.specials:
         raise UserError("objective=masked needs a [MASK] token, which this tokenizer lacks; "
                         f"it has {', '.join(vocabulary.specials)}")

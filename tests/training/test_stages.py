@@ -125,6 +125,7 @@ def test_values_of_another_shape_or_place_are_refused():
 def test_bert_goes_from_short_rows_to_long_ones(tmp_path):
     config = small.config(small.corpus(tmp_path / "texts"))
     config.unlock()
+    config.data.validation = 0
     config.steps, config.stages = 8, ({"name": "16", "share": 0.75, "length": 16}, {"name": "32", "share": 0.25})
     api.train(config, tmp_path / "run", data_dir=tmp_path / "data")
     lines = small.lines(tmp_path / "run", "train")
