@@ -1,5 +1,7 @@
-"""Every experiment that ships builds, in all its sizes and parts, by shape alone."""
+"""Every experiment that ships builds, in all its sizes and parts, by shape alone, and so does every command we show."""
 
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,8 @@ import pytest
 
 from lmrep import assembly
 from lmrep import experiment as experiments
+from lmrep.cli import train
+from lmrep.cli.arguments import parse
 from lmrep.config import loading
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
@@ -70,3 +74,32 @@ def test_it_opens_with_the_command_that_runs_it(file):
     text = file.read_text()
     about = text[: text.index('"""', 3)]
     assert f"lmrep train --config={file.relative_to(ROOT)}" in about and "--workdir=" in about
+
+
+def shown(page):
+    """The command lines of `lmrep train` that a page shows, each as its words."""
+    text = re.sub(r"\\+\n", " ", page.read_text())
+    return [shlex.split(words) for words in re.findall(r"lmrep train (--config=[^`\n]*)", text)]
+
+
+def choices(page):
+    """What stands in the README's tables of choices: flags for an experiment, some with parts before them."""
+    rows = re.findall(r"^\|[^|]*\| `(:|--config\.)(.*)` \|$", page.read_text(), re.MULTILINE)
+    for kind, rest in rows:
+        part, *flags = shlex.split(kind + rest)
+        named = part.startswith(":")
+        yield [f"--config=experiments/bert.py{part if named else ''}", *([] if named else [part]), *flags]
+
+
+README = ROOT / "README.md"
+COMMANDS = [words for page in (README, *FILES) for words in shown(page)] + list(choices(README))
+
+
+def test_there_are_commands():
+    assert len(shown(README)) >= 2 and len(list(choices(README))) >= 8
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_that_we_show_is_accepted(words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    experiments.check_mesh(experiments.parse(parse("train", words, train.FLAGS).load_config()), 8)

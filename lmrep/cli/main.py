@@ -85,7 +85,8 @@ def run(words: Sequence[str]) -> int:
         print(description(name, module))
         return 0
     arguments = parse(name, rest, module.FLAGS)
-    keep_memory()  # before JAX is imported
+    if os.environ.get("LMREP_KEEP_MEMORY") == "1":
+        keep_memory()  # before JAX is imported
     return module.run(arguments) or 0
 
 
