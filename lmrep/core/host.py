@@ -15,8 +15,9 @@ def keep_memory() -> bool:
 
     XLA's CPU backend allocates the temporaries of every step anew, and glibc gives blocks of that size back to the
     kernel, which clears each page when it is touched again: a quarter of a small model's step. One arena that grows and
-    never shrinks does without, for up to 2.3 times the memory (measured: BERT-mini, batch 64, 4.6 GB in place of 2.0), and
-    is therefore asked for: LMREP_KEEP_MEMORY=1 lmrep train ... To be called before JAX starts its threads, each of which would get an arena of its own.
+    keeps what is freed does without, but needs up to 2.3 times the memory (BERT-mini, batch 64: 4.6 GB at most in place
+    of 2.0). So it is asked for: LMREP_KEEP_MEMORY=1 lmrep train ... To be called before JAX starts its threads, each of
+    which would get an arena of its own.
     """
     if not sys.platform.startswith("linux") or any(glob.glob(pattern) for pattern in ACCELERATORS):
         return False
