@@ -36,28 +36,32 @@ def specs(d: int, init: Initializer = normal()) -> Tree:
 
 
 def apply(
-    params: Tree, x: Array, allowed: Array, heads: int, *, rate: float = 0.0, key: Array | None = None
+    params: Tree, x: Array, allowed: Array, heads: int, *,
+    queries: Array | None = None, rate: float = 0.0, key: Array | None = None,
 ) -> tuple[Array, Array]:
     """Self-attention.
 
     Args:
       params: as `specs`.
-      x: [b, t, d].
+      x: [b, s, d], what is attended to.
       allowed: bool[b, t, s], from `Visibility.allowed`.
       heads: h, a divisor of d.
+      queries: [b, t, d], what attends; by default x.
       rate: dropout on the attention probabilities.
       key: for dropout.
 
     Returns:
       ([b, t, d], probabilities [b, h, t, s] before dropout).
     """
-    b, t, d = x.shape
+    queries = x if queries is None else queries
+    b, t, d = queries.shape
 
-    def split(name: str) -> Array:
-        return shard(linear.apply(params[name], x).reshape(b, t, heads, d // heads), "batch", None, "heads", None)
+    def split(name: str, x: Array) -> Array:
+        y = linear.apply(params[name], x).reshape(b, -1, heads, d // heads).swapaxes(1, 2)
+        return shard(y, "batch", "heads", None, None)
 
-    scores = jnp.einsum("bthk,bshk->bhts", split("query") * (d // heads) ** -0.5, split("key"))
+    scores = jnp.einsum("bhtk,bhsk->bhts", split("query", queries) * (d // heads) ** -0.5, split("key", x))
     scores = jnp.where(allowed[:, None], scores.astype(jnp.float32), HIDDEN)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-    mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, probabilities, rate), split("value"))
-    return linear.apply(params["output"], mixed.reshape(b, t, d)), probabilities
+    mixed = jnp.einsum("bhts,bhsk->bhtk", dropout.apply(key, probabilities, rate), split("value", x))
+    return linear.apply(params["output"], mixed.swapaxes(1, 2).reshape(b, t, d)), probabilities

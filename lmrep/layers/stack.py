@@ -53,6 +53,7 @@ def apply(
     layers: int,
     shared: tuple[str, ...] = (),
     execution: Execution = Execution(),
+    last: Callable[[Tree, Array, Array | None], tuple[Array, Any]] | None = None,
 ) -> tuple[Array, Any]:
     """Runs x through the stack.
 
@@ -65,23 +66,35 @@ def apply(
       layers: l.
       shared: as in `specs`.
       execution: scan or unroll, remat.
+      last: runs in place of `layer` as the last one. What it collects is dropped.
 
     Returns:
-      (the last layer's output, what was collected, stacked on a leading axis of size l).
+      (the last layer's output, what was collected, stacked on a leading axis of size l, or l - 1 where `last` runs).
     """
     common = {name: params[name] for name in shared}
     own = {name: part for name, part in params.items() if name not in shared}
+    several = layers if last is None else layers - 1
 
-    def body(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
-        part, key = slices
-        return layer(gathered(part | common, layer_specs), x, key)
+    def at(index: int | slice) -> tuple[Tree, Array | None]:
+        return jax.tree.map(lambda leaf: leaf[index], (own, keys))
 
-    if execution.remat != "none":
-        body = jax.checkpoint(body, policy=REMAT[execution.remat], prevent_cse=not execution.scan)
+    def body(layer: Callable) -> Callable:
+        def run(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
+            part, key = slices
+            return layer(gathered(part | common, layer_specs), x, key)
+
+        if execution.remat == "none":
+            return run
+        return jax.checkpoint(run, policy=REMAT[execution.remat], prevent_cse=not execution.scan)
+
     if execution.scan:
-        return jax.lax.scan(body, x, (own, keys), length=layers)
-    collected = []
-    for i in range(layers):
-        x, kept = body(x, jax.tree.map(lambda leaf: leaf[i], (own, keys)))  # noqa: B023
-        collected.append(kept)
-    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *collected)
+        x, collected = jax.lax.scan(body(layer), x, at(slice(several)), length=several)
+    else:
+        run, kept = body(layer), []
+        for i in range(several):
+            x, of_layer = run(x, at(i))
+            kept.append(of_layer)
+        collected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept) if kept else None
+    if last is not None:
+        x, _ = body(last)(x, at(layers - 1))
+    return x, collected

@@ -20,10 +20,9 @@ def specs(d: int, e: int, vocab: int, init: Initializer = normal()) -> Tree:
     }
 
 
-def transform(params: Tree, hidden: Array, positions: Array, *, activation: str, eps: float) -> Array:
-    """The head up to the table, at `positions` alone: hidden [b, t, d], positions i32[b, m] -> [b, m, e]."""
-    x = jnp.take_along_axis(hidden, positions[..., None], axis=1)
-    return norm.apply(params["norm"], ACTIVATIONS[activation](linear.apply(params["transform"], x)), eps)
+def transform(params: Tree, hidden: Array, *, activation: str, eps: float) -> Array:
+    """The head up to the table: hidden [b, m, d] -> [b, m, e]."""
+    return norm.apply(params["norm"], ACTIVATIONS[activation](linear.apply(params["transform"], hidden)), eps)
 
 
 def scores(params: Tree, table: Array, x: Array) -> Array:

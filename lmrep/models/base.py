@@ -23,7 +23,7 @@ class Inputs(NamedTuple):
 class Encoded(NamedTuple):
     """What a model gives."""
 
-    hidden: Array  # [b, t, d], the last layer's output
+    hidden: Array  # [b, t, d], the last layer's output; [b, m, d] where only m positions are asked for
     layers: Array | None = None  # [l + 1, b, t, d]: the embedding output and every layer, where asked for
     attention: Array | None = None  # [l, b, h, t, s], where asked for
     queries: Array | None = None  # the second stream's output
@@ -35,7 +35,7 @@ class Model(NamedTuple):
 
     name: str
     specs: Tree
-    encode: Callable[..., Encoded]  # (params, Inputs, key=None, *, layers=False, attention=False)
+    encode: Callable[..., Encoded]  # (params, Inputs, key=None, *, at=None, layers=False, attention=False)
     output_table: Callable[[Tree], Array | None]  # the table [v, e] that a tied softmax uses
     takes: frozenset[str]  # names of `Inputs` fields
     width: int  # d

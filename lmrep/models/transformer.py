@@ -127,6 +127,7 @@ def encode(
     inputs: Inputs,
     key: Array | None = None,
     *,
+    at: Array | None = None,
     layers: bool = False,
     attention: bool = False,
     c: Config,
@@ -138,6 +139,7 @@ def encode(
       params: as `specs`.
       inputs: `tokens` i32[b, t], and optionally `token_type_ids`, `positions`, `visibility`.
       key: for dropout, or None for none.
+      at: i32[b, m], the positions at which `hidden` is wanted: the last layer runs there alone. By default all.
       layers: whether to return the embedding output and every layer's, [l + 1, b, t, d].
       attention: whether to return the attention probabilities, [l, b, h, t, s].
       c: the config.
@@ -146,8 +148,11 @@ def encode(
     Under pre norm `layers` are the sums before the final norm, which `hidden` has passed.
 
     Raises:
-      ValueError: a field of `inputs` that the model does not take, or more tokens than it has positions for.
+      ValueError: a field of `inputs` that the model does not take, more tokens than it has positions for, or `at`
+        together with `layers` or `attention`, which are of all positions.
     """
+    if at is not None and (layers or attention):
+        raise ValueError("`at` asks for the last layer at some positions; `layers` and `attention` are of all")
     refuse(inputs, takes(c))
     if inputs.positions is None and inputs.tokens.shape[1] > c.length and c.positions != "none":
         raise ValueError(f"{inputs.tokens.shape[1]} tokens were given; the model has positions for {c.length}")
@@ -159,11 +164,15 @@ def encode(
         x, probabilities = _layer(layer_params, x, allowed, key, c)
         return x, (x if layers else None, probabilities if attention else None)
 
+    def run_at(layer_params: Tree, x: Array, key: Array | None) -> tuple[Array, None]:
+        return _layer(layer_params, x, allowed, key, c, at)[0], None
+
     keys = None if key is None else jax.random.split(stack_key, c.layers)
-    last, (each, maps) = stack.apply(
-        run, params["layers"], layer_specs(c), x, keys, c.layers, SHARING[c.share], execution)
+    last, collected = stack.apply(run, params["layers"], layer_specs(c), x, keys, c.layers, SHARING[c.share],
+                                  execution, last=None if at is None else run_at)
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
+    each, maps = collected or (None, None)
     return Encoded(last, None if each is None else jnp.concatenate([x[None], each]), maps)
 
 
@@ -183,8 +192,10 @@ def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
     return linear.apply(params["project"], x) if "project" in params else x
 
 
-def _layer(p: Tree, x: Array, allowed: Array, key: Array | None, c: Config) -> tuple[Array, Array]:
-    """One layer: x [b, t, d] -> (x [b, t, d], attention probabilities [b, h, t, s])."""
+def _layer(
+    p: Tree, x: Array, allowed: Array, key: Array | None, c: Config, at: Array | None = None
+) -> tuple[Array, Array]:
+    """One layer: x [b, s, d] -> (x [b, t, d], attention probabilities [b, h, t, s]), at the t positions `at` or all."""
     maps_key, attention_key, inner_key, mlp_key = prng.split(key, 4)
 
     def before(name: str, x: Array) -> Array:
@@ -194,7 +205,11 @@ def _layer(p: Tree, x: Array, allowed: Array, key: Array | None, c: Config) -> t
         x = x + dropout.apply(key, y, c.dropout)
         return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", None, None)
 
-    y, maps = attention.apply(p["attention"], before("attention_norm", x), allowed, c.heads,
+    seen = before("attention_norm", x)
+    asking = seen
+    if at is not None:
+        x, asking, allowed = (jnp.take_along_axis(y, at[..., None], axis=1) for y in (x, seen, allowed))
+    y, maps = attention.apply(p["attention"], seen, allowed, c.heads, queries=asking,
                               rate=c.attention_dropout, key=maps_key)
     x = after("attention_norm", x, y, attention_key)
     y = mlp.apply(p["mlp"], before("mlp_norm", x), c.activation, rate=c.mlp_dropout, key=inner_key)

@@ -192,9 +192,9 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens; plus, where asked for, that of the pairs' labels."""
-    hidden = _hidden(params, batch, batch["inputs"], model, key)
+    first, hidden = _hidden(params, batch, batch["inputs"], model, key)
     own, table = params["objective"]["masked"], model.output_table(params["encoder"])
-    nats, hits = head.asked(own, table, _transformed(params, hidden, batch, model), batch["targets"])
+    nats, hits = head.asked(own, table, _transformed(params, hidden, model), batch["targets"])
     total = (nats * batch["weights"]).sum()
     asked = batch["weights"] > 0
     number = asked.sum()
@@ -204,17 +204,17 @@ def loss(
         "most_frequent": (((batch["targets"] == frequent) & asked).sum(), number),
     }
     if c.sentence_pair:
-        pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], hidden, batch)
+        pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
     return total, (metrics, carry)
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, k: int = 5) -> dict[str, Array]:
     """The k likeliest words at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
-    hidden = _hidden(params, batch, batch["tokens"], model, None)
+    _, hidden = _hidden(params, batch, batch["tokens"], model, None)
     table = model.output_table(params["encoder"])
     probabilities = jax.nn.softmax(
-        head.scores(params["objective"]["masked"], table, _transformed(params, hidden, batch, model)))
+        head.scores(params["objective"]["masked"], table, _transformed(params, hidden, model)))
     best, words = jax.lax.top_k(probabilities, k)
     return {"words": words, "probabilities": best}
 
@@ -235,16 +235,18 @@ def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
     return texts
 
 
-def _hidden(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None) -> Array:
+def _hidden(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None) -> tuple[Array, Array]:
+    """The last layer's output at the first position [b, d] and at the predicted ones [b, m, d]: no other is needed."""
     given = {"tokens": tokens, "visibility": Visibility(batch["segment_ids"]),
              "positions": batch.get("positions"), "token_type_ids": batch.get("token_type_ids")}
     inputs = Inputs(**{name: value for name, value in given.items() if name in model.takes})
-    return model.encode(params["encoder"], inputs, key).hidden
+    at = jnp.pad(batch["predicted"], ((0, 0), (1, 0)))
+    hidden = model.encode(params["encoder"], inputs, key, at=at).hidden
+    return hidden[:, 0], hidden[:, 1:]
 
 
-def _transformed(params: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
-    return head.transform(params["objective"]["masked"], hidden, batch["predicted"],
-                          activation=model.activation, eps=model.norm_eps)
+def _transformed(params: Tree, hidden: Array, model: Model) -> Array:
+    return head.transform(params["objective"]["masked"], hidden, activation=model.activation, eps=model.norm_eps)
 
 
 def _table_width(model: Model) -> int:

@@ -23,15 +23,16 @@ def weights(batch: Batch) -> Batch:
     return {"pair_weights": share(batch["segment_ids"][:, 0] > 0)}
 
 
-def scores(params: Tree, hidden: Array) -> Array:
-    """hidden [b, t, d] -> float32 [b, 2]: for label 0 (next, in order) and 1 (random, swapped)."""
-    pooled = jnp.tanh(linear.apply(params["pooler"], hidden[:, 0]))
+def scores(params: Tree, first: Array) -> Array:
+    """The last layer's output at the first position [b, d] -> float32 [b, 2]: for label 0 (next, in order) and
+    1 (random, swapped)."""
+    pooled = jnp.tanh(linear.apply(params["pooler"], first))
     return linear.apply(params["classifier"], pooled.astype(jnp.float32))
 
 
-def loss(params: Tree, hidden: Array, batch: Batch) -> tuple[Array, Metrics]:
+def loss(params: Tree, first: Array, batch: Batch) -> tuple[Array, Metrics]:
     """The mean cross-entropy over the batch's pairs."""
-    y = scores(params, hidden)
+    y = scores(params, first)
     nats = head.cross_entropy(y, batch["pair_label"])
     asked = batch["pair_weights"] > 0
     hits = (y.argmax(-1) == batch["pair_label"]) & asked

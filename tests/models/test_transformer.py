@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lmrep.analysis import flops
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.layers.attention import Visibility
@@ -100,6 +101,39 @@ def test_outputs_are_given_when_asked_for(bert):
     assert encoded.attention.shape == (2, B, 3, T, T)
     np.testing.assert_array_equal(encoded.layers[-1], encoded.hidden)
     np.testing.assert_allclose(encoded.attention.sum(-1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("execution", [Execution(), Execution(scan=True, remat="full")], ids=str)
+@pytest.mark.parametrize("name", ["bert", "albert", "pre-norm"])
+def test_the_last_layer_may_run_at_some_positions_alone(name, execution):
+    """Values, and gradients with respect to every parameter, are those of the whole."""
+    model = transformer.build(CONFIGS[name], execution)
+    params = reference.random_params(model.specs, seed=11)
+    at = jnp.array([[5, 0, 2], [1, 1, 4]])  # in no order; one twice
+    w = jnp.asarray(WEIGHTS[:, :3], jnp.float32)
+
+    def some(params, there):
+        x = inputs(CONFIGS[name])
+        hidden = (model.encode(params, x, at=at).hidden if there else
+                  jnp.take_along_axis(model.encode(params, x).hidden, at[..., None], axis=1))
+        return (hidden * w).sum(), hidden
+
+    f = jax.jit(jax.value_and_grad(some, has_aux=True), static_argnums=1)
+    (_, there), there_grads = f(params, True)
+    (_, whole), whole_grads = f(params, False)
+    np.testing.assert_allclose(there, whole, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), there_grads, whole_grads)
+
+
+def test_positions_asked_for_spare_the_last_layers_work():
+    c = CONFIGS["bert"]
+    model = transformer.build(c)
+    abstract = P.abstract(model.specs)
+    at = jnp.zeros((B, 3), jnp.int32)
+    whole = flops.count(lambda p: model.encode(p, inputs(c)).hidden, abstract)
+    some = flops.count(lambda p: model.encode(p, inputs(c), at=at).hidden, abstract)
+    spared = B * (T - 3)  # positions at which queries, outputs, feed-forward block and attention are not computed
+    assert whole - some == 2 * spared * (2 * c.width**2 + 2 * c.width * c.mlp + 2 * T * c.width)
 
 
 def test_packed_segments_do_not_see_each_other(bert):
@@ -214,3 +248,5 @@ def test_what_does_not_fit_is_refused():
         roberta.encode({}, Inputs(tokens=TOKENS, token_type_ids=TYPES, characters=TOKENS))
     with pytest.raises(ValueError, match="tokens were given; the model has positions for"):
         roberta.encode({}, Inputs(tokens=jnp.zeros((1, roberta.length + 1), jnp.int32)))
+    with pytest.raises(ValueError, match="`layers` and `attention` are of all"):
+        roberta.encode({}, Inputs(tokens=TOKENS), at=TOKENS, layers=True)
