@@ -2,7 +2,7 @@
 
     lmrep train --config=experiments/quickstart.py --workdir=runs/quickstart
 
-Needs two cores, no download and under five minutes. On your own text, one document a file (a single file: documents
+Needs two cores, no download and about three minutes. On your own text, one document a file (a single file: documents
 between blank lines):
 
     lmrep train --config=experiments/quickstart.py:data=files --workdir=runs/mine --config.data.files='texts/*.txt'
@@ -14,7 +14,7 @@ from lmrep.experiment import base
 
 def get_config(argument=""):
     """The config; `argument` chooses parts: `steps=`, `data=`, `mesh=`."""
-    chosen = parts(argument, steps=2000, data=("python_docs", ("python_docs", "files")), mesh="data")
+    chosen = parts(argument, steps=3200, data=("python_docs", ("python_docs", "files")), mesh="data")
     config = base("bert_tiny", optimizer="adamw", layout=chosen.mesh)
     config.name = "quickstart"
     config.steps, config.batch_size, config.length = chosen.steps, 32, 64

@@ -20,11 +20,11 @@ def run(arguments: Arguments) -> int:
 
     from pathlib import Path
 
-    from lmrep import api, experiment, inspection
+    from lmrep import api, experiment, inspection, trained
     from lmrep.training.logging import show_messages
 
     show_messages()
-    record = experiment.parse(config if config is not None else api.read_config(arguments.workdir)["config"])
+    record = experiment.parse(config if config is not None else trained.read_config(arguments.workdir)["config"])
     data_dir = Path(arguments.flags.data_dir or api.default_data_dir())
     print(inspection.report(record, data_dir, arguments.flags.split, arguments.flags.examples))
     return 0
