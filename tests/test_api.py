@@ -1,6 +1,7 @@
 """Training from Python, and what a trained run can be asked."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -199,6 +200,15 @@ def test_no_texts_no_answers(run):
 def test_texts_that_cannot_be_filled(run, text, message):
     with pytest.raises(UserError, match=message):
         run.fill_masks([TEXTS[0], text])
+
+
+def test_a_tokenizer_that_is_not_the_run_s_is_refused(home, run, tmp_path):
+    shutil.copytree(home / "run", tmp_path / "run")
+    vocabulary = tmp_path / "run/tokenizer/vocab.txt"
+    pieces = vocabulary.read_text().split()
+    vocabulary.write_text("\n".join([*pieces[:-2], pieces[-1], pieces[-2]]) + "\n")
+    with pytest.raises(RunFault, match="is not the tokenizer that the run was trained with; restore it"):
+        lmrep.load(tmp_path / "run")
 
 
 def test_loading_what_is_not_there(home, run, tmp_path):

@@ -81,6 +81,14 @@ def test_every_row_counts_alike_and_empty_ones_not_at_all(sizes):
     assert evaluator(params, batches(37)) == found
 
 
+@pytest.mark.parametrize("asked", [rows_objective(), toys.recurrent()], ids=lambda objective: objective.name)
+def test_microbatches_change_nothing(asked):
+    params = P.init(asked.specs, jax.random.key(0))
+    stream = [batch | {"reset": np.zeros(ROWS, np.int32)} for batch in batches(3 * ROWS)]
+    whole, parts = (Evaluator(asked, make_mesh(2, 1, 1), ROWS, seed=0, microbatches=m)(params, stream) for m in (1, 4))
+    assert parts == pytest.approx(whole, rel=1e-6)
+
+
 def test_questions_do_not_depend_on_how_examples_are_batched():
     asked = rows_objective()
     params = P.init(asked.specs, jax.random.key(0))

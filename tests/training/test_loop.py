@@ -116,6 +116,37 @@ def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_loss(tmp_path):
     assert Checkpoints(tmp_path).best() == min(scores, key=scores.get)
 
 
+def test_the_best_may_go_by_any_metric_and_either_end(tmp_path):
+    """Here the metric rises as the loss falls, so that the highest is not where the lowest loss would be."""
+    told, checkpoints = Told(), Checkpoints(tmp_path, keep=99, best="max")
+    try:
+        Trainer([stage(optimizer=optax.adam(0.5))], make_mesh(1, 1, 1), 0, checkpoints, metrics=told.metrics,
+                checkpoint=CheckpointConfig(every=1, best="nats"), evaluation=EvaluationConfig(every=1)).run(None)
+    finally:
+        checkpoints.close()
+    scores = {step: values["nats"] for step, kind, values in told.lines if kind == "validation" and step}
+    assert checkpoints.best() == max(scores, key=scores.get) != min(scores, key=scores.get)
+
+
+def test_a_best_that_validation_does_not_give_is_a_fault_that_names_what_it_gives(tmp_path):
+    with pytest.raises(RunFault, match=r"best is 'nat', which validation does not give; it gives .*nats.*"):
+        Trainer([stage()], make_mesh(1, 1, 1), 0, Checkpoints(tmp_path), checkpoint=CheckpointConfig(best="nat"),
+                evaluation=EvaluationConfig(every=1)).run(None)
+    assert Checkpoints(tmp_path).steps() == []
+
+
+def test_a_validation_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path):
+    """Training sees small values, validation one that overflows."""
+    def loss(params, batch, key, carry):
+        big = jnp.where((batch["example"] >= 100 * ROWS).any(), 1e38, 1.0)
+        return (jnp.square(params["encoder"]["token"] * big).sum() * big, ({}, carry))
+
+    wild = Objective("wild", specs=bare().specs, corrupt=lambda keys, batch: batch, loss=loss)
+    with pytest.raises(RunFault, match="validation"):
+        run(tmp_path, stage(wild), save=5, validate=5)
+    assert Checkpoints(tmp_path).steps() == []
+
+
 def test_the_schedule_is_logged_as_the_optimizer_counts(tmp_path):
     def schedule(step):
         return 0.1 / (1 + step)

@@ -11,7 +11,7 @@ from lmrep.core.params import flatten
 from lmrep.core.sharding import make_mesh
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.loop import CheckpointConfig, Trainer
-from lmrep.training.stages import Stage, locate, origin, overlay, put
+from lmrep.training.stages import Stage, check, locate, origin, overlay, put
 from tests import small
 from tests.contract import objectives as toys
 
@@ -120,6 +120,17 @@ def test_values_of_another_shape_or_place_are_refused():
 
 
 # BERT's two lengths
+
+
+def test_stages_that_cannot_follow_each_other_are_found_before_the_first_step():
+    check([stage(3), stage(2), stage(4, start={"encoder": "encoder"})])
+    changed = Stage("tuned", 2, toys.cloze("encoder"), optax.sgd(0.1), stage(2).batches, ROWS)
+    with pytest.raises(UserError, match="stage 'tuned' goes on from 'main', but .* moments are others; give it a start"):
+        check([stage(3), changed])
+    with pytest.raises(UserError, match="there are no parameters under 'nowhere'"):
+        check([stage(3), stage(2, start={"nowhere": "encoder"})])
+    with pytest.raises(UserError, match="should start from 'objective/.*', which the stage before lacks"):
+        check([stage(3), stage(2, start={"encoder": "objective"})])
 
 
 def test_bert_goes_from_short_rows_to_long_ones(tmp_path):
