@@ -14,6 +14,8 @@ Every part can be chosen after the colon:
     objective  masked
     format     segment_pair (with its question about the pair) or packed (without)
     data       python_docs, files (give --config.data.files) or tfds (give --config.data.tfds_name)
+    init       a workdir, or a directory in Hugging Face's layout: starts from its parameters, with its network and
+               tokenizer (size and model are then its own)
     optimizer  bert roberta lamb adafactor adamw; lamb and adafactor with the rates of their papers, the others 1e-4
     mesh       data, fsdp, or sizes data x fsdp x tensor as 2x2x2
 """
@@ -26,6 +28,7 @@ from lmrep.experiment import StageConfig, base
 from lmrep.models import PRESETS
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.masked import RULES
+from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
 SIZES = ("tiny", "mini", "small", "medium", "base", "base_cased", "large", "large_cased")
@@ -36,7 +39,7 @@ def get_config(argument=""):
     """The config; `argument` chooses parts, as above."""
     chosen = parts(argument, size=("base", SIZES), model=("", ("", *PRESETS)), objective=("masked", tuple(OBJECTIVES)),
                    format=("segment_pair", tuple(FORMATS)), data=("python_docs", tuple(CORPORA)),
-                   optimizer=("bert", tuple(RECIPES)), mesh="data")
+                   optimizer=("bert", tuple(RECIPES)), mesh="data", init="")
     model = chosen.model or f"bert_{chosen.size}"
     config = base(model, chosen.objective, chosen.format, chosen.optimizer, chosen.mesh)
     config.name = model
@@ -56,5 +59,7 @@ def get_config(argument=""):
         config.optimizer.schedule.warmup_share = 0.01  # 10,000 of a million steps
     config.checkpoint.every = 10_000
     config.evaluation.every = 10_000
+    if chosen.init:
+        start_from(config, chosen.init)
     config.samples = ("The [MASK] of a list is an integer.",)
     return config

@@ -10,11 +10,13 @@ between blank lines):
 
 from lmrep.config.loading import parts
 from lmrep.experiment import base
+from lmrep.starting import start_from
 
 
 def get_config(argument=""):
-    """The config; `argument` chooses parts: `steps=`, `data=`, `mesh=`."""
-    chosen = parts(argument, steps=3200, data=("python_docs", ("python_docs", "files")), mesh="data")
+    """The config; `argument` chooses parts: `steps=`, `data=`, `mesh=`, `init=`."""
+    chosen = parts(argument, steps=3200, data=("python_docs", ("python_docs", "files")), mesh="data",
+                   init="")
     config = base("bert_tiny", optimizer="adamw", layout=chosen.mesh)
     config.name = "quickstart"
     config.steps, config.batch_size, config.length = chosen.steps, 32, 64
@@ -29,6 +31,8 @@ def get_config(argument=""):
     config.optimizer.update({"learning_rate": 4e-3, "betas": (0.9, 0.98), "eps": 1e-6})
     config.optimizer.schedule.warmup_share = 0.1
     config.checkpoint.every = config.evaluation.every = 500
+    if chosen.init:
+        start_from(config, chosen.init)
     config.samples = (
         "If the key is not [MASK], raise KeyError.",
         "Open the [MASK] and return a file object.",

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lmrep import assembly
+from lmrep import assembly, starting
 from lmrep import experiment as experiments
 from lmrep.analysis import flops
 from lmrep.core.errors import RunFault, UserError
@@ -29,7 +29,7 @@ from lmrep.core.sharding import make_mesh, shardings
 from lmrep.data import loader, tokenizers
 from lmrep.data.prepare import Prepared, prepare
 from lmrep.experiment import Experiment
-from lmrep.trained import CONFIG, load, masked_rows, read_config, stage_at
+from lmrep.trained import CONFIG, Run, load, masked_rows, read_config, stage_at
 from lmrep.training import logging as logs
 from lmrep.training import provenance, workdir
 from lmrep.training.checkpoints import Checkpoints
@@ -84,14 +84,16 @@ def train(
     prepared = prepare(experiment.data, experiment.tokenizer, data_dir, log.info)
     stages = assembly.stages(experiment, prepared, data_dir)
     masked_rows(experiment.samples, prepared.tokenizer, experiments.model_config(experiment).length)
+    keeping = experiment.checkpoint
+    end = "max" if keeping.best.endswith("accuracy") else "min"
+    checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best, end)
+    if experiment.init and not checkpoints.steps():
+        stages[0] = _started(stages[0], experiment.init, prepared)
     record = _record(experiment, prepared, stages)
 
     with contextlib.ExitStack() as stack:
         if first:
             stack.enter_context(workdir.lock(directory))
-        keeping = experiment.checkpoint
-        end = "max" if keeping.best.endswith("accuracy") else "min"
-        checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best, end)
         stack.callback(checkpoints.close)
         checkpoints.clean()
         _check_resumable(directory, checkpoints.steps(), record, experiment)
@@ -112,6 +114,14 @@ def train(
             peak=peak and peak * mesh.size)
         trainer.run(resumed)
     return outcome(directory, experiment.steps)
+
+
+def _started(stage: Stage, place: str, prepared: Prepared) -> Stage:
+    """The first stage with the parameters of `place`."""
+    origin = starting.load(place)
+    found = starting.fit(specs_of(stage.objective), origin, prepared.tokenizer.pieces)
+    log.info("%s", starting.describe(found, origin))
+    return dataclasses.replace(stage, given=found.values)
 
 
 def outcome(directory: Path, steps: int) -> Outcome:
@@ -212,9 +222,9 @@ def _announce(experiment: Experiment, stages: Sequence[Stage], sizes: tuple[int,
 
 def evaluate(
     directory: str | os.PathLike, *, split: str = "test", data_dir: str | os.PathLike | None = None,
-    examples: int | None = None, step: int | None = None,
+    examples: int | None = None, step: int | None = None, files: str = "",
 ) -> dict[str, float]:
-    """The metrics of a run on a split of its corpus; also written to eval.json in the workdir.
+    """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir.
 
     Args:
       directory: the workdir.
@@ -222,17 +232,14 @@ def evaluate(
       data_dir: where token stores live.
       examples: how many, from the first on; None for all.
       step: of the checkpoint; None for the newest.
+      files: a glob of text files, all of which to take in place of a split. A file is a document, or a single one holds
+        a document between blank lines.
     """
     if examples is not None and examples < 1:
         raise UserError(f"examples is {examples}; expected at least 1")
     run = load(directory, step)
     data_dir = Path(data_dir or default_data_dir())
-    prepared = prepare(run.experiment.data, run.experiment.tokenizer, data_dir, log.info)
-    if split not in prepared.stores:
-        raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
-    recorded = read_config(run.directory)["data"]
-    if prepared.stores[split].fingerprint != recorded.get(split):
-        raise UserError(f"the corpus is not the one that {directory} was trained on: its files have changed")
+    prepared, split = _other_files(run, files, data_dir) if files else (_own_corpus(run, split, data_dir), split)
     stage = stage_at(run.experiment, run.step)
     vocabulary = prepared.tokenizer.vocabulary
     objective = assembly.objective(stage, assembly.model(run.experiment, vocabulary), vocabulary)
@@ -244,5 +251,29 @@ def evaluate(
     values = evaluator(jax.device_put(run.params, shardings(specs_of(objective), mesh)), batches)
     number = plan.examples if examples is None else min(examples, plan.examples)
     workdir.write_json(run.directory / "eval.json", {
-        "step": run.step, "split": split, "examples": number, "metrics": values})
+        "step": run.step, **({"files": files} if files else {"split": split}), "examples": number, "metrics": values})
     return values
+
+
+def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
+    """What the run was trained on; refuses a split that it lacks, and a corpus that is the run's no longer."""
+    recorded = read_config(run.directory)["data"]
+    if "train" not in recorded:
+        raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
+                        "give text with --files='texts/*.txt'")
+    prepared = prepare(run.experiment.data, run.experiment.tokenizer, data_dir, log.info)
+    if split not in prepared.stores:
+        raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
+    if prepared.stores[split].fingerprint != recorded.get(split):
+        raise UserError(f"the corpus is not the one that {run.directory} was trained on: its files have changed")
+    return prepared
+
+
+def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
+    """Other text files under the run's tokenizer, and the split that holds all of them."""
+    data = dataclasses.replace(run.experiment.data, corpus="text_files", files=files, documents="auto",
+                               validation=0.0, test=0.0)
+    vocabulary = {"wordpiece": "vocab.txt"}.get(run.experiment.tokenizer.kind, "vocab.json")
+    tokenizer = dataclasses.replace(run.experiment.tokenizer,
+                                    vocab_file=str(run.directory.absolute() / "tokenizer" / vocabulary))
+    return prepare(data, tokenizer, data_dir, log.info), "train"

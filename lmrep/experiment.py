@@ -79,6 +79,7 @@ class Experiment:
     name: str = setting("experiment", "for logs")
     seed: int = setting(0, "decides initial parameters, order of examples and all draws", at_least=0,
                         at_most=2**32 - 1)
+    init: str = setting("", "a workdir or published directory whose parameters the run starts from; none: random ones")
     steps: int = setting(1000, "updates", at_least=1, at_most=2**31 - 1)
     batch_size: int = setting(256, "rows a step, over all devices", at_least=1)
     microbatches: int = setting(1, "parts of a batch that gradients are accumulated over", at_least=1)

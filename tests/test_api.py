@@ -132,6 +132,21 @@ def test_another_corpus_is_not_evaluated_as_the_run_s(home, run, tmp_path):
         lmrep.evaluate(tmp_path / "run", data_dir=home / "data")
 
 
+def test_other_files_are_evaluated_under_the_run_s_tokenizer(home, run, tmp_path):
+    """All of them: the run's own documents, as other files, give what its splits give together."""
+    found = lmrep.evaluate(home / "run", files=f"{home}/texts/*.txt", data_dir=home / "data")
+    splits = [lmrep.evaluate(home / "run", split=split, data_dir=home / "data")
+              for split in ("train", "validation", "test")]
+    low, high = (end(s["masked_nats"] for s in splits) for end in (min, max))
+    assert low - 0.1 < found["masked_nats"] < high + 0.1
+    (tmp_path / "strange.txt").write_text("Small mouse mouse mouse small. " * 300)
+    strange = lmrep.evaluate(home / "run", files=str(tmp_path / "strange.txt"), data_dir=home / "data")
+    assert strange["masked_nats"] > high + 0.1
+    assert json.loads((home / "run/eval.json").read_text())["files"] == str(tmp_path / "strange.txt")
+    with pytest.raises(UserError, match=r"nothing\.txt"):
+        lmrep.evaluate(home / "run", files=str(tmp_path / "nothing.txt"), data_dir=home / "data")
+
+
 # A loaded run
 
 TEXTS = ["The [MASK] cat sees the old dog.", "[MASK] [MASK] horse",

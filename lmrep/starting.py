@@ -1,0 +1,140 @@
+"""Where a run's parameters start: those of another run or of a published checkpoint (`init=`), matched by path.
+
+Tables over the vocabulary are matched by piece, so that a vocabulary may be extended, cut or put in another order: a
+piece that the other tokenizer lacks starts as the mean of all its rows.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import ml_collections
+import numpy as np
+
+from lmrep import trained
+from lmrep.core.errors import UserError
+from lmrep.core.params import Tree, flatten
+
+
+class Origin(NamedTuple):
+    """What a run starts from.
+
+    Attributes:
+      name: of the place, for people.
+      pieces: of its tokenizer, id i being piece i.
+      params: float32 arrays by path, as `Objective.specs` names them.
+    """
+
+    name: str
+    pieces: Sequence[str]
+    params: dict[str, np.ndarray]
+
+
+def load(place: str | os.PathLike) -> Origin:
+    """The parameters of the run in a workdir, at its newest checkpoint, or of a published directory.
+
+    Raises:
+      UserError: there is neither.
+      RunFault: no checkpoint verifies.
+    """
+    run = trained.load(_workdir(place))
+    params = {path: np.asarray(value) for path, value in flatten(run.params).items()}
+    return Origin(f"{place}, step {run.step:,}", run.tokenizer.pieces, params)
+
+
+def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:
+    """Sets `config.init`, and network and tokenizer to those of the run there, in place.
+
+    Raises:
+      UserError: there is no run.
+    """
+    former = trained.read_config(_workdir(place))["config"]
+    config.init = str(place)
+    config.model = {name: value for name, value in former["model"].items() if not name.endswith("dropout")} | {
+        name: value for name, value in config.model.items() if name.endswith("dropout")}
+    files = Path(place) / "tokenizer"
+    config.tokenizer.update({**former["tokenizer"], "vocab_file": str(files / "vocab.txt")})
+
+
+def _workdir(place: str | os.PathLike) -> Path:
+    """`place`, which must be there."""
+    if not Path(place).is_dir():
+        raise UserError(f"init is {str(place)!r}, which is no directory; give the workdir of a run or a published one")
+    return Path(place)
+
+
+class Fit(NamedTuple):
+    """How an origin's parameters fit a run's.
+
+    Attributes:
+      values: what the run takes, by path.
+      extended: of the tables over the vocabulary, how many rows are of pieces that the origin lacks.
+      missing: the run's parameters that the origin lacks; they start fresh.
+      left: the origin's parameters that the run has no use for.
+    """
+
+    values: dict[str, np.ndarray]
+    extended: dict[str, int]
+    missing: list[str]
+    left: list[str]
+
+
+def fit(specs: Tree, origin: Origin, pieces: Sequence[str]) -> Fit:
+    """Matches an origin's parameters with those of a run whose tokenizer has `pieces`.
+
+    Raises:
+      UserError: nothing matches, or a parameter has another shape.
+    """
+    wanted = flatten(specs)
+    values, extended = {}, {}
+    rows = None if list(pieces) == list(origin.pieces) else _rows(origin.pieces, pieces)
+    for path, spec in wanted.items():
+        if path not in origin.params:
+            continue
+        value = origin.params[path]
+        axis = spec.axes.index("vocab") if "vocab" in spec.axes else None
+        if axis is not None and (rows is not None or value.shape[axis] != spec.shape[axis]):
+            value, extended[path] = _rearranged(value, spec.shape[axis], axis, rows, len(pieces))
+        if value.shape != spec.shape:
+            raise UserError(f"{path} is {spec.shape} in this run and {value.shape} in {origin.name}; give the model "
+                            "the sizes of what it starts from (init= after the colon does)")
+        values[path] = value
+    if not values:
+        some = ", ".join(sorted(origin.params)[:5])
+        raise UserError(f"{origin.name} has none of this run's parameters; it has {some} ...; start from a model "
+                        "of the same kind")
+    return Fit(values, {path: n for path, n in extended.items() if n},
+               sorted(set(wanted) - set(origin.params)), sorted(set(origin.params) - set(wanted)))
+
+
+def _rows(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
+    """For each new piece the row of the old table that it takes; -1 where there is none."""
+    known = {piece: i for i, piece in enumerate(old)}
+    return np.array([known.get(piece, -1) for piece in new])
+
+
+def _rearranged(
+    table: np.ndarray, size: int, axis: int, rows: np.ndarray | None, pieces: int
+) -> tuple[np.ndarray, int]:
+    """(a table with `size` entries along `axis`, of which the first are of the pieces; how many pieces are new).
+    What no piece has, new or beyond the vocabulary, is the mean."""
+    table = np.moveaxis(table, axis, 0)
+    if rows is None:
+        rows = np.arange(pieces)
+    rows = np.where(rows < len(table), rows, -1)
+    result = np.broadcast_to(table.mean(0, dtype=np.float64).astype(table.dtype), (size, *table.shape[1:])).copy()
+    result[: len(rows)][rows >= 0] = table[rows[rows >= 0]]
+    return np.moveaxis(result, 0, axis), int((rows < 0).sum())
+
+
+def describe(found: Fit, origin: Origin) -> str:
+    """For people: every parameter that is taken, missing or left."""
+    def listing(head: str, paths: Sequence[str]) -> list[str]:
+        return [f"  {head} ({len(paths)}): {', '.join(paths)}"] if paths else []
+
+    rows = [f"{path} ({n:,} new rows, each the mean)" for path, n in found.extended.items()]
+    return "\n".join([
+        f"parameters start from {origin.name}",
+        *listing("taken", sorted(found.values)), *listing("extended", rows),
+        *listing("missing there, so fresh", found.missing), *listing("left there", found.left)])
