@@ -1,0 +1,39 @@
+"""A trained encoder inside one's own Flax Linen model: a classifier of texts, both trained together.
+
+    python experiments/examples/linen_classifier.py runs/quickstart
+"""
+
+import sys
+
+import flax.linen as nn
+import jax
+import optax
+from flax.training.train_state import TrainState
+
+import lmrep
+from lmrep.interop import modules
+
+run = lmrep.load(sys.argv[1])
+batch = run.inputs(["Return the number of items.", "Return a list.", "Raise an error.", "Raises ValueError."])
+labels = jax.numpy.array([0, 0, 1, 1])
+
+
+class Classifier(nn.Module):
+    @nn.compact
+    def __call__(self, inputs, **how):
+        return nn.Dense(2)(modules.linen(run.model, run.params["encoder"])(inputs, **how).hidden[:, 0])
+
+
+@jax.jit
+@jax.value_and_grad
+def loss(params, key):
+    scores = model.apply(params, batch, deterministic=False, rngs={"dropout": key})
+    return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
+
+
+model = Classifier()
+state = TrainState.create(apply_fn=None, params=model.init(jax.random.key(0), batch), tx=optax.adam(1e-3))
+for key in jax.random.split(jax.random.key(1), 20):
+    value, grads = loss(state.params, key)
+    state = state.apply_gradients(grads=grads)
+print(f"loss {value:.3f}; labels {model.apply(state.params, batch).argmax(-1)}, expected {labels}")

@@ -1,0 +1,38 @@
+"""A trained encoder inside one's own Flax NNX model: a classifier of texts, both trained together.
+
+    python experiments/examples/nnx_classifier.py runs/quickstart
+"""
+
+import sys
+
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+import lmrep
+from lmrep.interop import modules
+
+run = lmrep.load(sys.argv[1])
+batch = run.inputs(["Return the number of items.", "Return a list.", "Raise an error.", "Raises ValueError."])
+labels = jnp.array([0, 0, 1, 1])
+
+
+class Classifier(nnx.Module):
+    def __init__(self, rngs):
+        self.encoder = modules.nnx(run.model, run.params["encoder"])
+        self.scores = nnx.Linear(run.model.width, 2, rngs=rngs)
+
+    def __call__(self, inputs, rngs=None):
+        return self.scores(self.encoder(inputs, rngs=rngs).hidden[:, 0])
+
+
+def loss(model, rngs):
+    return optax.softmax_cross_entropy_with_integer_labels(model(batch, rngs), labels).mean()
+
+
+model, rngs = Classifier(nnx.Rngs(0)), nnx.Rngs(1)
+optimizer, gradient = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param), nnx.jit(nnx.value_and_grad(loss))
+for _ in range(20):
+    value, grads = gradient(model, rngs)
+    optimizer.update(model, grads)
+print(f"loss {value:.3f}; labels {model(batch).argmax(-1)}, expected {labels}")

@@ -1,0 +1,1 @@
+"""Exchange with the world outside: published checkpoints, Flax modules."""
