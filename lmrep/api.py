@@ -35,6 +35,7 @@ from lmrep.training import provenance, workdir
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.evaluation import Evaluator
 from lmrep.training.loop import Trainer
+from lmrep.training.processes import by_first_process
 from lmrep.training.stages import Stage, locate
 from lmrep.training.state import specs_of
 
@@ -77,6 +78,9 @@ def train(
     directory, data_dir = Path(directory), Path(data_dir or default_data_dir())
     experiment = experiments.parse(config)
     sizes = experiments.check_mesh(experiment, jax.device_count())
+    if jax.process_count() > 1 and math.prod(sizes) < jax.device_count():
+        raise UserError(f"the mesh has {math.prod(sizes)} devices, and this run's {jax.process_count()} processes "
+                        f"{jax.device_count()}; use all of them: mesh.data=-1, say")
     vocabulary_fits(experiment)
     _check_writable(directory)  # before the data, which may take an hour
     first = jax.process_index() == 0
@@ -92,15 +96,14 @@ def train(
     record = _record(experiment, prepared, stages)
 
     with contextlib.ExitStack() as stack:
-        if first:
-            stack.enter_context(workdir.lock(directory))
+        by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
         stack.callback(checkpoints.close)
         checkpoints.clean()
         _check_resumable(directory, checkpoints.steps(), record, experiment)
         resumed = checkpoints.newest()
+        by_first_process(lambda: _write_down(directory, record, prepared, command))
         metrics = progress = None
         if first:
-            _write_down(directory, record, prepared, command)
             metrics = logs.MetricsLog(directory, [make(resumed) for make in writers])
             metrics.resume(resumed)
             stack.callback(metrics.close)

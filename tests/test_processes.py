@@ -99,11 +99,21 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 index, port, home = sys.argv[1:]
 jax.distributed.initialize(f"localhost:{port}", 2, int(index))
 assert jax.device_count() == 8 and jax.local_device_count() == 4
+import contextlib
 from pathlib import Path
+import pytest
 from lmrep import api
+from lmrep.core.errors import UserError
+from lmrep.training import workdir
 from tests.test_processes import LAYOUTS, brief
 for name in LAYOUTS:
     api.train(brief(Path(home), name), f"{home}/two/{name}", data_dir=f"{home}/data")
+# What stops one of them stops both, and neither waits for the other.
+held = Path(home) / "two/held"
+with workdir.lock(held) if index == "0" else contextlib.nullcontext(), pytest.raises(UserError, match="in use"):
+    api.train(brief(Path(home), "data"), held, data_dir=f"{home}/data")
+with pytest.raises(UserError, match="the mesh has 1 devices, and this run's 2 processes 8; use all of them"):
+    api.train(brief(Path(home)), Path(home) / "two/small", data_dir=f"{home}/data")
 """
 LAYOUTS = {
     "data": {"mesh.data": 8, "microbatches": 2},  # spans the processes, each of which reads half of the rows

@@ -36,6 +36,7 @@ from jax.experimental import multihost_utils
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.training import workdir
+from lmrep.training.processes import by_first_process
 
 UNFINISHED = ".unfinished-"
 REMOVED = ".removed-"
@@ -214,11 +215,11 @@ class Checkpoints:
         Raises:
           RunFault: there are checkpoints, and none verifies.
         """
-        return _by_first_process(lambda: self._first_whole(self.steps()[::-1]))
+        return by_first_process(lambda: self._first_whole(self.steps()[::-1]))
 
     def best(self) -> int | None:
         """The step of best score whose checkpoint verifies; None where none has a score. Raises as `newest`."""
-        return _by_first_process(lambda: self._first_whole(self._by_score(self.steps())))
+        return by_first_process(lambda: self._first_whole(self._by_score(self.steps())))
 
     def meta(self, step: int) -> dict:
         """The `meta` that checkpoint `step` was saved with. Reads the manifest alone.
@@ -298,7 +299,7 @@ class Checkpoints:
             except workdir.Damaged as damage:
                 raise RunFault(f"checkpoint {step} in {self.directory} cannot be used: {damage}") from None
 
-        return _by_first_process(look)
+        return by_first_process(look)
 
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
         manifest = check(self.directory / str(step))
@@ -373,24 +374,6 @@ def _misfits(saved: dict[str, str], wanted: dict[str, Any]) -> list[str]:
         if saved.get(path, kind) != kind
     ]
     return missing + extra + differing
-
-
-def _by_first_process(decide: Callable[[], Any]) -> Any:
-    """`decide()` of process 0, or the RunFault that it raised, on every process."""
-    if jax.process_count() == 1:
-        return decide()
-    told = b""
-    if jax.process_index() == 0:
-        try:
-            told = json.dumps({"value": decide()}).encode()
-        except RunFault as fault:
-            told = json.dumps({"fault": str(fault)}).encode()
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(told))))
-    padded = np.frombuffer(told.ljust(size), np.uint8)
-    outcome = json.loads(multihost_utils.broadcast_one_to_all(padded).tobytes())
-    if "fault" in outcome:
-        raise RunFault(outcome["fault"])
-    return outcome["value"]
 
 
 def _quieten_orbax() -> None:

@@ -125,11 +125,11 @@ def test_values_of_another_shape_or_place_are_refused():
 def test_stages_that_cannot_follow_each_other_are_found_before_the_first_step():
     check([stage(3), stage(2), stage(4, start={"encoder": "encoder"})])
     changed = Stage("tuned", 2, toys.cloze("encoder"), optax.sgd(0.1), stage(2).batches, ROWS)
-    with pytest.raises(UserError, match="stage 'tuned' goes on from 'main', but .* moments are others; give it a start"):
+    with pytest.raises(UserError, match=r"stage 'tuned' goes on from 'main', but .*; give it a start"):
         check([stage(3), changed])
     with pytest.raises(UserError, match="there are no parameters under 'nowhere'"):
         check([stage(3), stage(2, start={"nowhere": "encoder"})])
-    with pytest.raises(UserError, match="should start from 'objective/.*', which the stage before lacks"):
+    with pytest.raises(UserError, match=r"should start from 'objective/.*', which the stage before lacks"):
         check([stage(3), stage(2, start={"encoder": "objective"})])
 
 

@@ -1,0 +1,32 @@
+"""Runs of several processes: what one of them decides for all."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from lmrep.core.errors import RunFault, UserError
+
+FAULTS = {kind.__name__: kind for kind in (UserError, RunFault)}
+
+
+def by_first_process(decide: Callable[[], Any]) -> Any:
+    """What `decide()` gives on process 0 (JSON), or the UserError or RunFault that it raises there, on every process:
+    one that failed alone would leave the others waiting for it. Each process calls this, in the same order."""
+    if jax.process_count() == 1:
+        return decide()
+    told = b""
+    if jax.process_index() == 0:
+        try:
+            told = json.dumps({"value": decide()}).encode()
+        except (UserError, RunFault) as fault:
+            told = json.dumps({"fault": str(fault), "kind": type(fault).__name__}).encode()
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(told))))
+    padded = np.frombuffer(told.ljust(size), np.uint8)
+    outcome = json.loads(multihost_utils.broadcast_one_to_all(padded).tobytes())
+    if "fault" in outcome:
+        raise FAULTS[outcome["kind"]](outcome["fault"])
+    return outcome["value"]
