@@ -139,10 +139,9 @@ def vocabulary_fits(experiment: Experiment) -> None:
     """Refuses a vocabulary that the model's table cannot hold, before any text is read.
 
     Raises:
-      UserError: it is larger, or its file does not read.
+      UserError: it is larger, too small to be trained, or its file does not read.
     """
-    config = experiment.tokenizer
-    size = tokenizers.from_vocab_file(config).size if config.vocab_file else config.vocab_size
+    size = tokenizers.size(experiment.tokenizer)
     assembly.check_vocabulary(experiments.model_config(experiment, size), size)
 
 
@@ -276,7 +275,5 @@ def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
     """Other text files under the run's tokenizer, and the split that holds all of them."""
     data = dataclasses.replace(run.experiment.data, corpus="text_files", files=files, documents="auto",
                                validation=0.0, test=0.0)
-    vocabulary = {"wordpiece": "vocab.txt"}.get(run.experiment.tokenizer.kind, "vocab.json")
-    tokenizer = dataclasses.replace(run.experiment.tokenizer,
-                                    vocab_file=str(run.directory.absolute() / "tokenizer" / vocabulary))
+    tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory.absolute() / "tokenizer"))
     return prepare(data, tokenizer, data_dir, log.info), "train"

@@ -3,7 +3,7 @@
 What is made lies in one folder of the data directory, named by a fingerprint of all that decides its content:
 
     <corpus>-<fingerprint>/
-        tokenizer/                    vocab.txt, tokenizer.json, tokenizer_config.json
+        tokenizer/                    its pieces, tokenizer.json, tokenizer_config.json
         train/ validation/ test/      one token store a split that was asked for (`store.py`)
         counts.npy                    int64[v], how often each id occurs in the train split
         statistics.json               what `lmrep inspect` shows
@@ -68,7 +68,7 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     cut = dataclasses.replace(tokenizer, vocab_file="") if loaded is None else loaded.fingerprint
     facts = [LAYOUT, store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
-             tokenizers.RULES, repr(cut)]
+             tokenizers.RULES[tokenizer.kind], repr(cut)]
     content = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     directory = pathlib.Path(data_dir).expanduser() / f"{corpus.name}-{content[:16]}"
     if not directory.exists():
@@ -182,7 +182,8 @@ def _tokenize(directory: pathlib.Path, corpus: corpora.Corpus, survey: _Survey, 
     with contextlib.ExitStack() as stack:
         writers = {name: stack.enter_context(store.Writer(directory / name, name, tokenizer.size)) for name in asked}
         for batch in _batches(_together(corpus, survey.splits)):
-            ids = _encode(tokenizer, [sentence for _, _, found in batch for sentence in found])
+            ids = _encode(tokenizer, [tokenizer.joint * (i > 0) + sentence for _, _, found in batch
+                                      for i, sentence in enumerate(found)])
             for length, split, found in batch:
                 name, document = corpora.SPLITS[split], [next(ids) for _ in found]
                 writers[name].add(document)

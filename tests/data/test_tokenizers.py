@@ -13,7 +13,7 @@ import tokenizers as library
 
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
-from lmrep.data.tokenizers import SPECIALS, Config, Tokenizer
+from lmrep.data.tokenizers import SPECIALS, Config, WordPiece
 
 PIECES = [*SPECIALS.values(), *"abcdefghijklmnopqrstuvwxyz0123456789.,!'()[]-é大学", "##a", "##b", "##e", "##g", "##in",
           "##n", "##ing", "##s", "the", "ing", "in", "an", "mask", "B", "É", "##É", "##é"]
@@ -51,7 +51,7 @@ def test_ids_equal_a_plain_reading_of_the_rules(lowercase):
              "\u00ad", " ", "   ", "\t", "\n", "\r\n", "\u00a0", "\u3000", ".", ",", "!!", "'s", "(in)", "--", "$", "^",
              "`", "“", "…", "\U0001f600", "a" * 50, "x" * 200, "x" * 201]
     texts = ["".join(draw.choices(parts, k=draw.randint(1, 30))) for _ in range(500)]
-    tokenizer = Tokenizer(PIECES, lowercase)
+    tokenizer = WordPiece(PIECES, lowercase)
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert ids.dtype == np.int32
         assert [PIECES[i] for i in ids] == reference(text, set(PIECES), lowercase), text
@@ -59,13 +59,13 @@ def test_ids_equal_a_plain_reading_of_the_rules(lowercase):
 
 
 def test_words_of_up_to_200_characters_are_cut():
-    tokenizer = Tokenizer([*SPECIALS.values(), "a", "##a"])
+    tokenizer = WordPiece([*SPECIALS.values(), "a", "##a"])
     short, long = tokenizer.encode_batch(["a" * 200, "a" * 201])
     assert len(short) == 200 and long.tolist() == [1]
 
 
 def test_special_tokens_in_a_text_are_ordinary_words_unless_asked_for():
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = WordPiece(PIECES)
     plain = ["the", "[", "mask", "]", "."]
     assert tokenizer.encode("The [MASK].").pieces == plain
     assert [PIECES[i] for i in tokenizer.encode_batch(["The [MASK]."])[0]] == plain
@@ -75,13 +75,13 @@ def test_special_tokens_in_a_text_are_ordinary_words_unless_asked_for():
 
 def test_offsets_point_at_the_characters():
     text = "The  Éing (in)"
-    encoding = Tokenizer(PIECES).encode(text)
+    encoding = WordPiece(PIECES).encode(text)
     assert encoding.pieces == ["the", "e", "##ing", "(", "in", ")"]
     assert [text[start:end] for start, end in encoding.offsets] == ["The", "É", "ing", "(", "in", ")"]
 
 
 def test_decode_reads_like_text():
-    tokenizer = Tokenizer(PIECES)
+    tokenizer = WordPiece(PIECES)
     text = "the being's in (an ing), b-s!"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
     assert tokenizer.decode([2, 4, tokenizer.pieces.index("."), 3]) == "[CLS] [MASK]. [SEP]"
@@ -89,7 +89,7 @@ def test_decode_reads_like_text():
 
 def test_vocabulary_describes_the_pieces():
     counts = np.arange(len(PIECES))
-    plain = Tokenizer(PIECES)
+    plain = WordPiece(PIECES)
     vocabulary = plain.with_counts(counts).vocabulary
     assert vocabulary.size == len(PIECES) == plain.size
     assert {role: PIECES[i] for role, i in vocabulary.specials.items()} == SPECIALS
@@ -99,14 +99,14 @@ def test_vocabulary_describes_the_pieces():
 
 
 def test_saved_and_loaded_it_is_the_same_here_and_elsewhere(tmp_path):
-    tokenizer = Tokenizer(PIECES, lowercase=False)
+    tokenizer = WordPiece(PIECES, lowercase=False)
     tokenizer.save(tmp_path)
     loaded = tokenizers.load(tmp_path)
     assert loaded.pieces == PIECES and loaded.fingerprint == tokenizer.fingerprint and not loaded.lowercase
     elsewhere = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert elsewhere.encode("an É [MASK]").tokens == ["[CLS]", "an", "É", "[MASK]", "[SEP]"]
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
-    assert len({t.fingerprint for t in (tokenizer, Tokenizer(PIECES), Tokenizer(PIECES[:-1], False))}) == 3
+    assert len({t.fingerprint for t in (tokenizer, WordPiece(PIECES), WordPiece(PIECES[:-1], False))}) == 3
     with pytest.raises(UserError, match="no tokenizer"):
         tokenizers.load(tmp_path / "nowhere")
 

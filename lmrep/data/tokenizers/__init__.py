@@ -1,0 +1,82 @@
+"""Tokenizers: text to ids and back. One interface (`base.py`) and two kinds of it, each by the rules of what was
+published: BERT's WordPiece (`wordpiece.py`), the byte-level BPE of GPT-2 and RoBERTa (`byte_level.py`). Either is
+trained on a corpus or read from files (`published.py`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.data.tokenizers import byte_level, wordpiece
+from lmrep.data.tokenizers.base import Added, Encoding, Tokenizer
+from lmrep.data.tokenizers.byte_level import ByteLevel
+from lmrep.data.tokenizers.published import load, read_vocabulary
+from lmrep.data.tokenizers.wordpiece import SPECIALS, WordPiece
+
+__all__ = ["RULES", "SPECIALS", "Added", "ByteLevel", "Config", "Encoding", "Tokenizer", "WordPiece", "from_vocab_file",
+           "load", "read_vocabulary", "size", "train"]
+
+KINDS = {"wordpiece": wordpiece, "byte_level_bpe": byte_level}
+RULES = {name: kind.RULES for name, kind in KINDS.items()}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which tokenizer to train, or to load."""
+
+    kind: str = setting("wordpiece", "how words are cut: as BERT's or as RoBERTa's", choices=tuple(KINDS))
+    vocab_size: int = setting(8192, "how many pieces to train; a loaded vocabulary keeps its own size", at_least=64,
+                              at_most=2**31 - 1)
+    vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt (one piece a line), "
+                              "a vocab.json with its merges.txt beside it, or the directory that holds either")
+    lowercase: bool = setting(True, "lower-case and strip accents: as BERT uncased (byte-level BPE never does)")
+
+
+def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
+    """Trains a tokenizer on a corpus, which each call of `texts` streams anew. Its special tokens are ids 0 to 4. The
+    same texts give the same vocabulary, in every process. Raises UserError for too small a vocabulary."""
+    size(dataclasses.replace(config, vocab_file=""))
+    if config.kind == "wordpiece":
+        return wordpiece.train(config.vocab_size, config.lowercase, texts)
+    return byte_level.train(config.vocab_size, texts)
+
+
+def size(config: Config) -> int:
+    """How many ids the tokenizer will have, at most. Raises UserError as `from_vocab_file`, and for a vocabulary that
+    is too small to be trained."""
+    if config.vocab_file:
+        return from_vocab_file(config).size
+    if config.vocab_size <= (least := KINDS[config.kind].LEAST):
+        raise UserError(f"tokenizer.vocab_size is {config.vocab_size}; {config.kind} has {least:,} pieces before it "
+                        "learns any; set --config.tokenizer.vocab_size to more")
+    return config.vocab_size
+
+
+def from_vocab_file(config: Config) -> Tokenizer:
+    """The tokenizer of a published vocabulary. Raises UserError for files that are none, or of another kind or case."""
+    path = Path(config.vocab_file).expanduser()
+    if path.is_dir():
+        found = load(path)
+    elif config.kind == "wordpiece":
+        found = WordPiece(read_vocabulary(path), config.lowercase)
+    else:
+        found = load(path.parent, path.name)
+    if found.kind != config.kind:
+        raise UserError(f"{config.vocab_file} is of kind {found.kind}, and tokenizer.kind is {config.kind}; set "
+                        f"--config.tokenizer.kind={found.kind}")
+    if isinstance(found, WordPiece):
+        _check_case(found, config)
+    return found
+
+
+def _check_case(found: WordPiece, config: Config) -> None:
+    if found.lowercase != config.lowercase:
+        raise UserError(f"{config.vocab_file} is {'lower-cased' if found.lowercase else 'cased'}; set "
+                        f"--config.tokenizer.lowercase={found.lowercase}")
+    cased = sum(piece != piece.lower() for piece in found.pieces if piece not in SPECIALS.values())
+    if config.lowercase and cased > found.size // 20:
+        raise UserError(f"{config.vocab_file}: {cased:,} of {found.size:,} pieces have capitals, which lower-cased "
+                        "text never reaches; set --config.tokenizer.lowercase=False for a cased vocabulary")

@@ -1,0 +1,304 @@
+"""Tokenizers from the files of published directories.
+
+    vocab.txt                       WordPiece: BERT's
+    vocab.json, merges.txt          byte-level BPE: RoBERTa's
+    dict.txt beside GPT-2's         fairseq's RoBERTa: GPT-2's pieces (encoder.json and vocab.bpe, or vocab.json and
+                                    merges.txt) in the order of its dictionary
+    tokenizer.json                  either, where there is none of the above
+
+tokenizer.json and tokenizer_config.json beside the first two give the case, and pieces that were added. Whatever in
+them would cut text otherwise than our rules is refused by name; but <mask> always takes the space before it, as in
+RoBERTa's own code, and words of up to 200 characters are cut where no tokenizer.json gives another number. Nothing in
+a file is trusted: what does not fit gives a UserError.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmrep.core.errors import UserError
+from lmrep.data.tokenizers import byte_level, wordpiece
+from lmrep.data.tokenizers.base import Added, Tokenizer
+from lmrep.data.tokenizers.byte_level import ByteLevel
+from lmrep.data.tokenizers.wordpiece import LONGEST_WORD, WordPiece
+
+JSON = "tokenizer.json"
+# Classes of other libraries that cut text by our rules. Others with the same files cut words otherwise.
+CLASSES = {"wordpiece": ("Bert", "Electra", "DistilBert"), "byte_level_bpe": ("Roberta", "GPT2", "Bart", "Longformer")}
+
+
+def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
+    """The tokenizer of a published directory, or of one that `Tokenizer.save` wrote.
+
+    A vocab.txt without files that give its case is lower-cased, as other libraries take it to be.
+
+    Args:
+      directory: that holds its files.
+      vocab: the name that vocab.json has there.
+
+    Raises:
+      UserError: there is no tokenizer, its files are malformed, or its rules are none of ours.
+    """
+    directory = Path(directory)
+    has = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    found = _load(directory, has, vocab)
+    extra = read_json(directory / "added_tokens.json") if "added_tokens.json" in has else {}
+    if missing := sorted(extra.keys() - set(found.pieces)):
+        raise UserError(f"{directory / 'added_tokens.json'} adds {missing[0][:60]!r}, and no {JSON} tells how that is "
+                        f"found in a text; save the tokenizer with its {JSON}")
+    return found
+
+
+def _load(directory: Path, has: set[str], vocab: str) -> Tokenizer:
+    facts = _with_type(read_json(directory / JSON)) if JSON in has else {}
+    config = read_json(directory / "tokenizer_config.json") if "tokenizer_config.json" in has else {}
+    if "vocab.txt" in has:
+        return _wordpiece(directory / "vocab.txt", read_vocabulary(directory / "vocab.txt"), facts, config)
+    if vocab in has or "encoder.json" in has:
+        names = (vocab, "merges.txt") if vocab in has else ("encoder.json", "vocab.bpe")
+        ids, path = read_json(directory / names[0]), directory / names[0]
+        merges = _lines(directory / names[1])
+        if "dict.txt" in has and byte_level.SPECIALS["mask"] not in ids:
+            return _fairseq(directory / "dict.txt", path, _pieces(path, ids), merges, directory / names[1])
+        return _byte_level(path, ids, merges, directory / names[1], facts, config)
+    model = facts.get("model")
+    if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
+        path = directory / JSON
+        if model.get("type") == "WordPiece":
+            return _wordpiece(path, _extended(path, model["vocab"], facts), facts, config)
+        if model.get("type") == "BPE" and isinstance(model.get("merges"), list):
+            return _byte_level(path, model["vocab"], model["merges"], path, facts, config)
+    if facts:
+        raise UserError(f"{directory / JSON}: its model is {_kind(model)}; expected WordPiece as BERT's or byte-level "
+                        "BPE as RoBERTa's, with its vocabulary")
+    raise UserError(f"no tokenizer in {directory}; expected vocab.txt, vocab.json with merges.txt, or {JSON}")
+
+
+# The kinds
+
+
+def _wordpiece(path: Path, pieces: list[str], facts: dict, config: dict) -> WordPiece:
+    """From the pieces (of vocab.txt, or all of them) and what else the directory says."""
+    lowercase, longest = True, LONGEST_WORD
+    if facts:
+        source = path.with_name(JSON)
+        normalizer, model = facts.get("normalizer"), facts.get("model")
+        _expect(source, "normalizer", normalizer, "BertNormalizer", clean_text=True, handle_chinese_chars=True)
+        _expect(source, "pre_tokenizer", facts.get("pre_tokenizer"), "BertPreTokenizer")
+        _expect(source, "model", model, "WordPiece", continuing_subword_prefix="##", unk_token="[UNK]")
+        lowercase, longest = normalizer.get("lowercase", True), model.get("max_input_chars_per_word", 100)
+        if not isinstance(lowercase, bool) or type(longest) is not int or not 0 < longest < 2**31:
+            raise UserError(f"{source}: its lowercase is {lowercase!r} and its max_input_chars_per_word {longest!r}; "
+                            "expected true or false, and a number of characters")
+        _one_of(source, "strip_accents", normalizer.get("strip_accents"), None, lowercase)
+    lowercase = config.get("do_lower_case", lowercase)
+    source = path.with_name("tokenizer_config.json")
+    _of_class(source, config, "wordpiece")
+    _one_of(source, "do_lower_case", lowercase, True, False)
+    _one_of(source, "strip_accents", config.get("strip_accents"), None, lowercase)
+    _one_of(source, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), None, True)
+    _one_of(source, "do_basic_tokenize", config.get("do_basic_tokenize"), None, True)
+    if path.name != JSON and facts:
+        pieces = _extended(path, {piece: i for i, piece in enumerate(pieces)}, facts)
+    _check_specials(path, pieces, wordpiece.SPECIALS, "BERT's")
+    if odd := [piece for piece in pieces if not piece or piece != piece.strip() or len(piece.splitlines()) > 1]:
+        raise UserError(f"{path}: {odd[0][:60]!r} is among its pieces; expected none that is empty, begins or ends "
+                        "with white space or has lines")
+    return WordPiece(pieces, lowercase, longest, _added(facts, wordpiece.SPECIALS))
+
+
+def _byte_level(path: Path, ids: dict, merges: list, source: Path, facts: dict, config: dict) -> ByteLevel:
+    """From a vocabulary piece -> id, the merges of the file `source`, and what else the directory says."""
+    if facts:
+        place = path.with_name(JSON)
+        _one_of(place, "normalizer", _kind(facts.get("normalizer")), "none")
+        _expect(place, "pre_tokenizer", facts.get("pre_tokenizer"), "ByteLevel", add_prefix_space=False,
+                use_regex=True)
+        _expect(place, "model", facts.get("model"), "BPE")
+        for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
+                     "ignore_merges"):
+            if facts["model"].get(name):
+                raise UserError(f"{place}: its model's {name} is {facts['model'][name]!r}, which would cut text "
+                                "otherwise; expected none")
+    _of_class(path.with_name("tokenizer_config.json"), config, "byte_level_bpe")
+    _one_of(path.with_name("tokenizer_config.json"), "add_prefix_space", config.get("add_prefix_space"), None, False)
+    pieces = _extended(path, ids, facts)
+    _check_specials(path, pieces, byte_level.SPECIALS, "RoBERTa's")
+    return ByteLevel(pieces, _merges(source, merges, set(pieces)), _added(facts, byte_level.SPECIALS))
+
+
+def _fairseq(path: Path, vocab: Path, gpt2: list[str], merges: list, source: Path) -> ByteLevel:
+    """fairseq numbers <s> <pad> </s> <unk>, then the lines "GPT-2's-id count" of dict.txt, then <mask>."""
+    s = byte_level.SPECIALS
+    pieces = [s["cls"], s["pad"], s["sep"], s["unk"]]
+    for number, line in enumerate(_lines(path), 1):
+        symbol, space, count = line.rpartition(" ")
+        if not (space and symbol and count.isdecimal()):
+            raise UserError(f"{path}, line {number} is {line[:60]!r}; expected a symbol and its count")
+        if symbol.isdecimal() and len(symbol) < 10:
+            if int(symbol) >= len(gpt2):
+                raise UserError(f"{path}, line {number}: {vocab} has no piece {symbol}; expected GPT-2's own")
+            symbol = gpt2[int(symbol)]
+        pieces.append(symbol)
+    pieces.append(s["mask"])
+    if len(set(pieces)) != len(pieces):
+        raise UserError(f"{path} has a piece twice; expected each once")
+    return ByteLevel(pieces, _merges(source, merges, set(pieces)))
+
+
+# Pieces and merges
+
+
+def read_vocabulary(path: str | Path) -> list[str]:
+    """The pieces of a vocab.txt, one a line, id i on line i + 1. Raises UserError naming the line that is wrong."""
+    pieces = [line.strip() for line in _lines(path, "a vocab.txt, one piece a line")]
+    seen: dict[str, int] = {}
+    for number, piece in enumerate(pieces, 1):
+        if not piece:
+            raise UserError(f"{path}, line {number} is empty; expected one piece a line")
+        if piece in seen:
+            raise UserError(f"{path}, line {number}: {piece!r} stands on line {seen[piece]} already; expected each "
+                            "piece once")
+        seen[piece] = number
+    missing = [name for name in wordpiece.SPECIALS.values() if name not in seen]
+    if missing:
+        raise UserError(f"{path}: {', '.join(missing)} on none of its {len(pieces):,} lines; expected BERT's vocab.txt "
+                        f"with {' '.join(wordpiece.SPECIALS.values())}")
+    return pieces
+
+
+def _pieces(path: Path, ids: dict) -> list[str]:
+    """piece -> id, as a list."""
+    found: list[str | None] = [None] * len(ids)
+    for piece, i in ids.items():
+        if type(i) is not int or not 0 <= i < len(ids) or found[i] is not None:
+            raise UserError(f"{path}: {piece[:60]!r} has id {str(i)[:40]}; expected each id from 0 to {len(ids) - 1:,} "
+                            "once")
+        found[i] = piece
+    return found
+
+
+def _extended(path: Path, ids: dict, facts: dict) -> list[str]:
+    """The pieces of a vocabulary piece -> id and those that tokenizer.json adds to it."""
+    ids = dict(ids)
+    for each in _added_tokens(path.with_name(JSON), facts):
+        content, i = each["content"], each.get("id")
+        if ids.setdefault(content, i) != i:
+            raise UserError(f"{path.with_name(JSON)} adds {content[:60]!r} as id {str(i)[:40]}, which has id "
+                            f"{ids[content]}; expected one id a piece")
+    return _pieces(path, ids)
+
+
+def _added_tokens(path: Path, facts: dict) -> list[dict]:
+    tokens = facts.get("added_tokens") or []
+    if not isinstance(tokens, list):
+        tokens = [tokens]
+    for each in tokens:
+        if not (isinstance(each, dict) and isinstance(each.get("content"), str) and each["content"]):
+            raise UserError(f"{path}: {str(each)[:60]} among its added_tokens; expected records with content and id")
+    return tokens
+
+
+def _added(facts: dict, specials: dict[str, str]) -> list[Added]:
+    names = [name for name in Added.__dataclass_fields__ if name != "content"]
+    return [Added(each["content"], **{name: bool(each.get(name, name == "normalized")) for name in names})
+            for each in _added_tokens(Path(JSON), facts) if each["content"] not in specials.values()]
+
+
+def _check_specials(path: Path, pieces: Sequence[str], specials: dict[str, str], whose: str) -> None:
+    missing = [name for name in specials.values() if name not in set(pieces)]
+    if missing:
+        raise UserError(f"{path}: {', '.join(missing)} is none of its {len(pieces):,} pieces; expected {whose}, with "
+                        f"{' '.join(specials.values())}")
+
+
+def _merges(path: Path, merges: Iterable, pieces: set[str]) -> list[tuple[str, str]]:
+    """Pairs, from lines "a b" or lists [a, b]."""
+    found = []
+    for number, merge in enumerate(merges, 1):
+        if number == 1 and isinstance(merge, str) and merge.startswith("#version"):
+            continue
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+                and " ".join(pair).split() == pair):
+            raise UserError(f"{path}, merge {number} is {str(merge)[:60]!r}; expected two pieces")
+        if lacking := [piece for piece in (*pair, "".join(pair)) if piece not in pieces]:
+            raise UserError(f"{path}, merge {number}: {lacking[0][:60]!r} is no piece of the vocabulary; expected the "
+                            "merges that belong to it")
+        found.append(tuple(pair))
+    return found
+
+
+# Files
+
+
+def _read(path: str | Path, expected: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text; expected {expected}") from error
+    except OSError as error:
+        raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+
+
+def _lines(path: str | Path, expected: str = "text, one entry a line") -> list[str]:
+    lines = _read(path, expected).split("\n")
+    lines = lines[: len(lines) - (lines[-1] == "")]
+    if not lines:
+        raise UserError(f"{path} is empty; expected {expected}")
+    return lines
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """A JSON object. Raises UserError where the file is none."""
+    try:
+        found = json.loads(_read(path, "JSON"))
+        json.dumps(found, ensure_ascii=False).encode()  # lone surrogates are no text
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is no JSON object; expected one, {{...}}")
+    return found
+
+
+# What differs from our rules
+
+
+def _with_type(facts: dict) -> dict:
+    """Older versions of the library did not write which kind a model is of, only its fields."""
+    model = facts.get("model")
+    if not isinstance(model, dict) or "type" in model:
+        return facts
+    kind = "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else "of no type"
+    return facts | {"model": {"type": kind, **model}}
+
+
+def _kind(part: Any) -> str:
+    if not isinstance(part, dict):
+        return "none" if part is None else "no record"
+    return str(part.get("type", "of no type"))[:60]
+
+
+def _expect(path: Path, name: str, part: Any, kind: str, **wanted: Any) -> None:
+    """Refuses a part of tokenizer.json of another kind, or with another value of a field."""
+    if _kind(part) != kind:
+        raise UserError(f"{path}: its {name} is {_kind(part)}, which would cut text otherwise; expected {kind}")
+    for field, value in wanted.items():
+        if part.get(field, value) != value:
+            raise UserError(f"{path}: {field} of its {name} is {str(part[field])[:60]}, which would cut text "
+                            f"otherwise; expected {value}")
+
+
+def _one_of(path: Path, name: str, value: Any, *wanted: Any) -> None:
+    if not any(value is each or (value == each and isinstance(value, str)) for each in wanted):
+        raise UserError(f"{path}: its {name} is {str(value)[:60]}, which would cut text otherwise; expected "
+                        f"{' or '.join(map(str, wanted))}")
+
+
+def _of_class(path: Path, config: dict, kind: str) -> None:
+    name = config.get("tokenizer_class")
+    known = [f"{stem}Tokenizer{end}" for stem in CLASSES[kind] for end in ("", "Fast")]
+    if name is not None and name not in (*known, "PreTrainedTokenizerFast", "TokenizersBackend"):
+        raise UserError(f"{path}: its tokenizer_class is {str(name)[:60]}, which would cut text otherwise; expected "
+                        f"{known[0]}")

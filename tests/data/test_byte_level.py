@@ -1,0 +1,203 @@
+"""Byte-level BPE: GPT-2's rules against a plain reading of them, readable pieces, deterministic training."""
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import unicodedata
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers as library
+
+from lmrep.core.errors import UserError
+from lmrep.data import corpora, prepare, tokenizers
+from lmrep.data.tokenizers import ByteLevel, Config
+from lmrep.data.tokenizers.byte_level import BYTES
+from lmrep.objectives import masked
+
+SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
+MERGES = [tuple(line.split()) for line in (
+    "Ġ t", "h e", "Ġt he", "i n", "in g", "e r", "' s", "Ġ Ġ", "Ã ©", "å ¤", "å¤ §", "ð Ł", "1 2", "Ġ 1", ". .", "! !",
+    "a a", "aa aa")]
+PIECES = [*SPECIALS, *BYTES, *("".join(merge) for merge in MERGES), "madeupword0000", "<mask>"]
+PARTS = [
+    "the", " the", "being", " ing", "HER", "é", "e\u0301", "大学", "学", "\U0001f600", "\U0001f469\u200d\U0001f467",
+    "\0", "\x07", "\x7f", "\u200b", "\ufeff", "\ufffd", "\u00ad", " ", "  ", "     ", "\t", "\n", "\r\n", "\u00a0",
+    "\u3000", "\u2028", ".", "..", "!!", "'s", "'S", "'t", "'ll", "’s", "12", " 123", "½", "²", "Ⅷ", "٣", "_", "-",
+    "aaaaaaaaa", "ж", "ġ", "Ġ", "ʰ"]
+
+
+def words(text):
+    """GPT-2's words, one rule a line, from its description: the first rule that fits takes all that it can."""
+    def run(i, kind):
+        while i < len(text) and kind(text[i]):
+            i += 1
+        return i
+
+    letter, digit = (lambda c, first=first: unicodedata.category(c)[0] == first for first in "LN")
+    white = str.isspace
+    kinds = (letter, digit, lambda c: not (white(c) or letter(c) or digit(c)))
+    i = 0
+    while i < len(text):
+        start = i + (text[i] == " ")
+        ends = [run(start, kind) for kind in kinds]
+        short = next((c for c in ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d") if text.startswith(c, i)), "")
+        if short:
+            end = i + len(short)
+        elif max(ends) > start:
+            end = next(end for end in ends if end > start)
+        else:  # white space; the last of a run is left to the word after it
+            end = run(i, white)
+            end -= end < len(text) and end - i > 1
+        yield text[i:end]
+        i = end
+
+
+def reference(text):
+    """The pieces of a text: of each word's bytes, the pair of the earliest merge is joined until there is none."""
+    characters, order = {byte: c for c, byte in BYTES.items()}, {merge: n for n, merge in enumerate(MERGES)}
+    found = []
+    for word in words(text):
+        parts = [characters[byte] for byte in word.encode()]
+        while True:
+            best = min(itertools.pairwise(parts), key=lambda pair: order.get(pair, np.inf), default=None)
+            if best not in order:
+                break
+            i = 0
+            while i + 1 < len(parts):
+                if (parts[i], parts[i + 1]) == best:
+                    parts[i : i + 2] = ["".join(best)]
+                i += 1
+        found += parts
+    return found
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return ByteLevel(PIECES, MERGES)
+
+
+def test_ids_equal_a_plain_reading_of_the_rules(tokenizer):
+    draw = random.Random(0)
+    texts = ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 30))) for _ in range(1000))]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert ids.dtype == np.int32
+        assert [PIECES[i] for i in ids] == reference(text), text
+        assert tokenizer.encode(text).ids.tolist() == ids.tolist()
+        assert tokenizer.decode(ids) == text == "".join(words(text))
+
+
+def test_pieces_offsets_and_words_are_of_the_text(tokenizer):
+    text = " the her 大学's"
+    found = tokenizer.encode(text)
+    assert found.pieces == [" the", " ", "he", "r", " ", "大", "\ufffd", "\ufffd", "\ufffd", "'s"]
+    assert [text[start:end] for start, end in found.offsets] == ["the", "", "he", "r", "", "大", *["学"] * 3, "'s"]
+    assert found.words == [0, 1, 1, 1, 2, 2, 2, 2, 2, 3]
+    assert tokenizer.decode(found.ids) == text
+
+
+def test_special_tokens_in_a_text_are_ordinary_text_unless_asked_for(tokenizer):
+    text = "<s>the <mask>, <unk></s>"
+    plain = tokenizer.encode(text)
+    assert max(plain.ids) < len(PIECES) - 1 and min(plain.ids) > 3 and tokenizer.decode(plain.ids) == text
+    asked = tokenizer.encode(text, specials=True)
+    assert [p for p in asked.pieces if p.startswith("<")] == ["<s>", "<mask>", "<unk>", "</s>"]
+    before = asked.pieces.index("<mask>") - 1
+    assert asked.pieces[before] == "he"  # the space before <mask> is the mask's
+    assert tokenizer.mask_token == "<mask>" and asked.words == sorted(asked.words)
+
+
+def test_vocabulary_describes_the_pieces(tokenizer):
+    vocabulary = tokenizer.with_counts(np.arange(len(PIECES))).vocabulary
+    assert vocabulary.specials == {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": len(PIECES) - 1}
+    starting = {PIECES[i] for i in np.flatnonzero(vocabulary.starts_word)}
+    assert starting == {*SPECIALS, "<mask>", "Ġ", "Ġt", "Ġthe", "ĠĠ", "Ġ1"}
+    assert vocabulary.counts[7] == 7 and not tokenizer.vocabulary.counts.any()
+
+
+def test_what_is_saved_is_the_same_here_and_elsewhere(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    loaded = tokenizers.load(tmp_path)
+    assert loaded.fingerprint == tokenizer.fingerprint and loaded.merges == MERGES
+    elsewhere = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in ("the  大 <mask> 's", "".join(PARTS)):
+        ids = loaded.encode(text, specials=True).ids.tolist()
+        assert elsewhere.encode(text).ids == [0, *ids, 2]
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "RobertaTokenizer"
+    others = ByteLevel(PIECES, MERGES[:-1]), ByteLevel([*PIECES, "x y"], MERGES)
+    assert len({t.fingerprint for t in (tokenizer, *others)}) == 3
+
+
+@pytest.mark.parametrize("name", ["", "vocab.json"])
+def test_a_vocabulary_file_or_its_directory_is_taken(tokenizer, tmp_path, name):
+    tokenizer.save(tmp_path)
+    config = Config("byte_level_bpe", vocab_file=str(tmp_path / name))
+    assert tokenizers.from_vocab_file(config).fingerprint == tokenizer.fingerprint
+    assert tokenizers.size(config) == len(PIECES)
+    with pytest.raises(UserError, match="is of kind byte_level_bpe"):
+        tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path)))
+
+
+# Words whose pairs of letters tie in frequency, so that the order in which a trainer meets them would show.
+CORPUS = [" ".join(f"{a}{b}{c}" for c in "aeiouäж大" for b in "klmnrst" for a in "bdfgpqvwx"), "Was it?\nIt was!"] * 3
+TRAIN = """
+import sys
+from lmrep.data.tokenizers import Config, train
+texts = sys.stdin.read().split("|")
+print(train(Config("byte_level_bpe", vocab_size=400), lambda: iter(texts)).fingerprint)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return tokenizers.train(Config("byte_level_bpe", vocab_size=400), lambda: iter(CORPUS))
+
+
+def test_the_same_corpus_trains_the_same_vocabulary(trained):
+    for seed, threads in (("7", "1"), ("8", "2")):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
+        other = subprocess.run([sys.executable, "-c", TRAIN], input="|".join(CORPUS), env=environment, text=True,
+                               capture_output=True, check=True).stdout.strip()
+        assert trained.fingerprint == other
+
+
+def test_a_trained_vocabulary_opens_with_specials_and_bytes(trained):
+    assert trained.pieces[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert set(trained.pieces[5:261]) == set(BYTES) and trained.size == 400 == len(set(trained.pieces))
+    assert ["".join(merge) for merge in trained.merges] == trained.pieces[261:]
+    for text in [*CORPUS, "".join(PARTS)]:
+        ids = trained.encode_batch([text])[0]
+        assert trained.decode(ids) == text and not np.isin(ids, range(5)).any()
+    assert len(trained.encode(CORPUS[0]).ids) < len(CORPUS[0]) * 0.7  # it merged
+
+
+def test_a_prepared_document_is_one_text(tmp_path):
+    text = "Was it here? It was! So it is."
+    (tmp_path / "corpus.txt").write_text(text)
+    data = corpora.Config(corpus="text_files", files=str(tmp_path / "corpus.txt"), validation=0.0, test=0.0)
+    ready = prepare.prepare(data, Config("byte_level_bpe", vocab_size=270), tmp_path / "data")
+    store = ready.stores["train"]
+    assert len(store.sentences) == 4 and ready.tokenizer.decode(store.take(np.arange(store.tokens))) == text
+    second = store.take(store.sentences[1:2])
+    assert ready.tokenizer.vocabulary.starts_word[second].all()  # as inside of a text
+
+
+def test_a_vocabulary_without_room_is_refused():
+    for call in (tokenizers.size, lambda config: tokenizers.train(config, lambda: iter(CORPUS))):
+        with pytest.raises(UserError, match="has 261 pieces before it learns any"):
+            call(Config("byte_level_bpe", vocab_size=261))
+
+
+def test_roberta_masks_its_pieces(trained):
+    c = masked.Config(rate=0.5, mask=0, keep=0, random=1, **masked.RULES["roberta"])
+    tokens = jnp.array([0, *trained.encode(CORPUS[0]).ids[:61], 2, 1], jnp.int32)
+    inputs, predicted, targets, asked = masked.mask_row(
+        jax.random.key(0), tokens, (tokens != 1).astype(jnp.int32), c=c, vocabulary=trained.vocabulary)
+    drawn = np.asarray(inputs)[np.asarray(predicted)[np.asarray(asked)]]
+    assert len(drawn) >= 31 and not np.isin(drawn, [0, 1, 2, 3]).any() and inputs[-1] == 1
+    assert (targets == tokens[predicted]).all()

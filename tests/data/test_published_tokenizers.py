@@ -1,0 +1,184 @@
+"""Tokenizers of published directories: every layout gives the same ids; what we would read otherwise is refused."""
+
+import json
+
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data import tokenizers
+from lmrep.data.tokenizers import SPECIALS, Added, ByteLevel, Config, WordPiece
+from lmrep.data.tokenizers.byte_level import BYTES
+
+WORDS = [*SPECIALS.values(), "the", "é", "e", "##e", "T", "x", "##x"]
+MERGES = [("h", "e"), ("Ġ", "t"), ("Ġt", "he")]
+GPT2 = [*BYTES, *("".join(merge) for merge in MERGES), "<|endoftext|>"]
+PIECES = ["<s>", "<pad>", "</s>", "<unk>", *reversed(GPT2), "madeupword0000", "<mask>"]
+
+
+def write(directory, **files):
+    """Files by name, "_" for the dot: lists are lines, the rest is JSON."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        text = "".join(f"{line}\n" for line in content) if isinstance(content, list) else json.dumps(content)
+        stem, _, end = name.rpartition("_")
+        (directory / f"{stem}.{end}").write_text(text, encoding="utf8")
+    return directory
+
+
+def ids(pieces):
+    return {piece: i for i, piece in enumerate(pieces)}
+
+
+def saved(tokenizer, directory, *names):
+    """What `save` writes, less all but the files named."""
+    tokenizer.save(directory)
+    for path in directory.iterdir():
+        if names and path.name not in names:
+            path.unlink()
+    return directory
+
+
+LINES = ["#version: 0.2", *map(" ".join, MERGES)]
+
+
+def test_every_layout_of_roberta_gives_the_same_tokenizer(tmp_path):
+    dictionary = [f"{i} {9 * i}" for i in reversed(range(len(GPT2)))] + ["madeupword0000 0"]
+    own = ByteLevel(PIECES, MERGES)
+    layouts = [
+        write(tmp_path / "a", dict_txt=dictionary, encoder_json=ids(GPT2), vocab_bpe=LINES),
+        write(tmp_path / "b", dict_txt=dictionary, vocab_json=ids(GPT2), merges_txt=LINES),
+        write(tmp_path / "c", dict_txt=dictionary, vocab_json=ids(PIECES), merges_txt=LINES[1:]),
+        saved(own, tmp_path / "d", "tokenizer.json"),
+        saved(own, tmp_path / "e", "vocab.json", "merges.txt"),
+        saved(own, tmp_path / "f"),
+    ]
+    assert {tokenizers.load(layout).fingerprint for layout in layouts} == {own.fingerprint}
+
+
+def edited(directory, change, name="tokenizer.json"):
+    facts = json.loads((directory / name).read_text())
+    change(facts)
+    return write(directory, **{name.replace(".", "_"): facts})
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_every_layout_of_bert_gives_the_same_tokenizer(tmp_path, lowercase):
+    own = WordPiece(WORDS, lowercase)
+    layouts = [
+        write(tmp_path / "a", vocab_txt=WORDS, tokenizer_config_json={"do_lower_case": lowercase}),
+        saved(own, tmp_path / "b", "tokenizer.json"),
+        saved(own, tmp_path / "c", "vocab.txt", "tokenizer.json"),
+        edited(saved(own, tmp_path / "d", "tokenizer.json"), lambda facts: facts["model"].pop("type")),  # as of old
+        saved(own, tmp_path / "e"),
+    ]
+    layouts += [write(tmp_path / "f", vocab_txt=WORDS)] * lowercase
+    assert {tokenizers.load(layout).fingerprint for layout in layouts} == {own.fingerprint}
+    config = Config(vocab_file=str(tmp_path / "e"), lowercase=not lowercase)
+    with pytest.raises(UserError, match=f"set --config.tokenizer.lowercase={lowercase}"):
+        tokenizers.from_vocab_file(config)
+
+
+def test_a_shorter_longest_word_is_kept(tmp_path):
+    def shorten(facts):
+        facts["model"]["max_input_chars_per_word"] = 2
+
+    found = tokenizers.load(edited(saved(WordPiece(WORDS), tmp_path), shorten))
+    assert found.encode("xx xxx").pieces == ["x", "##x", "[UNK]"] and found.fingerprint != WordPiece(WORDS).fingerprint
+    assert tokenizers.load(saved(found, tmp_path)).fingerprint == found.fingerprint
+
+
+@pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "[MASK]"),
+                                        (lambda: ByteLevel(PIECES, MERGES), "<mask>")])
+@pytest.mark.parametrize("alone", [True, False])
+def test_added_pieces_keep_their_ids(tmp_path, make, mask, alone):
+    own = make()
+    new = [{"id": own.size, "content": "new-one"}, {"id": own.size + 1, "content": "<new>", "special": True,
+                                                      "normalized": False}]
+    directory = edited(saved(own, tmp_path / "a", *["tokenizer.json"] * alone),
+                       lambda facts: facts["added_tokens"].extend(new))
+    found = tokenizers.load(directory)
+    assert found.pieces == [*own.pieces, "new-one", "<new>"]
+    assert found.added == (Added("new-one"), Added("<new>", special=True, normalized=False))
+    text = f"the new-one <new> {mask}"
+    assert [i for i in found.encode(text, specials=True).ids if i >= own.size] == [own.size, own.size + 1]
+    assert own.size in found.encode(text).ids and own.size + 1 not in found.encode(text).ids
+    again = tokenizers.load(saved(found, tmp_path / "b"))
+    assert again.fingerprint == found.fingerprint != own.fingerprint
+    assert again.encode(text, specials=True).ids.tolist() == found.encode(text, specials=True).ids.tolist()
+    assert found.decode([own.size + 1]) == "<new>" == found.piece(own.size + 1)
+
+
+def put(*path):
+    *path, value = path
+
+    def change(facts):
+        for key in path[:-1]:
+            facts = facts[key]
+        facts[path[-1]] = value
+    return change
+
+
+@pytest.mark.parametrize("kind, change, message", [
+    ("w", put("normalizer", {"type": "NFKC"}), "normalizer is NFKC"),
+    ("w", put("normalizer", "strip_accents", False), "strip_accents is False"),
+    ("w", put("normalizer", "handle_chinese_chars", False), "handle_chinese_chars of its normalizer is False"),
+    ("w", put("normalizer", "lowercase", "yes"), "its lowercase is 'yes'"),
+    ("w", put("pre_tokenizer", {"type": "Metaspace"}), "pre_tokenizer is Metaspace"),
+    ("w", put("model", "continuing_subword_prefix", "@@"), "continuing_subword_prefix of its model is @@"),
+    ("w", put("model", {"type": "Unigram", "vocab": [["a", 0.0]]}), "its model is Unigram"),
+    ("w", put("model", "vocab", "the", 10**15), "has id 1000000000000000"),
+    ("w", put("model", "vocab", "the", True), "'the' has id True"),
+    ("w", put("model", "vocab", "[MASK]", 3), "has id"),
+    ("w", put("model", "max_input_chars_per_word", -1), "max_input_chars_per_word -1"),
+    ("w", put("added_tokens", [{"id": 1}]), "among its added_tokens"),
+    ("w", put("added_tokens", [{"id": 77, "content": "far"}]), "'far' has id 77"),
+    ("w", put("added_tokens", [{"id": 2, "content": "the"}]), "adds 'the' as id 2, which has id 5"),
+    ("w", put("added_tokens", [{"id": len(WORDS), "content": "two\nlines"}]), "has lines"),
+    ("b", put("model", "merges", [["h ", "e"]]), "merge 1 is"),
+    ("b", put("normalizer", {"type": "Lowercase"}), "normalizer is Lowercase"),
+    ("b", put("pre_tokenizer", {"type": "Sequence", "pretokenizers": []}), "pre_tokenizer is Sequence"),
+    ("b", put("pre_tokenizer", "add_prefix_space", True), "add_prefix_space of its pre_tokenizer is True"),
+    ("b", put("pre_tokenizer", "use_regex", False), "use_regex"),
+    ("b", put("model", "dropout", 0.1), "dropout is 0.1"),
+    ("b", put("model", "ignore_merges", True), "ignore_merges"),
+    ("b", put("model", "merges", ["h e", "h e l"]), "merge 2 is 'h e l'"),
+    ("b", put("model", "merges", [["h", 3]]), "merge 1 is"),
+    ("b", put("model", "merges", [["z", "q"]]), "'zq' is no piece"),
+    ("b", put("model", "vocab", {"a": 0}), "'<s>' has id 0"),
+])
+def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, change, message):
+    own = {"w": WordPiece(WORDS), "b": ByteLevel(PIECES, MERGES)}[kind]
+    directory = saved(own, tmp_path, "tokenizer.json")
+    with pytest.raises(UserError) as caught:
+        tokenizers.load(edited(directory, change))
+    assert message in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("files, message", [
+    ({}, "no tokenizer in"),
+    ({"tokenizer_json": []}, "is not JSON"),
+    ({"tokenizer_json": ["[" * 100_000]}, "is not JSON"),
+    ({"tokenizer_json": ['{"a": "\\ud800"}']}, "is not JSON"),
+    ({"tokenizer_json": ["[1]"]}, "no JSON object"),
+    ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenizer_class": "BertJapaneseTokenizer"}}, "BertJapanese"),
+    ({"vocab_txt": WORDS, "tokenizer_config_json": {"do_lower_case": "no"}}, "do_lower_case is no"),
+    ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenize_chinese_chars": False}}, "tokenize_chinese_chars"),
+    ({"vocab_json": ids(PIECES)}, "cannot read the vocabulary"),
+    ({"vocab_json": ids(PIECES), "merges_txt": []}, "is empty"),
+    ({"vocab_json": ids(GPT2), "merges_txt": LINES}, "<s>, <pad>, </s>, <unk>, <mask> is none"),
+    ({"vocab_json": ids(PIECES), "merges_txt": [*LINES, "a b c"]}, "merge 5 is 'a b c'"),
+    ({"vocab_json": ids(PIECES), "merges_txt": LINES, "tokenizer_config_json": {"add_prefix_space": True}},
+     "add_prefix_space is True"),
+    ({"vocab_json": ids(PIECES), "merges_txt": LINES, "tokenizer_config_json": {"tokenizer_class": "CLIPTokenizer"}},
+     "CLIPTokenizer"),
+    ({"vocab_txt": WORDS, "added_tokens_json": {"[MASK]": 4, "[NEW]": 12}}, "adds '[NEW]'"),
+    ({"vocab_json": {"a": 0, "b": 0}, "merges_txt": LINES}, "'b' has id 0"),
+    ({"dict_txt": ["13"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "line 1 is '13'"),
+    ({"dict_txt": ["99999 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "no piece 99999"),
+    ({"dict_txt": ["1 1", "1 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "a piece twice"),
+    ({"dict_txt": ["1 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "is no piece of the vocabulary"),
+])
+def test_malformed_directories_are_refused(tmp_path, files, message):
+    with pytest.raises(UserError) as caught:
+        tokenizers.load(write(tmp_path, **files))
+    assert message in str(caught.value)
