@@ -4,6 +4,7 @@ Tables over the vocabulary are matched by piece, so that a vocabulary may be ext
 piece that the other tokenizer lacks starts as the mean of all its rows.
 """
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 from lmrep import trained
 from lmrep.core.errors import UserError
 from lmrep.core.params import Tree, flatten
+from lmrep.data import tokenizers
+from lmrep.interop import conversion, published
 
 
 class Origin(NamedTuple):
@@ -38,9 +41,11 @@ def load(place: str | os.PathLike) -> Origin:
       UserError: there is neither.
       RunFault: no checkpoint verifies.
     """
-    run = trained.load(_workdir(place))
-    params = {path: np.asarray(value) for path, value in flatten(run.params).items()}
-    return Origin(f"{place}, step {run.step:,}", run.tokenizer.pieces, params)
+    if conversion.is_workdir(_directory(place)):
+        run = trained.load(place)
+        params = {path: np.asarray(value) for path, value in flatten(run.params).items()}
+        return Origin(f"{place}, step {run.step:,}", run.tokenizer.pieces, params)
+    return Origin(str(place), tokenizers.load(place).pieces, dict(published.read(Path(place)).params))
 
 
 def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:
@@ -49,19 +54,25 @@ def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> N
     Raises:
       UserError: there is no run.
     """
-    former = trained.read_config(_workdir(place))["config"]
+    if conversion.is_workdir(_directory(place)):
+        network, files = trained.read_config(place)["config"]["model"], Path(place) / "tokenizer"
+    else:
+        network, files = dataclasses.asdict(published.config(Path(place))), Path(place)
+    tokenizer = tokenizers.load(files)
     config.init = str(place)
-    config.model = {name: value for name, value in former["model"].items() if not name.endswith("dropout")} | {
-        name: value for name, value in config.model.items() if name.endswith("dropout")}
-    files = Path(place) / "tokenizer"
-    config.tokenizer.update({**former["tokenizer"], "vocab_file": str(files / "vocab.txt")})
+    # Dropout is the new run's own: it is no part of what was learned.
+    config.model = {**network, **{name: value for name, value in config.model.items() if name.endswith("dropout")}}
+    config.tokenizer.update(kind=tokenizer.kind, vocab_file=str(files), vocab_size=max(tokenizer.size, 64),
+                            lowercase=getattr(tokenizer, "lowercase", True))
 
 
-def _workdir(place: str | os.PathLike) -> Path:
-    """`place`, which must be there."""
-    if not Path(place).is_dir():
-        raise UserError(f"init is {str(place)!r}, which is no directory; give the workdir of a run or a published one")
-    return Path(place)
+def _directory(place: str | os.PathLike) -> Path:
+    """`place`, which must hold something to start from."""
+    place = Path(place)
+    if not (place / trained.CONFIG).is_file():
+        why = f"which has no {trained.CONFIG}" if place.is_dir() else "which is no directory"
+        raise UserError(f"init is {str(place)!r}, {why}; give the workdir of a run or a published directory")
+    return place
 
 
 class Fit(NamedTuple):

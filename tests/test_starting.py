@@ -12,6 +12,7 @@ from lmrep import starting
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten, unflatten
+from lmrep.interop import conversion
 from lmrep.starting import Origin, fit
 from lmrep.training.checkpoints import Checkpoints
 from tests import small
@@ -86,6 +87,22 @@ def test_a_run_goes_on_from_anothers_parameters(home, tmp_path, caplog):
         assert path in told
 
 
+def test_a_published_directory_is_an_origin_like_any_other(home, tmp_path):
+    """With the network, tokenizer and parameters that the run itself would have given."""
+    conversion.to_published(home / "first", tmp_path / "published")
+    config = small.config(home / "texts")
+    starting.start_from(config, tmp_path / "published")
+    assert config.model.width == 32 and config.model.layers == 2
+    config.steps = 1
+    lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    first, second = (small.lines(place, "validation") for place in (home / "first", tmp_path / "run"))
+    assert second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-5)
+    a, b = (starting.load(place).params for place in (home / "first", tmp_path / "published"))
+    assert a.keys() == b.keys()
+    for path, value in a.items():
+        np.testing.assert_array_equal(value, b[path], err_msg=path)
+
+
 def test_its_vocabulary_may_be_extended(home, tmp_path):
     words = (home / "first/tokenizer/vocab.txt").read_text().split()
     (tmp_path / "vocab.txt").write_text("\n".join([*words, "zebra", "gnu"]) + "\n")
@@ -123,7 +140,7 @@ def test_another_origin_is_another_run(home, tmp_path):
 
 
 @pytest.mark.parametrize(("place", "message"), [
-    ("nowhere", "init is '.*nowhere', which is no directory"), ("texts", "there is no run in .*texts"),
+    ("nowhere", "init is '.*nowhere', which is no directory"), ("texts", "init is '.*texts', which has no config.json"),
 ])
 def test_what_is_no_run_is_refused(home, tmp_path, place, message):
     with pytest.raises(UserError, match=message):

@@ -86,7 +86,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 def takes(c: Config) -> frozenset[str]:
     """The fields of `Inputs` that `encode` takes."""
-    return frozenset({"tokens", "positions", "visibility", *(["token_type_ids"] if c.token_types else [])})
+    return frozenset({"tokens", "positions", "visibility", *(["token_type_ids"] if c.token_types > 1 else [])})
 
 
 def initializer(c: Config) -> Initializer:

@@ -75,7 +75,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, "objective": specs},
         corrupt=partial(corrupt, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, frequent=frequent),
-        predict=partial(predict, model=model),
+        predict=partial(predict, model=model, size=vocabulary.size),
         describe=partial(describe, pair=c.sentence_pair),
         static=c.masking == "static",
     )
@@ -209,13 +209,14 @@ def loss(
     return total, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, model: Model, k: int = 5) -> dict[str, Array]:
-    """The k likeliest words at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
+def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:
+    """The k likeliest words at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]. Rows of
+    the table beyond the vocabulary's `size` are no words, though they have their share of the probabilities."""
     _, hidden = _hidden(params, batch, batch["tokens"], model, None)
     table = model.output_table(params["encoder"])
     probabilities = jax.nn.softmax(
         head.scores(params["objective"]["masked"], table, _transformed(params, hidden, model)))
-    best, words = jax.lax.top_k(probabilities, k)
+    best, words = jax.lax.top_k(probabilities[..., :size], k)
     return {"words": words, "probabilities": best}
 
 

@@ -3,12 +3,17 @@
 All parameters are random, biases and norms too; sizes are odd; rows are padded and have two token types.
 """
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lmrep.core import params as P
+from lmrep.core.params import unflatten
+from lmrep.interop import published
+from lmrep.interop.names import ARCHITECTURES
 from lmrep.layers import vocabulary as head
 from lmrep.layers.attention import Visibility
 from lmrep.models import transformer
@@ -17,7 +22,7 @@ from lmrep.models.transformer import Config
 from lmrep.objectives import sentence_pair
 
 torch = pytest.importorskip("torch")
-published = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 LAYERS, B, T = 3, 2, 17
 SIZES = {"vocab_size": 101, "hidden_size": 36, "num_hidden_layers": LAYERS, "num_attention_heads": 3,
@@ -40,41 +45,20 @@ def randomised(model):
     return model.eval()
 
 
-class Weights:
-    """A state dict's arrays as our layers name them."""
-
-    def __init__(self, model):
-        self.arrays = {name: x.detach().numpy() for name, x in model.state_dict().items()}
-
-    def linear(self, name):
-        return {"kernel": self.arrays[f"{name}.weight"].T, "bias": self.arrays[f"{name}.bias"]}
-
-    def norm(self, name):
-        return {"scale": self.arrays[f"{name}.weight"], "bias": self.arrays[f"{name}.bias"]}
-
-    def layer(self, name):
-        parts = {part: self.linear(f"{name}.attention.self.{part}") for part in ("query", "key", "value")}
-        return {
-            "attention": parts | {"output": self.linear(f"{name}.attention.output.dense")},
-            "attention_norm": self.norm(f"{name}.attention.output.LayerNorm"),
-            "mlp": {"in": self.linear(f"{name}.intermediate.dense"), "out": self.linear(f"{name}.output.dense")},
-            "mlp_norm": self.norm(f"{name}.output.LayerNorm"),
-        }
-
-    def encoder(self, name, tables):
-        layers = [self.layer(f"{name}.encoder.layer.{i}") for i in range(LAYERS)]
-        return {
-            "embedding": {ours: self.arrays[f"{name}.embeddings.{theirs}.weight"] for ours, theirs in tables.items()},
-            "embedding_norm": self.norm(f"{name}.embeddings.LayerNorm"),
-            "layers": jax.tree.map(lambda *leaves: np.stack(leaves), *layers),
-        }
+def parameters(model, config, kind):
+    """A reference model's parameters as ours are named."""
+    tensors = {name: x.detach().numpy() for name, x in model.state_dict().items()}
+    found, carried = published.place(tensors, ARCHITECTURES[kind], config, Path("its state"))
+    assert not carried
+    return unflatten(found)
 
 
-def compare(config, params, theirs, head_params, **inputs):
+def compare(config, params, theirs, **inputs):
     """The largest differences of the hidden states of all layers and of the masked-LM scores, wherever there is no
     padding; and our hidden states."""
     model = transformer.build(config)
-    jax.tree.map(lambda spec, x: np.testing.assert_equal(x.shape, spec.shape), model.specs, params, is_leaf=P.is_spec)
+    encoder, head_params = params["encoder"], params["objective"]["masked"]
+    jax.tree.map(lambda spec, x: np.testing.assert_equal(x.shape, spec.shape), model.specs, encoder, is_leaf=P.is_spec)
     given = Inputs(tokens=jnp.asarray(TOKENS), visibility=Visibility(jnp.asarray(REAL)), **inputs)
 
     @jax.jit
@@ -83,7 +67,7 @@ def compare(config, params, theirs, head_params, **inputs):
         x = head.transform(head_params, encoded.hidden, activation=model.activation, eps=model.norm_eps)
         return encoded, head.scores(head_params, model.output_table(params), x)
 
-    encoded, scores = run(params, head_params)
+    encoded, scores = run(encoder, head_params)
     real = REAL.astype(bool)
     states = np.stack([state.numpy() for state in theirs.hidden_states])
     assert states.shape == (LAYERS + 1, B, T, 36)
@@ -94,37 +78,26 @@ def compare(config, params, theirs, head_params, **inputs):
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu"), ("gelu_tanh", "gelu_new")])
 def test_bert(ours, theirs):
-    reference = randomised(published.BertForPreTraining(published.BertConfig(
+    reference = randomised(transformers.BertForPreTraining(transformers.BertConfig(
         **SIZES, max_position_embeddings=40, hidden_act=theirs)))
     with torch.no_grad():
         expected = reference(torch.tensor(TOKENS), attention_mask=torch.tensor(REAL),
                              token_type_ids=torch.tensor(TYPES), output_hidden_states=True)
-    weights = Weights(reference)
-    tables = {"token": "word_embeddings", "position": "position_embeddings", "token_type": "token_type_embeddings"}
-    masked = {"transform": weights.linear("cls.predictions.transform.dense"),
-              "norm": weights.norm("cls.predictions.transform.LayerNorm"),
-              "bias": weights.arrays["cls.predictions.bias"]}
-    states, scores, hidden = compare(Config(**OURS, activation=ours), weights.encoder("bert", tables), expected, masked,
-                                     token_type_ids=jnp.asarray(TYPES))
+    config = Config(**OURS, activation=ours)
+    params = parameters(reference, config, "bert")
+    states, scores, hidden = compare(config, params, expected, token_type_ids=jnp.asarray(TYPES))
     assert max(states, scores) <= 1e-5
-    pair = {"pooler": weights.linear("bert.pooler.dense"), "classifier": weights.linear("cls.seq_relationship")}
-    np.testing.assert_allclose(sentence_pair.scores(pair, hidden[:, 0]), expected.seq_relationship_logits.numpy(),
-                               rtol=0, atol=1e-5)
+    np.testing.assert_allclose(sentence_pair.scores(params["objective"]["pair"], hidden[:, 0]),
+                               expected.seq_relationship_logits.numpy(), rtol=0, atol=1e-5)
 
 
 def test_roberta():
-    """Theirs has one token-type row, which ours has not: it is added to each position's. Padding has id 1."""
-    reference = randomised(published.RobertaForMaskedLM(published.RobertaConfig(
+    """Theirs has a table of one token type, which is added at every position. Padding has id 1."""
+    reference = randomised(transformers.RobertaForMaskedLM(transformers.RobertaConfig(
         **SIZES, max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1)))
     tokens = np.where(REAL, TOKENS, 1)
     with torch.no_grad():
         expected = reference(torch.tensor(tokens), attention_mask=torch.tensor(REAL), output_hidden_states=True)
-    weights = Weights(reference)
-    params = weights.encoder("roberta", {"token": "word_embeddings", "position": "position_embeddings"})
-    params["embedding"]["position"] = (params["embedding"]["position"]
-                                       + weights.arrays["roberta.embeddings.token_type_embeddings.weight"][0])
-    masked = {"transform": weights.linear("lm_head.dense"), "norm": weights.norm("lm_head.layer_norm"),
-              "bias": weights.arrays["lm_head.bias"]}
-    config = Config(**OURS, activation="gelu", norm_eps=1e-5, token_types=0, position_offset=2)
-    states, scores, _ = compare(config, params, expected, masked)
+    config = Config(**OURS, activation="gelu", norm_eps=1e-5, token_types=1, position_offset=2)
+    states, scores, _ = compare(config, parameters(reference, config, "roberta"), expected)
     assert max(states, scores) <= 1e-5

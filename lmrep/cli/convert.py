@@ -1,0 +1,50 @@
+"""Reads a published checkpoint of BERT or RoBERTa, a directory as Hugging Face lays them out, into a workdir that the
+other commands take; or with --to=huggingface writes a workdir as such a directory.
+
+    lmrep convert SOURCE TARGET
+    lmrep convert WORKDIR TARGET --to=huggingface
+
+A certificate says how far our logits are from those of the reference (where transformers is installed) on random ids;
+it is printed, and stored as certificate.json. Tensors that have no place in the network are named and carried along.
+Pickled weights, and configs that name code, are refused."""
+
+from pathlib import Path
+
+from lmrep.cli.arguments import Arguments, Flag
+from lmrep.core.errors import UserError
+
+FLAGS = {
+    "to": Flag("workdir", "what TARGET becomes: workdir or huggingface"),
+    "step": Flag(-1, "which checkpoint of a workdir; -1: the newest"),
+    "shard_mb": Flag(5000, "megabytes that a written file of tensors has at most"),
+}
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    flags = arguments.flags
+    if len(arguments.words) != 2 or arguments.workdir or arguments.config_file or arguments.overrides:
+        raise UserError("lmrep convert takes two directories: lmrep convert SOURCE TARGET [--to=huggingface]")
+    if flags.to not in ("workdir", "huggingface"):
+        raise UserError(f"--to is {flags.to!r}; expected workdir or huggingface")
+    if flags.shard_mb < 1:
+        raise UserError(f"--shard_mb is {flags.shard_mb}; expected at least 1")
+    source, target = map(Path, arguments.words)
+
+    from lmrep.interop import conversion
+
+    if conversion.is_workdir(source) != (flags.to == "huggingface"):
+        raise UserError(
+            f"{source} is a workdir already; to write it as a published directory, say --to=huggingface"
+            if flags.to == "workdir" else
+            f"{source} is a published directory already; to read it into a workdir, leave --to out")
+    if flags.to == "workdir":
+        done = conversion.to_workdir(source, target)
+    else:
+        step = None if flags.step < 0 else flags.step
+        done = conversion.to_published(source, target, step, flags.shard_mb * 10**6)
+    count = sum(value.size for value in done.checkpoint.params.values())
+    print(f"{target}: {done.checkpoint.name}, {count:,} parameters, from {source}")
+    for line in (*done.remarks, str(done.certificate)):
+        print(f"  {line}")
+    return 0

@@ -1,0 +1,192 @@
+"""From a published directory to a workdir that every command takes, and back.
+
+A workdir that came from outside has, beside a checkpoint of step 0 and its tokenizer,
+
+    interop/published.json         the config.json it came with, and name and dtype of every tensor, in their order
+    interop/carried.safetensors    the tensors that have no place among our parameters
+    certificate.json               how far it is from the reference
+
+so that writing it gives the tensors that were read, byte for byte. Both directions write beside the target and rename.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from lmrep import assembly, trained
+from lmrep import experiment as experiments
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.params import flatten, unflatten
+from lmrep.data import tokenizers
+from lmrep.experiment import Experiment
+from lmrep.interop import certificate, published, tensor_files
+from lmrep.interop.certificate import Certificate
+from lmrep.interop.names import CLASSIFIER, MASKED
+from lmrep.interop.published import Published
+from lmrep.objectives.masked import RULES
+from lmrep.training import workdir
+from lmrep.training.checkpoints import Checkpoints
+
+FOLDER, NOTE, CARRIED, CERTIFICATE = "interop", "published.json", "carried.safetensors", "certificate.json"
+
+
+class Converted(NamedTuple):
+    """What a conversion came to."""
+
+    checkpoint: Published
+    certificate: Certificate
+    remarks: list[str]  # for people: what was carried along, left out or put in
+
+
+def is_workdir(directory: Path) -> bool:
+    """Whether a directory is a run's, and not a published one. Raises UserError where it has no config.json."""
+    settings = tensor_files.read_json(directory / trained.CONFIG)
+    return "config" in settings and "model_type" not in settings
+
+
+def to_workdir(source: Path, target: Path) -> Converted:
+    """Makes `target` a workdir of the published checkpoint in `source`, at step 0.
+
+    A head that the checkpoint lacks is not made up: the workdir has none, and a run that starts from it (`init=`) says
+    which parameters start fresh.
+
+    Raises:
+      UserError: `source` is refused, as by `published.read`, or `target` is not empty; nothing is written.
+      RunFault: the certificate fails, or the disk is full; nothing is written.
+    """
+    _check_free(target)
+    checkpoint = published.read(source)
+    tokenizer = tokenizers.load(source)
+    record = experiment(checkpoint, tokenizer, target.name)
+    proof = certificate.certify(checkpoint, source)
+    with _beside(target) as draft:
+        tokenizer.save(draft / "tokenizer")
+        with contextlib.closing(Checkpoints(draft / "checkpoints")) as checkpoints:
+            checkpoints.save(0, {"params": unflatten(dict(checkpoint.params))}, {"stage": 0})
+        (draft / FOLDER).mkdir()
+        tensor_files.write(draft / FOLDER / CARRIED, checkpoint.carried, {})
+        workdir.write_json(draft / FOLDER / NOTE, {
+            "kind": checkpoint.kind, "settings": checkpoint.settings, "metadata": checkpoint.metadata,
+            "tensors": checkpoint.tensors})
+        workdir.write_json(draft / CERTIFICATE, dataclasses.asdict(proof))
+        workdir.write_json(draft / trained.CONFIG, {
+            "config": dataclasses.asdict(record), "data": {"tokenizer": tokenizer.fingerprint},
+            "source": str(source.absolute())})
+    remarks = [f"carried along, having no place in the network: {name} {tensor_files.kind(value)}"
+               for name, value in checkpoint.carried.items()]
+    if f"{MASKED}bias" not in checkpoint.params:
+        remarks.append("it has no masked-LM head: `lmrep predict` cannot ask it, and a run with init= starts one fresh")
+    return Converted(checkpoint, proof, remarks)
+
+
+def to_published(source: Path, target: Path, step: int | None = None, most: int = 5 * 10**9) -> Converted:
+    """Makes `target` a directory as Hugging Face lays them out, of the workdir `source`.
+
+    Args:
+      source: the workdir.
+      target: what to make.
+      step: of the checkpoint; None for the newest.
+      most: bytes of a file of tensors; a larger checkpoint becomes several.
+
+    Raises:
+      UserError: there is no run, its network is neither a BERT nor a RoBERTa, or `target` is not empty.
+      RunFault: the checkpoint is damaged, the certificate fails, or the disk is full; nothing is written.
+    """
+    _check_free(target)
+    run = trained.load(source, step)
+    params = {path: np.asarray(value) for path, value in flatten(jax.device_get(run.params)).items()}
+    checkpoint, remarks = _outgoing(run, params)
+    with _beside(target) as draft:
+        published.write(checkpoint, draft, most)
+        run.tokenizer.save(draft)
+        again = published.read(draft)
+        if changed := [path for path, value in checkpoint.params.items()
+                       if path not in again.params or not np.array_equal(value, again.params[path], equal_nan=True)]:
+            raise RunFault(f"{', '.join(changed[:3])} of {source} did not come back from {target}; nothing is written")
+        proof = certificate.certify(checkpoint, draft)
+        workdir.write_json(draft / CERTIFICATE, dataclasses.asdict(proof))
+    return Converted(checkpoint, proof, remarks)
+
+
+def _outgoing(run: trained.Run, params: dict[str, np.ndarray]) -> tuple[Published, list[str]]:
+    """A run's checkpoint under the names that it came with, or else under the reference's; and remarks."""
+    config = experiments.model_config(run.experiment, run.tokenizer.size)
+    if not (run.directory / FOLDER / NOTE).exists():
+        return published.of_network(config, params, run.tokenizer.vocabulary.specials)
+    note = tensor_files.read_json(run.directory / FOLDER / NOTE)
+    carried, _ = tensor_files.read(run.directory / FOLDER / CARRIED)
+    try:
+        found = Published(note["kind"], note["settings"], config, params, note["tensors"], carried, note["metadata"])
+        published.tensors(found)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunFault(f"{run.directory / FOLDER} does not fit the checkpoint ({error!r}); restore it, or remove it to "
+                       "write the parameters under the reference's names") from None
+    return found, []
+
+
+def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
+    """The record of a run that would have trained this checkpoint, as far as the checkpoint says."""
+    assembly.check_vocabulary(checkpoint.config, tokenizer.size)
+    pair = f"{CLASSIFIER}bias" in checkpoint.params
+    config = experiments.base(format="segment_pair" if pair else "packed", optimizer=checkpoint.kind)
+    config.name = name
+    config.length = min(512, checkpoint.config.length)
+    config.model.update(dataclasses.asdict(checkpoint.config))
+    config.objective.update(RULES[checkpoint.kind], sentence_pair=pair)
+    config.tokenizer.update(kind=tokenizer.kind, vocab_size=max(tokenizer.size, 64),
+                            lowercase=getattr(tokenizer, "lowercase", False))
+    return experiments.parse(config)
+
+
+def _check_free(target: Path) -> None:
+    """Refuses a target that holds something, or cannot be made."""
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"{target} is there already; give a directory that is not, or an empty one")
+    place = next(path for path in target.absolute().parents if path.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise UserError(f"{target} cannot be made: {place} is no directory that may be written to")
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A directory that becomes `target` when the block ends, and is gone where it fails."""
+    target = target.resolve()
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        draft.rename(target)  # which may be there, but not if it holds something
+        workdir.sync(target.parent)
+    except OSError as error:
+        raise RunFault(f"{target} cannot be written: {error.strerror or error}; nothing is there") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def arrays(place: Path) -> dict[str, np.ndarray]:
+    """Every array of a workdir's newest checkpoint, or of a published directory, by our path; what was carried along by
+    its own name.
+
+    Raises:
+      UserError: there is neither.
+      RunFault: no checkpoint verifies.
+    """
+    if not is_workdir(place):
+        checkpoint = published.read(place)
+        return checkpoint.params | checkpoint.carried
+    with contextlib.closing(Checkpoints(place / "checkpoints")) as checkpoints:
+        step = checkpoints.newest()
+        if step is None:
+            raise UserError(f"{place} holds no checkpoint yet")
+        params, _ = checkpoints.read(step, "params")
+    carried = place / FOLDER / CARRIED
+    return flatten(params) | (tensor_files.read(carried)[0] if carried.exists() else {})
+
+

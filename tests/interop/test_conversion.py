@@ -1,0 +1,189 @@
+"""`lmrep convert` and `lmrep diff` as commands, in a world without the reference."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.errors import RunFault, UserError
+from lmrep.interop import certificate, conversion, published, tensor_files
+from tests import small
+from tests.interop.test_published import GOLDEN, copy, files, rewrite, same
+
+
+@pytest.fixture(autouse=True)
+def without_the_reference(monkeypatch):
+    """Whatever is installed, `import torch` fails."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+@pytest.fixture(scope="module", params=["bert", "bert_tanh", "roberta", "bert_half"])
+def converted(request, tmp_path_factory):
+    """(the published directory, the workdir made of it, what the command said)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        workdir = tmp_path_factory.mktemp(request.param) / "deep" / "run"
+        return GOLDEN / request.param, workdir, small.command("convert", GOLDEN / request.param, workdir)
+
+
+def test_a_published_directory_becomes_a_workdir(converted):
+    directory, workdir, answer = converted
+    assert answer.code == 0 and not answer.err
+    run, expected = lmrep.load(workdir), published.read(directory)
+    assert run.step == 0 and lmrep.experiment.model_config(run.experiment) == expected.config
+    assert same(conversion.arrays(workdir), expected.params | expected.carried)
+    proof = json.loads((workdir / "certificate.json").read_text())
+    assert proof["against"].startswith("itself written and read again") and set(proof["differences"].values()) == {0}
+    assert "largest difference from itself written and read again (transformers is not installed)" in answer.out
+    assert [path.name for path in workdir.parent.iterdir()] == ["run"]  # no draft is left
+
+
+def test_what_has_no_place_and_what_is_missing_is_named(converted):
+    directory, _, answer = converted
+    assert ("carried along, having no place in the network: bert.embeddings.position_ids I64[1, 23]" in answer.out) == (
+        directory.name == "bert_tanh")
+    assert ("no masked-LM head" in answer.out) == (directory.name == "bert_half")
+
+
+def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
+    directory, workdir, _ = converted
+    checkpoint, run = published.read(directory), lmrep.load(workdir)
+    if "objective/masked/bias" not in checkpoint.params:
+        return
+    special, mask = run.tokenizer.vocabulary.specials, run.tokenizer.mask_token
+    text = f"the {mask}"
+    ids = np.array([[special["cls"], *run.tokenizer.encode(text, specials=True).ids, special["sep"]]])
+    asked = certificate.Question(ids, np.zeros_like(ids), np.ones_like(ids))
+    scores = certificate.ours(checkpoint.config, checkpoint.params, asked)["masked"][0, -2, : run.tokenizer.size]
+    words = [word for word, _ in run.fill_masks([text], 3)[0][0]]
+    assert words == [run.tokenizer.piece(int(i)) for i in np.argsort(-scores)[:3]]
+
+
+@pytest.mark.parametrize("most", [5000, 1])
+def test_there_and_back_nothing_has_changed(converted, tmp_path, most):
+    directory, workdir, _ = converted
+    target = tmp_path / "back"
+    answer = small.command("convert", workdir, target, "--to=huggingface", f"--shard_mb={most}")
+    assert answer.code == 0 and not answer.err
+    assert same(files(target), files(directory))
+    assert json.loads((target / "config.json").read_text()) == json.loads((directory / "config.json").read_text())
+    assert lmrep.data.tokenizers.load(target).fingerprint == lmrep.load(workdir).tokenizer.fingerprint
+    assert small.command("diff", directory, target).out.startswith("equal: all ")
+    assert small.command("diff", target, workdir).out.startswith("equal: all ")
+
+
+def test_a_run_of_our_own_is_written_under_the_references_names(converted, tmp_path):
+    directory, workdir, _ = converted
+    own = tmp_path / "own"
+    shutil.copytree(workdir, own)
+    shutil.rmtree(own / "interop")
+    written = conversion.to_published(own, tmp_path / "out").checkpoint
+    again, before = published.read(tmp_path / "out"), published.read(directory)
+    assert same(again.params, before.params) and again.config == before.config and written.name == before.name
+    assert not again.carried
+
+
+@pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
+def test_a_note_that_does_not_fit_is_told(converted, tmp_path):
+    _, workdir, _ = converted
+    shutil.copytree(workdir, tmp_path / "run")
+    note = tmp_path / "run" / "interop" / "published.json"
+    told = json.loads(note.read_text())
+    for change in ({"tensors": {"nowhere": "F32"}}, {"kind": "gpt"}, {"tensors": None}):
+        note.write_text(json.dumps(told | change))
+        with pytest.raises(RunFault, match="does not fit the checkpoint"):
+            conversion.to_published(tmp_path / "run", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
+def test_a_run_may_start_from_what_was_converted(converted):
+    from lmrep import starting
+
+    directory, workdir, _ = converted
+    origin = starting.load(workdir)
+    assert same(origin.params, published.read(directory).params)
+
+
+@pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
+@pytest.mark.parametrize(("words", "message"), [
+    (["{bert}"], "takes two directories"),
+    (["{bert}", "{new}", "--to=tf"], "--to is 'tf'; expected workdir or huggingface"),
+    (["{bert}", "{new}", "--to=huggingface"], "is a published directory already"),
+    (["{run}", "{new}"], "is a workdir already; to write it as a published directory, say --to=huggingface"),
+    (["{none}", "{new}"], "none/config.json is not there"),
+    (["{bert}", "{full}"], "full is there already"),
+    (["{run}", "{full}", "--to=huggingface"], "full is there already"),
+    (["{run}", "{new}", "--to=huggingface", "--step=3"], "holds no checkpoint 3"),
+    (["{run}", "{new}", "--to=huggingface", "--shard_mb=0"], "expected at least 1"),
+])
+def test_what_cannot_be_converted_is_refused_and_nothing_is_written(converted, tmp_path, words, message):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").touch()
+    places = {"bert": converted[0], "run": converted[1], "new": tmp_path / "new", "none": tmp_path / "none",
+              "full": tmp_path / "full"}
+    answer = small.command("convert", *(word.format(**places) for word in words))
+    assert answer.code == 2 and message in answer.err and answer.err.count("\n") == 1
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "kept"]
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path):
+    def spoil(tensors):
+        tensors["bert.pooler.dense.bias"][3] = np.nan
+        return tensors
+
+    directory = rewrite(copy("bert", tmp_path / "x"), spoil)
+    with pytest.raises(RunFault, match=r"does not come out as it should: .*next-sentence logits nan"):
+        conversion.to_workdir(directory, tmp_path / "y")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
+    directory = copy("bert", tmp_path / "x")
+    with open(directory / "vocab.txt", "a") as file:
+        file.write("".join(f"word{i}\n" for i in range(20)))
+    with pytest.raises(UserError, match="the tokenizer has 73 ids, and the model's table 53 rows"):
+        conversion.to_workdir(directory, tmp_path / "y")
+
+
+# --- differences ------------------------------------------------------------------------------------------------
+
+
+def test_differences_are_sorted_and_say_the_layer(tmp_path):
+    def change(tensors):
+        tensors["bert.encoder.layer.1.output.dense.bias"][2] += 0.5
+        tensors["bert.embeddings.LayerNorm.weight"][:] += 0.25
+        tensors["extra"] = np.arange(3)
+        return {name: value for name, value in tensors.items() if not name.startswith("cls.predictions")}
+
+    other = rewrite(copy("bert", tmp_path / "x"), change)
+    answer = small.command("diff", GOLDEN / "bert", other)
+    lines = answer.out.splitlines()
+    assert answer.code == 0 and lines[1].split() == [
+        "encoder/layers/mlp/out/bias", "0.5", lines[1].split()[2], "1", "F32[2,", "15]"]
+    bias = published.read(GOLDEN / "bert").params["encoder/layers/mlp/out/bias"]
+    assert float(lines[1].split()[2]) == pytest.approx(0.5 / np.linalg.norm(bias), rel=1e-2)
+    assert lines[2].split()[:2] == ["encoder/embedding_norm/scale", "0.25"]
+    assert f"only in {GOLDEN / 'bert'}: objective/masked/bias" in lines and f"only in {other}: extra" in lines
+    assert lines[-1] == "23 of 25 common parameters are equal"
+
+
+def test_shapes_and_what_is_not_a_number_are_told():
+    from lmrep.interop.differences import compare
+
+    nan = np.array([np.nan, 1.0])
+    found = compare({"a": nan, "b": nan, "c": np.ones(2), "d": np.ones(2)},
+                    {"a": nan, "b": np.ones(2), "c": np.ones(3), "d": np.ones(2, np.float16)})
+    assert found.equal == 2 and [d.path for d in found.differing] == ["b"] and np.isnan(found.differing[0].largest)
+    assert found.unlike == ["c: F64[2] and F64[3]"] and found.only == ([], [])
+
+
+@pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
+def test_carried_tensors_are_compared_too(converted):
+    directory, workdir, _ = converted
+    assert set(conversion.arrays(workdir)) == set(conversion.arrays(directory))
+    assert tensor_files.read(workdir / "interop" / "carried.safetensors")[0].keys() == published.read(
+        directory).carried.keys()
