@@ -5,36 +5,56 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from lmrep import assembly
+from lmrep import assembly, representations
 from lmrep import experiment as experiments
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.params import Tree
+from lmrep.core.params import Array, Tree
 from lmrep.data import tokenizers
 from lmrep.experiment import Experiment
-from lmrep.models.base import Model
+from lmrep.models.base import Encoded, Inputs, Model
 from lmrep.objectives.base import Objective
+from lmrep.representations import Layers, Pieces, Representation
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.stages import locate
 
 CONFIG = "config.json"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # one is equal to itself alone, so that jax.jit takes its methods
 class Run:
     """A trained run, loaded.
+
+        run = lmrep.load("runs/quickstart")
+        value, *_ = run.encode(["Return the value of the key.", "A list."], layers="all")
+        value.hidden                            # f32[l + 1, t, d]: the embedding output and every layer
+        list(zip(value.pieces, value.offsets, value.words))
+        value.pool("mean")[-1]                  # f32[d], a vector of the sentence
+        value.by_word("first")[-1]              # f32[w, d], a vector for each word
+        run.fill_masks(["Return the [MASK] of the key."])
+
+    Inside one's own program, as a pure function of parameters and inputs:
+
+        inputs = run.inputs(["Return the value of the key.", "A list."])
+
+        @jax.jit
+        def loss(params, inputs):
+            hidden = run.apply(params, inputs).hidden       # [b, t, d]
+            return jnp.square(hidden[:, 0]).mean()
+
+        gradient = jax.grad(loss)(run.params, inputs)
 
     Attributes:
       directory: its workdir.
       step: of the checkpoint.
       experiment: its record.
       tokenizer: its own.
-      model: the network; `model.encode(params["encoder"], ...)` is a pure function.
+      model: the network.
       objective: of the stage that the checkpoint is of.
       params: arrays as `objective.specs`, whole on the first device.
     """
@@ -47,14 +67,115 @@ class Run:
     objective: Objective
     params: Tree
 
-    def fill_masks(self, texts: Sequence[str], k: int = 5) -> list[list[list[tuple[str, float]]]]:
-        """For each text and each [MASK] in it, the k likeliest pieces with their probabilities.
+    # Vectors
+
+    def encode(
+        self, texts: Sequence[str], layers: str | int | Sequence[int] = "last", attention: bool = False,
+        long: str = "refuse",
+    ) -> list[Representation]:
+        """The contextual vectors of each text, with its pieces, their characters and their words.
+
+        Args:
+          texts: any number. The names of special tokens in them, "[MASK]" say, stand for these.
+          layers: "last", "all" (the embedding output and every layer), or numbers as 4 or (3, 4) or "3,4", negative
+            ones from the last; "sum:9,10,11,12" and "concat:9,10,11,12" make them one.
+          attention: whether to return the attention probabilities too.
+          long: what becomes of texts longer than the model: "refuse", or "windows" that overlap by half, a piece's
+            vector being that of the window in whose middle it is most nearly (`representations.windows`).
+
+        Raises:
+          UserError: a text is too long, or no Unicode text; a layer is not there; attention over windows.
+        """
+        if isinstance(texts, str):
+            raise UserError(f"encode takes a list of texts; it was given one: encode([{texts[:40]!r}])")
+        pieces = [representations.read(text, self.tokenizer) for text in texts]
+        if attention and (far := [p for p in pieces if self.model.length and len(p.ids) > self.model.length]):
+            raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is of texts that the "
+                            f"model reads at once, {self.model.length} tokens at most")
+        found: list = [None] * len(pieces)
+        for i, hidden, maps in self.vectors(pieces, self.layers(layers), long=long, attention=attention):
+            found[i] = Representation(**vars(pieces[i]), hidden=hidden, attention=maps)
+        return found
+
+    def layers(self, asked: str | int | Sequence[int]) -> Layers:
+        """What `encode` takes as `layers`, as numbers of this model's. Raises UserError as `parse_layers`."""
+        return representations.parse_layers(asked, self._depth)
+
+    def vectors(
+        self, pieces: Sequence[Pieces], layers: Layers, long: str = "refuse", attention: bool = False,
+        names: Sequence[str] | None = None,
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
+        """What `encode` is made of: (number of the text, hidden f32[n, t, d], attention f32[l, h, t, s] or None) for
+        each of `pieces`, in no particular order. `names` are what messages call them.
+
+        Raises:
+          UserError: at once, where a text is too long.
+        """
+        counts = tuple(map(len, representations.edges(self.tokenizer)))
+        parts = [part for i, p in enumerate(pieces) for part in representations.windows(
+            i, p.ids, counts, self.model.length, long, names[i] if names else f"{p.text[:60]!r}...")]
+        run = functools.partial(self._states, self.params["encoder"], layers=layers, attention=attention)
+        # Attention maps of a full batch would be large.
+        return representations.compute(run, parts, self.model.length, self.tokenizer.vocabulary.specials["pad"],
+                                       512 if attention else None, {"positions", "visibility"} <= self.model.takes)
+
+    def inputs(self, texts: Sequence[str]) -> Inputs:
+        """The texts as `apply` takes them: one a row, padded to the longest.
+
+        Raises:
+          UserError: a text is longer than the model, or no Unicode text.
+        """
+        pieces = [representations.read(text, self.tokenizer) for text in texts]
+        counts = tuple(map(len, representations.edges(self.tokenizer)))
+        for p in pieces:
+            representations.windows(0, p.ids, counts, self.model.length, name=f"{p.text[:60]!r}...")
+        size = max((len(p.ids) for p in pieces), default=0)
+        tokens = np.full((len(pieces), size), self.tokenizer.vocabulary.specials["pad"], np.int32)
+        segments = np.zeros_like(tokens)
+        for row, p in enumerate(pieces):
+            tokens[row, : len(p.ids)], segments[row, : len(p.ids)] = p.ids, 1
+        positions = np.broadcast_to(np.arange(size, dtype=np.int32), tokens.shape)
+        return representations.inputs_of(self.model, tokens, segments, positions)
+
+    def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **asked) -> Encoded:
+        """The network as a pure function of its arguments, for one's own `jax.jit`, `jax.grad` and `jax.vmap`.
+
+        Args:
+          params: as `self.params`.
+          inputs: as `self.inputs` makes them; `Inputs(tokens=...)` with i32[b, t] is enough where nothing is padding.
+          key: for dropout, or None for none.
+          **asked: `layers=True`, `attention=True` or `at` i32[b, m], as the model's `encode` takes them.
+
+        Returns:
+          `hidden` [b, t, d] and, where asked for, `layers` [l + 1, b, t, d] and `attention` [l, b, h, t, s].
+        """
+        return self.model.encode(params["encoder"], inputs, key, **asked)
+
+    @functools.cached_property
+    def _depth(self) -> int:
+        return representations.depth(self.model)
+
+    @functools.cached_property
+    def _states(self) -> Callable:
+        return jax.jit(functools.partial(representations.states, model=self.model),
+                       static_argnames=("layers", "attention"))
+
+    # Masks
+
+    def fill_masks(
+        self, texts: Sequence[str], k: int = 5, names: Sequence[str | None] | None = None
+    ) -> list[list[list[tuple[str, float]]]]:
+        """For each text and each [MASK] in it, the k likeliest pieces with their probabilities. `names` are what
+        messages call the texts.
 
         Raises:
           UserError: a text has no [MASK], or is longer than the model.
         """
+        if "masked" not in self.params.get("objective", {}):
+            raise UserError(f"{self.directory} has no masked-LM head, as the checkpoint that it was converted from; "
+                            "train one (init=), or ask for vectors (lmrep embed)")
         special = self.tokenizer.vocabulary.specials
-        rows = masked_rows(texts, self.tokenizer, self.model.length)
+        rows = masked_rows(texts, self.tokenizer, self.model.length, names)
         answers: list = [None] * len(rows)
         for members in _alike(rows):
             batch = _mask_batch([rows[i] for i in members], special, self.model.length)
@@ -121,23 +242,22 @@ def read_config(directory: str | os.PathLike) -> dict:
         raise RunFault(f"{path} is damaged: {error}; restore it, or start anew in another --workdir") from None
 
 
-def masked_rows(texts: Sequence[str], tokenizer: tokenizers.Tokenizer, longest: int) -> list[np.ndarray]:
-    """The ids int32[t] of each text, between [CLS] and [SEP].
+def masked_rows(
+    texts: Sequence[str], tokenizer: tokenizers.Tokenizer, longest: int, names: Sequence[str | None] | None = None
+) -> list[np.ndarray]:
+    """The ids int32[t] of each text, between [CLS] and [SEP]. `names` are what messages call the texts.
 
     Raises:
       UserError: a text has no [MASK], more than `longest` tokens, or is no Unicode text.
     """
-    special, rows = tokenizer.vocabulary.specials, []
-    for text in texts:
-        try:
-            ids = tokenizer.encode(text, specials=True).ids
-        except TypeError:  # lone surrogates, which stand for bytes of an argument that could not be decoded
-            raise UserError(f"{text[:60]!r} is not UTF-8 text; convert it") from None
-        row = np.array([special["cls"], *ids, special["sep"]], np.int32)
-        if not (row == special["mask"]).any():
-            raise UserError(f"there is no [MASK] in {text!r}; write [MASK] where a word is to be found")
+    mask, rows = tokenizer.vocabulary.specials["mask"], []
+    for text, name in zip(texts, names or [None] * len(texts), strict=True):
+        where, row = f"{name}: " if name else "", representations.read(text, tokenizer, name).ids
+        if not (row == mask).any():
+            name = tokenizer.mask_token
+            raise UserError(f"{where}there is no {name} in {text!r}; write {name} where a word is to be found")
         if len(row) > longest:
-            raise UserError(f"{text[:60]!r}... has {len(row)} tokens; the model takes {longest} at most")
+            raise UserError(f"{where}{text[:60]!r}... has {len(row)} tokens; the model takes {longest} at most")
         rows.append(row)
     return rows
 

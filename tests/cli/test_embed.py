@@ -1,0 +1,159 @@
+"""`lmrep embed`: a text file into safetensors."""
+
+import resource
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+from safetensors.numpy import load_file
+
+import lmrep
+from lmrep import vector_files
+from tests import given, small
+
+LINES = ["The red cat sees the old dog.", "", "A catdog likes [MASK]  birds!", "Old.", "the red bird " * 9, "  ", "Fin"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A run in `run`, and LINES in `texts.txt`."""
+    home = tmp_path_factory.mktemp("embed")
+    given.workdir(home)
+    (home / "texts.txt").write_text("\r\n".join(LINES), newline="")  # no end of line at the end
+    return home
+
+
+@pytest.fixture(scope="module")
+def run(home):
+    return lmrep.load(home / "run")
+
+
+def embed(home, output, *words, source=None):
+    return small.command("embed", f"--workdir={home}/run", f"--input={source or home / 'texts.txt'}",
+                         f"--output={output}", *words)
+
+
+@pytest.mark.parametrize("layers", ["last", "all", "-2", "0,3", "sum:2,3", "concat:2,3"])
+def test_each_line_is_a_tensor_by_its_number(home, run, tmp_path, layers):
+    answer = embed(home, tmp_path / "v.safetensors", f"--layers={layers}")
+    assert answer.code == 0 and answer.out == f"{tmp_path}/v.safetensors\n"
+    assert "7 of 7 lines" in answer.err and "tokens/s" in answer.err
+    found = load_file(tmp_path / "v.safetensors")
+    assert found.keys() == set(map(str, range(len(LINES))))
+    for i, text in enumerate(LINES):
+        [alone] = run.encode([text], layers)
+        assert found[str(i)].dtype == np.float32 and found[str(i)].shape == alone.hidden.shape
+        np.testing.assert_allclose(found[str(i)], alone.hidden, rtol=0, atol=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ["v.safetensors"]
+
+
+def test_the_file_says_what_it_holds(home, tmp_path):
+    embed(home, tmp_path / "v.safetensors", "--layers=sum:-1,0", "--words")
+    with safetensors.safe_open(tmp_path / "v.safetensors", "np") as file:
+        assert file.metadata() == {"layers": "sum:3,0", "vectors": "words, mean of their pieces", "step": "0"}
+        assert file.get_slice("0").get_shape() == [1, 8, 32]
+
+
+@pytest.mark.parametrize("pieces", ["mean", "first", "last"])
+def test_words_have_one_vector_each(home, run, tmp_path, pieces):
+    assert embed(home, tmp_path / "v.safetensors", "--words", f"--pieces={pieces}").code == 0
+    found = load_file(tmp_path / "v.safetensors")
+    assert found["1"].shape == found["5"].shape == (1, 0, 32)
+    for i, text in enumerate(LINES):
+        expected = run.encode([text])[0].by_word(pieces)
+        assert found[str(i)].shape == expected.shape
+        np.testing.assert_allclose(found[str(i)], expected, rtol=0, atol=1e-5)
+
+
+def test_a_large_file_is_read_a_few_lines_at_a_time_into_several(home, run, tmp_path, monkeypatch):
+    """As many lines a file as the format's header has room for."""
+    many = tmp_path / "many.txt"
+    many.write_text("".join(f"{line}\n" for line in LINES * 3))
+    monkeypatch.setattr(vector_files, "LINES", 5)
+    monkeypatch.setattr(vector_files, "HEADER", 1200)
+    answer = embed(home, tmp_path / "v.safetensors", source=many)
+    assert answer.code == 0
+    names = answer.out.split()
+    assert len(names) > 1 and names[0].endswith(f"/v-00001-of-{len(names):05}.safetensors")
+    parts = [load_file(name) for name in names]
+    assert all(int.from_bytes(Path(name).read_bytes()[:8], "little") <= 1200 for name in names)
+    assert [int(i) for part in parts for i in sorted(part, key=int)] == list(range(21))
+    for i, hidden in {int(i): x for part in parts for i, x in part.items()}.items():
+        np.testing.assert_allclose(hidden, run.encode([LINES[i % 7]])[0].hidden, rtol=0, atol=1e-5)
+
+
+def test_memory_does_not_grow_with_the_file(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_files, "LINES", 64)
+
+    def peak(lines):
+        (tmp_path / "text.txt").write_text("The red cat sees the old dog.\n" * lines)
+        tracemalloc.start()
+        vector_files.embed(run, tmp_path / "text.txt", tmp_path / f"{lines}.safetensors")
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(64)
+    few, many = peak(128), peak(1280)
+    size = (tmp_path / "1280.safetensors").stat().st_size
+    assert size > 1280 * 10 * 32 * 4 and many - few < size / 3  # the header has a line a tensor
+
+
+def test_an_empty_file_has_no_tensors(home, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    assert embed(home, tmp_path / "v.safetensors", source=tmp_path / "empty.txt").code == 0
+    assert load_file(tmp_path / "v.safetensors") == {}
+
+
+def test_long_lines_are_read_in_windows_where_asked(home, run, tmp_path):
+    text = "the red cat sees " * 30
+    (tmp_path / "long.txt").write_text(f"Old.\n{text}\n")
+    assert embed(home, tmp_path / "v.safetensors", "--long=windows", source=tmp_path / "long.txt").code == 0
+    [expected] = run.encode([text], long="windows")
+    np.testing.assert_allclose(load_file(tmp_path / "v.safetensors")["1"], expected.hidden, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("content", "words", "message"), [
+    (None, [], "cannot read {source}: No such file or directory"),
+    (b"Old.\nUn caf\xe9.\n", [], "line 2 of {source} is not UTF-8 text: byte 0xe9; convert it"),
+    (b"Old.\n" + b"cat " * 60, [], "line 2 of {source} has 62 tokens; the model takes 48 at most"),
+    (b"Old.\n" + b"cat " * 600, [], "line 2 of {source} has more than 2,000 bytes; break it up"),
+    (b"Old.\n", ["--layers=4"], "layers is '4', and there is no layer 4"),
+    (b"Old.\n", ["--long=cut"], "long is 'cut'; expected one of refuse, windows"),
+    (b"Old.\n", ["--words", "--pieces=max"], "words is 'max'; expected one of mean, first, last"),
+    (b"Old.\n", ["--output={source}"], "{source} exists; remove it, or give another --output"),
+    (b"Old.\n", ["--output={source}/v"], "there is no directory {source} for the output"),
+    (b"Old.\n", ["--input="], "lmrep embed needs --input"),
+    (b"Old.\n", ["--input=/dev/null"], "/dev/null is not a file that can be read twice"),
+    (b"Old.\n", ["--step=3"], "holds no checkpoint 3; it holds 0"),
+    (b"Old.\n", ["Old."], "has no use for 'Old.'"),
+])
+def test_what_cannot_be_embedded_is_refused(home, tmp_path, monkeypatch, content, words, message):
+    monkeypatch.setattr(vector_files, "LONGEST_LINE", 2000)
+    source = tmp_path / "text.txt"
+    if content is not None:
+        source.write_bytes(content)
+    before = small.contents(tmp_path)
+    answer = embed(home, tmp_path / "v.safetensors", *(word.format(source=source) for word in words), source=source)
+    assert answer.code == 2 and message.format(source=source) in answer.err, answer
+    assert small.contents(tmp_path) == before
+
+
+def test_a_disk_that_is_full_leaves_nothing(home, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        answer = embed(home, tmp_path / "v.safetensors", "--layers=all")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert answer.code == 3 and "v.safetensors: File too large; nothing of it is left" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_grows_meanwhile_is_noticed(home, tmp_path, monkeypatch):
+    real = vector_files.survey
+    monkeypatch.setattr(vector_files, "survey", lambda path: real(path)._replace(lines=5))
+    answer = embed(home, tmp_path / "v.safetensors")
+    assert answer.code == 3 and "texts.txt changed while it was read" in answer.err and list(tmp_path.iterdir()) == []

@@ -1,0 +1,32 @@
+"""A run that nobody trained, for tests of what a run can be asked: a workdir of random parameters at step 0, as
+converting a published checkpoint leaves it."""
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+
+from lmrep import assembly
+from lmrep import experiment as experiments
+from lmrep.data import tokenizers
+from lmrep.training.checkpoints import Checkpoints
+from tests import small
+from tests.reference import random_params
+
+
+def workdir(directory: Path, **model) -> Path:
+    """Writes a run of a BERT of 3 layers of width 32 that takes 48 tokens; `model` are fields of its config."""
+    texts = [path.read_text() for path in sorted(small.corpus(directory / "texts").iterdir())]
+    tokenizer = tokenizers.train(tokenizers.Config(vocab_size=120), lambda: iter(texts))
+    config = small.config(directory / "texts")
+    config.model.update({"layers": 3, "length": 48, **model})
+    experiment = experiments.parse(config)
+    network = assembly.model(experiment, tokenizer.vocabulary)
+    objective = assembly.objective(experiments.plans(experiment)[0], network, tokenizer.vocabulary)
+    tokenizer.save(directory / "run/tokenizer")
+    (directory / "run/config.json").write_text(json.dumps(
+        {"config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint}}))
+    with contextlib.closing(Checkpoints(directory / "run/checkpoints")) as checkpoints:
+        checkpoints.save(0, {"params": random_params(objective.specs)}, {})
+        checkpoints.wait()
+    return directory / "run"
