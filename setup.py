@@ -15,6 +15,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["lmrep", "lmrep.*"]),
+    package_data={"lmrep.analysis.report": ["page.css", "page.js"]},
     install_requires=[
         "jax>=0.10",
         "flax>=0.12",
@@ -39,6 +40,7 @@ setup(
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda13]>=0.10"],
         "wandb": ["wandb>=0.20"],
+        "browser": ["playwright>=1.50"],
         "parity": ["torch>=2.10", "transformers>=5"],
     },
     entry_points={"console_scripts": ["lmrep=lmrep.cli.main:main"]},

@@ -4,6 +4,7 @@
     outcome = lmrep.train(config, "runs/mine")     # an ml_collections ConfigDict, as experiments/*.py return
     lmrep.evaluate("runs/mine", split="test")
     run = lmrep.load("runs/mine")
+    run.encode(["Return the value of the key."], layers="all")[0].hidden    # f32[l + 1, t, d]
     run.fill_masks(["The [MASK] of a list is an integer."])
 """
 
@@ -66,7 +67,8 @@ def train(
 
     Args:
       config: an experiment's config.
-      directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, tensorboard/, checkpoints/.
+      directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, tensorboard/, checkpoints/,
+        report.html.
       data_dir: where token stores live.
       command: the command line, for the record.
 
@@ -116,6 +118,8 @@ def train(
             checkpoint=experiment.checkpoint, evaluation=experiment.evaluation, log_every=experiment.log.every,
             peak=peak and peak * mesh.size)
         trainer.run(resumed)
+    if experiment.log.report:
+        _report(directory, data_dir)
     return outcome(directory, experiment.steps)
 
 
@@ -125,6 +129,19 @@ def _started(stage: Stage, place: str, prepared: Prepared) -> Stage:
     found = starting.fit(specs_of(stage.objective), origin, prepared.tokenizer.pieces)
     log.info("%s", starting.describe(found, origin))
     return dataclasses.replace(stage, given=found.values)
+
+
+def _report(directory: Path, data_dir: Path) -> None:
+    """Writes report.html. The run is done and saved: nothing that goes wrong here may fail it."""
+    from lmrep.analysis import report  # it reads trained runs, so stands above this file
+
+    if jax.process_count() > 1:
+        log.info("for a report: lmrep report %s", directory)
+        return
+    try:
+        log.info("report: %s", report.write([directory], data_dir=data_dir))
+    except Exception as error:
+        log.warning("the report could not be written: %s; lmrep report %s tries again", error, directory)
 
 
 def outcome(directory: Path, steps: int) -> Outcome:

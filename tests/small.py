@@ -49,7 +49,7 @@ def config(texts: Path, objective: str = "masked", format: str = "packed", layou
     c.optimizer.learning_rate = 1e-3
     c.checkpoint.every = 4
     c.evaluation.every = 6
-    c.log.update({"every": 1, "tensorboard": False})
+    c.log.update({"every": 1, "tensorboard": False, "report": False})
     c.format.duplicates = 1
     return c
 

@@ -1,4 +1,5 @@
-"""Prints the metrics of a trained run on a split of its corpus, or on other text files, and writes them to eval.json in the workdir."""
+"""Prints the metrics of a trained run on a split of its corpus, or on other text files, and writes them to eval.json
+in the workdir."""
 
 from lmrep.cli.arguments import Arguments, Flag
 

@@ -45,6 +45,26 @@ COMMANDS = {
         "statistics of the data, and examples as the model is asked them",
         "lmrep inspect --config=experiments/quickstart.py",
         "lmrep.cli.inspect"),
+    "embed": Command(
+        "texts in, contextual vectors out",
+        "lmrep embed --workdir=runs/quickstart --input=texts.txt --output=vectors.safetensors",
+        "lmrep.cli.embed"),
+    "neighbours": Command(
+        "the words nearest to a word in its sentence, over a corpus",
+        'lmrep neighbours --workdir=runs/quickstart --input=texts.txt "Return the *value* of the key."',
+        "lmrep.cli.neighbours"),
+    "convert": Command(
+        "a published checkpoint into a workdir, or a workdir into a Hugging Face directory",
+        "lmrep convert bert-base-uncased/ runs/bert_base",
+        "lmrep.cli.convert"),
+    "diff": Command(
+        "two checkpoints, parameter by parameter",
+        "lmrep diff runs/bert_base runs/mine",
+        "lmrep.cli.diff"),
+    "report": Command(
+        "one offline page of one or several runs",
+        "lmrep report runs/quickstart",
+        "lmrep.cli.report"),
 }
 
 

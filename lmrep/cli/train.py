@@ -65,4 +65,4 @@ Next:
   lmrep predict {run} {shlex.quote(text)}
   lmrep evaluate {run}{stores}
   lmrep inspect {run}{stores}
-  tensorboard --logdir={shlex.quote(workdir)}"""
+  open {shlex.quote(workdir)}/report.html in a browser; tensorboard --logdir={shlex.quote(workdir)}"""

@@ -2,6 +2,7 @@
 
 import ctypes
 import glob
+import resource
 import sys
 
 ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*")
@@ -27,3 +28,13 @@ def keep_memory() -> bool:
         return False
     wanted = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, 2**31 - 1), (TOP_PAD, 64 * 2**20))
     return all([mallopt(parameter, value) == 1 for parameter, value in wanted])
+
+
+def peak_memory() -> dict[str, int]:
+    """The most bytes that this process and its fullest device have held so far, as far as the system tells."""
+    import jax  # not before `keep_memory`
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    found = {"host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
+    return found | ({"device_peak_bytes": max(peaks)} if None not in peaks else {})

@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 
 from lmrep.config.record import setting, suggestion
 from lmrep.core.errors import RunFault, Stopped
+from lmrep.core.host import peak_memory
 from lmrep.core.sharding import batch_sharding, replicated, use
 from lmrep.training import state as states
 from lmrep.training.checkpoints import Checkpoints
@@ -63,6 +64,7 @@ class LogConfig:
     every: int = setting(50, "steps between lines of metrics.jsonl", at_least=1)
     tensorboard: bool = setting(True, "write TensorBoard events")
     wandb: str = setting("", "Weights & Biases project; empty: none")
+    report: bool = setting(True, "write report.html at the end")
 
 
 class Trainer:
@@ -230,7 +232,8 @@ class Trainer:
         if self._metrics:
             self._metrics.write(step, "train", values)
             if pace:
-                self._metrics.timing(step, "train", {"tokens_per_second": pace[0], "steps_per_second": pace[1]})
+                rates = {"tokens_per_second": pace[0], "steps_per_second": pace[1]}
+                self._metrics.timing(step, "train", rates | peak_memory())
 
     def _validate(self, stage: Stage, evaluator: Evaluator | None, step: int, state: TrainState) -> None:
         self._read()

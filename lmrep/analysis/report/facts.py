@@ -1,0 +1,324 @@
+"""What a run's files say, as plain data. What cannot be known of a run is None here, with the reason in `notes`."""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+from lmrep import assembly
+from lmrep import experiment as experiments
+from lmrep.analysis import flops
+from lmrep.core import params as P
+from lmrep.core.errors import RunFault, UserError
+from lmrep.data import tokenizers
+from lmrep.data.formats import FIELDS, FORMATS
+from lmrep.data.prepare import Prepared, prepare
+from lmrep.experiment import Experiment, StagePlan
+from lmrep.models.base import Model
+from lmrep.objectives.base import Objective
+from lmrep.trained import read_config, stage_at
+from lmrep.training import logging as logs
+from lmrep.training import optimizers, provenance
+from lmrep.training.state import create
+from lmrep.training.step import train_step
+
+NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # as metrics.jsonl spells them
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network and what is asked of it, without any values.
+
+    Attributes:
+      tokenizer: the run's.
+      model: the network.
+      objectives: of each stage.
+      parameters: of the whole training model, heads included.
+      encoder: of the encoder alone.
+      optimizer_bytes: of the optimizer's state, at the stage that was reached.
+      flops: floating-point operations of one step, for each stage.
+    """
+
+    tokenizer: tokenizers.Tokenizer
+    model: Model
+    objectives: Sequence[Objective]
+    parameters: int
+    encoder: int
+    optimizer_bytes: int
+    flops: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run.
+
+    Attributes:
+      directory: its workdir.
+      label: what the page calls it.
+      config: as config.json holds it.
+      experiment, stages: the same, checked and resolved.
+      train, validation: the lines of metrics.jsonl of these kinds, by step.
+      timing: the lines of timing.jsonl.
+      starts: the lines of provenance.jsonl, one a start.
+      step: the last one that any line tells of.
+      network: None where the tokenizer is missing.
+      prepared: the token stores; None where they are not on this machine.
+      notes: what could not be read, for people.
+    """
+
+    directory: Path
+    label: str
+    config: Mapping[str, Any]
+    experiment: Experiment
+    stages: Sequence[StagePlan]
+    train: Sequence[dict]
+    validation: Sequence[dict]
+    timing: Sequence[dict]
+    starts: Sequence[dict]
+    step: int
+    network: Network | None
+    prepared: Prepared | None
+    notes: Sequence[str]
+
+    @property
+    def stage(self) -> StagePlan:
+        """The stage that was reached."""
+        return stage_at(self.experiment, self.step)
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens trained on, padding not counted, up to the last line that tells."""
+        return next((int(line["tokens"]) for line in reversed(self.train) if "tokens" in line), None)
+
+    @property
+    def devices(self) -> Mapping[str, Any] | None:
+        """Of the last start: `platform`, `kind`, `count`, `processes`."""
+        return self.starts[-1].get("devices") if self.starts else None
+
+    def last(self, kind: str, name: str) -> float | None:
+        """The newest value of a metric among the "train" or the "validation" lines."""
+        return next((line[name] for line in reversed(getattr(self, kind))
+                     if isinstance(line.get(name), int | float)), None)
+
+    def flops_at(self, step: float) -> float | None:
+        """Floating-point operations of all steps up to `step`."""
+        if self.network is None:
+            return None
+        total, begin = 0.0, 0
+        for stage, each in zip(self.stages, self.network.flops, strict=True):
+            total += each * min(max(step - begin, 0), stage.steps)
+            begin += stage.steps
+        return total
+
+
+def gather(directory: Path, label: str, data_dir: Path) -> Facts:
+    """All that the files of `directory` tell.
+
+    Raises:
+      UserError: there is no run, or its config is not of this version.
+      RunFault: its config.json is damaged.
+    """
+    record, notes = read_config(directory), []
+    config, experiment = record["config"], experiments.parse(record["config"])
+    lines = _read(directory / logs.METRICS, notes)
+    of = {kind: sorted((line for line in lines if line.get("kind") == kind), key=lambda line: line["step"])
+          for kind in ("train", "validation")}
+    step = max((line["step"] for line in lines), default=0)
+    starts = _read(directory / provenance.FILE, notes, needed="time")
+    try:
+        network = _network(directory, experiment, step)
+    except (UserError, RunFault, OSError, ValueError) as error:
+        network = None
+        notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
+    prepared = _prepared(experiment, record.get("data", {}), data_dir, notes)
+    return Facts(directory, label, config, experiment, experiments.plans(experiment), of["train"], of["validation"],
+                 _read(directory / logs.TIMING, notes), starts, step, network, prepared, tuple(notes))
+
+
+def _read(path: Path, notes: list[str], needed: str = "step") -> list[dict]:
+    """The lines of a file of JSON objects that have the field `needed`; others are counted in the notes."""
+    try:
+        texts = path.read_bytes().splitlines()
+    except OSError:
+        notes.append(f"{path.name} is missing.")
+        return []
+    found = [line for line in map(_line, texts) if line is not None and needed in line]
+    if lost := len(texts) - len(found):
+        notes.append(f"{path.name} has {lost} damaged line{'s' * (lost > 1)} of {len(texts)}, left out here.")
+    return found
+
+
+def _line(text: bytes) -> dict | None:
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("step", 0), int):
+        return None
+    return {name: NUMBERS.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
+
+
+def _network(directory: Path, experiment: Experiment, step: int) -> Network:
+    tokenizer = tokenizers.load(directory / "tokenizer")
+    model = assembly.model(experiment, tokenizer.vocabulary)
+    stages = experiments.plans(experiment)
+    objectives = [assembly.objective(stage, model, tokenizer.vocabulary) for stage in stages]
+    built = [optimizers.build(stage.optimizer, objective.specs, experiments.span(stages, i))
+             for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]
+    reached = stages.index(stage_at(experiment, step))
+    state = jax.eval_shape(built[reached].init, P.abstract(objectives[reached].specs))
+    return Network(
+        tokenizer, model, objectives, P.count(objectives[reached].specs), P.count(model.specs),
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
+        [_step_flops(*each) for each in zip(stages, objectives, built, strict=True)])
+
+
+def _step_flops(stage: StagePlan, objective: Objective, optimizer) -> int:
+    """Of one training step, counted in its program; nothing is compiled."""
+    shapes = {"b": stage.batch_size, "t": stage.length}
+    batch = {name: jax.ShapeDtypeStruct([shapes[axis] for axis in FIELDS[name].axes], FIELDS[name].dtype)
+             for name in FORMATS[stage.format_name].fields}
+    state = jax.eval_shape(partial(create, objective, optimizer, stage.batch_size), 0)
+    step = partial(train_step, objective=objective, optimizer=optimizer, seed=0, microbatches=stage.microbatches)
+    return flops.count(step, state, batch)
+
+
+class _NotHere(Exception):
+    """The token stores would have to be made."""
+
+
+def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:
+    """The token stores that the run was trained on, where they lie ready: a report never makes any."""
+    if "train" not in recorded:
+        notes.append("These parameters were converted, not trained here: there is no corpus of their own.")
+        return None
+
+    def refuse(line: str) -> None:  # `prepare` speaks only where something is to be made
+        raise _NotHere(line)
+
+    try:
+        prepared = prepare(experiment.data, experiment.tokenizer, data_dir, refuse)
+    except _NotHere:
+        notes.append(f"The tokenized corpus is not in {data_dir}, so that its statistics and held-out questions are "
+                     "left out; give --data_dir.")
+    except (UserError, RunFault, OSError) as error:
+        notes.append(f"The corpus could not be opened, so that its statistics and held-out questions are left out: "
+                     f"{error}")
+    else:
+        if prepared.stores["train"].fingerprint == recorded.get("train"):
+            return prepared
+        notes.append("The corpus has changed since this run, so that its statistics and held-out questions are left "
+                     "out.")
+    return None
+
+
+# Time, speed, memory
+
+
+def seconds(facts: Facts) -> float | None:
+    """From each start to the last step logged before the next one, added up; None where no time was logged."""
+    begins = [_epoch(start["time"]) for start in facts.starts]
+    times = [line["time"] for line in facts.timing if "time" in line]
+    total = None
+    for begin, end in pairwise([*begins, math.inf]):
+        if inside := [t for t in times if begin <= t < end]:
+            total = (total or 0.0) + max(inside) - begin
+    return total
+
+
+def _epoch(text: str) -> float:
+    """Seconds since 1970; infinite, so that nothing follows it, where `text` is no time."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except (TypeError, ValueError):
+        return math.inf
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Medians over the lines of timing.jsonl; what is not known is None."""
+
+    tokens: float | None  # a second, padding not counted
+    steps: float | None  # a second
+    flops: float | None  # a second, over all devices
+    peak: float | None  # what the devices could do at most, in bfloat16
+    memory: Mapping[str, int]  # the most that was recorded, by name
+
+
+def speed(facts: Facts) -> Speed:
+    """How fast the run was."""
+    def median(name: str) -> float | None:
+        values = [line[name] for line in facts.timing if name in line]
+        return statistics.median(values) if values else None
+
+    done = [line["steps_per_second"] * (facts.flops_at(line["step"]) - facts.flops_at(line["step"] - 1))
+            for line in facts.timing if "steps_per_second" in line] if facts.network else []
+    devices = facts.devices
+    one = flops.peak(SimpleNamespace(device_kind=devices["kind"])) if devices else None
+    memory = {name: max(line[name] for line in facts.timing if name in line)
+              for name in ("device_peak_bytes", "host_peak_bytes") if any(name in line for line in facts.timing)}
+    return Speed(median("tokens_per_second"), median("steps_per_second"), statistics.median(done) if done else None,
+                 one and one * devices["count"], memory)
+
+
+# Curves
+
+
+def curves(facts: Facts, most: int = 600) -> dict[str, dict[str, list]]:
+    """{"train": {"step": [...], "tokens": [...], "flop": [...], metric: [...]}, "validation": ..., "timing": ...}.
+
+    Of more than `most` lines, neighbours are averaged. Tokens between the lines that tell them are interpolated.
+    """
+    known = [(0, 0), *((line["step"], line["tokens"]) for line in facts.train if "tokens" in line)]
+    steps, tokens = zip(*known, strict=True)
+    found = {}
+    for kind in ("train", "validation", "timing"):
+        lines = getattr(facts, kind)
+        names = sorted({name for line in lines for name in line} - {"step", "kind", "time", "tokens"})
+        size = max(1, math.ceil(len(lines) / most))
+        groups = [lines[i : i + size] for i in range(0, len(lines), size)]
+        where = [group[-1]["step"] for group in groups]
+        found[kind] = {
+            "step": where,
+            "tokens": [round(float(x)) for x in np.interp(where, steps, tokens)] if len(known) > 1 else [],
+            "flop": [_short(facts.flops_at(step)) for step in where] if facts.network else [],
+            **{name: [_mean(group, name) for group in groups] for name in names},
+        }
+    return found
+
+
+def _mean(lines: Sequence[dict], name: str) -> float | None:
+    values = [line[name] for line in lines if isinstance(line.get(name), int | float) and math.isfinite(line[name])]
+    return _short(sum(values) / len(values)) if values else None
+
+
+def _short(x: float) -> float:
+    """To five digits, which is more than a chart shows."""
+    return float(f"{x:.5g}")
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """{dotted path: value} of a config; lists of plain values stay whole."""
+    if dataclasses.is_dataclass(value):
+        value = dataclasses.asdict(value)
+    if isinstance(value, Mapping) and value:
+        items = value.items()
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        items = enumerate(value)
+    else:
+        return {path: list(value) if isinstance(value, tuple) else value}
+    found = {}
+    for key, item in items:
+        found |= flat(item, f"{path}.{key}" if path else str(key))
+    return found

@@ -1,0 +1,272 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("figures").textContent);
+  const $ = (selector, root = document) => root.querySelector(selector);
+  const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const namespace = $("#blank").namespaceURI;
+  const color = (i) => `var(--r${i % 8})`;
+
+  function svg(tag, attributes, parent, text) {
+    const node = document.createElementNS(namespace, tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    if (text !== undefined) node.textContent = text;
+    if (parent) parent.append(node);
+    return node;
+  }
+
+  // Theme: the reader's, or the system's.
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const theme = $("#theme");
+  const dress = () => {
+    document.documentElement.dataset.theme = theme.value === "auto" ? (dark.matches ? "dark" : "light") : theme.value;
+  };
+  theme.addEventListener("change", dress);
+  dark.addEventListener("change", dress);
+  dress();
+
+  // Numbers
+  function short(x, percent) {
+    if (percent) return `${+(100 * x).toPrecision(3)}%`;
+    const size = Math.abs(x);
+    if (size >= 1e3) {
+      const units = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"];
+      const unit = Math.min(units.length - 1, Math.floor(Math.log10(size) / 3));
+      return `${+(x / 1000 ** unit).toPrecision(3)}${units[unit]}`;
+    }
+    return size && size < 1e-3 ? x.toExponential(1) : `${+x.toPrecision(3)}`;
+  }
+
+  function ticks(low, high, log, number) {
+    if (log) {
+      const found = [];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+        for (const digit of Math.log10(high / low) > 2.2 ? [1] : [1, 2, 5]) {
+          const value = digit * 10 ** power;
+          if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
+        }
+      }
+      if (found.length > 1) return found;
+    }
+    const rough = (high - low) / number || 1;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough * 0.999);
+    const found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+    return found;
+  }
+
+  // Curves: one figure a metric, all under the same controls.
+  function lines(metric, axis, logX, logY) {
+    const found = [];
+    data.runs.forEach((run, i) => {
+      for (const kind of ["train", "timing", "validation"]) {
+        const x = run[kind].step.length ? run[kind][axis] : [], y = run[kind][metric];
+        if (!y || !x.length) continue;
+        const points = [];
+        y.forEach((value, j) => {
+          if (value !== null && !(logX && x[j] <= 0) && !(logY && value <= 0)) points.push([x[j], value]);
+        });
+        if (points.length) found.push({ run: i, kind: kind === "validation" ? kind : "train", points });
+      }
+    });
+    return found;
+  }
+
+  function draw(figure) {
+    const metric = figure.dataset.metric, percent = "percent" in figure.dataset, plot = $(".plot", figure);
+    const axis = $("input[name=axis]:checked").value, logX = $("#logx").checked, logY = $("#logy").checked && !percent;
+    const named = { step: "steps", tokens: "tokens seen", flop: "floating-point operations" }[axis];
+    const shown = lines(metric, axis, logX, logY);
+    const width = Math.max(260, plot.clientWidth), height = Math.round(Math.min(260, width * 0.62));
+    const [left, right, top, bottom] = [46, 12, 10, 34];
+    plot.textContent = "";
+    if (!shown.length) { plot.textContent = `Not known over ${named}.`; return; }
+    const base = percent && metric === "masked_accuracy" ? lines("most_frequent", axis, logX, logY)
+      .filter((line) => line.kind === "validation") : [];
+    const all = [...shown, ...base].flatMap((line) => line.points);
+    const span = (values, log) => {
+      let low = Infinity, high = -Infinity;
+      for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
+      if (!log && (percent || metric === "tokens_per_second")) low = Math.min(low, 0);
+      if (low === high) { low = log ? low / 2 : low - 0.5; high = log ? high * 2 : high + 0.5; }
+      return [low, high];
+    };
+    let x0 = logX ? Infinity : 0, x1 = -Infinity;
+    for (const [x] of all) { x0 = Math.min(x0, x); x1 = Math.max(x1, x); }
+    if (x0 >= x1) x1 = logX ? x0 * 2 : x0 + 1;
+    const [y0, y1] = span(all.map((point) => point[1]), logY);
+    const scale = (low, high, from, to, log) => log
+      ? (v) => from + (Math.log(v / low) / Math.log(high / low)) * (to - from)
+      : (v) => from + ((v - low) / (high - low)) * (to - from);
+    const sx = scale(x0, x1, left, width - right, logX), sy = scale(y0, y1, height - bottom, top, logY);
+    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
+      "aria-label": `${$("h3", figure).textContent} over ${named}` }, plot);
+    for (const y of ticks(y0, y1, logY, 5)) {
+      svg("line", { class: "grid", x1: left, x2: width - right, y1: sy(y), y2: sy(y) }, root);
+      svg("text", { x: left - 6, y: sy(y) + 4, "text-anchor": "end" }, root, short(y, percent));
+    }
+    let drawn = -Infinity;
+    for (const x of ticks(x0, x1, logX, Math.max(3, width / 90))) {
+      if (sx(x) - drawn < 38) continue;
+      drawn = sx(x);
+      svg("text", { x: sx(x), y: height - bottom + 16, "text-anchor": "middle" }, root, short(x));
+    }
+    svg("text", { x: width - right, y: height - 4, "text-anchor": "end", class: "axis" }, root, named);
+    const place = ([x, y], i) => `${i ? "L" : "M"}${sx(x).toFixed(1)} ${sy(y).toFixed(1)}`;
+    const path = (points) => points.map(place).join("");
+    for (const line of base) svg("path", { class: "base", d: path(line.points) }, root);
+    for (const line of shown) {
+      svg("path", { class: line.kind, d: path(line.points), style: `stroke:${color(line.run)}` }, root);
+      if (line.kind === "validation" && line.points.length < 60) {
+        for (const [x, y] of line.points) {
+          svg("circle", { cx: sx(x), cy: sy(y), r: 2.6, style: `fill:${color(line.run)}` }, root);
+        }
+      }
+    }
+    const cursor = svg("line", { class: "cursor", y1: top, y2: height - bottom, visibility: "hidden" }, root);
+    const output = $("output", figure);
+    root.addEventListener("pointermove", (event) => {
+      const at = ((event.clientX - root.getBoundingClientRect().left) / root.getBoundingClientRect().width) * width;
+      const parts = [];
+      let mark = null;
+      for (const line of shown) {
+        let best = line.points[0];
+        for (const point of line.points) if (Math.abs(sx(point[0]) - at) < Math.abs(sx(best[0]) - at)) best = point;
+        if (mark === null || Math.abs(sx(best[0]) - at) < Math.abs(sx(mark) - at)) mark = best[0];
+        const who = data.runs.length > 1 ? `${data.runs[line.run].label} ` : "";
+        parts.push(`${who}${line.kind === "validation" ? "held-out " : ""}${short(best[1], percent)}`);
+      }
+      for (const [name, value] of [["x1", sx(mark)], ["x2", sx(mark)], ["visibility", "visible"]]) {
+        cursor.setAttribute(name, value);
+      }
+      output.textContent = `at ${short(mark)}: ${parts.join(" · ")}`;
+    });
+    root.addEventListener("pointerleave", () => {
+      cursor.setAttribute("visibility", "hidden");
+      output.textContent = "";
+    });
+  }
+
+  const figures = $$("figure[data-metric]");
+  const drawAll = () => figures.forEach(draw);
+  $$("#axes input").forEach((input) => input.addEventListener("change", drawAll));
+  let laid = document.body.clientWidth;
+  drawAll();
+  new ResizeObserver(() => {
+    if (document.body.clientWidth === laid || matchMedia("print").matches) return;
+    laid = document.body.clientWidth;
+    drawAll();
+  }).observe(document.body);
+
+  // Attention: a text, a layer, a head, a token.
+  const texts = data.attention;
+  if (texts.length) {
+    const of = { text: $("#text"), layer: $("#layer"), head: $("#head") };
+    let now = null, bytes = null, token = 0;
+
+    const weight = (layer, head, t, s) => {
+      const { heads, pieces } = now, n = pieces.length;
+      if (head >= 0) return bytes[((layer * heads + head) * n + t) * n + s] / 255;
+      let sum = 0;
+      for (let h = 0; h < heads; h++) sum += bytes[((layer * heads + h) * n + t) * n + s];
+      return sum / 255 / heads;
+    };
+
+    // Shades go by the square root, so that a weight of 4% can still be seen.
+    const options = (select, number, name, first) => {
+      const former = select.value;
+      select.textContent = "";
+      if (first) select.append(new Option(first, -1));
+      for (let i = 0; i < number; i++) select.append(new Option(`${name} ${i + 1}`, i));
+      select.value = [...select.options].some((o) => o.value === former) ? former : first ? -1 : number - 1;
+    };
+
+    const choose = () => {
+      now = texts[of.text.value];
+      bytes = Uint8Array.from(atob(now.weights), (c) => c.charCodeAt(0));
+      options(of.layer, now.layers, "layer");
+      options(of.head, now.heads, "head", "all, averaged");
+      token = now.first;
+      const row = $("#tokens");
+      row.textContent = "";
+      now.pieces.forEach((piece, i) => {
+        const button = document.createElement("button");
+        button.type = "button";
+        button.textContent = piece;
+        button.addEventListener("click", () => { token = i; show(); });
+        row.append(button);
+      });
+      overview();
+      show();
+    };
+
+    const show = () => {
+      const layer = +of.layer.value, head = +of.head.value, n = now.pieces.length;
+      [...$("#tokens").children].forEach((button, s) => {
+        button.style.setProperty("--w", `${Math.round(85 * Math.sqrt(weight(layer, head, token, s)))}%`);
+        button.setAttribute("aria-pressed", s === token);
+        button.title = `${Math.round(100 * weight(layer, head, token, s))}%`;
+      });
+      const longest = Math.max(...now.pieces.map((piece) => piece.length));
+      const cell = n > 32 ? 9 : n > 20 ? 12 : 16, margin = Math.min(90, 12 + 6.2 * longest);
+      const size = margin + n * cell + 2, map = $("#map");
+      map.textContent = "";
+      const root = svg("svg", { viewBox: `0 0 ${size} ${size}`, style: `max-width:${size * 1.5}px`, role: "img",
+        "aria-label": `attention weights of layer ${layer + 1}` }, map);
+      svg("rect", { class: "frame", x: margin, y: margin, width: n * cell, height: n * cell }, root);
+      now.pieces.forEach((piece, i) => {
+        const name = piece.length > 13 ? `${piece.slice(0, 12)}…` : piece, middle = margin + (i + 0.5) * cell;
+        const mark = i === token ? "on" : "";
+        svg("text", { x: margin - 4, y: middle + 3.5, "text-anchor": "end", class: mark }, root, name);
+        svg("text", { transform: `translate(${middle + 3.5} ${margin - 4}) rotate(-90)` }, root, name);
+        for (let s = 0; s < n; s++) {
+          const value = weight(layer, head, i, s);
+          if (!value) continue;
+          const rect = svg("rect", { class: "cell", x: margin + s * cell, y: margin + i * cell, width: cell,
+            height: cell, "fill-opacity": Math.sqrt(value).toFixed(3) }, root);
+          svg("title", {}, rect, `${piece} → ${now.pieces[s]}: ${Math.round(100 * value)}%`);
+        }
+      });
+      svg("rect", { class: "row", x: margin, y: margin + token * cell, width: n * cell, height: cell }, root);
+      $("#looks").textContent = `What “${now.pieces[token]}” takes in, by layer ${layer + 1}, ` +
+        (head < 0 ? "its heads averaged: " : `head ${head + 1}: `) +
+        now.pieces.map((piece, s) => [weight(layer, head, token, s), piece]).sort((a, b) => b[0] - a[0]).slice(0, 4)
+          .map(([value, piece]) => `${piece} ${Math.round(100 * value)}%`).join(", ");
+    };
+
+    const overview = () => {
+      const { layers, heads } = now, n = now.pieces.length, canvas = $("#heads"), gap = Math.max(1, Math.round(n / 10));
+      canvas.width = heads * (n + gap) - gap;
+      canvas.height = layers * (n + gap) - gap;
+      const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
+      for (let i = 0; i < bytes.length; i++) { // [layers, heads, n, n]
+        const s = i % n, t = Math.floor(i / n) % n, map = Math.floor(i / n / n);
+        const row = Math.floor(map / heads) * (n + gap) + t, column = (map % heads) * (n + gap) + s;
+        image.data.set([64, 124, 226, Math.round(Math.sqrt(255 * bytes[i]))], 4 * (row * canvas.width + column));
+      }
+      context.putImageData(image, 0, 0);
+      canvas.setAttribute("aria-label", `all ${layers * heads} heads: a row a layer, a column a head`);
+    };
+
+    $("#heads").addEventListener("click", (event) => {
+      const box = event.target.getBoundingClientRect();
+      of.layer.value = Math.min(now.layers - 1, Math.floor(((event.clientY - box.top) / box.height) * now.layers));
+      of.head.value = Math.min(now.heads - 1, Math.floor(((event.clientX - box.left) / box.width) * now.heads));
+      show();
+    });
+    of.text.addEventListener("change", choose);
+    of.layer.addEventListener("change", show);
+    of.head.addEventListener("change", show);
+    choose();
+  }
+
+  // On paper, what is folded stands open.
+  addEventListener("beforeprint", () => $$("details:not([open]):not(.long)").forEach((fold) => {
+    fold.open = true;
+    fold.dataset.folded = "";
+  }));
+  addEventListener("afterprint", () => $$("details[data-folded]").forEach((fold) => {
+    fold.open = false;
+    delete fold.dataset.folded;
+  }));
+})();

@@ -1,0 +1,223 @@
+"""What a run came to, in sentences: what was trained, how good it is, what it cost, what to do next."""
+
+import math
+import shlex
+from pathlib import PurePath
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrep.analysis.report import facts as F
+from lmrep.analysis.report.answers import Answers
+from lmrep.analysis.report.facts import Facts
+from lmrep.analysis.report.recipes import corpus
+
+# It "worked" where it is so many times as often right as the most frequent word is, and the text around a word makes
+# its choice so many times narrower; it learned something from SOME on.
+TIMES, NARROWED, SOME = 2.0, 2.0, 1.1
+STILL = 0.01  # share that the validation loss fell by over the last quarter or more, from which it still falls
+GAP = 0.2  # nats by which training text is easier than held-out text, from which the network fits its own text
+
+
+class Verdict(NamedTuple):
+    """`mark` is "good", "some", "bad" or "unknown"."""
+
+    mark: str
+    text: str
+
+
+def subject(facts: Facts) -> str:
+    """What was trained on what, and how long."""
+    network = facts.network
+    name = facts.stages[0].objective_name
+    asked = {"masked": "to guess hidden words"}.get(name, f"with the objective {name}")
+    if getattr(facts.stages[0].objective, "sentence_pair", False):
+        asked += " and how two passages belong together"
+    c = facts.experiment.model
+    shape = f"a Transformer of {c['layers']} layers, {c['width']} wide, with {c['heads']} attention heads a layer" \
+        if {"layers", "width", "heads"} <= c.keys() else "a network"
+    size = f" ({number(network.parameters)} parameters)" if network else ""
+    if not facts.train and not facts.validation:
+        return f"{capital(shape)}{size}. No training step of it is on record here."
+    extent = f"{facts.step:,} steps" + ("" if facts.step >= facts.experiment.steps
+                                        else f" of the {facts.experiment.steps:,} planned")
+    if facts.tokens:
+        extent += f", {number(facts.tokens)} tokens"
+        if facts.prepared:
+            extent += f" or {facts.tokens / max(1, facts.prepared.statistics['train']['tokens']):.1f} times its text"
+    return f"{capital(shape)}{size}, was trained {asked} on {corpus(facts.experiment)}, for {extent}."
+
+
+def cost(facts: Facts) -> str:
+    """Time and device-hours, and the work done; "" where there was none."""
+    if not facts.step:
+        return ""
+    seconds, devices = F.seconds(facts), facts.devices
+    work = number(facts.flops_at(facts.step) or 0)
+    done = f" for {work} floating-point operations" if facts.network else ""
+    if seconds is None:
+        return f"How long it took was not recorded{done and f'; it did {work} floating-point operations'}."
+    if not devices:
+        return f"It took {duration(seconds)}{done}."
+    hours = seconds * devices["count"] / 3600
+    on = f"{devices['count']} {devices['kind']} device{'s' * (devices['count'] > 1)}"
+    cores = f" ({facts.starts[-1]['cores']} cores)" if devices["platform"] == "cpu" and facts.starts[-1].get("cores") \
+        else ""
+    again = f", over {len(facts.starts)} starts" if len(facts.starts) > 1 else ""
+    return f"It took {duration(seconds)}{again} on {on}{cores}: {hours:.3g} device-hours{done}."
+
+
+def verdict(facts: Facts) -> Verdict:
+    """Whether it worked, judged on text that it never saw."""
+    accuracy, base = facts.last("validation", "masked_accuracy"), facts.last("validation", "most_frequent")
+    if accuracy is not None and base:
+        times, nats, blind = accuracy / base, facts.last("validation", "masked_nats"), _blind(facts)
+        before = facts.validation[0].get("masked_accuracy") if facts.validation[0]["step"] == 0 else None
+        text = (f"Of the hidden words in text that it never saw it guesses {percent(accuracy)}"
+                + (f" ({percent(before)} before training)" if before is not None else "")
+                + f"; always saying the most frequent one would give {percent(base)}.")
+        if (pairs := facts.last("validation", "pair_accuracy")) is not None:
+            text += f" Of the pairs of passages it labels {percent(pairs)} rightly."
+        if nats is not None and blind is not None:
+            text += (f" By how frequent words are alone, one would pick as if among {math.exp(blind):,.0f} equally "
+                     "likely pieces of words; reading the text around them, it picks as if among "
+                     f"{math.exp(nats):,.0f}.")
+            narrowed = math.exp(blind - nats)
+            worked, some = times >= TIMES and narrowed >= NARROWED, narrowed >= SOME
+        else:
+            worked, some = times >= 2 * TIMES, times >= SOME
+        if worked:
+            return Verdict("good", f"It worked: it is right {times:.1f} times as often as the simplest guess. {text}")
+        if some:
+            return Verdict("some", f"It has begun to learn, and makes little of the text around a word yet. {text}")
+        return Verdict("bad", f"It has not learned more than which words are frequent. {text}")
+    first, last = facts.validation[:1], facts.last("validation", "loss")
+    if first and last is not None and facts.step > first[0]["step"]:
+        fell = first[0].get("loss", last) - last
+        return Verdict("some" if fell > 0 else "bad",
+                       f"The held-out loss went from {last + fell:.3f} to {last:.3f} nats.")
+    if facts.train:
+        values = [line.get("loss") for line in (facts.train[0], facts.train[-1])]
+        said = " The training loss went from {:.3f} to {:.3f}.".format(*values) if None not in values else ""
+        return Verdict("unknown", "Whether it worked cannot be said: nothing was measured on text that it had not "
+                       f"seen.{said}")
+    return Verdict("unknown", "It has not been trained here.")
+
+
+def _blind(facts: Facts) -> float | None:
+    """Nats of a guess by frequency alone: the entropy of the training split's pieces. None where they are not known."""
+    if facts.prepared is None:
+        return None
+    counts = facts.prepared.tokenizer.vocabulary.counts
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
+    """(advice, command or "") in order of weight."""
+    where = shlex.quote(str(facts.directory))
+    found = []
+    if facts.step < facts.experiment.steps and facts.starts:
+        found.append((f"It stopped at step {facts.step:,} of {facts.experiment.steps:,}. The same command goes on from "
+                      "its newest checkpoint:", command(facts)))
+    if facts.train and not facts.validation:
+        found.append(("Hold some text out, so that the next run can be judged: set data.validation to 0.05, say.", ""))
+    losses = [(line["step"], line["loss"]) for line in facts.validation if "loss" in line]
+    late = [(step, loss) for step, loss in losses if step <= 0.75 * facts.step]
+    best_step, best = min(losses, key=lambda pair: pair[1]) if losses else (0, 0.0)
+    mark, train, held_out = verdict(facts).mark, _lately(facts, "loss"), facts.last("validation", "loss")
+    if len(losses) > 2 and best < losses[-1][1] * (1 - STILL):
+        found.append((f"On held-out text it was best at step {best_step:,} ({best:.3f} against {losses[-1][1]:.3f}) "
+                      "and then learned its own text by heart: give it more text, dropout, or fewer steps.", ""))
+    elif len(losses) > 2 and late and losses[-1][1] < late[-1][1] * (1 - STILL):
+        found.append((f"It was still improving when it ended: since step {late[-1][0]:,} the held-out loss fell from "
+                      f"{late[-1][1]:.3f} to {losses[-1][1]:.3f}. Train longer, in another workdir since the learning "
+                      "rate is planned over all steps:", again(facts, f"--config.steps={2 * facts.experiment.steps}")))
+    if mark == "bad" and facts.step >= facts.experiment.steps:
+        found.append(("Try ten times the steps, or a learning rate two or three times as high or as low; a narrow "
+                      "network also wants larger initial weights (model.init_stddev near 1 / sqrt(width)).", ""))
+    if train is not None and held_out is not None and held_out - train > GAP:
+        found.append((f"It answers its training text better than text it never saw ({train:.2f} against {held_out:.2f} "
+                      "nats): more text is likely to help more than a larger network.", ""))
+    if answers.step is not None:
+        found.append(("Ask it something:", f"lmrep predict --workdir={where} "
+                      + shlex.quote((*facts.experiment.samples, f"The {answers.mask} of a list is an integer.")[0])))
+        if facts.prepared and "test" in facts.prepared.stores:
+            found.append(("Measure it on the test split, which training never looks at:",
+                          f"lmrep evaluate --workdir={where}"))
+        found.append(("Use its vectors:", f"lmrep embed --workdir={where} --input=texts.txt "
+                      "--output=vectors.safetensors"))
+    return found
+
+
+def _lately(facts: Facts, name: str) -> float | None:
+    """A training metric's mean over the last tenth of the lines."""
+    values = [line[name] for line in facts.train[-max(1, len(facts.train) // 10):] if name in line]
+    return sum(values) / len(values) if values else None
+
+
+def command(facts: Facts) -> str:
+    """The command that made the run, its program by name alone; "" where none was recorded."""
+    words = facts.starts[-1].get("command", "") if facts.starts else ""
+    try:
+        first, *rest = shlex.split(words)
+    except ValueError:  # none, or damaged
+        return words
+    return shlex.join(["lmrep", *rest]) if PurePath(first).name == "lmrep" else words
+
+
+def again(facts: Facts, change: str) -> str:
+    """The command that made the run, changed, in a workdir of another name; `change` alone where it is not known."""
+    words = shlex.split(command(facts) or "")
+    places = [i for i, word in enumerate(words) if word == "--workdir" or word.startswith("--workdir=")]
+    if words[:2] != ["lmrep", "train"] or not places:
+        return change
+    for i in places:
+        words[i + (words[i] == "--workdir")] += "-longer"
+    field = change.partition("=")[0] + "="
+    return shlex.join([*(word for word in words if not word.startswith(field)), change])
+
+
+# Numbers for people
+
+
+def number(x: float) -> str:
+    """1,234; 6.54 million; 2.3 × 10¹³."""
+    if abs(x) < 1e6:
+        return f"{x:,.0f}"
+    for limit, unit in ((1e9, (1e6, "million")), (1e12, (1e9, "billion"))):
+        if abs(x) < limit:
+            return f"{x / unit[0]:.3g} {unit[1]}"
+    power = math.floor(math.log10(abs(x)))
+    return f"{x / 10**power:.2f} × 10" + str(power).translate(str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"))
+
+
+def amount(n: float) -> str:
+    """Bytes: 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"
+
+
+def percent(x: float) -> str:
+    """31.4%; two digits more of a small share."""
+    return f"{x:.1%}" if x >= 0.01 else f"{x:.2%}"
+
+
+def duration(seconds: float) -> str:
+    """2 min 45 s; 3 h 05 min; 4 d 2 h."""
+    s = round(seconds)
+    if s < 60:
+        return f"{s} s"
+    if s < 3600:
+        return f"{s // 60} min {s % 60:02} s"
+    if s < 86400:
+        return f"{s // 3600} h {s % 3600 // 60:02} min"
+    return f"{s // 86400} d {s % 86400 // 3600} h"
+
+
+def capital(text: str) -> str:
+    """With its first letter large."""
+    return text[:1].upper() + text[1:]

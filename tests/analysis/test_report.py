@@ -1,0 +1,305 @@
+"""The report: what its page says of a run, and that it holds whatever stands in the run's files."""
+
+import base64
+import dataclasses
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep import experiment as experiments
+from lmrep.analysis import report
+from lmrep.analysis.report import answers, facts, prose, recipes
+from lmrep.config import loading
+from lmrep.core.errors import UserError
+from lmrep.models import PRESETS
+from lmrep.training import optimizers
+from lmrep.training.state import create
+from tests import small
+
+HOSTILE = 'The [MASK] </script><img src=//x> & <!--<script> \u2028'
+TEXT = "The old [MASK] sees the red cat."
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with `one`, a trained run, and `two`, that run as if it had started from `one` at another rate."""
+    home = tmp_path_factory.mktemp("report")
+    texts = small.corpus(home / "texts")
+    config = small.config(texts)
+    config.name, config.samples = "<b>one</b>", (TEXT, HOSTILE)
+    command = ["/bin/lmrep", "train", f"--workdir={home / 'one'}", "--config=<i>.py", "--config.steps=12"]
+    lmrep.train(config, home / "one", data_dir=home / "data", command=command)
+    shutil.copytree(home / "one", home / "two", ignore=shutil.ignore_patterns(".lock"))
+    record = json.loads((home / "two/config.json").read_text())
+    record["config"]["init"], record["config"]["optimizer"]["learning_rate"] = str(home / "one"), 2e-3
+    (home / "two/config.json").write_text(json.dumps(record))
+    return home
+
+
+@pytest.fixture(scope="module")
+def one(home):
+    return facts.gather(home / "one", "one", home / "data")
+
+
+@pytest.fixture(scope="module")
+def asked(one):
+    return answers.ask(one, 100_000)
+
+
+class Page(HTMLParser):
+    """A page taken apart: its visible text, its tags, what it refers to, its figures."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.source, self.text, self.tags, self.links, self._inside = path.read_text(encoding="utf8"), "", [], [], ""
+        self.figures, self.scripts = None, []
+        self.feed(self.source)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href", "srcset", "action", "data")]
+        self._inside = tag if tag in ("script", "style") else ""
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, text):
+        if self._inside == "script":
+            self.scripts.append(text)
+            self.figures = json.loads(text) if text.startswith("{") else self.figures
+        elif not self._inside:
+            self.text += text
+
+
+@pytest.fixture(scope="module")
+def page(home):
+    return Page(report.write([home / "one"], data_dir=home / "data"))
+
+
+def copy(home, tmp_path, name="one"):
+    return Path(shutil.copytree(home / name, tmp_path / name, ignore=shutil.ignore_patterns(".lock")))
+
+
+# What it says
+
+
+def test_a_stranger_learns_what_was_trained_and_how_good_it_is(home, page, one):
+    assert (home / "one/report.html").exists()
+    last = small.lines(home / "one", "validation")[-1]
+    for said in ("2 layers, 32 wide", f"{one.network.parameters:,} parameters", "12 steps", "to guess hidden words",
+                 prose.percent(last["masked_accuracy"]), prose.percent(last["most_frequent"]), "device-hours",
+                 "lmrep train --workdir=", "--config=<i>.py", "the peak of this device is not known"):
+        assert said in page.text
+    assert all(f'id="{name}"' in page.source for name in
+               ("curves", "answers", "attention", "config", "data", "speed", "repeat"))
+    assert one.network.parameters == sum(x.size for x in jax.tree.leaves(lmrep.load(home / "one").params))
+
+
+def test_the_page_refers_to_nothing_outside_itself_and_is_small(page):
+    assert all(link.startswith(("#", "data:,")) for link in page.links)
+    assert "url(" not in page.source and "@import" not in page.source and "default-src 'none'" in page.source
+    assert len(page.source) < 300_000
+
+
+def test_texts_of_a_run_never_become_markup(page):
+    assert "img" not in page.tags and "i" in page.tags and page.tags.count("script") == 3 == len(page.scripts)
+    assert HOSTILE.partition("[MASK] ")[2] in page.text
+    assert json.loads(report.page.embedded(HOSTILE)) == HOSTILE and "<" not in report.page.embedded(HOSTILE)
+
+
+def test_curves_go_over_steps_tokens_and_operations(home, page, one):
+    [run] = page.figures["runs"]
+    assert run["validation"]["loss"] == pytest.approx(small.losses(home / "one", "validation"), rel=1e-4)
+    assert run["train"]["tokens"] == [line["tokens"] for line in small.lines(home / "one", "train")]
+    assert run["validation"]["step"] == [0, 6, 12] and run["validation"]["tokens"][0] == 0
+    assert run["train"]["flop"] == pytest.approx(one.network.flops[0] * np.arange(1, 13), rel=1e-4)
+
+
+def test_operations_add_up_over_stages(one):
+    stages = [dataclasses.replace(one.stage, steps=steps) for steps in (5, 3)]
+    two = dataclasses.replace(one, stages=stages, network=dataclasses.replace(one.network, flops=(2, 7)))
+    assert [two.flops_at(step) for step in (0, 1, 5, 6, 8, 9)] == [0, 2, 10, 17, 31, 31]
+
+
+def test_of_many_lines_neighbours_are_averaged(one):
+    found = facts.curves(one, most=4)["train"]
+    losses = [line["loss"] for line in one.train]
+    assert found["step"] == [3, 6, 9, 12]
+    np.testing.assert_allclose(found["loss"], np.reshape(losses, (4, 3)).mean(1), rtol=1e-4)
+
+
+def test_before_and_now(home, one, asked):
+    """A run that starts from another answers, before its first step, what the other answers now."""
+    second = answers.ask(facts.gather(home / "two", "two", home / "data"), 0)
+    assert len(asked.samples) == 2 and asked.samples[0].right == " sees the red cat."
+    for former, later in zip((*asked.samples, *asked.held_out), (*second.samples, *second.held_out), strict=True):
+        assert later.answer == former.answer and later.before == former.now == later.now != former.before
+    [[given]] = lmrep.load(home / "one").fill_masks([TEXT])
+    assert [word for word, _ in given] == [word for word, _ in asked.samples[0].now]
+    assert one.network.tokenizer.size > len(asked.held_out) > 4
+
+
+def test_attention_is_the_network_s(home, asked):
+    found = asked.attention[0]
+    weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.pieces), -1)
+    [given] = lmrep.load(home / "one").encode([TEXT], attention=True)
+    assert found.pieces == given.pieces
+    np.testing.assert_allclose(weights / 255, given.attention, atol=0.5 / 255 + 1e-6)
+
+
+def test_before_is_where_training_starts(one):
+    objective, seed = one.network.objectives[0], one.experiment.seed
+    optimizer = optimizers.build(one.stage.optimizer, objective.specs, 12)
+    made, start = answers._untrained(one, None, []).params, jax.jit(lambda: create(objective, optimizer, 16, seed))()
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), made, start.params)
+
+
+@pytest.mark.parametrize("room", [0, 700, 2000])
+def test_attention_stays_in_its_room(home, room):
+    found = answers._attention(lmrep.load(home / "one"), [TEXT, TEXT + " The cat eats."], "[MASK]", room)
+    assert sum(len(a.weights) for a in found) <= room
+    assert bool(found) == (room > 0) and all(a.pieces[0] == "[CLS]" for a in found)
+
+
+# Several runs
+
+
+def test_several_runs_share_their_axes_and_differ_where_their_configs_do(home, tmp_path):
+    path = report.write([home / "one", home / "two"], tmp_path / "both.html", data_dir=home / "data")
+    page = Page(path)
+    assert [run["label"] for run in page.figures["runs"]] == ["one", "two"]
+    table = page.source.partition("What differs between their configs")[2].partition("</table>")[0]
+    assert [row.partition("</th>")[0] for row in table.partition("<tbody>")[2].split("<th>")[1:]] == [
+        "init", "optimizer.learning_rate"]
+
+
+def test_names_tell_runs_apart(tmp_path):
+    places = [tmp_path / "a/x", tmp_path / "b/x"]
+    assert report.labels(places) == ["a/x", "b/x"] and report.labels(places[:1]) == ["x"]
+    with pytest.raises(UserError, match="given twice"):
+        report.labels([tmp_path / "a", tmp_path / "b/../a"])
+
+
+# The paper's recipe
+
+
+def published(argument, **changes):
+    config = loading.load("experiments/bert.py", argument)
+    config.update_from_flattened_dict(changes)
+    experiment = experiments.parse(config)
+    plans = experiments.plans(experiment)
+    return facts.Facts(Path(), "", {}, experiment, plans, (), (), (), (), 0, None, None, ())
+
+
+@pytest.mark.parametrize(("size", "paper"), [("base", "Devlin"), ("large_cased", "Devlin"), ("tiny", "Devlin")])
+def test_bert_departs_from_its_paper_in_the_corpus_alone(size, paper):
+    found = recipes.compare(published(f"size={size}"))
+    assert found.preset == f"bert_{size}" and found.paper.startswith(paper)
+    assert [name for name, *_ in found.differing] == ["data.corpus"] and len(found.same) > 40
+
+
+@pytest.mark.parametrize(("field", "value", "shown"), [
+    ("objective.whole_word", True, "objective.whole_word"), ("model.norm", "pre", "model.norm"),
+    ("optimizer.clip", 0.5, "optimizer.clip"), ("batch_size", 512, "batch_size"),
+    ("optimizer.schedule.warmup_share", 0.02, "warm-up steps")])
+def test_a_changed_field_is_marked(field, value, shown):
+    found = recipes.compare(published("size=small", **{field: value}))
+    assert [name for name, *_ in found.differing] == ["data.corpus", shown] and all(row[3] for row in found.differing)
+
+
+def test_every_preset_is_nearest_to_itself():
+    for name, preset in PRESETS.items():
+        assert recipes.nearest(preset.config, lowercase=not name.endswith("_cased")) == name
+
+
+# Time
+
+
+def test_time_is_that_of_every_start(one):
+    def start(clock):
+        return {"time": f"2026-01-02T{clock}+0000", "devices": {"kind": "NVIDIA H100", "count": 8, "platform": "gpu"}}
+
+    began = 1767312000  # 2026-01-02 00:00 UTC
+    timing = [{"step": n, "time": began + t, "tokens_per_second": 10.0, "steps_per_second": 2.0}
+              for n, t in ((1, 30), (2, 60), (3, 3600 + 90))]
+    resumed = dataclasses.replace(one, starts=[start("00:00:00"), start("00:30:00"), start("01:00:00")], timing=timing)
+    assert facts.seconds(resumed) == 60 + 90
+    assert facts.seconds(dataclasses.replace(resumed, timing=())) is None
+    fast = facts.speed(resumed)
+    assert fast.peak == 8 * 989e12 and fast.flops == pytest.approx(2 * one.network.flops[0])
+    assert "2 min 30 s, over 3 starts on 8 NVIDIA H100 devices: 0.333 device-hours" in prose.cost(resumed)
+
+
+def test_the_verdict_follows_the_figures(one, asked):
+    def said(accuracy, nats, steps=12, before=5.0):
+        lines = [{"step": n, "loss": loss, "masked_accuracy": accuracy, "most_frequent": 0.2, "masked_nats": nats}
+                 for n, loss in ((0, before), (6, before), (steps, nats))]
+        found = dataclasses.replace(one, validation=lines, step=steps)
+        return prose.verdict(found).mark, " ".join(text for text, _ in prose.next_steps(found, asked))
+
+    assert said(0.7, 0.5)[0] == "good" and said(0.3, 2.0)[0] == "some" and said(0.2, 3.5)[0] == "bad"
+    assert "still improving" in said(0.7, 2.5)[1] and "by heart" in said(0.7, 2.5, before=1.0)[1]
+    assert "stopped at step 8 of 12" in said(0.7, 2.5, steps=8)[1] and "stopped" not in said(0.7, 2.5)[1]
+    assert prose.verdict(dataclasses.replace(one, validation=())).mark == "unknown"
+
+
+# Runs that are not whole
+
+
+def strip(place, *names):
+    for name in names:
+        shutil.rmtree(place / name) if (place / name).is_dir() else (place / name).unlink()
+
+
+@pytest.mark.parametrize(("names", "said"), [
+    (["checkpoints"], "holds no checkpoint yet"),
+    (["checkpoints", "metrics.jsonl", "timing.jsonl"], "It has not been trained here"),
+    (["tokenizer"], "The tokenizer or the network could not be rebuilt"),
+    (["provenance.jsonl"], "No start is on record"),
+    (["timing.jsonl"], "How long it took was not recorded"),
+])
+def test_what_is_missing_is_said(home, tmp_path, names, said):
+    place = copy(home, tmp_path)
+    strip(place, *names)
+    page = Page(report.write([place], data_dir=home / "data"))
+    assert said in page.text and len(page.scripts) == 3
+
+
+def test_damaged_lines_are_left_out_and_counted(home, tmp_path):
+    place = copy(home, tmp_path)
+    strip(place, "checkpoints")  # which would be read without need
+    path = place / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b'{"step": 1, "kind"\n', b"\xff\xfe\n", b"[1]\n", b'{"kind": "train"}\n',
+                               lines[1], b'{"step": 3, "kind": "train", "loss": "nan", "tokens": 9}\n', lines[2][:9]]))
+    page = Page(report.write([place], data_dir=home / "data"))
+    assert "metrics.jsonl has 5 damaged lines of 8" in page.text
+    assert page.figures["runs"][0]["train"]["loss"][1] is None
+
+
+def test_without_the_token_stores_none_are_made(home, tmp_path):
+    place = copy(home, tmp_path)
+    strip(place, "checkpoints")
+    page = Page(report.write([place], data_dir=tmp_path / "elsewhere"))
+    assert "The tokenized corpus is not in" in page.text and not (tmp_path / "elsewhere").exists()
+
+
+# The command
+
+
+def test_the_command(home, tmp_path):
+    given = small.command("report", home / "one", f"--output={tmp_path / 'r.html'}", f"--data_dir={home / 'data'}")
+    assert (given.code, given.out.strip()) == (0, str(tmp_path / "r.html")) and (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ([], "needs a run"), (["nowhere"], "there is no run in nowhere"), (["--config=x.py"], "leave --config out")])
+def test_what_the_command_refuses(words, said):
+    given = small.command("report", *words)
+    assert given.code == 2 and said in given.err

@@ -1,0 +1,155 @@
+"""The report in a real browser, headless Chromium: it loads without a complaint, its controls do what they say, it fits
+a phone and paper, and asks nothing of any network.
+
+    apt-get install chromium && pip install -e '.[test,browser]' && pytest -n 0 tests/browser
+"""
+
+import os
+import shutil
+
+import pytest
+from playwright import sync_api
+
+import lmrep
+from lmrep.analysis import report
+from tests import small
+
+WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 380, "height": 800}
+HOSTILE = "The [MASK] </script><img src=//x> & \u2028"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """The report of a run and of its copy, by two names."""
+    home = tmp_path_factory.mktemp("browser")
+    config = small.config(small.corpus(home / "texts"))
+    config.samples = ("The old [MASK] sees the red cat.", HOSTILE)
+    lmrep.train(config, home / "one", data_dir=home / "data", command=["lmrep", "train", "--workdir=runs/one"])
+    shutil.copytree(home / "one", home / "a name that is far too long for the width of a phone_and_cannot_be_broken",
+                    ignore=shutil.ignore_patterns(".lock"))
+    places = sorted(path.parent for path in home.glob("*/config.json"))
+    return report.write(places, home / "report.html", data_dir=home / "data")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser, path):
+    """visit(viewport, **options) -> the page, loaded; at the end, that nothing was complained of or asked for."""
+    contexts, said, asked = [], [], []
+
+    def visit(viewport=WIDE, **options):
+        contexts.append(browser.new_context(viewport=viewport, **options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield visit
+    assert said == []
+    assert {url for url in asked if not url.startswith("data:")} == {path.as_uri()}
+    for context in contexts:
+        context.close()
+
+
+def background(page):
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def charts(page):
+    return [plot.inner_html() for plot in page.locator(".plot").all()]
+
+
+def test_it_shows_curves_answers_and_attention(visit):
+    page = visit()
+    assert page.locator(".plot svg path.validation").count() == 4  # two runs, loss and accuracy
+    assert page.locator(".plot svg").count() == page.locator("figure[data-metric]").count() >= 5
+    assert page.locator("#map svg rect.cell").count() > 20 and page.locator("#tokens button").count() > 8
+    assert page.locator(".bars li").count() >= 40 and page.locator("main img").count() == 0
+    assert "</script><img src=//x>" in page.locator("#answers ~ .asked").last.inner_text()
+
+
+def test_the_axes_change(visit):
+    page = visit()
+    seen = [charts(page)]
+    for control in ("input[value=tokens]", "input[value=flop]", "#logx", "#logy"):
+        page.locator(control).check()
+        assert charts(page) != seen[-1]
+        seen.append(charts(page))
+    page.locator("#logx").uncheck()
+    page.locator("#logy").uncheck()
+    page.locator("input[value=step]").check()
+    assert charts(page) == seen[0]
+    assert "floating-point operations" in seen[2][0] and "steps" in seen[0][0]
+
+
+def test_a_pointer_reads_the_curves(visit):
+    page = visit()
+    figure = page.locator("figure[data-metric=loss]")
+    figure.locator("svg").hover(position={"x": 200, "y": 60})
+    said = figure.locator("output").inner_text()
+    assert said.startswith("at ") and "held-out" in said
+
+
+def test_layer_head_token_and_text_are_chosen(visit):
+    page = visit()
+    looks, map_ = page.locator("#looks"), page.locator("#map")
+    seen = [(looks.inner_text(), map_.inner_html())]
+
+    def changed():
+        seen.append((looks.inner_text(), map_.inner_html()))
+        return seen[-1] not in seen[:-1]
+
+    assert "[MASK]" in seen[0][0] and "layer 2" in seen[0][0]
+    page.locator("#layer").select_option("0")
+    assert changed() and "layer 1" in seen[-1][0]
+    page.locator("#head").select_option("2")
+    assert changed() and "head 3" in seen[-1][0]
+    page.locator("#tokens button").nth(2).click()
+    assert changed() and page.locator("#tokens button[aria-pressed=true]").count() == 1
+    box = page.locator("#heads").bounding_box()
+    page.locator("#heads").click(position={"x": box["width"] * 0.99, "y": box["height"] * 0.99})
+    assert changed() and "layer 2, head 4" in seen[-1][0]
+    page.locator("#text").select_option("1")
+    assert changed() and page.locator("#tokens button").count() != 12
+
+
+def test_the_theme_is_the_system_s_or_the_reader_s(visit):
+    light, dark = background(visit(color_scheme="light")), background(visit(color_scheme="dark"))
+    assert light != dark
+    page = visit(color_scheme="light")
+    page.locator("#theme").select_option("dark")
+    assert background(page) == dark
+    page.locator("#theme").select_option("auto")
+    assert background(page) == light
+    page.emulate_media(color_scheme="dark")
+    sync_api.expect(page.locator("body")).to_have_css("background-color", dark)
+
+
+def test_it_fits_a_phone(visit):
+    page = visit(PHONE, is_mobile=True, has_touch=True)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert page.locator(".plot svg").first.bounding_box()["width"] <= PHONE["width"]
+    page.locator("#layer").select_option("0")
+    assert "layer 1" in page.locator("#looks").inner_text()
+
+
+def test_it_prints_light_and_without_its_controls(visit):
+    page = visit(color_scheme="dark")
+    page.emulate_media(media="print")
+    assert background(page) == "rgb(255, 255, 255)"
+    assert not page.locator("header").is_visible() and not page.locator("#axes").is_visible()
+    assert page.locator(".plot svg").first.is_visible() and page.locator("#map svg").is_visible()
+    page.emulate_media(media="screen")
+    assert len(page.pdf(format="A4")) > 20_000
