@@ -26,11 +26,13 @@ from lmrep import assembly, starting
 from lmrep import experiment as experiments
 from lmrep.analysis import flops
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.params import flatten, unflatten
 from lmrep.core.sharding import make_mesh, shardings
 from lmrep.data import loader, tokenizers
 from lmrep.data.prepare import Prepared, prepare
 from lmrep.experiment import Experiment
-from lmrep.trained import CONFIG, Run, load, masked_rows, read_config, stage_at
+from lmrep.models import transformer
+from lmrep.trained import CONFIG, Run, load, masked_rows, own_tokenizer, read_config, stage_at
 from lmrep.training import logging as logs
 from lmrep.training import provenance, workdir
 from lmrep.training.checkpoints import Checkpoints
@@ -94,7 +96,7 @@ def train(
     end = "max" if keeping.best.endswith("accuracy") else "min"
     checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best, end)
     if experiment.init and not checkpoints.steps():
-        stages[0] = _started(stages[0], experiment.init, prepared)
+        stages[0] = _started(stages[0], experiment.init, experiments.model_config(experiment), prepared)
     record = _record(experiment, prepared, stages)
 
     with contextlib.ExitStack() as stack:
@@ -123,11 +125,11 @@ def train(
     return outcome(directory, experiment.steps)
 
 
-def _started(stage: Stage, place: str, prepared: Prepared) -> Stage:
+def _started(stage: Stage, place: str, network: transformer.Config, prepared: Prepared) -> Stage:
     """The first stage with the parameters of `place`."""
     origin = starting.load(place)
     found = starting.fit(specs_of(stage.objective), origin, prepared.tokenizer.pieces)
-    log.info("%s", starting.describe(found, origin))
+    log.info("%s", "\n".join([starting.describe(found, origin), *starting.check_network(network, origin)]))
     return dataclasses.replace(stage, given=found.values)
 
 
@@ -187,6 +189,9 @@ def _check_resumable(directory: Path, steps: list[int], record: dict, experiment
     if not steps:
         return  # nothing to go on from: nothing is lost by starting afresh
     former = read_config(directory)
+    if "train" not in former["data"]:
+        raise UserError(f"{directory} was converted, not trained; give another --workdir, and start from this one: "
+                        f":init={directory}")
     free = tuple(f"config.{pattern}" for pattern in experiments.FREE)
     if lines := provenance.differences(former, json.loads(json.dumps(record)), free):
         raise UserError(f"{directory} holds a run of another configuration:\n  " + "\n  ".join(lines)
@@ -262,12 +267,17 @@ def evaluate(
     stage = stage_at(run.experiment, run.step)
     vocabulary = prepared.tokenizer.vocabulary
     objective = assembly.objective(stage, assembly.model(run.experiment, vocabulary), vocabulary)
+    wanted, held = flatten(specs_of(objective)), flatten(run.params)
+    if lacking := sorted(wanted.keys() - held.keys()):
+        raise UserError(f"{directory} lacks what its objective asks with: {', '.join(lacking[:3])}; train it first, "
+                        f"from a run that starts with :init={directory}")
+    params = unflatten({path: held[path] for path in wanted})  # a pooler that came along is not asked
     plan = assembly.held_out_plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
     # Not the training's mesh: what was trained on eight devices is evaluated on those that are here.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed, stage.microbatches)
     batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, rows=evaluator.rows, limit=examples)
-    values = evaluator(jax.device_put(run.params, shardings(specs_of(objective), mesh)), batches)
+    values = evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
     number = plan.examples if examples is None else min(examples, plan.examples)
     workdir.write_json(run.directory / "eval.json", {
         "step": run.step, **({"files": files} if files else {"split": split}), "examples": number, "metrics": values})
@@ -280,7 +290,7 @@ def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
     if "train" not in recorded:
         raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
                         "give text with --files='texts/*.txt'")
-    prepared = prepare(run.experiment.data, run.experiment.tokenizer, data_dir, log.info)
+    prepared = prepare(run.experiment.data, own_tokenizer(run.directory, run.experiment), data_dir, log.info)
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
     if prepared.stores[split].fingerprint != recorded.get(split):
@@ -292,5 +302,5 @@ def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
     """Other text files under the run's tokenizer, and the split that holds all of them."""
     data = dataclasses.replace(run.experiment.data, corpus="text_files", files=files, documents="auto",
                                validation=0.0, test=0.0)
-    tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory.absolute() / "tokenizer"))
+    tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
     return prepare(data, tokenizer, data_dir, log.info), "train"

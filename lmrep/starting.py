@@ -8,16 +8,18 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_collections
 import numpy as np
 
+from lmrep import experiment as experiments
 from lmrep import trained
 from lmrep.core.errors import UserError
 from lmrep.core.params import Tree, flatten
 from lmrep.data import tokenizers
 from lmrep.interop import conversion, published
+from lmrep.models import transformer
 
 
 class Origin(NamedTuple):
@@ -27,11 +29,13 @@ class Origin(NamedTuple):
       name: of the place, for people.
       pieces: of its tokenizer, id i being piece i.
       params: float32 arrays by path, as `Objective.specs` names them.
+      network: the fields of its network's config.
     """
 
     name: str
     pieces: Sequence[str]
     params: dict[str, np.ndarray]
+    network: dict[str, Any]
 
 
 def load(place: str | os.PathLike) -> Origin:
@@ -44,8 +48,11 @@ def load(place: str | os.PathLike) -> Origin:
     if conversion.is_workdir(_directory(place)):
         run = trained.load(place)
         params = {path: np.asarray(value) for path, value in flatten(run.params).items()}
-        return Origin(f"{place}, step {run.step:,}", run.tokenizer.pieces, params)
-    return Origin(str(place), tokenizers.load(place).pieces, dict(published.read(Path(place)).params))
+        network = dataclasses.asdict(experiments.model_config(run.experiment))
+        return Origin(f"{place}, step {run.step:,}", run.tokenizer.pieces, params, network)
+    checkpoint = published.read(Path(place))
+    network = dataclasses.asdict(checkpoint.config)
+    return Origin(str(place), tokenizers.load(place).pieces, dict(checkpoint.params), network)
 
 
 def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:
@@ -59,6 +66,7 @@ def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> N
     else:
         network, files = dataclasses.asdict(published.config(Path(place))), Path(place)
     tokenizer = tokenizers.load(files)
+    place, files = Path(place).absolute(), files.absolute()  # a run is resumed from any directory
     config.init = str(place)
     # Dropout is the new run's own: it is no part of what was learned.
     config.model = {**network, **{name: value for name, value in config.model.items() if name.endswith("dropout")}}
@@ -137,6 +145,23 @@ def _rearranged(
     result = np.broadcast_to(table.mean(0, dtype=np.float64).astype(table.dtype), (size, *table.shape[1:])).copy()
     result[: len(rows)][rows >= 0] = table[rows[rows >= 0]]
     return np.moveaxis(result, 0, axis), int((rows < 0).sum())
+
+
+def check_network(network: transformer.Config, origin: Origin) -> list[str]:
+    """For people: in what the network differs from the origin's beyond its sizes.
+
+    Raises:
+      UserError: in something that gives every parameter another meaning.
+    """
+    differing = {name: (origin.network[name], value) for name, value in dataclasses.asdict(network).items()
+                 if name in origin.network and origin.network[name] != value and name not in ("vocab", "length")}
+    for name in ("heads", "norm", "positions", "position_offset", "embedding_norm"):
+        if name in differing:
+            former, present = differing[name]
+            raise UserError(f"model.{name} is {present!r} in this run and {former!r} in {origin.name}, whose "
+                            f"parameters would mean something else; set --config.model.{name}={former}")
+    each = [f"{name} {former!r} -> {present!r}" for name, (former, present) in differing.items()]
+    return [f"  the network differs: {', '.join(each)}"] if each else []
 
 
 def describe(found: Fit, origin: Origin) -> str:

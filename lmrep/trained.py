@@ -226,6 +226,13 @@ def stage_at(experiment: Experiment, step: int) -> experiments.StagePlan:
     return stages[locate(stages, max(step - 1, 0))[0]]
 
 
+def own_tokenizer(directory: str | os.PathLike, experiment: Experiment) -> tokenizers.Config:
+    """The tokenizer's record of a run whose vocabulary was loaded: from its own copy, for the file may be gone."""
+    if not experiment.tokenizer.vocab_file:
+        return experiment.tokenizer
+    return dataclasses.replace(experiment.tokenizer, vocab_file=str(Path(directory) / "tokenizer"))
+
+
 def read_config(directory: str | os.PathLike) -> dict:
     """A workdir's config.json: {"config": ..., "data": fingerprints}.
 
@@ -235,10 +242,14 @@ def read_config(directory: str | os.PathLike) -> dict:
     """
     path = Path(directory) / CONFIG
     try:
-        return json.loads(path.read_text(encoding="utf8"))
+        found = json.loads(path.read_text(encoding="utf8"))
+        if not (isinstance(found, dict) and all(isinstance(found.get(key), dict) for key in ("config", "data"))
+                and "tokenizer" in found["data"]):
+            raise ValueError("expected the config and the data of a run")
+        return found
     except FileNotFoundError:
         raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFault(f"{path} is damaged: {error}; restore it, or start anew in another --workdir") from None
 
 
@@ -252,7 +263,9 @@ def masked_rows(
     """
     mask, rows = tokenizer.vocabulary.specials["mask"], []
     for text, name in zip(texts, names or [None] * len(texts), strict=True):
-        where, row = f"{name}: " if name else "", representations.read(text, tokenizer, name).ids
+        # [MASK] is every tokenizer's mask here, so that a sample text outlives a change of tokenizer.
+        read = text.replace("[MASK]", tokenizer.mask_token)
+        where, row = f"{name}: " if name else "", representations.read(read, tokenizer, name).ids
         if not (row == mask).any():
             name = tokenizer.mask_token
             raise UserError(f"{where}there is no {name} in {text!r}; write {name} where a word is to be found")

@@ -221,6 +221,7 @@ def test_a_tokenizer_that_is_not_the_run_s_is_refused(home, run, tmp_path):
     shutil.copytree(home / "run", tmp_path / "run")
     vocabulary = tmp_path / "run/tokenizer/vocab.txt"
     pieces = vocabulary.read_text().split()
+    (tmp_path / "run/tokenizer/tokenizer.json").unlink()
     vocabulary.write_text("\n".join([*pieces[:-2], pieces[-1], pieces[-2]]) + "\n")
     with pytest.raises(RunFault, match="is not the tokenizer that the run was trained with; restore it"):
         lmrep.load(tmp_path / "run")

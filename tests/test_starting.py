@@ -20,7 +20,8 @@ from tests import small
 OLD = ["[PAD]", "a", "b", "c"]
 TABLE = np.arange(8, dtype=np.float32).reshape(4, 2) ** 2
 ORIGIN = Origin("elsewhere", OLD, {"encoder/table": TABLE, "encoder/w": np.ones(3, np.float32),
-                                   "objective/bias": np.arange(4, dtype=np.float32), "objective/pair": np.zeros(2)})
+                                   "objective/bias": np.arange(4, dtype=np.float32), "objective/pair": np.zeros(2)},
+                {})
 
 
 def specs(v, width=3, extra=False):
@@ -101,6 +102,15 @@ def test_a_published_directory_is_an_origin_like_any_other(home, tmp_path):
     assert a.keys() == b.keys()
     for path, value in a.items():
         np.testing.assert_array_equal(value, b[path], err_msg=path)
+
+
+def test_a_network_that_reads_the_parameters_otherwise_is_refused(home, tmp_path, caplog):
+    with pytest.raises(UserError, match=r"model\.heads is 2 in this run and 4 in .*; set --config\.model\.heads=4"):
+        lmrep.train(onward(home, **{"model.heads": 2}), tmp_path / "run", data_dir=home / "data")
+    assert not (tmp_path / "run").exists()
+    caplog.set_level("INFO", "lmrep")
+    lmrep.train(onward(home, **{"model.activation": "relu", "steps": 1}), tmp_path / "run", data_dir=home / "data")
+    assert any("the network differs: activation 'gelu_tanh' -> 'relu'" in line for line in caplog.messages)
 
 
 def test_its_vocabulary_may_be_extended(home, tmp_path):

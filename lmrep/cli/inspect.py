@@ -18,13 +18,21 @@ def run(arguments: Arguments) -> int:
         raise UserError("--config.FIELD goes with --config=FILE.py; the config of a --workdir stands as it is")
     config = arguments.load_config() if arguments.config_file or not arguments.workdir else None
 
+    import dataclasses
     from pathlib import Path
 
     from lmrep import api, experiment, inspection, trained
     from lmrep.training.logging import show_messages
 
     show_messages()
-    record = experiment.parse(config if config is not None else trained.read_config(arguments.workdir)["config"])
+    if config is not None:
+        record = experiment.parse(config)
+    else:
+        former = trained.read_config(arguments.workdir)
+        if "train" not in former["data"]:
+            raise UserError(f"{arguments.workdir} was converted, not trained, and has no data to inspect")
+        record = experiment.parse(former["config"])
+        record = dataclasses.replace(record, tokenizer=trained.own_tokenizer(arguments.workdir, record))
     data_dir = Path(arguments.flags.data_dir or api.default_data_dir())
     print(inspection.report(record, data_dir, arguments.flags.split, arguments.flags.examples))
     return 0

@@ -107,10 +107,12 @@ def reference(checkpoint: Published, directory: Path, asked: Question) -> tuple[
     try:
         import torch
         import transformers
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
     except ImportError:
         raise LookupError("transformers is not installed") from None
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    except Exception as error:  # a broken installation
+        raise LookupError(f"transformers cannot be imported: {type(error).__name__}") from error
     version = f"transformers {transformers.__version__}"
     try:
         model = getattr(transformers, checkpoint.name).from_pretrained(
@@ -120,7 +122,8 @@ def reference(checkpoint: Published, directory: Path, asked: Question) -> tuple[
             given = model(torch.from_numpy(asked.tokens), attention_mask=torch.from_numpy(asked.real),
                           token_type_ids=torch.from_numpy(asked.types), output_hidden_states=True)
     except Exception as error:  # of which other people's code has many kinds
-        raise LookupError(f"{version} does not take it: {type(error).__name__}: {str(error)[:200]}") from error
+        why = " ".join(str(error).split())[:200]
+        raise LookupError(f"{version} does not take it: {type(error).__name__}: {why}") from error
     found = {"hidden": given.hidden_states[-1]}
     scores = given.get("prediction_logits", given.get("logits"))
     if f"{MASKED}bias" in checkpoint.params:

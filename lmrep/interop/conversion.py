@@ -147,6 +147,8 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
 
 def _check_free(target: Path) -> None:
     """Refuses a target that holds something, or cannot be made."""
+    if target.resolve() == Path.cwd():
+        raise UserError(f"{target} is the directory that you are in; give one that is not")
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{target} is there already; give a directory that is not, or an empty one")
     place = next(path for path in target.absolute().parents if path.exists())
@@ -156,8 +158,13 @@ def _check_free(target: Path) -> None:
 
 @contextlib.contextmanager
 def _beside(target: Path) -> Iterator[Path]:
-    """A directory that becomes `target` when the block ends, and is gone where it fails."""
+    """A directory that becomes `target` when the block ends, and is gone where it fails. What a killed process left is
+    removed."""
     target = target.resolve()
+    for left in target.parent.glob(f".{target.name}.*"):
+        number = left.name.rpartition(".")[2]
+        if number.isdecimal() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(left, ignore_errors=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)

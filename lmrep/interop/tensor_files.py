@@ -107,7 +107,8 @@ def _span(path: Path, name: str, entry: Any) -> tuple[int, int, str, np.dtype, t
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(kind, str) or kind not in DTYPES:
         raise _unsound(path, f"tensor {name[:80]!r} has dtype {str(kind)[:40]!r}; known are {', '.join(DTYPES)}")
-    if not _numbers(shape) or len(shape) > MOST_DIMENSIONS:
+    if (not _numbers(shape) or len(shape) > MOST_DIMENSIONS
+            or math.prod(n or 1 for n in shape) * DTYPES[kind].itemsize >= 2**63):
         raise _unsound(path, f"tensor {name[:80]!r} has shape {str(shape)[:80]}")
     if not _numbers(offsets) or len(offsets) != 2:
         raise _unsound(path, f"tensor {name[:80]!r} has data_offsets {str(offsets)[:80]}")

@@ -24,6 +24,8 @@ def by_first_process(decide: Callable[[], Any]) -> Any:
             told = json.dumps({"value": decide()}).encode()
         except (UserError, RunFault) as fault:
             told = json.dumps({"fault": str(fault), "kind": type(fault).__name__}).encode()
+        except OSError as error:
+            told = json.dumps({"fault": f"process 0 failed: {error}", "kind": RunFault.__name__}).encode()
     size = int(multihost_utils.broadcast_one_to_all(np.int32(len(told))))
     padded = np.frombuffer(told.ljust(size), np.uint8)
     outcome = json.loads(multihost_utils.broadcast_one_to_all(padded).tobytes())

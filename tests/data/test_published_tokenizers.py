@@ -78,6 +78,23 @@ def test_every_layout_of_bert_gives_the_same_tokenizer(tmp_path, lowercase):
         tokenizers.from_vocab_file(config)
 
 
+def test_a_cased_vocabulary_that_nobody_calls_cased_is_refused(tmp_path):
+    pieces = [*SPECIALS.values(), "a", "The", "In", "An"]
+    write(tmp_path, vocab_txt=pieces)
+    with pytest.raises(UserError, match=r"3 of 9 pieces have capitals.*do_lower_case"):
+        tokenizers.load(tmp_path)
+    write(tmp_path, tokenizer_config_json={"do_lower_case": False})
+    assert not tokenizers.load(tmp_path).lowercase
+
+
+def test_files_that_contradict_each_other_are_refused(tmp_path):
+    pieces = [*SPECIALS.values(), "a", "b"]
+    tokenizers.WordPiece(pieces).save(tmp_path)
+    write(tmp_path, vocab_txt=[*pieces[:-2], "b", "a"])
+    with pytest.raises(UserError, match="different ids; keep the one that is the model's"):
+        tokenizers.load(tmp_path)
+
+
 def test_a_shorter_longest_word_is_kept(tmp_path):
     def shorten(facts):
         facts["model"]["max_input_chars_per_word"] = 2

@@ -63,6 +63,28 @@ def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
 
 
 @pytest.mark.parametrize("most", [5000, 1])
+def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
+    """A pooler that came along, or a head that is missing, is no traceback; nor is a corpus that it never had."""
+    directory, workdir, _ = converted
+    (tmp_path / "a.txt").write_text("the cat sees the dog. " * 200)
+    base = ["evaluate", f"--workdir={workdir}", f"--data_dir={tmp_path}/data"]
+    answer = small.command(*base, f"--files={tmp_path}/a.txt")
+    complete = "objective/masked/bias" in published.read(directory).params
+    assert answer.code == (0 if complete else 2), answer
+    assert "masked_nats" in answer.out if complete else "lacks what its objective asks with" in answer.err
+    answer = small.command(*base)
+    assert answer.code == 2 and "was converted, not trained, and has no corpus of its own" in answer.err
+    answer = small.command("inspect", f"--workdir={workdir}")
+    assert answer.code == 2 and "was converted, not trained" in answer.err
+
+
+def test_what_a_killed_conversion_left_is_removed(tmp_path):
+    (tmp_path / ".run.999999999").mkdir()
+    (tmp_path / ".run.1").mkdir()  # process 1 lives
+    assert small.command("convert", GOLDEN / "bert", tmp_path / "run").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".run.1", "run"]
+
+
 def test_there_and_back_nothing_has_changed(converted, tmp_path, most):
     directory, workdir, _ = converted
     target = tmp_path / "back"

@@ -13,7 +13,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import byte_level, wordpiece
 from lmrep.data.tokenizers.base import Added, Encoding, Tokenizer
 from lmrep.data.tokenizers.byte_level import ByteLevel
-from lmrep.data.tokenizers.published import load, read_vocabulary
+from lmrep.data.tokenizers.published import load, read_vocabulary, refuse_capitals
 from lmrep.data.tokenizers.wordpiece import SPECIALS, WordPiece
 
 __all__ = ["RULES", "SPECIALS", "Added", "ByteLevel", "Config", "Encoding", "Tokenizer", "WordPiece", "from_vocab_file",
@@ -76,7 +76,5 @@ def _check_case(found: WordPiece, config: Config) -> None:
     if found.lowercase != config.lowercase:
         raise UserError(f"{config.vocab_file} is {'lower-cased' if found.lowercase else 'cased'}; set "
                         f"--config.tokenizer.lowercase={found.lowercase}")
-    cased = sum(piece != piece.lower() for piece in found.pieces if piece not in SPECIALS.values())
-    if config.lowercase and cased > found.size // 20:
-        raise UserError(f"{config.vocab_file}: {cased:,} of {found.size:,} pieces have capitals, which lower-cased "
-                        "text never reaches; set --config.tokenizer.lowercase=False for a cased vocabulary")
+    if found.lowercase:
+        refuse_capitals(config.vocab_file, found.pieces, "set --config.tokenizer.lowercase=False for a cased one")

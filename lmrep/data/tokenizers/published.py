@@ -24,6 +24,7 @@ from lmrep.data.tokenizers.byte_level import ByteLevel
 from lmrep.data.tokenizers.wordpiece import LONGEST_WORD, WordPiece
 
 JSON = "tokenizer.json"
+LARGEST = 256 * 10**6  # bytes of a file of a tokenizer
 # Classes of other libraries that cut text by our rules. Others with the same files cut words otherwise.
 CLASSES = {"wordpiece": ("Bert", "Electra", "DistilBert"), "byte_level_bpe": ("Roberta", "GPT2", "Bart", "Longformer")}
 
@@ -100,12 +101,23 @@ def _wordpiece(path: Path, pieces: list[str], facts: dict, config: dict) -> Word
     _one_of(source, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), None, True)
     _one_of(source, "do_basic_tokenize", config.get("do_basic_tokenize"), None, True)
     if path.name != JSON and facts:
+        _agree(path, {piece: i for i, piece in enumerate(pieces)}, facts["model"])
         pieces = _extended(path, {piece: i for i, piece in enumerate(pieces)}, facts)
     _check_specials(path, pieces, wordpiece.SPECIALS, "BERT's")
     if odd := [piece for piece in pieces if not piece or piece != piece.strip() or len(piece.splitlines()) > 1]:
         raise UserError(f"{path}: {odd[0][:60]!r} is among its pieces; expected none that is empty, begins or ends "
                         "with white space or has lines")
+    if not facts and "do_lower_case" not in config:  # nothing says whether it is cased
+        refuse_capitals(path, pieces, 'a cased vocabulary needs a tokenizer_config.json with "do_lower_case": false')
     return WordPiece(pieces, lowercase, longest, _added(facts, wordpiece.SPECIALS))
+
+
+def refuse_capitals(path: str | Path, pieces: Sequence[str], mend: str) -> None:
+    """Raises UserError for a vocabulary to lower-case text for, of which much has capitals."""
+    cased = sum(piece != piece.lower() for piece in pieces if piece not in wordpiece.SPECIALS.values())
+    if cased > max(2, len(pieces) // 20):  # a few are no sign in a vocabulary of a dozen
+        raise UserError(f"{path}: {cased:,} of {len(pieces):,} pieces have capitals, which lower-cased text never "
+                        f"reaches; {mend}")
 
 
 def _byte_level(path: Path, ids: dict, merges: list, source: Path, facts: dict, config: dict) -> ByteLevel:
@@ -123,9 +135,20 @@ def _byte_level(path: Path, ids: dict, merges: list, source: Path, facts: dict, 
                                 "otherwise; expected none")
     _of_class(path.with_name("tokenizer_config.json"), config, "byte_level_bpe")
     _one_of(path.with_name("tokenizer_config.json"), "add_prefix_space", config.get("add_prefix_space"), None, False)
+    if facts:
+        _agree(path, ids, facts["model"])
     pieces = _extended(path, ids, facts)
     _check_specials(path, pieces, byte_level.SPECIALS, "RoBERTa's")
     return ByteLevel(pieces, _merges(source, merges, set(pieces)), _added(facts, byte_level.SPECIALS))
+
+
+def _agree(path: Path, ids: dict, model: dict) -> None:
+    """Raises UserError where tokenizer.json gives other ids than the vocabulary beside it."""
+    other = model.get("vocab")
+    wrong = [piece for piece, i in other.items() if ids.get(piece, i) != i] if isinstance(other, dict) else []
+    if wrong:
+        raise UserError(f"{path} and {path.with_name(JSON)} give {str(wrong[0])[:60]!r} different ids; keep the one "
+                        "that is the model's")
 
 
 def _fairseq(path: Path, vocab: Path, gpt2: list[str], merges: list, source: Path) -> ByteLevel:
@@ -234,8 +257,11 @@ def _merges(path: Path, merges: Iterable, pieces: set[str]) -> list[tuple[str, s
 
 
 def _read(path: str | Path, expected: str) -> str:
+    path = Path(path).expanduser()
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+        if path.exists() and not (path.is_file() and path.stat().st_size <= LARGEST):
+            raise UserError(f"{path} is no file of at most {LARGEST // 10**6} MB; expected {expected}")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text; expected {expected}") from error
     except OSError as error:
