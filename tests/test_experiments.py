@@ -17,6 +17,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import SPECIALS
 from lmrep.models import PRESETS
 from lmrep.training import optimizers
+from tests import given
 
 ROOT = Path(__file__).parents[1]
 FILES = [file for file in sorted((ROOT / "experiments").rglob("*.py")) if "def get_config(" in file.read_text()]
@@ -99,7 +100,16 @@ def test_there_are_commands():
     assert len(shown(README)) >= 2 and len(list(choices(README))) >= 8
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where the commands are typed: with the experiments, and a run to start from."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "experiments").symlink_to(ROOT / "experiments")
+    given.workdir(home / "runs", length=512).rename(home / "runs/bert_base")
+    return home
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_command_that_we_show_is_accepted(words, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_a_command_that_we_show_is_accepted(words, home, monkeypatch):
+    monkeypatch.chdir(home)
     experiments.check_mesh(experiments.parse(parse("train", words, train.FLAGS).load_config()), 8)

@@ -62,7 +62,6 @@ def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
     assert words == [run.tokenizer.piece(int(i)) for i in np.argsort(-scores)[:3]]
 
 
-@pytest.mark.parametrize("most", [5000, 1])
 def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
     """A pooler that came along, or a head that is missing, is no traceback; nor is a corpus that it never had."""
     directory, workdir, _ = converted
@@ -85,6 +84,7 @@ def test_what_a_killed_conversion_left_is_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".run.1", "run"]
 
 
+@pytest.mark.parametrize("most", [5000, 1])
 def test_there_and_back_nothing_has_changed(converted, tmp_path, most):
     directory, workdir, _ = converted
     target = tmp_path / "back"
