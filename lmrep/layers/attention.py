@@ -57,11 +57,10 @@ def apply(
     b, t, d = queries.shape
 
     def split(name: str, x: Array) -> Array:
-        y = linear.apply(params[name], x).reshape(b, -1, heads, d // heads).swapaxes(1, 2)
-        return shard(y, "batch", "heads", None, None)
+        return shard(linear.apply(params[name], x).reshape(b, -1, heads, d // heads), "batch", None, "heads", None)
 
-    scores = jnp.einsum("bhtk,bhsk->bhts", split("query", queries) * (d // heads) ** -0.5, split("key", x))
+    scores = jnp.einsum("bthk,bshk->bhts", split("query", queries) * (d // heads) ** -0.5, split("key", x))
     scores = jnp.where(allowed[:, None], scores.astype(jnp.float32), HIDDEN)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-    mixed = jnp.einsum("bhts,bhsk->bhtk", dropout.apply(key, probabilities, rate), split("value", x))
-    return linear.apply(params["output"], mixed.swapaxes(1, 2).reshape(b, t, d)), probabilities
+    mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, probabilities, rate), split("value", x))
+    return linear.apply(params["output"], mixed.reshape(b, t, d)), probabilities
