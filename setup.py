@@ -34,6 +34,9 @@ setup(
         "rich>=14",
         "matplotlib>=3.10",
         "numpy>=2",
+        "pyarrow>=17",
+        "zstandard>=0.23",
+        "fsspec>=2024.9",
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "scipy>=1.13", "ruff>=0.12"],

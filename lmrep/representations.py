@@ -26,7 +26,7 @@ POOLINGS = ("mean", "cls", "max")
 PIECES = ("mean", "first", "last")
 LONG = ("refuse", "windows")
 SHORTEST_ROW = 64  # tokens; texts of up to that many are packed into such rows
-BATCH = {"cpu": 2048}  # tokens a batch, by backend: on a processor, more of them leave its caches
+BATCH = {"cpu": 1024}  # tokens a batch, by backend: on a processor, more of them leave its caches
 BATCH_ELSEWHERE = 8192
 
 
