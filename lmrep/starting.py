@@ -42,17 +42,22 @@ def load(place: str | os.PathLike) -> Origin:
     """The parameters of the run in a workdir, at its newest checkpoint, or of a published directory.
 
     Raises:
-      UserError: there is neither.
+      UserError: there is neither, or a value is not finite.
       RunFault: no checkpoint verifies.
     """
     if conversion.is_workdir(_directory(place)):
         run = trained.load(place)
         params = {path: np.asarray(value) for path, value in flatten(run.params).items()}
         network = dataclasses.asdict(experiments.model_config(run.experiment))
-        return Origin(f"{place}, step {run.step:,}", run.tokenizer.pieces, params, network)
-    checkpoint = published.read(Path(place))
-    network = dataclasses.asdict(checkpoint.config)
-    return Origin(str(place), tokenizers.load(place).pieces, dict(checkpoint.params), network)
+        origin = Origin(f"{place}, step {run.step:,}", run.tokenizer.pieces, params, network)
+    else:
+        checkpoint = published.read(Path(place))
+        network = dataclasses.asdict(checkpoint.config)
+        origin = Origin(str(place), tokenizers.load(place).pieces, dict(checkpoint.params), network)
+    if broken := [path for path, value in origin.params.items() if not np.isfinite(value).all()]:
+        raise UserError(f"{origin.name} has values that are not finite in {', '.join(broken[:4])}; it is broken, and "
+                        "what starts from it would be: start from another checkpoint")
+    return origin
 
 
 def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:

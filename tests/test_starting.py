@@ -143,6 +143,13 @@ def test_resuming_does_not_start_over_and_needs_its_origin_no_more(home, tmp_pat
     assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "cut/metrics.jsonl").read_text()
 
 
+def test_a_broken_origin_is_refused(home, monkeypatch):
+    real = starting.flatten
+    monkeypatch.setattr(starting, "flatten", lambda tree: {path: value * np.nan for path, value in real(tree).items()})
+    with pytest.raises(UserError, match=r"first, step \d+ has values that are not finite in encoder"):
+        starting.load(home / "first")
+
+
 def test_another_origin_is_another_run(home, tmp_path):
     lmrep.train(onward(home), tmp_path / "run", data_dir=home / "data")
     with pytest.raises(UserError, match="init"):

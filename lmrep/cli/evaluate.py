@@ -4,7 +4,7 @@ in the workdir."""
 from lmrep.cli.arguments import Arguments, Flag
 
 FLAGS = {
-    "split": Flag("test", "train, validation or test"),
+    "split": Flag(None, "train, validation or test (the default)"),
     "files": Flag("", "a glob of text files to evaluate on, in place of a split of the run's own corpus"),
     "examples": Flag(0, "how many examples, from the first on; 0: all"),
     "step": Flag(-1, "which checkpoint; -1: the newest"),

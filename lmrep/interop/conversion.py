@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from lmrep import assembly, trained
+from lmrep import trained
 from lmrep import experiment as experiments
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
@@ -81,6 +81,9 @@ def to_workdir(source: Path, target: Path) -> Converted:
             "source": str(source.absolute())})
     remarks = [f"carried along, having no place in the network: {name} {tensor_files.kind(value)}"
                for name, value in checkpoint.carried.items()]
+    if spare := checkpoint.config.vocab - tokenizer.size:
+        remarks.append(f"the last {spare:,} of the token table's {checkpoint.config.vocab:,} rows have no piece in the "
+                       "tokenizer's files: see that these are whole")
     if f"{MASKED}bias" not in checkpoint.params:
         remarks.append("it has no masked-LM head: `lmrep predict` cannot ask it, and a run with init= starts one fresh")
     return Converted(checkpoint, proof, remarks)
@@ -106,7 +109,11 @@ def to_published(source: Path, target: Path, step: int | None = None, most: int 
     with _beside(target) as draft:
         published.write(checkpoint, draft, most)
         run.tokenizer.save(draft)
-        again = published.read(draft)
+        try:
+            again = published.read(draft)
+        except UserError as error:
+            raise RunFault(f"what {source / FOLDER} says cannot be written: {str(error).replace(str(draft), str(target))}; nothing is written. Restore it, or "
+                           "remove it to write the parameters under the reference's names") from None
         if changed := [path for path, value in checkpoint.params.items()
                        if path not in again.params or not np.array_equal(value, again.params[path], equal_nan=True)]:
             raise RunFault(f"{', '.join(changed[:3])} of {source} did not come back from {target}; nothing is written")
@@ -133,7 +140,9 @@ def _outgoing(run: trained.Run, params: dict[str, np.ndarray]) -> tuple[Publishe
 
 def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
     """The record of a run that would have trained this checkpoint, as far as the checkpoint says."""
-    assembly.check_vocabulary(checkpoint.config, tokenizer.size)
+    if tokenizer.size > checkpoint.config.vocab:
+        raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table "
+                        f"{checkpoint.config.vocab:,} rows (vocab_size): they are of two checkpoints; fetch both again")
     pair = f"{CLASSIFIER}bias" in checkpoint.params
     config = experiments.base(format="segment_pair" if pair else "packed", optimizer=checkpoint.kind)
     config.name = name
@@ -142,6 +151,8 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     config.objective.update(RULES[checkpoint.kind], sentence_pair=pair)
     config.tokenizer.update(kind=tokenizer.kind, vocab_size=max(tokenizer.size, 64),
                             lowercase=getattr(tokenizer, "lowercase", False))
+    if f"{MASKED}bias" in checkpoint.params:
+        config.samples = ("Paris is the [MASK] of France.",)
     return experiments.parse(config)
 
 

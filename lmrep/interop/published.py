@@ -119,6 +119,11 @@ def read(directory: Path) -> Published:
     if f"{MASKED}bias" in params and architecture.kind == "roberta" and config.activation != "gelu":
         raise UserError(f"{directory / CONFIG} has hidden_act {settings['hidden_act']!r}, and RoBERTa's masked-LM head "
                         "always has gelu; our heads have their network's. Save it without the head: RobertaModel")
+    if settings.get("tie_word_embeddings") is False and f"{MASKED}bias" in params and \
+            names.TIED[architecture.kind] not in tensors:
+        raise UserError(f"{directory / CONFIG} has tie_word_embeddings false, and there is no "
+                        f"{names.TIED[architecture.kind]}: by that its output layer is missing. Where it is the token "
+                        "table, as in every published checkpoint, set the key to true")
     kinds = {name: tensor_files.NAMES[value.dtype] for name, value in tensors.items()}
     return Published(architecture.kind, settings, config, params, kinds, carried, metadata)
 

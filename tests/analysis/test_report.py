@@ -293,6 +293,18 @@ def test_without_the_token_stores_none_are_made(home, tmp_path):
 # The command
 
 
+def test_of_what_was_converted_it_says_where_it_is_from_and_how_to_measure_it(home, tmp_path):
+    source = Path(__file__).parent.parent / "interop/golden/bert"
+    assert small.command("convert", source, tmp_path / "run").code == 0
+    found = facts.gather(tmp_path / "run", "run", home / "data")
+    asked = answers.ask(found, 10**6)
+    assert f"converted from {source}" in prose.subject(found) and not found.notes
+    assert [(blank.before, len(blank.now)) for blank in asked.samples] == [(None, 5)]
+    assert any("lmrep evaluate" in command for _, command in prose.next_steps(found, asked))
+    assert {name.partition(".")[0] for name, *_ in recipes.compare(found).differing} == {"model"}
+    assert report.write([tmp_path / "run"], data_dir=home / "data").stat().st_size < 2e6
+
+
 def test_the_command(home, tmp_path):
     given = small.command("report", home / "one", f"--output={tmp_path / 'r.html'}", f"--data_dir={home / 'data'}")
     assert (given.code, given.out.strip()) == (0, str(tmp_path / "r.html")) and (tmp_path / "r.html").exists()

@@ -118,6 +118,9 @@ def test_a_note_that_does_not_fit_is_told(converted, tmp_path):
         note.write_text(json.dumps(told | change))
         with pytest.raises(RunFault, match="does not fit the checkpoint"):
             conversion.to_published(tmp_path / "run", tmp_path / "out")
+    note.write_text(json.dumps(told | {"settings": told["settings"] | {"hidden_act": "silu"}}))
+    with pytest.raises(RunFault, match=r"run/interop says cannot be written: .*/out/config.json.*'silu'"):
+        conversion.to_published(tmp_path / "run", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -167,8 +170,16 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
     directory = copy("bert", tmp_path / "x")
     with open(directory / "vocab.txt", "a") as file:
         file.write("".join(f"word{i}\n" for i in range(20)))
-    with pytest.raises(UserError, match="the tokenizer has 73 ids, and the model's table 53 rows"):
+    with pytest.raises(UserError, match="files have 73 ids, and the token table 53 rows .*of two checkpoints"):
         conversion.to_workdir(directory, tmp_path / "y")
+
+
+def test_a_vocabulary_smaller_than_the_table_is_told(tmp_path):
+    directory = copy("bert", tmp_path / "x")
+    lines = (directory / "vocab.txt").read_text().splitlines(keepends=True)
+    (directory / "vocab.txt").write_text("".join(lines[:-4]))
+    remarks = conversion.to_workdir(directory, tmp_path / "y").remarks
+    assert any("the last 4 of the token table's 53 rows have no piece" in remark for remark in remarks)
 
 
 # --- differences ------------------------------------------------------------------------------------------------

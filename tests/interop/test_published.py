@@ -174,6 +174,7 @@ def test_a_network_that_is_neither_is_refused(changed):
     ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'; expected a number"),
     ({"position_embedding_type": "relative_key"}, "is 'relative_key'; expected one of absolute"),
     ({"is_decoder": True}, "is_decoder is True"),
+    ({"tie_word_embeddings": False}, "tie_word_embeddings false, and there is no cls.predictions.decoder.weight"),
 ])
 def test_a_config_that_cannot_be_read_is_refused(tmp_path, changed, message):
     with pytest.raises(UserError, match=message):

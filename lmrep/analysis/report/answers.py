@@ -103,7 +103,10 @@ def ask(facts: Facts, room: int) -> Answers:
 
 
 def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
-    """The run as it stood before its first step: its parameters are a function of the seed, and of `init`."""
+    """The run as it stood before its first step: its parameters are a function of the seed, and of `init`. None of one
+    that was converted."""
+    if facts.source:
+        return None
     network, experiment = facts.network, facts.experiment
     objective = network.objectives[0]
     params = jax.jit(lambda key: P.init(specs_of(objective), key))(jax.random.key(experiment.seed))

@@ -75,6 +75,7 @@ class Facts:
       network: None where the tokenizer is missing.
       prepared: the token stores; None where they are not on this machine.
       notes: what could not be read, for people.
+      source: the published directory that a run was converted from; "" for one that was trained.
     """
 
     directory: Path
@@ -90,6 +91,7 @@ class Facts:
     network: Network | None
     prepared: Prepared | None
     notes: Sequence[str]
+    source: str = ""
 
     @property
     def stage(self) -> StagePlan:
@@ -131,19 +133,21 @@ def gather(directory: Path, label: str, data_dir: Path) -> Facts:
     """
     record, notes = read_config(directory), []
     config, experiment = record["config"], experiments.parse(record["config"])
-    lines = _read(directory / logs.METRICS, notes)
+    converted = "train" not in record["data"]
+    lines = [] if converted else _read(directory / logs.METRICS, notes)
     of = {kind: sorted((line for line in lines if line.get("kind") == kind), key=lambda line: line["step"])
           for kind in ("train", "validation")}
     step = max((line["step"] for line in lines), default=0)
-    starts = _read(directory / provenance.FILE, notes, needed="time")
+    starts = [] if converted else _read(directory / provenance.FILE, notes, needed="time")
+    timing = [] if converted else _read(directory / logs.TIMING, notes)
     try:
         network = _network(directory, experiment, step)
     except (UserError, RunFault, OSError, ValueError) as error:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
-    prepared = _prepared(experiment, record.get("data", {}), data_dir, notes)
+    prepared = None if converted else _prepared(experiment, record["data"], data_dir, notes)
     return Facts(directory, label, config, experiment, experiments.plans(experiment), of["train"], of["validation"],
-                 _read(directory / logs.TIMING, notes), starts, step, network, prepared, tuple(notes))
+                 timing, starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
 
 
 def _read(path: Path, notes: list[str], needed: str = "step") -> list[dict]:
@@ -200,10 +204,6 @@ class _NotHere(Exception):
 
 def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:
     """The token stores that the run was trained on, where they lie ready: a report never makes any."""
-    if "train" not in recorded:
-        notes.append("These parameters were converted, not trained here: there is no corpus of their own.")
-        return None
-
     def refuse(line: str) -> None:  # `prepare` speaks only where something is to be made
         raise _NotHere(line)
 

@@ -143,10 +143,10 @@ def _tiles(facts: Facts) -> str:
               f"training: {_figure(facts.last('train', 'loss'), '.3f')}"),
              ("parameters", prose.number(facts.network.parameters) if facts.network else "unknown",
               f"encoder: {prose.number(facts.network.encoder)}" if facts.network else ""),
-             ("steps", f"{facts.step:,}", f"of {facts.experiment.steps:,} planned"),
+             ("steps", "unknown" if facts.source else f"{facts.step:,}", f"of {facts.experiment.steps:,} planned"),
              ("time", _figure(F.seconds(facts), prose.duration), _hours(facts))]
     cells = "".join(f"<div><dt>{e(name)}</dt><dd>{e(value)}<small>{e(more)}</small></dd></div>"
-                    for name, value, more in tiles)
+                    for name, value, more in tiles if value != "unknown")
     return f'<dl class="tiles">{cells}</dl>'
 
 
@@ -251,11 +251,13 @@ def _held_out(facts: Facts, answers: Answers, several: bool) -> str:
     before, now = (sum(bool(g) and g[0][0] == b.answer for b, g in pairs)
                    for pairs in ([(b, b.before) for b in blanks], [(b, b.now) for b in blanks]))
     counted = f"{before} right before training" + (f", {now} now" if answers.step is not None else "")
+    share = getattr(facts.stage.objective, "random", 0)
+    replaced = f", and {share:.0%} of the hidden ones have a random piece in their place" if share else ""
     rows = [(_sentence(b.left, "?", b.right), b.answer, first(b, b.before), first(b, b.now)) for b in blanks]
     return (f"<h3>Held-out text{f': {e(facts.label)}' if several else ''}</h3>"
             "<p class=note>A hidden word of each of some rows, evenly spread over the held-out text and not chosen by "
-            f"how they are answered. Of {len(blanks)}, {counted}. {e(answers.mask)} is another hidden word; a piece "
-            "that begins with ## continues the word before it.</p>"
+            f"how they are answered. Of {len(blanks)}, {counted}. The text is as the model is given it: {e(answers.mask)} "
+            f"is another hidden word{replaced}. A piece that begins with ## continues the word before it.</p>"
             + _table(("text", "hidden", "before training", "now"), rows, "stack"))
 
 
@@ -336,7 +338,8 @@ def _speed(runs: Runs) -> str:
             "FLOP a step": _figure(per_step, prose.number),
             "FLOP a second": _figure(s.flops, prose.number),
             "utilisation": use,
-            "time, device-hours": f"{_figure(F.seconds(facts), prose.duration)}, {_hours(facts)}",
+            "time, device-hours": ", ".join(
+                filter(None, (_figure(F.seconds(facts), prose.duration), _hours(facts)))),
             "memory: parameters": _figure(weights, prose.amount),
             "memory: gradients": _figure(weights, prose.amount),
             "memory: optimizer state": _figure(network and network.optimizer_bytes, prose.amount),
@@ -356,6 +359,8 @@ def _speed(runs: Runs) -> str:
 
 def _repeat(runs: Runs) -> str:
     def one(facts: Facts, _: Answers) -> str:
+        if facts.source:
+            return f"<pre>{e(prose.command(facts))}</pre>"
         if not facts.starts:
             return ('<p class="note">No start is on record; config.json in the workdir holds every field: '
                     "lmrep.train(config, directory) takes it.</p>")

@@ -37,6 +37,8 @@ def subject(facts: Facts) -> str:
     shape = f"a Transformer of {c['layers']} layers, {c['width']} wide, with {c['heads']} attention heads a layer" \
         if {"layers", "width", "heads"} <= c.keys() else "a network"
     size = f" ({number(network.parameters)} parameters)" if network else ""
+    if facts.source:
+        return f"{capital(shape)}{size}. Its parameters were converted from {facts.source}."
     if not facts.train and not facts.validation:
         return f"{capital(shape)}{size}. No training step of it is on record here."
     extent = f"{facts.step:,} steps" + ("" if facts.step >= facts.experiment.steps
@@ -73,7 +75,10 @@ def verdict(facts: Facts) -> Verdict:
     if accuracy is not None and base:
         times, nats, blind = accuracy / base, facts.last("validation", "masked_nats"), _blind(facts)
         before = facts.validation[0].get("masked_accuracy") if facts.validation[0]["step"] == 0 else None
-        text = (f"Of the hidden words in text that it never saw it guesses {percent(accuracy)}"
+        measured = facts.validation[-1]["step"]
+        when = "" if measured == facts.step else f" (measured at step {measured:,})"
+        text = (f"Of the words, pieces of words and punctuation hidden in text that it never saw it guesses "
+                f"{percent(accuracy)}{when}"
                 + (f" ({percent(before)} before training)" if before is not None else "")
                 + f"; always saying the most frequent one would give {percent(base)}.")
         if (pairs := facts.last("validation", "pair_accuracy")) is not None:
@@ -101,7 +106,8 @@ def verdict(facts: Facts) -> Verdict:
         said = " The training loss went from {:.3f} to {:.3f}.".format(*values) if None not in values else ""
         return Verdict("unknown", "Whether it worked cannot be said: nothing was measured on text that it had not "
                        f"seen.{said}")
-    return Verdict("unknown", "It has not been trained here.")
+    return Verdict("unknown", "It has not been trained here" + (", and nothing here tells how good it is: measure it."
+                                                                if facts.source else "."))
 
 
 def _blind(facts: Facts) -> float | None:
@@ -129,7 +135,7 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
     if len(losses) > 2 and best < losses[-1][1] * (1 - STILL):
         found.append((f"On held-out text it was best at step {best_step:,} ({best:.3f} against {losses[-1][1]:.3f}) "
                       "and then learned its own text by heart: give it more text, dropout, or fewer steps.", ""))
-    elif len(losses) > 2 and late and losses[-1][1] < late[-1][1] * (1 - STILL):
+    elif facts.step >= facts.experiment.steps and len(losses) > 2 and late and losses[-1][1] < late[-1][1] * (1 - STILL):
         found.append((f"It was still improving when it ended: since step {late[-1][0]:,} the held-out loss fell from "
                       f"{late[-1][1]:.3f} to {losses[-1][1]:.3f}. Train longer, in another workdir since the learning "
                       "rate is planned over all steps:", again(facts, f"--config.steps={2 * facts.experiment.steps}")))
@@ -145,19 +151,27 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
         if facts.prepared and "test" in facts.prepared.stores:
             found.append(("Measure it on the test split, which training never looks at:",
                           f"lmrep evaluate --workdir={where}"))
+        if facts.source:
+            found.append(("Measure it on text of your own:", f"lmrep evaluate --workdir={where} --files='texts/*.txt'"))
+            found.append(("Train it further on that text:", "lmrep train --config=experiments/bert.py:data=files,"
+                          f"init={where} --workdir={where}-further --config.data.files='texts/*.txt'"))
         found.append(("Use its vectors:", f"lmrep embed --workdir={where} --input=texts.txt "
                       "--output=vectors.safetensors"))
     return found
 
 
 def _lately(facts: Facts, name: str) -> float | None:
-    """A training metric's mean over the last tenth of the lines."""
-    values = [line[name] for line in facts.train[-max(1, len(facts.train) // 10):] if name in line]
+    """A training metric's mean over the last tenth of the lines before the newest validation."""
+    end = facts.validation[-1]["step"] if facts.validation else facts.step
+    lines = [line for line in facts.train if line["step"] <= end]
+    values = [line[name] for line in lines[-max(1, len(lines) // 10):] if name in line]
     return sum(values) / len(values) if values else None
 
 
 def command(facts: Facts) -> str:
     """The command that made the run, its program by name alone; "" where none was recorded."""
+    if facts.source:
+        return shlex.join(["lmrep", "convert", facts.source, str(facts.directory)])
     words = facts.starts[-1].get("command", "") if facts.starts else ""
     try:
         first, *rest = shlex.split(words)

@@ -30,6 +30,7 @@ PAPERS = {
         "objective.masking": "dynamic", "objective.sentence_pair": False,
         "optimizer.learning_rate": 6e-4, "warm-up steps": 24_000}),
 }
+SMALLER = dict.fromkeys(("bert_tiny", "bert_mini", "bert_small", "bert_medium"), "Turc et al., 2019")
 LARGE = {"roberta_large": {"optimizer.learning_rate": 4e-4, "warm-up steps": 30_000}}
 
 
@@ -78,9 +79,13 @@ def compare(facts: Facts) -> Comparison:
     # The warm-up stands resolved; what the other format alone has says no more than its name.
     names = [name for name in [*said, *theirs] if "schedule.warmup" not in name or name.endswith("warmup_from")]
     names = [name for name in dict.fromkeys(names) if name in ours]
+    if facts.source:  # its config says nothing of how it was trained
+        names = [name for name in names if name.startswith("model.")]
     differing = [(name, ours[name], theirs[name], meaning.get(name, ""))
                  for name in names if not _same(ours[name], theirs[name])]
     apart = {name for name, *_ in differing}
+    if name in SMALLER:
+        authors += f", with the network of {SMALLER[name]}"
     return Comparison(name, authors, differing, [name for name in names if name not in apart])
 
 
