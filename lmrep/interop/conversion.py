@@ -20,8 +20,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from lmrep import trained
 from lmrep import experiment as experiments
+from lmrep import trained
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
@@ -112,7 +112,8 @@ def to_published(source: Path, target: Path, step: int | None = None, most: int 
         try:
             again = published.read(draft)
         except UserError as error:
-            raise RunFault(f"what {source / FOLDER} says cannot be written: {str(error).replace(str(draft), str(target))}; nothing is written. Restore it, or "
+            told = str(error).replace(str(draft), str(target))
+            raise RunFault(f"what {source / FOLDER} says cannot be written: {told}; nothing is written. Restore it, or "
                            "remove it to write the parameters under the reference's names") from None
         if changed := [path for path, value in checkpoint.params.items()
                        if path not in again.params or not np.array_equal(value, again.params[path], equal_nan=True)]:

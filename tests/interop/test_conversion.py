@@ -170,7 +170,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
     directory = copy("bert", tmp_path / "x")
     with open(directory / "vocab.txt", "a") as file:
         file.write("".join(f"word{i}\n" for i in range(20)))
-    with pytest.raises(UserError, match="files have 73 ids, and the token table 53 rows .*of two checkpoints"):
+    with pytest.raises(UserError, match=r"files have 73 ids, and the token table 53 rows .*of two checkpoints"):
         conversion.to_workdir(directory, tmp_path / "y")
 
 

@@ -256,8 +256,9 @@ def _held_out(facts: Facts, answers: Answers, several: bool) -> str:
     rows = [(_sentence(b.left, "?", b.right), b.answer, first(b, b.before), first(b, b.now)) for b in blanks]
     return (f"<h3>Held-out text{f': {e(facts.label)}' if several else ''}</h3>"
             "<p class=note>A hidden word of each of some rows, evenly spread over the held-out text and not chosen by "
-            f"how they are answered. Of {len(blanks)}, {counted}. The text is as the model is given it: {e(answers.mask)} "
-            f"is another hidden word{replaced}. A piece that begins with ## continues the word before it.</p>"
+            f"how they are answered. Of {len(blanks)}, {counted}. The text is as the model is given it: "
+            f"{e(answers.mask)} is another hidden word{replaced}. A piece that begins with ## continues the word "
+            "before it.</p>"
             + _table(("text", "hidden", "before training", "now"), rows, "stack"))
 
 

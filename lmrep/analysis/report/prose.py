@@ -122,8 +122,8 @@ def _blind(facts: Facts) -> float | None:
 def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
     """(advice, command or "") in order of weight."""
     where = shlex.quote(str(facts.directory))
-    found = []
-    if facts.step < facts.experiment.steps and facts.starts:
+    found, ended = [], facts.step >= facts.experiment.steps
+    if not ended and facts.starts:
         found.append((f"It stopped at step {facts.step:,} of {facts.experiment.steps:,}. The same command goes on from "
                       "its newest checkpoint:", command(facts)))
     if facts.train and not facts.validation:
@@ -135,11 +135,11 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
     if len(losses) > 2 and best < losses[-1][1] * (1 - STILL):
         found.append((f"On held-out text it was best at step {best_step:,} ({best:.3f} against {losses[-1][1]:.3f}) "
                       "and then learned its own text by heart: give it more text, dropout, or fewer steps.", ""))
-    elif facts.step >= facts.experiment.steps and len(losses) > 2 and late and losses[-1][1] < late[-1][1] * (1 - STILL):
+    elif ended and len(losses) > 2 and late and losses[-1][1] < late[-1][1] * (1 - STILL):
         found.append((f"It was still improving when it ended: since step {late[-1][0]:,} the held-out loss fell from "
                       f"{late[-1][1]:.3f} to {losses[-1][1]:.3f}. Train longer, in another workdir since the learning "
                       "rate is planned over all steps:", again(facts, f"--config.steps={2 * facts.experiment.steps}")))
-    if mark == "bad" and facts.step >= facts.experiment.steps:
+    if mark == "bad" and ended:
         found.append(("Try ten times the steps, or a learning rate two or three times as high or as low; a narrow "
                       "network also wants larger initial weights (model.init_stddev near 1 / sqrt(width)).", ""))
     if train is not None and held_out is not None and held_out - train > GAP:
