@@ -6,7 +6,7 @@ import pytest
 
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
-from lmrep.data.tokenizers import SPECIALS, Added, ByteLevel, Config, WordPiece
+from lmrep.data.tokenizers import SPECIALS, Added, ByteLevel, Config, WordPiece, byte_level
 from lmrep.data.tokenizers.byte_level import BYTES
 
 WORDS = [*SPECIALS.values(), "the", "é", "e", "##e", "T", "x", "##x"]
@@ -55,6 +55,54 @@ def test_every_layout_of_roberta_gives_the_same_tokenizer(tmp_path):
     assert {tokenizers.load(layout).fingerprint for layout in layouts} == {own.fingerprint}
 
 
+@pytest.mark.parametrize("names", [("encoder_json", "vocab_bpe"), ("vocab_json", "merges_txt")])
+def test_every_layout_of_gpt2_gives_the_same_tokenizer(tmp_path, names):
+    own = ByteLevel(GPT2, MERGES, specials=byte_level.GPT2)
+    directory = write(tmp_path / "a", **dict(zip(names, (ids(GPT2), LINES), strict=True)))
+    file = names[0].replace("_", ".")
+    found = [tokenizers.load(directory), tokenizers.load(saved(own, tmp_path / "b")),
+             tokenizers.load(saved(own, tmp_path / "c", "tokenizer.json")),
+             tokenizers.from_vocab_file(Config("byte_level_bpe", vocab_file=str(directory / file)))]
+    assert {each.fingerprint for each in found} == {own.fingerprint}
+    assert found[0].vocabulary.specials == dict.fromkeys(("bos", "eos", "unk"), GPT2.index("<|endoftext|>"))
+    text = "the<|endoftext|> he"
+    assert found[0].encode(text, specials=True).pieces == ["t", "he", "<|endoftext|>", " ", "he"]
+    assert found[0].decode(found[0].encode_batch([text])[0]) == text and len(found[0].encode(text).ids) > 10
+    with pytest.raises(UserError, match="no token that stands for a hidden word"):
+        _ = found[0].mask_token
+    (directory / "merges.txt").unlink(missing_ok=True)
+    (directory / "vocab.bpe").unlink(missing_ok=True)
+    with pytest.raises(UserError, match="cannot read the vocabulary"):
+        tokenizers.load(directory)
+
+
+@pytest.mark.parametrize("place", ["special_tokens_map_json", "tokenizer_config_json"])
+@pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "T"), (lambda: ByteLevel(PIECES, MERGES), "Ġthe"),
+                                        (lambda: ByteLevel(GPT2, MERGES, specials=byte_level.GPT2), "Ġthe")])
+def test_special_tokens_have_the_names_that_the_files_give(tmp_path, place, make, mask):
+    own, files = make(), ("vocab.txt", "vocab.json", "merges.txt")
+    for number, named in enumerate((mask, {"content": mask, "lstrip": False})):
+        directory = saved(own, tmp_path / str(number), *files)
+        write(directory, **{place: {"mask_token": named, "pad_token": None}})
+        found = tokenizers.load(directory)
+        assert found.specials == own.specials | {"mask": mask} and found.fingerprint != own.fingerprint
+        assert found.vocabulary.specials["mask"] == own.pieces.index(mask) == found.encode(mask, specials=True).ids[0]
+        assert mask not in found.encode(mask).pieces
+        again = tokenizers.load(saved(found, tmp_path / f"{number} again"))
+        assert again.fingerprint == found.fingerprint and again.mask_token == mask
+        alone = tokenizers.load(saved(found, tmp_path / f"{number} alone", "tokenizer.json", "tokenizer_config.json"))
+        assert alone.fingerprint == found.fingerprint
+
+
+def test_words_are_as_long_as_other_libraries_take_them_where_nothing_is_said(tmp_path):
+    texts = ["x" * 100, "x" * 101, "x" * 201]
+    trained = saved(WordPiece(WORDS), tmp_path / "trained")
+    alone = saved(WordPiece(WORDS), tmp_path / "alone", "vocab.txt")
+    file = tokenizers.from_vocab_file(Config(vocab_file=str(alone / "vocab.txt")))
+    for found, longest in ((tokenizers.load(trained), 200), (tokenizers.load(alone), 100), (file, 100)):
+        assert [len(row) == 1 for row in found.encode_batch(texts)] == [len(text) > longest for text in texts]
+
+
 def edited(directory, change, name="tokenizer.json"):
     facts = json.loads((directory / name).read_text())
     change(facts)
@@ -63,7 +111,7 @@ def edited(directory, change, name="tokenizer.json"):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_every_layout_of_bert_gives_the_same_tokenizer(tmp_path, lowercase):
-    own = WordPiece(WORDS, lowercase)
+    own = WordPiece(WORDS, lowercase, 100)
     layouts = [
         write(tmp_path / "a", vocab_txt=WORDS, tokenizer_config_json={"do_lower_case": lowercase}),
         saved(own, tmp_path / "b", "tokenizer.json"),
@@ -182,7 +230,11 @@ def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, chan
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenize_chinese_chars": False}}, "tokenize_chinese_chars"),
     ({"vocab_json": ids(PIECES)}, "cannot read the vocabulary"),
     ({"vocab_json": ids(PIECES), "merges_txt": []}, "is empty"),
-    ({"vocab_json": ids(GPT2), "merges_txt": LINES}, "<s>, <pad>, </s>, <unk>, <mask> is none"),
+    ({"vocab_json": ids(GPT2[:-1]), "merges_txt": LINES}, "<s>, <pad>, </s>, <unk>, <mask> is none"),
+    ({"vocab_json": ids(GPT2), "merges_txt": LINES, "special_tokens_map_json": {"pad_token": "<p>"}}, "<p> is none"),
+    ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": 3}}, "its mask_token is 3"),
+    ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": "T"}, "tokenizer_config_json": {
+        "mask_token": "[MASK]"}}, "'[MASK]', and special_tokens_map.json beside it 'T'"),
     ({"vocab_json": ids(PIECES), "merges_txt": [*LINES, "a b c"]}, "merge 5 is 'a b c'"),
     ({"vocab_json": ids(PIECES), "merges_txt": LINES, "tokenizer_config_json": {"add_prefix_space": True}},
      "add_prefix_space is True"),

@@ -1,6 +1,7 @@
-"""Tokenizers: text to ids and back. One interface (`base.py`) and two kinds of it, each by the rules of what was
-published: BERT's WordPiece (`wordpiece.py`), the byte-level BPE of GPT-2 and RoBERTa (`byte_level.py`). Either is
-trained on a corpus or read from files (`published.py`).
+"""Tokenizers: text to ids and back. One interface (`base.py`) and its kinds, each by the rules of what was published:
+BERT's WordPiece (`wordpiece.py`), the byte-level BPE of GPT-2 and RoBERTa (`byte_level.py`), and SentencePiece, of
+unigrams or BPE, as ALBERT, XLNet and T5 have it (`sentence_piece.py`). Any is trained on a corpus or read from files
+(`published.py`).
 """
 
 import dataclasses
@@ -10,16 +11,18 @@ from pathlib import Path
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import byte_level, wordpiece
+from lmrep.data.tokenizers import byte_level, sentence_piece, wordpiece
 from lmrep.data.tokenizers.base import Added, Encoding, Tokenizer
 from lmrep.data.tokenizers.byte_level import ByteLevel
 from lmrep.data.tokenizers.published import load, read_vocabulary, refuse_capitals
-from lmrep.data.tokenizers.wordpiece import SPECIALS, WordPiece
+from lmrep.data.tokenizers.sentence_piece import SentencePiece
+from lmrep.data.tokenizers.wordpiece import PUBLISHED_LONGEST, SPECIALS, WordPiece
 
-__all__ = ["RULES", "SPECIALS", "Added", "ByteLevel", "Config", "Encoding", "Tokenizer", "WordPiece", "from_vocab_file",
-           "load", "read_vocabulary", "size", "train"]
+__all__ = ["RULES", "SPECIALS", "Added", "ByteLevel", "Config", "Encoding", "SentencePiece", "Tokenizer", "WordPiece",
+           "from_vocab_file", "load", "read_vocabulary", "size", "train"]
 
-KINDS = {"wordpiece": wordpiece, "byte_level_bpe": byte_level}
+KINDS = {"wordpiece": wordpiece, "byte_level_bpe": byte_level, "sentencepiece_unigram": sentence_piece,
+         "sentencepiece_bpe": sentence_piece}
 RULES = {name: kind.RULES for name, kind in KINDS.items()}
 
 
@@ -27,20 +30,27 @@ RULES = {name: kind.RULES for name, kind in KINDS.items()}
 class Config:
     """Which tokenizer to train, or to load."""
 
-    kind: str = setting("wordpiece", "how words are cut: as BERT's or as RoBERTa's", choices=tuple(KINDS))
+    kind: str = setting("wordpiece", "how words are cut: as BERT's, as RoBERTa's and GPT-2's, as ALBERT's, XLNet's and "
+                        "T5's (unigram), or by the same library's BPE", choices=tuple(KINDS))
     vocab_size: int = setting(8192, "how many pieces to train; a loaded vocabulary keeps its own size", at_least=64,
                               at_most=2**31 - 1)
     vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt (one piece a line), "
-                              "a vocab.json with its merges.txt beside it, or the directory that holds either")
-    lowercase: bool = setting(True, "lower-case and strip accents: as BERT uncased (byte-level BPE never does)")
+                              "a vocab.json with its merges.txt beside it (encoder.json, vocab.bpe), a SentencePiece "
+                              "model (spiece.model), or the directory that holds one")
+    lowercase: bool = setting(True, "lower-case and strip accents: as BERT uncased and ALBERT (byte-level BPE never "
+                              "does)")
 
 
 def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
     """Trains a tokenizer on a corpus, which each call of `texts` streams anew. Its special tokens are ids 0 to 4. The
-    same texts give the same vocabulary, in every process. Raises UserError for too small a vocabulary."""
+    same texts give the same vocabulary, in every process. Raises UserError for too small a vocabulary, and one of
+    SentencePiece that is too large for the corpus."""
     size(dataclasses.replace(config, vocab_file=""))
     if config.kind == "wordpiece":
         return wordpiece.train(config.vocab_size, config.lowercase, texts)
+    if config.kind.startswith("sentencepiece_"):
+        return sentence_piece.train(config.kind.removeprefix("sentencepiece_"), config.vocab_size, config.lowercase,
+                                    texts)
     return byte_level.train(config.vocab_size, texts)
 
 
@@ -60,19 +70,19 @@ def from_vocab_file(config: Config) -> Tokenizer:
     path = Path(config.vocab_file).expanduser()
     if path.is_dir():
         found = load(path)
-    elif config.kind == "wordpiece":
-        found = WordPiece(read_vocabulary(path), config.lowercase)
+    elif config.kind == "wordpiece" and path.suffix != ".model":
+        found = WordPiece(read_vocabulary(path), config.lowercase, PUBLISHED_LONGEST)
     else:
         found = load(path.parent, path.name)
     if found.kind != config.kind:
         raise UserError(f"{config.vocab_file} is of kind {found.kind}, and tokenizer.kind is {config.kind}; set "
                         f"--config.tokenizer.kind={found.kind}")
-    if isinstance(found, WordPiece):
+    if not isinstance(found, ByteLevel):
         _check_case(found, config)
     return found
 
 
-def _check_case(found: WordPiece, config: Config) -> None:
+def _check_case(found: WordPiece | SentencePiece, config: Config) -> None:
     if found.lowercase != config.lowercase:
         raise UserError(f"{config.vocab_file} is {'lower-cased' if found.lowercase else 'cased'}; set "
                         f"--config.tokenizer.lowercase={found.lowercase}")

@@ -1,4 +1,4 @@
-"""What every tokenizer does, whatever its rules. The `tokenizers` library does the work, in its own threads."""
+"""What every tokenizer does, whatever its rules."""
 
 import copy
 import functools
@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
-import tokenizers
 
+from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
+
+CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -56,25 +57,26 @@ class Encoding:
 class Tokenizer:
     """A tokenizer over a list of pieces, id i being piece i. A kind of it gives the rules.
 
-    Two encoders share the pieces: corpora go through one that knows no special tokens, so that a text which happens
-    to say "[MASK]" gives ordinary words; `encode(..., specials=True)` goes through one that does.
+    The names of special tokens in a text are ordinary text to `encode_batch`, which corpora go through, so that one
+    which happens to say "[MASK]" gives ordinary pieces; to `encode(..., specials=True)` they are these tokens.
 
     Attributes:
       kind: as `Config.kind`.
-      specials: role -> the text of that special token.
+      pieces: as they are published.
+      specials: role -> the text of that special token, for the roles there are.
       joint: what stands before a sentence that follows another in a document, for the pieces that the text would
         have as a whole.
+      added: pieces that are found before the rules cut a text.
     """
 
-    kind: ClassVar[str]
-    specials: ClassVar[dict[str, str]]
-    joint: ClassVar[str]
+    kind: str
+    joint: str
 
-    def __init__(self, pieces: Sequence[str], added: Sequence[Added] = ()):
-        self.pieces, self.added = list(pieces), tuple(added)
+    def __init__(self, pieces: Sequence[str], added: Sequence[Added], specials: dict[str, str]):
+        self.pieces, self.added, self.specials = list(pieces), tuple(added), dict(specials)
         self._ids = {piece: i for i, piece in enumerate(self.pieces)}
+        self._own = {*self.specials.values(), *(each.content for each in self.added)}
         self._counts = np.zeros(len(self.pieces), np.int64)
-        self._plain = self._machine(marked=False)
 
     @property
     def size(self) -> int:
@@ -83,14 +85,16 @@ class Tokenizer:
 
     @property
     def mask_token(self) -> str:
-        """The text that stands for a hidden word."""
+        """The text that stands for a hidden word. Raises UserError where the tokenizer has none, as GPT-2's."""
+        if "mask" not in self.specials:
+            raise UserError("this tokenizer has no token that stands for a hidden word; it has "
+                            f"{', '.join(self.specials)}")
         return self.specials["mask"]
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
         """What objectives need to know of it. The counts are zeros unless they were given."""
-        own = {*self.specials.values(), *(added.content for added in self.added)}
-        starts = np.array([piece in own or self._starts_word(piece) for piece in self.pieces])
+        starts = np.array([self._starts_word(piece) for piece in self.pieces])
         specials = {role: self._ids[name] for role, name in self.specials.items()}
         return Vocabulary(self.size, specials, starts, self._counts)
 
@@ -108,16 +112,13 @@ class Tokenizer:
         return other
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each text, without special tokens. The library uses all cores for one call."""
-        encodings = self._plain.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+        """int32 ids of each text, without special tokens. One call uses all cores."""
+        raise NotImplementedError
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
         """Ids, pieces, character offsets and words of one text. With `specials`, the names of special tokens in the
-        text are these tokens; none is added either way."""
-        encoding = (self._marked if specials else self._plain).encode(text, add_special_tokens=False)
-        return Encoding(np.array(encoding.ids, np.int32), [self.piece(i) for i in encoding.ids], encoding.offsets,
-                        encoding.word_ids)
+        text are these tokens; none is added either way. Raises TypeError for lone surrogates, which are no text."""
+        raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text, special tokens kept. What the tokenizer dropped does not come back."""
@@ -128,28 +129,15 @@ class Tokenizer:
         raise NotImplementedError
 
     def save(self, directory: str | Path) -> None:
-        """Writes the pieces as they are published, and tokenizer.json and tokenizer_config.json as other libraries
-        read them."""
+        """Writes the pieces as they are published, and tokenizer_config.json (and tokenizer.json, where there is one
+        for the kind) as other libraries read them."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._save_pieces(directory)
-        (directory / "tokenizer.json").write_text(self._marked.to_str(pretty=True), encoding="utf8")
         config = self._config() | {f"{role}_token": name for role, name in self.specials.items()}
-        (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf8")
+        (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf8")
 
     # What a kind gives
-
-    def _rules(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer with the rules over the pieces."""
-        raise NotImplementedError
-
-    def _special(self, role: str) -> tokenizers.AddedToken:
-        """How a special token is found in a text."""
-        return tokenizers.AddedToken(self.specials[role], special=True, normalized=False)
-
-    def _around(self) -> tokenizers.processors.PostProcessor:
-        """What puts special tokens around what it is given, in other libraries' hands."""
-        raise NotImplementedError
 
     def _starts_word(self, piece: str) -> bool:
         raise NotImplementedError
@@ -164,19 +152,3 @@ class Tokenizer:
 
     def _save_pieces(self, directory: Path) -> None:
         raise NotImplementedError
-
-    # The two encoders
-
-    @functools.cached_property
-    def _marked(self) -> tokenizers.Tokenizer:
-        return self._machine(marked=True)
-
-    def _machine(self, marked: bool) -> tokenizers.Tokenizer:
-        machine = self._rules()
-        if marked:
-            machine.add_special_tokens([self._special(role) for role in self.specials])
-            machine.post_processor = self._around()
-        for added in self.added:
-            if marked or not added.special:
-                machine.add_tokens([tokenizers.AddedToken(**asdict(added))])
-        return machine

@@ -1,4 +1,5 @@
-"""Byte-level BPE, by the rules of GPT-2 (Radford et al. 2019) with the special tokens of RoBERTa (Liu et al. 2019).
+"""Byte-level BPE, by the rules of GPT-2 (Radford et al. 2019) with the special tokens of RoBERTa (Liu et al. 2019), or
+GPT-2's own.
 
 Text is taken as it is and cut into words: 's 't 're 've 'm 'll 'd; runs of letters, of digits, or of other characters,
 each with one space before it where there is one; and white space. A word's UTF-8 bytes, each written as a printable
@@ -13,9 +14,11 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 
-from lmrep.data.tokenizers.base import Added, Tokenizer
+from lmrep.data.tokenizers.base import Added
+from lmrep.data.tokenizers.machine import MachineTokenizer
 
 SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+GPT2 = {role: "<|endoftext|>" for role in ("bos", "eos", "unk")}  # its only one
 RULES = "gpt2-1"  # names the rules in fingerprints: raise it when a change moves an id or trains another vocabulary
 LEAST = len(SPECIALS) + 256  # pieces before any is learned
 
@@ -31,21 +34,22 @@ BYTES = _bytes()  # character of a piece -> the byte that it stands for
 SPACE = next(character for character, byte in BYTES.items() if byte == 0x20)
 
 
-class ByteLevel(Tokenizer):
-    """RoBERTa's tokenizer over its pieces, the five special tokens among them.
+class ByteLevel(MachineTokenizer):
+    """RoBERTa's or GPT-2's tokenizer over its pieces, the special tokens among them.
 
     Args:
       pieces: id i is piece i, written in the characters of `BYTES`.
       merges: pairs of pieces to be joined, in that order; each joins to a piece.
       added: pieces that are found before words are cut.
+      specials: role -> name.
     """
 
-    kind, specials, joint = "byte_level_bpe", SPECIALS, " "
+    kind, joint = "byte_level_bpe", " "
 
-    def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]], added: Sequence[Added] = ()):
+    def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]], added: Sequence[Added] = (),
+                 specials: dict[str, str] = SPECIALS):
         self.merges = [tuple(merge) for merge in merges]
-        self._names = {*SPECIALS.values(), *(each.content for each in added)}
-        super().__init__(pieces, added)
+        super().__init__(pieces, added, specials, SPECIALS)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the pieces are of, special tokens kept. U+FFFD stands where bytes are not UTF-8."""
@@ -58,32 +62,36 @@ class ByteLevel(Tokenizer):
 
     def _content(self, token: int) -> bytes:
         piece = self.pieces[token]
-        if piece in self._names or not BYTES.keys() >= set(piece):
+        if piece in self._own or not BYTES.keys() >= set(piece):
             return piece.encode()
         return bytes(BYTES[character] for character in piece)
 
     def _rules(self) -> tokenizers.Tokenizer:
-        machine = tokenizers.Tokenizer(models.BPE(self._ids, self.merges, unk_token=SPECIALS["unk"]))
+        machine = tokenizers.Tokenizer(models.BPE(self._ids, self.merges, unk_token=self.specials.get("unk")))
         return _with_words(machine)
 
     def _special(self, role: str) -> AddedToken:
         """<mask> takes the space before it, as RoBERTa's."""
         return AddedToken(self.specials[role], special=True, normalized=False, lstrip=role == "mask")
 
-    def _around(self) -> processors.PostProcessor:
+    def _around(self) -> processors.PostProcessor | None:
+        if not {"sep", "cls"} <= self.specials.keys():
+            return None
         sep, cls = ((self.specials[role], self._ids[self.specials[role]]) for role in ("sep", "cls"))
         return processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
 
     def _starts_word(self, piece: str) -> bool:
         """Those with a space before them. What begins a text has none, and is a word's beginning by its place."""
-        return piece.startswith(SPACE)
+        return piece in self._own or piece.startswith(SPACE)
 
     def _facts(self) -> list:
-        return [RULES, self.pieces, self.merges]
+        return [RULES, self.pieces, self.merges, *self._named()]
 
     def _config(self) -> dict:
-        return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False, "bos_token": SPECIALS["cls"],
-                "eos_token": SPECIALS["sep"]}
+        if "cls" not in self.specials:
+            return {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
+        return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False, "bos_token": self.specials["cls"],
+                "eos_token": self.specials.get("sep")}
 
     def _save_pieces(self, directory: Path) -> None:
         (directory / "vocab.json").write_text(json.dumps(self._ids, ensure_ascii=False), encoding="utf8")

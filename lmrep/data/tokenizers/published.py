@@ -1,30 +1,32 @@
 """Tokenizers from the files of published directories.
 
+    spiece.model                    SentencePiece: ALBERT's, XLNet's, T5's (`spiece_files.py`)
     vocab.txt                       WordPiece: BERT's
-    vocab.json, merges.txt          byte-level BPE: RoBERTa's
+    vocab.json, merges.txt          byte-level BPE: RoBERTa's, GPT-2's
+    encoder.json, vocab.bpe         the same: GPT-2's own names
     dict.txt beside GPT-2's         fairseq's RoBERTa: GPT-2's pieces (encoder.json and vocab.bpe, or vocab.json and
                                     merges.txt) in the order of its dictionary
-    tokenizer.json                  either, where there is none of the above
+    tokenizer.json                  WordPiece or byte-level BPE, where there is none of the above
 
-tokenizer.json and tokenizer_config.json beside the first two give the case, and pieces that were added. Whatever in
-them would cut text otherwise than our rules is refused by name; but <mask> always takes the space before it, as in
-RoBERTa's own code, and words of up to 200 characters are cut where no tokenizer.json gives another number. Nothing in
-a file is trusted: what does not fit gives a UserError.
+tokenizer.json and tokenizer_config.json beside a vocabulary give the case, and pieces that were added; the latter and
+special_tokens_map.json, what special tokens are called. Whatever in them would cut text otherwise than our rules is
+refused by name; but <mask> always takes the space before it, as in RoBERTa's own code, and words of BERT's of up to 100
+characters are cut where no tokenizer.json gives another number, as other libraries do. Nothing in a file is trusted:
+what does not fit gives a UserError.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import byte_level, wordpiece
-from lmrep.data.tokenizers.base import Added, Tokenizer
+from lmrep.data.tokenizers import byte_level, spiece_files, wordpiece
+from lmrep.data.tokenizers.base import CONFIG, Added, Tokenizer
 from lmrep.data.tokenizers.byte_level import ByteLevel
-from lmrep.data.tokenizers.wordpiece import LONGEST_WORD, WordPiece
+from lmrep.data.tokenizers.files import read_json, read_lines, special_names
+from lmrep.data.tokenizers.wordpiece import PUBLISHED_LONGEST, WordPiece
 
 JSON = "tokenizer.json"
-LARGEST = 256 * 10**6  # bytes of a file of a tokenizer
 # Classes of other libraries that cut text by our rules. Others with the same files cut words otherwise.
 CLASSES = {"wordpiece": ("Bert", "Electra", "DistilBert"), "byte_level_bpe": ("Roberta", "GPT2", "Bart", "Longformer")}
 
@@ -36,7 +38,7 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
 
     Args:
       directory: that holds its files.
-      vocab: the name that vocab.json has there.
+      vocab: the name that vocab.json has there, or the model of SentencePiece.
 
     Raises:
       UserError: there is no tokenizer, its files are malformed, or its rules are none of ours.
@@ -53,48 +55,59 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
 
 def _load(directory: Path, has: set[str], vocab: str) -> Tokenizer:
     facts = _with_type(read_json(directory / JSON)) if JSON in has else {}
-    config = read_json(directory / "tokenizer_config.json") if "tokenizer_config.json" in has else {}
+    config = read_json(directory / CONFIG) if CONFIG in has else {}
+    names = special_names(directory, config)
+    if model := next((name for name in (vocab, *spiece_files.NAMES) if name in has and name.endswith(".model")), None):
+        return spiece_files.load(directory / model, config, names)
     if "vocab.txt" in has:
-        return _wordpiece(directory / "vocab.txt", read_vocabulary(directory / "vocab.txt"), facts, config)
+        path = directory / "vocab.txt"
+        return _wordpiece(path, read_vocabulary(path, wordpiece.SPECIALS | _five(names)), facts, config, names)
     if vocab in has or "encoder.json" in has:
-        names = (vocab, "merges.txt") if vocab in has else ("encoder.json", "vocab.bpe")
-        ids, path = read_json(directory / names[0]), directory / names[0]
-        merges = _lines(directory / names[1])
+        path = directory / (vocab if vocab in has else "encoder.json")
+        ids, source = read_json(path), directory / ("merges.txt" if "merges.txt" in has else "vocab.bpe")
+        merges = read_lines(source, "the merges that belong to the vocabulary")
         if "dict.txt" in has and byte_level.SPECIALS["mask"] not in ids:
-            return _fairseq(directory / "dict.txt", path, _pieces(path, ids), merges, directory / names[1])
-        return _byte_level(path, ids, merges, directory / names[1], facts, config)
+            return _fairseq(directory / "dict.txt", path, _pieces(path, ids), merges, source)
+        return _byte_level(path, ids, merges, source, facts, config, names)
     model = facts.get("model")
     if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
         path = directory / JSON
         if model.get("type") == "WordPiece":
-            return _wordpiece(path, _extended(path, model["vocab"], facts), facts, config)
+            return _wordpiece(path, _extended(path, model["vocab"], facts), facts, config, names)
         if model.get("type") == "BPE" and isinstance(model.get("merges"), list):
-            return _byte_level(path, model["vocab"], model["merges"], path, facts, config)
+            return _byte_level(path, model["vocab"], model["merges"], path, facts, config, names)
     if facts:
         raise UserError(f"{directory / JSON}: its model is {_kind(model)}; expected WordPiece as BERT's or byte-level "
-                        "BPE as RoBERTa's, with its vocabulary")
-    raise UserError(f"no tokenizer in {directory}; expected vocab.txt, vocab.json with merges.txt, or {JSON}")
+                        "BPE as RoBERTa's, with its vocabulary, or the spiece.model of SentencePiece")
+    raise UserError(f"no tokenizer in {directory}; expected vocab.txt, vocab.json with merges.txt, encoder.json with "
+                    f"vocab.bpe, spiece.model, or {JSON}")
 
 
 # The kinds
 
 
-def _wordpiece(path: Path, pieces: list[str], facts: dict, config: dict) -> WordPiece:
+def _five(names: dict[str, str]) -> dict[str, str]:
+    """Those of the roles of BERT and RoBERTa. Both also call [CLS] and [SEP] bos and eos."""
+    return {role: name for role, name in names.items() if role in wordpiece.SPECIALS}
+
+
+def _wordpiece(path: Path, pieces: list[str], facts: dict, config: dict, names: dict[str, str]) -> WordPiece:
     """From the pieces (of vocab.txt, or all of them) and what else the directory says."""
-    lowercase, longest = True, LONGEST_WORD
+    lowercase, longest, specials = True, PUBLISHED_LONGEST, wordpiece.SPECIALS | _five(names)
     if facts:
         source = path.with_name(JSON)
         normalizer, model = facts.get("normalizer"), facts.get("model")
         _expect(source, "normalizer", normalizer, "BertNormalizer", clean_text=True, handle_chinese_chars=True)
         _expect(source, "pre_tokenizer", facts.get("pre_tokenizer"), "BertPreTokenizer")
-        _expect(source, "model", model, "WordPiece", continuing_subword_prefix="##", unk_token="[UNK]")
+        _expect(source, "model", model, "WordPiece", continuing_subword_prefix="##",
+                unk_token=specials["unk"])
         lowercase, longest = normalizer.get("lowercase", True), model.get("max_input_chars_per_word", 100)
         if not isinstance(lowercase, bool) or type(longest) is not int or not 0 < longest < 2**31:
             raise UserError(f"{source}: its lowercase is {lowercase!r} and its max_input_chars_per_word {longest!r}; "
                             "expected true or false, and a number of characters")
         _one_of(source, "strip_accents", normalizer.get("strip_accents"), None, lowercase)
     lowercase = config.get("do_lower_case", lowercase)
-    source = path.with_name("tokenizer_config.json")
+    source = path.with_name(CONFIG)
     _of_class(source, config, "wordpiece")
     _one_of(source, "do_lower_case", lowercase, True, False)
     _one_of(source, "strip_accents", config.get("strip_accents"), None, lowercase)
@@ -103,13 +116,13 @@ def _wordpiece(path: Path, pieces: list[str], facts: dict, config: dict) -> Word
     if path.name != JSON and facts:
         _agree(path, {piece: i for i, piece in enumerate(pieces)}, facts["model"])
         pieces = _extended(path, {piece: i for i, piece in enumerate(pieces)}, facts)
-    _check_specials(path, pieces, wordpiece.SPECIALS, "BERT's")
+    _check_specials(path, pieces, specials, "BERT's")
     if odd := [piece for piece in pieces if not piece or piece != piece.strip() or len(piece.splitlines()) > 1]:
         raise UserError(f"{path}: {odd[0][:60]!r} is among its pieces; expected none that is empty, begins or ends "
                         "with white space or has lines")
     if not facts and "do_lower_case" not in config:  # nothing says whether it is cased
         refuse_capitals(path, pieces, 'a cased vocabulary needs a tokenizer_config.json with "do_lower_case": false')
-    return WordPiece(pieces, lowercase, longest, _added(facts, wordpiece.SPECIALS))
+    return WordPiece(pieces, lowercase, longest, _added(facts, specials), specials)
 
 
 def refuse_capitals(path: str | Path, pieces: Sequence[str], mend: str) -> None:
@@ -120,8 +133,10 @@ def refuse_capitals(path: str | Path, pieces: Sequence[str], mend: str) -> None:
                         f"reaches; {mend}")
 
 
-def _byte_level(path: Path, ids: dict, merges: list, source: Path, facts: dict, config: dict) -> ByteLevel:
-    """From a vocabulary piece -> id, the merges of the file `source`, and what else the directory says."""
+def _byte_level(path: Path, ids: dict, merges: list, source: Path, facts: dict, config: dict,
+                names: dict[str, str]) -> ByteLevel:
+    """From a vocabulary piece -> id, the merges of the file `source`, and what else the directory says. One that has
+    GPT-2's special token and none of RoBERTa's has that alone, and what the directory names."""
     if facts:
         place = path.with_name(JSON)
         _one_of(place, "normalizer", _kind(facts.get("normalizer")), "none")
@@ -133,13 +148,15 @@ def _byte_level(path: Path, ids: dict, merges: list, source: Path, facts: dict, 
             if facts["model"].get(name):
                 raise UserError(f"{place}: its model's {name} is {facts['model'][name]!r}, which would cut text "
                                 "otherwise; expected none")
-    _of_class(path.with_name("tokenizer_config.json"), config, "byte_level_bpe")
-    _one_of(path.with_name("tokenizer_config.json"), "add_prefix_space", config.get("add_prefix_space"), None, False)
+    _of_class(path.with_name(CONFIG), config, "byte_level_bpe")
+    _one_of(path.with_name(CONFIG), "add_prefix_space", config.get("add_prefix_space"), None, False)
     if facts:
         _agree(path, ids, facts["model"])
     pieces = _extended(path, ids, facts)
-    _check_specials(path, pieces, byte_level.SPECIALS, "RoBERTa's")
-    return ByteLevel(pieces, _merges(source, merges, set(pieces)), _added(facts, byte_level.SPECIALS))
+    gpt2 = set(byte_level.GPT2.values()) <= set(pieces) and not set(byte_level.SPECIALS.values()) & set(pieces)
+    specials = byte_level.GPT2 | names if gpt2 else byte_level.SPECIALS | _five(names)
+    _check_specials(path, pieces, specials, "GPT-2's" if gpt2 else "RoBERTa's")
+    return ByteLevel(pieces, _merges(source, merges, set(pieces)), _added(facts, specials), specials)
 
 
 def _agree(path: Path, ids: dict, model: dict) -> None:
@@ -155,7 +172,7 @@ def _fairseq(path: Path, vocab: Path, gpt2: list[str], merges: list, source: Pat
     """fairseq numbers <s> <pad> </s> <unk>, then the lines "GPT-2's-id count" of dict.txt, then <mask>."""
     s = byte_level.SPECIALS
     pieces = [s["cls"], s["pad"], s["sep"], s["unk"]]
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         symbol, space, count = line.rpartition(" ")
         if not (space and symbol and count.isdecimal()):
             raise UserError(f"{path}, line {number} is {line[:60]!r}; expected a symbol and its count")
@@ -173,9 +190,10 @@ def _fairseq(path: Path, vocab: Path, gpt2: list[str], merges: list, source: Pat
 # Pieces and merges
 
 
-def read_vocabulary(path: str | Path) -> list[str]:
-    """The pieces of a vocab.txt, one a line, id i on line i + 1. Raises UserError naming the line that is wrong."""
-    pieces = [line.strip() for line in _lines(path, "a vocab.txt, one piece a line")]
+def read_vocabulary(path: str | Path, specials: dict[str, str] = wordpiece.SPECIALS) -> list[str]:
+    """The pieces of a vocab.txt, one a line, id i on line i + 1, `specials` (role -> name) among them. Raises UserError
+    naming the line that is wrong."""
+    pieces = [line.strip() for line in read_lines(path, "a vocab.txt, one piece a line")]
     seen: dict[str, int] = {}
     for number, piece in enumerate(pieces, 1):
         if not piece:
@@ -184,10 +202,10 @@ def read_vocabulary(path: str | Path) -> list[str]:
             raise UserError(f"{path}, line {number}: {piece!r} stands on line {seen[piece]} already; expected each "
                             "piece once")
         seen[piece] = number
-    missing = [name for name in wordpiece.SPECIALS.values() if name not in seen]
+    missing = [name for name in specials.values() if name not in seen]
     if missing:
         raise UserError(f"{path}: {', '.join(missing)} on none of its {len(pieces):,} lines; expected BERT's vocab.txt "
-                        f"with {' '.join(wordpiece.SPECIALS.values())}")
+                        f"with {' '.join(specials.values())}")
     return pieces
 
 
@@ -250,41 +268,6 @@ def _merges(path: Path, merges: Iterable, pieces: set[str]) -> list[tuple[str, s
             raise UserError(f"{path}, merge {number}: {lacking[0][:60]!r} is no piece of the vocabulary; expected the "
                             "merges that belong to it")
         found.append(tuple(pair))
-    return found
-
-
-# Files
-
-
-def _read(path: str | Path, expected: str) -> str:
-    path = Path(path).expanduser()
-    try:
-        if path.exists() and not (path.is_file() and path.stat().st_size <= LARGEST):
-            raise UserError(f"{path} is no file of at most {LARGEST // 10**6} MB; expected {expected}")
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text; expected {expected}") from error
-    except OSError as error:
-        raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from error
-
-
-def _lines(path: str | Path, expected: str = "text, one entry a line") -> list[str]:
-    lines = _read(path, expected).split("\n")
-    lines = lines[: len(lines) - (lines[-1] == "")]
-    if not lines:
-        raise UserError(f"{path} is empty; expected {expected}")
-    return lines
-
-
-def read_json(path: str | Path) -> dict[str, Any]:
-    """A JSON object. Raises UserError where the file is none."""
-    try:
-        found = json.loads(_read(path, "JSON"))
-        json.dumps(found, ensure_ascii=False).encode()  # lone surrogates are no text
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} is no JSON object; expected one, {{...}}")
     return found
 
 

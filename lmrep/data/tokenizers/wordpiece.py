@@ -3,9 +3,9 @@
 Text is cleaned (control characters dropped, white space made spaces, spaces put around each CJK character, lower-cased
 and stripped of accents where `lowercase`), split at white space and at each punctuation character, and each word is
 cut greedily into the longest known pieces from the left, "##" before those that continue it. A word of more than 200
-characters, or one with no such cut, is [UNK]. The library departs from BERT's code for private-use code points, which
-it drops, and for a few hundred of the rarest (punctuation newer than its Unicode tables, the first characters of CJK
-extension E), which it classes otherwise.
+characters (100 in published vocabularies that say nothing else), or one with no such cut, is [UNK]. The library departs
+from BERT's code for private-use code points, which it drops, and for a few hundred of the rarest (punctuation newer
+than its Unicode tables, the first characters of CJK extension E), which it classes otherwise.
 """
 
 import re
@@ -17,31 +17,34 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from lmrep.data.tokenizers.base import Added, Tokenizer
+from lmrep.data.tokenizers.base import Added
+from lmrep.data.tokenizers.machine import MachineTokenizer
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-LONGEST_WORD = 200  # characters; longer words are [UNK]
+LONGEST_WORD = 200  # characters; longer words are [UNK], in BERT's code and in what is trained here
+PUBLISHED_LONGEST = 100  # in other libraries, hence for published vocabularies without a tokenizer.json
 RULES = "bert-1"  # names the rules in fingerprints: raise it when a change moves an id or trains another vocabulary
 COVERAGE = 0.9999  # share of a corpus's characters that get a piece of their own; words with rarer ones are [UNK]
 LEAST = len(SPECIALS)  # pieces before any is learned
 
 
-class WordPiece(Tokenizer):
+class WordPiece(MachineTokenizer):
     """BERT's tokenizer over its pieces, the five special tokens among them.
 
     Args:
       pieces: id i is piece i; those that continue a word begin with "##".
       lowercase: whether text is lower-cased and stripped of accents.
-      longest: characters of a word that is still cut. BERT's code has 200, other libraries 100.
+      longest: characters of a word that is still cut.
       added: pieces that are found before words are cut.
+      specials: role -> name, of all five.
     """
 
-    kind, specials, joint = "wordpiece", SPECIALS, ""
+    kind, joint = "wordpiece", ""
 
     def __init__(self, pieces: Sequence[str], lowercase: bool = True, longest: int = LONGEST_WORD,
-                 added: Sequence[Added] = ()):
+                 added: Sequence[Added] = (), specials: dict[str, str] = SPECIALS):
         self.lowercase, self.longest = lowercase, longest
-        super().__init__(pieces, added)
+        super().__init__(pieces, added, specials, SPECIALS)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text: pieces joined to words, punctuation close to them, special tokens kept. Case, accents and
@@ -56,17 +59,17 @@ class WordPiece(Tokenizer):
         return self.pieces[token]
 
     def _rules(self) -> tokenizers.Tokenizer:
-        return _machine(self._ids, self.lowercase, self.longest)
+        return _machine(self._ids, self.lowercase, self.longest, self.specials["unk"])
 
     def _around(self) -> processors.PostProcessor:
         return processors.BertProcessing(*((self.specials[role], self._ids[self.specials[role]])
                                            for role in ("sep", "cls")))
 
     def _starts_word(self, piece: str) -> bool:
-        return not piece.startswith("##")
+        return piece in self._own or not piece.startswith("##")
 
     def _facts(self) -> list:
-        return [RULES, self.lowercase, self.longest, self.pieces]
+        return [RULES, self.lowercase, self.longest, self.pieces, *self._named()]
 
     def _config(self) -> dict:
         return {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase, "strip_accents": None,
@@ -120,9 +123,10 @@ def _continues(machine: tokenizers.Tokenizer, character: str) -> bool:
     return len(machine.pre_tokenizer.pre_tokenize_str(machine.normalizer.normalize_str("a" + character))) == 1
 
 
-def _machine(ids: dict[str, int], lowercase: bool, longest: int = LONGEST_WORD) -> tokenizers.Tokenizer:
+def _machine(ids: dict[str, int], lowercase: bool, longest: int = LONGEST_WORD,
+             unknown: str = SPECIALS["unk"]) -> tokenizers.Tokenizer:
     """The library's tokenizer with BERT's rules over a vocabulary."""
-    machine = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=SPECIALS["unk"], max_input_chars_per_word=longest))
+    machine = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=longest))
     machine.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
                                                     lowercase=lowercase)
     machine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

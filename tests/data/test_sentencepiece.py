@@ -1,0 +1,381 @@
+"""SentencePiece: the library's own ids, ALBERT's and XLNet's cleaning, published models, deterministic training."""
+
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.data import corpora, prepare, tokenizers
+from lmrep.data.tokenizers import Added, Config, SentencePiece
+from lmrep.data.tokenizers.sentence_piece import SPECIALS, Cleaning, _thinned
+
+KINDS = ("sentencepiece_unigram", "sentencepiece_bpe")
+DRAW = random.Random(0)
+LETTERS = ["".join(DRAW.choices("aeioubdfgklmnprst", k=DRAW.randint(1, 7))) for _ in range(300)]
+CORPUS = [" ".join([*DRAW.choices(LETTERS, k=9), "in 2010, caf\u00e9 ``1,'' \u5927\u5b66."]) for _ in range(200)]
+PARTS = [
+    "the", " the", "Being", "caf\u00e9", "e\u0301", " \u0301", "\u5927\u5b66", "\ud55c\uad6d", "\U0001f600",
+    "\U0001f469\u200d\U0001f467", "\0", "\x07", "\x1c", "\x7f", "\u200b", "\ufeff", "\ufffd", " ", "  ", "     ", "\t",
+    "\n", "\r\n", "\u00a0", "\u3000", "\u2028", "\x85", ".", "..", "``", "''", "'''", "`", "2010,", "\uff11,", "1,2,",
+    " 9,000 ", "\u00bd", "\ufb01x", "\u0130", "\u03a3", "\u039f\u03a3 ", "\u1e9e", "\u212b", "\u2581", "\u2585", "<s>",
+    "<unk>", "[MASK]", "</s>", "\U0001d4b3", "\u1100\u1161", "x" * 60]
+
+
+def texts(seed, number=300):
+    draw = random.Random(seed)
+    return ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 15))) for _ in range(number))]
+
+
+def model(**options):
+    """The bytes of a model that the library trains, by default with T5's, the others' or a paper's special tokens."""
+    found = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=found, minloglevel=3, **{"vocab_size": 260} | options)
+    return found.getvalue()
+
+
+# Models with pieces such as "2010,", as theirs have.
+WITH_COMMAS = {"model_type": "bpe", "split_by_unicode_script": False, "split_by_number": False}
+XLNET = WITH_COMMAS | {"control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]}
+ALBERT = WITH_COMMAS | {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "user_defined_symbols": ["(", ")"],
+                        "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
+T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+
+
+@pytest.fixture(scope="module", params=[(kind, lowercase) for kind in KINDS for lowercase in (True, False)], ids=str)
+def trained(request):
+    kind, lowercase = request.param
+    return tokenizers.train(Config(kind, 250, lowercase=lowercase), lambda: iter(CORPUS))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """Directories with a model and nothing else, as their papers' would be."""
+    home = tmp_path_factory.mktemp("published")
+    for name, options in {"albert": ALBERT, "xlnet": XLNET, "t5": T5, "plain": {}}.items():
+        (home / name).mkdir()
+        (home / name / "spiece.model").write_bytes(model(**options))
+    (home / "bytes").mkdir()
+    (home / "bytes" / "tokenizer.model").write_bytes(
+        model(model_type="bpe", byte_fallback=True, vocab_size=400, user_defined_symbols=["<mask>"]))
+    return home
+
+
+def cleaned(text, lowercase, keep_accents=False):
+    """ALBERT's and XLNet's cleaning, from its description."""
+    text = " ".join(text.split()).replace("``", '"').replace("''", '"')
+    if not keep_accents:
+        text = "".join(c for c in unicodedata.normalize("NFKD", text) if unicodedata.combining(c) == 0)
+    return text.lower() if lowercase else text
+
+
+def reference(path, text, cleaning):
+    """The ids of a text, by the library itself; with cleaning, a number's comma is cut off."""
+    machine = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    found = []
+    for piece in machine.encode(cleaned(text, *cleaning) if cleaning else text, out_type=str):
+        parts = [piece]
+        if cleaning and re.search(r"\d,$", piece):
+            parts = machine.encode(piece[:-1].replace("\u2581", ""), out_type=str)
+            if not piece.startswith("\u2581"):
+                parts[0] = parts[0].removeprefix("\u2581")
+            parts = [*filter(None, parts), ","]
+        found += parts
+    return [machine.piece_to_id(piece) for piece in found]
+
+
+@pytest.mark.parametrize("name, cleaning", [
+    ("albert", (True,)), ("xlnet", (False,)), ("t5", None), ("plain", None), ("bytes", None)])
+def test_published_models_give_the_ids_of_the_library(published, name, cleaning):
+    found = tokenizers.load(published / name)
+    path = next((published / name).glob("*.model"))
+    examples = texts(name)
+    for text, ids in zip(examples, found.encode_batch(examples), strict=True):
+        assert ids.dtype == np.int32 and ids.tolist() == reference(path, text, cleaning), repr(text)
+        assert found.encode(text).ids.tolist() == ids.tolist(), repr(text)
+
+
+def test_models_alone_tell_whose_they_are(published):
+    specials = {name: tokenizers.load(published / name).specials for name in ("albert", "xlnet", "t5", "plain")}
+    assert specials["albert"] == SPECIALS
+    assert {"cls": "<cls>", "sep": "<sep>", "pad": "<pad>", "mask": "<mask>", "bos": "<s>"}.items() <= \
+        specials["xlnet"].items()
+    assert specials["t5"] == {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+    assert specials["plain"] == {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+    t5 = tokenizers.load(published / "t5")
+    assert t5.size == 360 and t5.piece(359) == "<extra_id_0>" and t5.piece(260) == "<extra_id_99>"
+    named = t5.encode("a <extra_id_0> b<extra_id_1>.", specials=True).ids
+    assert [i for i in named if i >= 260] == [359, 358]
+    assert max(t5.encode("a <extra_id_0> b").ids) < 260
+
+
+def test_numbers_lose_their_comma_where_their_paper_cuts_it_off(published):
+    albert = tokenizers.load(published / "albert")
+    assert any(re.search(r"\d,$", piece) for piece in albert.pieces)
+    text = "Caf\u00c9 in 2010,"
+    found = albert.encode(text)
+    assert found.pieces[-1] == "," and text[slice(*found.offsets[-1])] == "," and found.words[-1] == 2
+    assert albert.decode(found.ids) == "cafe in 2010,"
+    assert SentencePiece(albert.model, SPECIALS).encode(text).pieces[-1] == " 2010,"
+
+
+@pytest.mark.parametrize("cleaning", [Cleaning(True), Cleaning(False), Cleaning(True, True), Cleaning(False, True)])
+def test_cleaning_and_its_trace_are_the_description(cleaning):
+    for text in texts(7, 1500):
+        clean, starts, ends = cleaning.trace(text)
+        assert clean == cleaning.apply(text) == cleaned(text, cleaning.lowercase, cleaning.keep_accents), repr(text)
+        assert len(clean) == len(starts) == len(ends)
+        assert all(0 <= a <= b <= len(text) for a, b in zip(starts, ends, strict=True)) and starts == sorted(starts)
+
+
+def test_offsets_words_and_text_fit(trained):
+    for text in texts(3):
+        found = trained.encode(text)
+        assert len(found.ids) == len(found.pieces) == len(found.offsets) == len(found.words)
+        assert all(0 <= a <= b <= len(text) for a, b in found.offsets), (text, found)
+        assert found.words == sorted(found.words) and (not found.words or found.words[0] == 0)
+        starts = trained.vocabulary.starts_word[found.ids]
+        assert (np.diff(found.words) == starts[1:]).all()
+        covered = {i for a, b in found.offsets for i in range(a, b)}
+        left = {c for i, c in enumerate(text) if i not in covered and not c.isspace()}
+        assert all(unicodedata.category(c)[0] in "CZM" or c in "\u2581\ufffd" for c in left), (text, left)
+        if 1 not in found.ids:
+            again = trained.encode(trained.decode(found.ids))
+            assert again.ids.tolist() == found.ids.tolist(), text
+    assert trained.encode("").words == [] and trained.encode_batch([]) == []
+
+
+def test_text_comes_back_as_it_was_normalised(trained):
+    for text in CORPUS[:20]:
+        wanted = cleaned(text, True) if trained.lowercase else unicodedata.normalize("NFKC", text)
+        assert trained.decode(trained.encode_batch([text])[0]) == wanted
+
+
+def test_names_of_special_tokens_are_text_unless_asked_for(trained):
+    text = "[CLS]bu [MASK]. [MASK]ka <pad>"
+    plain = trained.encode(text)
+    assert not np.isin(plain.ids, [0, 2, 3, 4]).any()
+    asked = trained.encode(text, specials=True)
+    assert [(p, text[a:b]) for p, (a, b) in zip(asked.pieces, asked.offsets, strict=True) if p[0] in "[<"] == [
+        (name, name) for name in ("[CLS]", "[MASK]", "[MASK]", "<pad>")]
+    after = asked.pieces[asked.pieces.index("[MASK]") + 1]
+    assert after == "."  # no space stood there
+    assert trained.mask_token == "[MASK]" and len(set(asked.words)) == 7
+    assert trained.decode(asked.ids) == "[CLS]bu [MASK]. [MASK]ka <pad>"
+
+
+def test_the_bytes_of_a_character_have_its_place(published):
+    found = tokenizers.load(published / "bytes")
+    text = "a \U0001f600\u00e6 b"
+    encoding = found.encode(text)
+    byte = [text[a:b] for (a, b), piece in zip(encoding.offsets, encoding.pieces, strict=True) if "<0x" in piece]
+    assert byte == ["\U0001f600"] * 4 + ["\u00e6"] * 2 and found.decode(encoding.ids) == text
+    assert encoding.words[-1] == 2
+    named = SentencePiece(found.model, {"unk": "<unk>", "mask": "<mask>"})  # which the model finds in every text
+    assert named.mask_token not in named.encode("a <mask> b").pieces
+    assert named.encode("a <mask> b", specials=True).pieces[1] == "<mask>"
+    assert found.encode("a <mask> b").pieces[2] == "<mask>"
+
+
+def test_a_trained_vocabulary_opens_with_the_special_tokens(trained):
+    assert trained.pieces[:5] == list(SPECIALS.values()) and trained.size == 250 == len(set(trained.pieces))
+    assert {role: trained.pieces[i] for role, i in trained.vocabulary.specials.items()} == SPECIALS
+    counts = np.arange(250)
+    assert trained.with_counts(counts).vocabulary.counts.tolist() == counts.tolist()
+    starts = trained.vocabulary.starts_word
+    assert starts[[0, 2, 3, 4]].all() and not starts[1] and starts[trained.pieces.index("\u2581")]
+    assert not any(np.isin(ids, range(5)).any() for ids in trained.encode_batch(CORPUS))
+
+
+TRAIN = """
+import sys
+from lmrep.data.tokenizers import Config, train
+texts = sys.stdin.read().split("|")
+for kind in sys.argv[1:]:
+    print(train(Config(kind, 250), lambda: iter(texts)).fingerprint)
+"""
+
+
+def test_the_same_corpus_trains_the_same_vocabulary(tmp_path):
+    here = [tokenizers.train(Config(kind, 250), lambda: iter(CORPUS)).fingerprint for kind in KINDS]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [0])\n{TRAIN}", *KINDS], input="|".join(CORPUS),
+        text=True, capture_output=True, check=True, cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": "7"})
+    assert done.stdout.split() == here and not done.stderr and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_large_a_vocabulary_says_the_largest_that_works(kind):
+    with pytest.raises(UserError, match=r"vocab_size is 90,000, and this corpus has [\d,]+ pieces at most") as caught:
+        tokenizers.train(Config(kind, 90000), lambda: iter(CORPUS))
+    most = int(re.search(r"vocab_size=(\d+)", str(caught.value))[1])
+    assert tokenizers.train(Config(kind, most), lambda: iter(CORPUS)).size == most
+    with pytest.raises(UserError, match="vocab_size"):
+        tokenizers.train(Config(kind, most + 1), lambda: iter(CORPUS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_corpus_that_trains_nothing_is_refused(kind):
+    with pytest.raises(UserError, match="characters and special tokens for"):
+        tokenizers.train(Config(kind, 64), lambda: iter([*CORPUS, "".join(map(chr, range(0x4E00, 0x4F00))) * 9]))
+    with pytest.raises(UserError, match="pieces"):
+        tokenizers.train(Config(kind, 64), lambda: iter(["", " "]))
+
+
+
+def test_more_than_the_trainer_holds_is_thinned_out_evenly():
+    numbers = [f"line {i}" for i in range(1000)]
+    kept = [int(line.split()[1]) for line in _thinned(numbers, 0.1)]
+    assert 99 <= len(kept) <= 101 and set(np.diff(kept)) <= {9, 10, 11}
+    assert list(_thinned(numbers, 1.0)) == numbers
+    assert "".join(_thinned(["x" * 2500, " ", ""], 1.0)) == "x" * 2500
+
+
+@pytest.mark.parametrize("fault", [UserError, RunFault, RuntimeError, OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("reading", [1, 2])
+def test_a_fault_of_the_corpus_is_its_own(fault, reading):
+    readings = iter([1, 2])
+
+    def broken():
+        number = next(readings)
+        yield from CORPUS[:3]
+        if number == reading:
+            raise fault("line 3 cannot be read")
+
+    with pytest.raises(fault, match="line 3 cannot be read"):
+        tokenizers.train(Config(KINDS[0], 64), broken)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_text_and_long_lines_train(kind):
+    odd = [*CORPUS, *texts(5, 100), "word " * 5000, "x" * 20_000]
+    found = tokenizers.train(Config(kind, 300, lowercase=False), lambda: iter(odd))
+    assert found.size == 300
+
+
+def test_what_is_saved_is_the_same(trained, published, tmp_path):
+    albert = tokenizers.load(published / "albert")
+    others = [
+        SentencePiece(albert.model, SPECIALS | {"cls": "("}, Cleaning(False, True)),
+        SentencePiece(albert.model, SPECIALS, None, [Added("<new>", special=True, normalized=False)]),
+        SentencePiece(albert.model, {"unk": "<unk>"}),
+        *(tokenizers.load(published / name) for name in os.listdir(published))]
+    for number, own in enumerate([trained, *others]):
+        own.save(tmp_path / str(number))
+        assert sorted(os.listdir(tmp_path / str(number))) == ["spiece.model", "tokenizer_config.json"]
+        again = tokenizers.load(tmp_path / str(number))
+        assert again.fingerprint == own.fingerprint and again.specials == own.specials and again.kind == own.kind
+        assert again.cleaning == own.cleaning and again.added == own.added
+        text = f"In 2010, Caf\u00e9 {own.specials.get('mask', '')} ."
+        assert again.encode(text, specials=True).ids.tolist() == own.encode(text, specials=True).ids.tolist()
+    assert trained.fingerprint not in {tokenizers.load(published / name).fingerprint for name in os.listdir(published)}
+
+
+def config(directory, **facts):
+    (directory / "tokenizer_config.json").write_text(json.dumps(facts))
+    return directory
+
+
+def copied(published, name, directory, file="spiece.model"):
+    (directory / file).write_bytes((published / name / "spiece.model").read_bytes())
+    return directory
+
+
+def test_a_model_or_its_directory_is_taken(published, tmp_path):
+    copied(published, "plain", tmp_path, "sentencepiece.bpe.model")
+    for name in ("", "sentencepiece.bpe.model"):
+        asked = Config(KINDS[0], vocab_file=str(tmp_path / name), lowercase=False)
+        assert tokenizers.from_vocab_file(asked).size == 260 == tokenizers.size(asked)
+    for wrong, message in ((Config(KINDS[0], vocab_file=str(tmp_path)), "set --config.tokenizer.lowercase=False"),
+                           (Config(KINDS[1], vocab_file=str(tmp_path)), f"set --config.tokenizer.kind={KINDS[0]}"),
+                           (Config(vocab_file=str(tmp_path / name)), f"set --config.tokenizer.kind={KINDS[0]}")):
+        with pytest.raises(UserError, match=message):
+            tokenizers.from_vocab_file(wrong)
+
+
+def test_files_beside_a_model_say_how_it_is_read(published, tmp_path):
+    copied(published, "albert", tmp_path)
+    config(tmp_path, tokenizer_class="AlbertTokenizer", do_lower_case=False, keep_accents=True, bos_token="[CLS]")
+    found = tokenizers.load(tmp_path)
+    assert found.cleaning == Cleaning(False, True) and found.specials == SPECIALS
+    config(tmp_path, tokenizer_class="T5TokenizerFast", extra_ids=2, mask_token="(", eos_token=None,
+           added_tokens_decoder={"0": {"content": "<pad>"}, "262": {"content": "<new>", "special": True}})
+    (tmp_path / "config.json").write_text('{"model_type": "xlnet"}')
+    with pytest.raises(UserError, match="</s> is none of its 263 pieces"):
+        tokenizers.load(tmp_path)
+    config(tmp_path, eos_token="[SEP]", sep_token=")")
+    with pytest.raises(UserError, match="<cls>, <mask>, <s> is none"):
+        tokenizers.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    found = tokenizers.load(config(tmp_path, eos_token="[SEP]", extra_ids=1, mask_token={"content": ")"}))
+    assert found.size == 261 and found.specials["eos"] == "[SEP]" and found.mask_token == ")"
+    assert ")" not in found.encode("a )").pieces and ")" in found.encode("a )", specials=True).pieces
+
+
+@pytest.mark.parametrize("facts, message", [
+    ({"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer"),
+    ({"tokenizer_class": "AlbertTokenizer", "remove_space": False}, "remove_space"),
+    ({"tokenizer_class": "AlbertTokenizer", "do_lower_case": "yes"}, "do_lower_case"),
+    ({"tokenizer_class": "SentencePiece", "do_lower_case": True}, "do_lower_case"),
+    ({"tokenizer_class": "T5Tokenizer", "extra_ids": -1}, "extra_ids"),
+    ({"added_tokens_decoder": {"999": {"content": "<x>", "special": True}}}, "adds '<x>' as id 999"),
+    ({"added_tokens_decoder": {"260": {"content": "x y", "special": False}}}, "adds 'x y' as id 260"),
+    ({"added_tokens_decoder": [1]}, "added_tokens_decoder"),
+    ({"pad_token": 7}, "its pad_token is 7"),
+])
+def test_files_that_would_read_it_otherwise_are_refused(published, tmp_path, facts, message):
+    with pytest.raises(UserError, match=message) as caught:
+        tokenizers.load(config(copied(published, "albert", tmp_path), **facts))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_malformed_models_are_refused(published, tmp_path):
+    whole = (published / "plain" / "spiece.model").read_bytes()
+    draw = random.Random(0)
+    damaged = [b"", b"abc", b"\n\x0e\n\x05\xff\xfe", b"\0" * 100, whole[:-9], whole[:999], b"\x0a\x00", whole * 2,
+               model(model_type="char", vocab_size=60, hard_vocab_limit=False)]
+    for number in range(40):
+        flipped = bytearray(whole)
+        flipped[draw.randrange(len(whole) if number % 2 else 6000)] ^= 1 << draw.randrange(8)
+        damaged.append(bytes(flipped))
+    refused = 0
+    for content in damaged:
+        (tmp_path / "spiece.model").write_bytes(content)
+        try:
+            found = tokenizers.load(tmp_path)
+            [found.encode(text, specials=True) for text in PARTS]
+        except UserError as error:
+            assert str(tmp_path) in str(error)
+            refused += 1
+    assert refused >= 9
+    for content in damaged[:9]:
+        (tmp_path / "spiece.model").write_bytes(content)
+        with pytest.raises(UserError, match=r"no SentencePiece model|algorithm char"):
+            tokenizers.load(tmp_path)
+
+
+def test_text_that_is_none_is_refused_as_elsewhere(trained):
+    with pytest.raises(TypeError):
+        trained.encode("a \ud800")
+
+
+def test_a_corpus_is_prepared_and_its_model_travels(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n\n".join(CORPUS[:50]))
+    data = corpora.Config(corpus="text_files", files=str(tmp_path / "corpus.txt"), validation=0.0, test=0.0)
+    ready = prepare.prepare(data, Config(KINDS[0], vocab_size=200), tmp_path / "data")
+    store = ready.stores["train"]
+    first = store.take(np.arange(*store.sentences[:2]))
+    assert ready.tokenizer.decode(first) in cleaned(" ".join(CORPUS), True)
+    assert ready.tokenizer.vocabulary.starts_word[store.take(store.sentences[:-1])].all()
+    model = next((tmp_path / "data").glob("*/tokenizer/spiece.model"))
+    loaded = prepare.prepare(data, Config(KINDS[0], vocab_file=str(model)), tmp_path / "other")
+    assert loaded.tokenizer.fingerprint == ready.tokenizer.fingerprint
