@@ -12,8 +12,8 @@ Every part can be chosen after the colon:
     size       tiny mini small medium base base_cased large large_cased
     model      any name in lmrep.models.PRESETS, in place of size: roberta_base
     objective  masked
-    format     segment_pair (with its question about the pair) or packed (without)
-    data       python_docs, files (give --config.data.files) or tfds (give --config.data.tfds_name)
+    format     segment_pair or sentence_pair (with the question about the pair), packed or any other (without)
+    data       python_docs, files, jsonl or parquet (give --config.data.files) or tfds (give --config.data.tfds_name)
     init       a workdir, or a directory in Hugging Face's layout: starts from its parameters, with its network and
                tokenizer (size and model are then its own)
     optimizer  bert roberta lamb adafactor adamw; lamb and adafactor with the rates of their papers, the others 1e-4
@@ -32,7 +32,7 @@ from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
 SIZES = ("tiny", "mini", "small", "medium", "base", "base_cased", "large", "large_cased")
-CORPORA = {"python_docs": "python_docs", "files": "text_files", "tfds": "tfds"}
+CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}
 
 
 def get_config(argument=""):
@@ -51,7 +51,7 @@ def get_config(argument=""):
     config.tokenizer.lowercase = not (model.endswith("cased") or model.startswith("roberta"))
     config.objective.update(RULES["roberta" if model.startswith("roberta") else "bert"])
     config.objective.masking = "static"
-    config.objective.sentence_pair = chosen.format == "segment_pair"
+    config.objective.sentence_pair = chosen.format in ("segment_pair", "sentence_pair")
     config.format.duplicates = 10
     if chosen.optimizer == "lamb":
         config.optimizer.learning_rate = 1.76e-3  # ALBERT's, for 4,096 rows a step

@@ -5,7 +5,6 @@ run, and g alone says which example that is, in O(1): a run that resumes at step
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 
 import grain
@@ -13,54 +12,9 @@ import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data.formats.base import Batch, Plan
+from lmrep.data.order import continuing_numbers, example_numbers
 
-ROUNDS = 8
-
-
-def example_numbers(examples: int, seed: int, rows: np.ndarray) -> np.ndarray:
-    """The examples that rows of a run show. Every epoch shows each example once, in an order of its own.
-
-    A Feistel network on pairs (high, low) of digits to base `side`, as in format-preserving encryption (Black and
-    Rogaway 2002): a bijection of [0, side^2) that is computed for one number at a time and stored nowhere. Numbers
-    that leave [0, examples) go through it again until they return. Grain's shuffle does the same, but one index a
-    call, only below 2^32, and at 15 ms an index where there are few examples.
-
-    Args:
-      examples: how many there are, n.
-      seed: not negative.
-      rows: int64, any shape: rows of the run counted from its first; row g is in epoch g // n.
-
-    Returns:
-      int64 of that shape, in [0, n).
-    """
-    epochs, places = np.divmod(rows, examples)
-    numbers = np.empty_like(places)
-    for epoch in np.unique(epochs):
-        here = epochs == epoch
-        numbers[here] = _permute(places[here], examples, [seed, int(epoch)])
-    return numbers
-
-
-def _permute(places: np.ndarray, n: int, entropy: list[int]) -> np.ndarray:
-    keys = np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
-    side = max(8, math.isqrt(n - 1) + 1)  # side^2 just above n, so that few leave; below 8 the orders are not fair
-    numbers = places.copy()
-    outside = np.ones(places.shape, bool)
-    while outside.any():
-        high, low = np.divmod(numbers[outside], side)
-        for key in keys:
-            high, low = low, (high + _hash(low, key) % side) % side
-        numbers[outside] = high * side + low
-        outside = numbers >= n
-    return numbers
-
-
-def _hash(x: np.ndarray, key: np.uint64) -> np.ndarray:
-    """SplitMix64 (Steele et al. 2014) of x + key; int64, not negative."""
-    x = x.astype(np.uint64) + key
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((x ^ (x >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
+__all__ = ["batches", "evaluation_batches", "example_numbers", "gather"]
 
 
 def batches(
@@ -92,7 +46,8 @@ def batches(
     rows = np.asarray(rows, np.int64)
 
     def batch(step: int) -> Batch:
-        return gather(plan, example_numbers(plan.examples, seed, step * batch_size + rows))
+        found = gather(plan, plan.numbers(step * batch_size + rows, batch_size, seed))
+        return _reset(found, plan.rows, batch_size) if plan.continues else found
 
     return _prefetched(batch, first_step, last_step, threads, prefetch)
 
@@ -106,16 +61,20 @@ def evaluation_batches(
     threads: int = 2,
     prefetch: int = 4,
 ) -> Iterator[Batch]:
-    """Each of the first `limit` examples once, in order. Rows after the last are empty: example -1, all padding.
+    """Each of the first `limit` examples once: in order, or row by row where the plan continues. Rows after the last
+    are empty: example -1, all padding.
 
     Other arguments and errors as in `batches`; a plan smaller than a batch will do.
     """
-    count = plan.examples if limit is None else min(limit, plan.examples)
+    count = plan.once if limit is None else min(limit, plan.once)
     rows = np.asarray(rows, np.int64)
 
     def batch(step: int) -> Batch:
         numbers = step * batch_size + rows
-        return gather(plan, np.where(numbers < count, numbers, -1))
+        if plan.continues:
+            return _reset(gather(plan, continuing_numbers(count, 1, batch_size, numbers)), count, batch_size)
+        shown = numbers < count
+        return gather(plan, np.where(shown, plan.in_order(np.where(shown, numbers, 0)), -1))
 
     return _prefetched(batch, 0, -(-count // batch_size), threads, prefetch)
 
@@ -131,6 +90,13 @@ def gather(plan: Plan, numbers: np.ndarray) -> Batch:
                        f"to {plan.store.vocabulary.size - 1}: the token store was made with another tokenizer or is "
                        "damaged, delete it and it is built anew")
     return batch
+
+
+def _reset(batch: Batch, examples: int, batch_size: int) -> Batch:
+    """The batch with `reset` also where a row begins its part of a walk over the examples."""
+    steps, number = -(-examples // batch_size), batch["example"]
+    begins = (number >= 0) & (number % examples % steps == 0)
+    return batch | {"reset": np.maximum(batch["reset"], begins.astype(np.int32))}
 
 
 def _prefetched(batch: Callable[[int], Batch], first: int, last: int, threads: int, prefetch: int) -> Iterator[Batch]:

@@ -8,30 +8,42 @@ What is made lies in one folder of the data directory, named by a fingerprint of
         counts.npy                    int64[v], how often each id occurs in the train split
         statistics.json               what `lmrep inspect` shows
 
-It is built under another name, with a lock held, and renamed when it is whole: a killed process leaves nothing that
-is taken for a store, and the next one clears it away.
+It is made beside its place, in <corpus>-<fingerprint>.partial, with a lock held. There the tokenizer comes first and
+then the corpus, part by part; each is renamed into place when it is whole, so that whoever comes after a process that
+was killed, or that found the disk full, goes on behind the last whole part. At the end the parts' files are moved
+together, and one rename puts the whole where it belongs. Nothing of it depends on how often that was interrupted or on
+how many processes tokenized.
 """
 
 import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import importlib.metadata
+import itertools
 import json
+import os
 import pathlib
+import re
 import shutil
 import time
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import corpora, sentences, store, tokenizers
+from lmrep.data import corpora, sentences, store, tokenizers, tokenizing
+from lmrep.data.tokenizing import Batch, Tokenized
 
 LAYOUT = 1  # of the folder; raise it when a change makes older ones unreadable
-BATCH = 2**20  # characters that are tokenized at once: bounds the memory
+PART = 2**25  # characters of a part, which is what a killed process loses at most
+MOST_PARTS = 128  # a part is a file of each split: parts of a corpus that would have more are larger
+BATCH = 2**18  # characters that a process tokenizes at once
+SMALL = 2**22  # characters of a corpus that is not worth starting processes for
 TRAINING_SAMPLE = 10**8  # characters of the train split that a tokenizer is trained on, at most
 
 Progress = Callable[[str], None]
@@ -44,24 +56,30 @@ class Prepared:
     Attributes:
       tokenizer: trained on the train split or loaded; its vocabulary carries the train split's counts.
       stores: {split: store}, for "train" and for "validation" and "test" where their share is above 0.
-      statistics: {split: {documents, sentences, tokens, characters, words, unknown, tokens_per_word,
-        unknown_share}}; words are what white space separates, unknown counts [UNK].
+      statistics: {split: {documents, sentences, tokens, characters, words, unknown, long_words, tokens_per_word,
+        unknown_share}}; words are what white space separates, unknown counts [UNK], long_words those of more than
+        1,000 characters.
       directory: where it lies.
+      text: what was odd about the text and how often, such as bytes that are not UTF-8; without what did not occur.
     """
 
     tokenizer: tokenizers.Tokenizer
     stores: dict[str, store.Store]
     statistics: dict[str, dict[str, float]]
     directory: pathlib.Path
+    text: dict[str, int] = field(default_factory=dict)
 
 
 def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
             progress: Progress | None = None) -> Prepared:
     """Opens the stores of a corpus under a tokenizer, and makes them first where they are missing.
 
-    `progress` is called with lines that tell a person what takes long. Two processes that need the same stores build
-    them once: the second waits. Raises UserError for a corpus, a vocabulary or a data directory that will not do,
-    RunFault where the disk fills up.
+    All cores tokenize. It holds a few hundred megabytes, and 17 bytes a document. Killed, it goes on where it stopped
+    when it is called again. `progress` is called with lines that tell a person what takes long. Two processes that
+    need the same stores build them once: the second waits.
+
+    Raises UserError for a corpus, a vocabulary or a data directory that will not do, RunFault where the disk fills
+    up, the corpus changes meanwhile or a tokenizing process dies.
     """
     progress = progress or (lambda line: None)
     corpus = corpora.open_corpus(data)
@@ -70,29 +88,47 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     facts = [LAYOUT, store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
              tokenizers.RULES[tokenizer.kind], repr(cut)]
     content = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    directory = pathlib.Path(data_dir).expanduser() / f"{corpus.name}-{content[:16]}"
+    directory = _local(data_dir) / f"{corpus.name}-{content[:16]}"
     if not directory.exists():
         progress(f"reading {corpus.description}")
-        survey = _survey(corpus, data)  # finds what is wrong with the corpus before anything is written
+        survey = _survey(corpus, data, progress)  # finds what is wrong with the corpus before anything is written
         with _locked(directory, progress):
             if not directory.exists():
-                _build(directory, corpus, survey, tokenizer, loaded, progress)
-    return _open(directory, content)
+                _build(directory, content, corpus, survey, tokenizer, loaded, progress)
+    return _open(directory, content, data.damaged_records)
 
 
-def _open(directory: pathlib.Path, content: str) -> Prepared:
+def bytes_needed(characters: int, vocabulary_size: int) -> int:
+    """About how much disk the stores of a text take, with four characters a token and a hundred a sentence."""
+    return int(characters * (store.dtype(vocabulary_size).itemsize / 4 + 2 * 8 / 100)) + 2**20
+
+
+def in_words(odd: Mapping[str, int]) -> str:
+    """`Prepared.text` for people; empty where nothing is odd."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in odd.items() if count)
+
+
+def _local(data_dir: str | pathlib.Path) -> pathlib.Path:
+    if remote := re.match(r"[a-z0-9]{2,}:/", str(data_dir)):
+        raise UserError(f"the data directory {data_dir} is remote ({remote[0]}/), and token stores are mapped into "
+                        "memory; choose one on a disk of this machine with --data_dir (the corpus may be remote)")
+    return pathlib.Path(data_dir).expanduser()
+
+
+def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepared:
     """What lies in a complete folder."""
     try:
         statistics = json.loads((directory / "statistics.json").read_text(encoding="utf8"))
+        text = statistics.pop("text", {})
         tokenizer = tokenizers.load(directory / "tokenizer").with_counts(np.load(directory / "counts.npy"))
         names = {split: hashlib.sha256(f"{content} {tokenizer.fingerprint} {split}".encode()).hexdigest()
                  for split in statistics}
-        stores = {split: store.Store(directory / split, split, tokenizer.vocabulary, name)
-                  for split, name in names.items()}
+        stores = {split: store.Store(directory / split, split, tokenizer.vocabulary, name,
+                                     damaged_records=damaged_records) for split, name in names.items()}
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"the token store at {directory} is damaged: {error}; delete that directory, and the next run "
                         "builds it anew") from error
-    return Prepared(tokenizer, stores, statistics, directory)
+    return Prepared(tokenizer, stores, statistics, directory, text)
 
 
 @contextlib.contextmanager
@@ -113,46 +149,42 @@ def _locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _build(directory: pathlib.Path, corpus: corpora.Corpus, survey: "_Survey", config: tokenizers.Config,
-           tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
-    """Makes the folder beside its place and moves it there."""
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # what a killed process left
-    try:
-        if tokenizer is None:
-            progress(f"training a tokenizer of {config.vocab_size:,} pieces")
-            tokenizer = tokenizers.train(config, lambda: _sample(corpus, survey))
-        statistics, counts = _tokenize(partial, corpus, survey, tokenizer, progress)
-        _check(statistics, config, progress)
-        tokenizer.save(partial / "tokenizer")
-        np.save(partial / "counts.npy", counts)
-        (partial / "statistics.json").write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf8")
-        partial.rename(directory)
-    except (OSError, RuntimeError) as error:  # ArrayRecord says it with a RuntimeError
-        if not any(sign in str(error) for sign in ("No space left", "quota exceeded")):
-            raise
-        raise RunFault(f"the disk of {directory.parent} is full; free space or choose another --data_dir") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+# The first reading
 
 
 class _Survey(NamedTuple):
     """What a first reading finds of each document: its place in the splits' range (uint64), its length in characters
-    (int64), and its split (int8, an index into SPLITS)."""
+    (int64), and its split (int8, an index into SPLITS). And how often what was odd about the text."""
 
     places: np.ndarray
     lengths: np.ndarray
     splits: np.ndarray
+    text: dict[str, int]
 
 
-def _survey(corpus: corpora.Corpus, data: corpora.Config) -> _Survey:
-    facts = [(corpora.place(text), len(text)) for text in corpus.documents()]
-    places, lengths = zip(*facts, strict=True)
-    places = np.array(places, np.uint64)
-    return _Survey(places, np.array(lengths, np.int64), corpora.assign(places, data))
+def _survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> _Survey:
+    places, lengths, tally = array("Q"), array("q"), Counter()
+    report = _Report("reading", 0, progress)
+    for text in corpus.documents(tally):
+        places.append(corpora.place(text))
+        lengths.append(len(text))
+        report.add(len(text))
+    odd = {name: count for name, count in sorted(tally.items()) if count and name not in ("documents", "files")}
+    if odd:
+        progress(f"in the text: {in_words(odd)}")
+    found = np.frombuffer(places, np.uint64)
+    return _Survey(found, np.frombuffer(lengths, np.int64), corpora.assign(found, data), odd)
 
 
-def _sample(corpus: corpora.Corpus, survey: _Survey) -> Iterator[str]:
+def _again(corpus: corpora.Corpus, survey: _Survey) -> Iterator[str]:
+    """The documents, which must be those that the survey found."""
+    for place, text in itertools.zip_longest(survey.places, corpus.documents()):
+        if place is None or text is None or corpora.place(text) != place:
+            raise RunFault("the corpus changed while it was read; run again when its files stand still")
+        yield text
+
+
+def _sample(corpus: corpora.Corpus, survey: _Survey, report: "_Report") -> Iterator[str]:
     """The train split's lines; of a split of more than TRAINING_SAMPLE characters, those of documents chosen by hash.
 
     Lines, because the library holds what it is given at once, and a document may be a novel.
@@ -160,68 +192,177 @@ def _sample(corpus: corpora.Corpus, survey: _Survey) -> Iterator[str]:
     train = survey.splits == corpora.SPLITS.index("train")
     share = min(1.0, TRAINING_SAMPLE / survey.lengths[train].sum())
     chosen = train & ((survey.places & np.uint64(0xFFFFFFFF)) <= share * 2**32)
-    return (line for text, keep in _together(corpus, chosen) if keep for line in text.split("\n"))
+    for text, keep in zip(_again(corpus, survey), chosen, strict=True):
+        if keep:
+            yield from text.split("\n")
+        report.add(len(text))
 
 
-def _together(corpus: corpora.Corpus, facts: np.ndarray) -> Iterator[tuple[str, np.generic]]:
-    """Each document with what the survey found for it."""
+# The folder
+
+
+def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: _Survey, config: tokenizers.Config,
+           tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
+    """Makes the folder beside its place, going on with what is there already, and moves it there."""
+    partial = directory.with_name(directory.name + ".partial")
+    key = json.dumps([content, PART, MOST_PARTS, importlib.metadata.version("tokenizers")])
+    parts: list[pathlib.Path] = []
     try:
-        yield from zip(corpus.documents(), facts, strict=True)
-    except ValueError as error:
-        raise RunFault("the corpus changed while it was read; run again when its files stand still") from error
+        if not (partial / "key.json").exists() or (partial / "key.json").read_text() != key:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            (partial / "key.json").write_text(key)
+        with _whole(partial / "tokenizer") as making:
+            if making:
+                if tokenizer is None:
+                    progress(f"training a tokenizer of {config.vocab_size:,} pieces")
+                    passes = itertools.count(1)
+                    tokenizer = tokenizers.train(config, lambda: _sample(corpus, survey, _Report(
+                        f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
+                tokenizer.save(making)
+        tokenizer = tokenizers.load(partial / "tokenizer")
+        parts = [partial / "parts" / f"{number:05}" for number in range(_part_of(survey)[-1] + 1)]
+        _tokenize(parts, corpus, survey, tokenizer, progress)
+        statistics = _statistics(parts)
+        check(statistics, config, progress)
+        with _whole(partial / "done", keep=True) as done:
+            if done:
+                _finish(done, parts, statistics, survey, tokenizer)
+        (partial / "done").rename(directory)
+    except UserError:
+        if all(part.exists() for part in parts):  # nothing is tokenized yet, or all is and will not do
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+    except (OSError, RuntimeError) as error:  # ArrayRecord says it with a RuntimeError
+        if not any(sign in str(error) for sign in ("No space left", "quota exceeded")):
+            raise
+        left = survey.lengths[_part_of(survey) >= sum(part.exists() for part in parts)].sum()
+        needed = bytes_needed(left, tokenizer.size if tokenizer else config.vocab_size)
+        raise RunFault(f"the disk of {directory.parent} is full: about {needed / 1e6:,.1f} MB more are needed, "
+                       f"{shutil.disk_usage(directory.parent).free / 1e6:,.1f} MB are free; free space and run again, "
+                       "which goes on where this stopped, or choose another --data_dir") from error
+    shutil.rmtree(partial, ignore_errors=True)
 
 
-def _tokenize(directory: pathlib.Path, corpus: corpora.Corpus, survey: _Survey, tokenizer: tokenizers.Tokenizer,
-              progress: Progress) -> tuple[dict[str, dict[str, float]], np.ndarray]:
-    """Writes the stores of all splits in one pass; returns the statistics and the train split's counts, int64[v]."""
-    asked = [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
-    tallies = {name: Counter() for name in asked}
-    counts = np.zeros(tokenizer.size, np.int64)
-    unknown = tokenizer.vocabulary.specials["unk"]
-    report = _Report(int(survey.lengths.sum()), progress)
-    with contextlib.ExitStack() as stack:
-        writers = {name: stack.enter_context(store.Writer(directory / name, name, tokenizer.size)) for name in asked}
-        for batch in _batches(_together(corpus, survey.splits)):
-            ids = _encode(tokenizer, [tokenizer.joint * (i > 0) + sentence for _, _, found in batch
-                                      for i, sentence in enumerate(found)])
-            for length, split, found in batch:
-                name, document = corpora.SPLITS[split], [next(ids) for _ in found]
-                writers[name].add(document)
-                stream = np.concatenate([np.zeros(0, np.int32), *document])
-                words = sum(sentence.count(" ") + 1 for sentence in found)
-                tallies[name].update(documents=int(len(stream) > 0), sentences=sum(len(s) > 0 for s in document),
-                                     tokens=len(stream), characters=length, words=words,
-                                     unknown=int((stream == unknown).sum()))
-                if name == "train":
-                    counts += np.bincount(stream, minlength=tokenizer.size)
-            report.add(sum(length for length, _, _ in batch))
-    return {name: _rates(tally) for name, tally in tallies.items()}, counts
+@contextlib.contextmanager
+def _whole(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | None]:
+    """Gives a folder to fill, which becomes `path` when that ends without an error; None where `path` is there. With
+    `keep`, it still holds what was put into it before an interruption."""
+    making = path.with_name(path.name + ".making")
+    if path.exists():
+        yield None
+        return
+    if not keep:
+        shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(exist_ok=True)
+    try:
+        yield making
+        for file in making.rglob("*"):  # when power fails, no name may be left without its content
+            if file.is_file():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+        making.rename(path)
+    except BaseException:
+        if not keep:
+            shutil.rmtree(making, ignore_errors=True)
+        raise
 
 
-def _rates(tally: Counter[str]) -> dict[str, float]:
-    return {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
-            "unknown_share": tally["unknown"] / max(1, tally["tokens"])}
+def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str, dict[str, float]], survey: _Survey,
+            tokenizer: tokenizers.Tokenizer) -> None:
+    """Fills the folder from the parts, whose records it moves; what was begun before is done over."""
+    for split in statistics:
+        store.join([part / split for part in parts], done / split, split, tokenizer.size)
+    np.save(done / "counts.npy", sum(np.load(part / "counts.npy") for part in parts))
+    text = json.dumps({**statistics, "text": survey.text}, indent=2)
+    (done / "statistics.json").write_text(text + "\n", encoding="utf8")
+    tokenizer.save(done / "tokenizer")
 
 
-def _batches(documents: Iterable[tuple[str, int]]) -> Iterator[list[tuple[int, int, list[str]]]]:
-    """Documents as (characters, split, sentences), in lists of about BATCH characters."""
-    batch, waiting = [], 0
-    for text, split in documents:
-        batch.append((len(text), int(split), sentences.split(text)))
-        waiting += len(text)
-        if waiting >= BATCH:
-            yield batch
-            batch, waiting = [], 0
-    yield batch
+# The parts
 
 
-def _encode(tokenizer: tokenizers.Tokenizer, texts: list[str], at_once: int = 8192) -> Iterator[np.ndarray]:
-    """The ids of each text. A novel is a batch of its own, and the library wants 100 bytes a token: hence in parts."""
-    for start in range(0, len(texts), at_once):
-        yield from tokenizer.encode_batch(texts[start : start + at_once])
+def _part_of(survey: _Survey) -> np.ndarray:
+    """The number of the part that each document is in, int64."""
+    size = max(PART, -(-int(survey.lengths.sum()) // MOST_PARTS))
+    begins = np.cumsum(survey.lengths) - survey.lengths
+    return np.unique(begins // size, return_inverse=True)[1]
 
 
-def _check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:
+def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: _Survey, tokenizer: tokenizers.Tokenizer,
+              progress: Progress) -> None:
+    """Writes the parts that are missing, in order."""
+    first = next((number for number, part in enumerate(parts) if not part.exists()), len(parts))
+    if first == len(parts):
+        return
+    parts[0].parent.mkdir(exist_ok=True)
+    part_of, total = _part_of(survey), int(survey.lengths.sum())
+    done = int(survey.lengths[part_of < first].sum())
+    if done:
+        progress(f"going on where it stopped: {done / 1e6:,.1f} of {total / 1e6:,.1f} million characters are tokenized")
+    needed, free = bytes_needed(total - done, tokenizer.size), shutil.disk_usage(parts[0].parent).free
+    if needed > free:
+        progress(f"warning: the token stores need about {needed / 1e6:,.1f} MB more, and {free / 1e6:,.1f} MB are free")
+    documents = zip(part_of, survey.splits, _again(corpus, survey), strict=True)
+    skipping = _Report("reading what is tokenized", done, progress)
+    for _ in range(np.count_nonzero(part_of < first)):
+        skipping.add(len(next(documents)[2]))
+    report = _Report("tokenizing", total, progress, done)
+    splits = [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
+    processes = tokenizing.cores() if total - done > SMALL else 0
+    with contextlib.closing(tokenizing.tokenized(tokenizer, parts[0].parents[1] / "tokenizer",
+                                                 _batches(documents), processes)) as stream:
+        for number, found in itertools.groupby(stream, lambda each: each[0].part):
+            with _whole(parts[number]) as making:
+                before = parts[number - 1] if number else None
+                with contextlib.ExitStack() as stack:
+                    writers = {split: stack.enter_context(store.Writer(
+                        making / split, split, tokenizer.size, before and before / split, number == len(parts) - 1))
+                        for split in splits}
+                    _write(making, writers, found, tokenizer.size, report)
+
+
+def _write(making: pathlib.Path, writers: dict[str, store.Writer], found: Iterable[tuple[Batch, Tokenized]],
+           size: int, report: "_Report") -> None:
+    """Fills the stores of a part, and writes what is counted in it."""
+    tallies, counts = {split: Counter() for split in writers}, np.zeros(size, np.int64)
+    for batch, ids in found:
+        writers[batch.split].add(ids.tokens, ids.sentences, ids.documents)
+        words, unknown, long = ids.tally.tolist()
+        tallies[batch.split].update(documents=len(ids.documents), sentences=len(ids.sentences), tokens=len(ids.tokens),
+                                    characters=batch.characters, words=words, unknown=unknown, long_words=long)
+        if batch.split == "train":
+            counts += np.bincount(ids.tokens, minlength=size)
+        report.add(batch.characters)
+    np.save(making / "counts.npy", counts)
+    (making / "tallies.json").write_text(json.dumps(tallies))
+
+
+def _batches(documents: Iterable[tuple[int, int, str]]) -> Iterator[Batch]:
+    """Documents, each with its part and its split, in lists of about BATCH characters of the same part and split."""
+    for part, group in itertools.groupby(documents, lambda each: each[0]):
+        waiting = {split: Batch(int(part), split, [], 0) for split in corpora.SPLITS}
+        for _, i, text in group:
+            batch = waiting[corpora.SPLITS[i]]
+            batch.texts.append(text)
+            batch = batch._replace(characters=batch.characters + len(text))
+            if batch.characters >= BATCH:
+                yield batch
+                batch = batch._replace(texts=[], characters=0)
+            waiting[batch.split] = batch
+        yield from (batch for batch in waiting.values() if batch.texts)
+
+
+def _statistics(parts: list[pathlib.Path]) -> dict[str, dict[str, float]]:
+    tallies: dict[str, Counter[str]] = {}
+    for part in parts:
+        for split, tally in json.loads((part / "tallies.json").read_text()).items():
+            tallies.setdefault(split, Counter()).update(tally)
+    return {split: {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
+                    "unknown_share": tally["unknown"] / max(1, tally["tokens"])} for split, tally in tallies.items()}
+
+
+def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:
     """Refuses stores that no run could use."""
     empty = [name for name, tally in statistics.items() if not tally["sentences"]]
     if empty:
@@ -237,19 +378,23 @@ def _check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, p
 
 
 class _Report:
-    """Says how far tokenizing is, every few seconds."""
+    """Says how far something is, every few seconds, and how long the rest takes where the `total` is known."""
 
-    def __init__(self, total: int, progress: Progress, every: float = 3.0):
-        self.total, self.progress, self.every = total, progress, every
-        self.done, self.start = 0, time.monotonic()
-        self.last = self.start
+    def __init__(self, what: str, total: int, progress: Progress, done: int = 0, every: float = 3.0):
+        self.what, self.total, self.progress, self.every = what, total, progress, every
+        self.done = self.before = done
+        self.start = self.last = time.monotonic()
 
     def add(self, characters: int) -> None:
-        """Counts characters as tokenized."""
+        """Counts characters as done."""
         self.done += characters
         now = time.monotonic()
-        if now - self.last >= self.every and self.done < self.total:
-            left = (now - self.start) * (self.total - self.done) / self.done
-            self.progress(f"tokenizing: {self.done / 1e6:,.1f} of {self.total / 1e6:,.1f} million characters, "
-                          f"{left // 60:.0f}:{left % 60:02.0f} left")
-            self.last = now
+        if now - self.last < self.every or self.done == self.total:
+            return
+        self.last = now
+        line = f"{self.what}: {self.done / 1e6:,.1f}"
+        if self.total:
+            left = round((now - self.start) * (self.total - self.done) / (self.done - self.before))
+            self.progress(f"{line} of {self.total / 1e6:,.1f} million characters, {left // 60}:{left % 60:02} left")
+        else:
+            self.progress(f"{line} million characters")

@@ -8,9 +8,14 @@ them two index files say where sentences and documents begin:
     documents.npy  int64[k + 1]  index into `sentences` of each document's first sentence; the last entry is n
 
 Positions are flat: token i of the stream is number i % RECORD of record i // RECORD. TensorFlow is never imported.
+
+A store is written part by part (`Writer`), each in a directory of its own, so that a part that is whole need not be
+made again; `join` makes one store of them, by moving their files.
 """
 
+import logging
 import pathlib
+import shutil
 import threading
 from collections.abc import Iterable, Sequence
 
@@ -22,56 +27,75 @@ from lmrep.core.vocabulary import Vocabulary
 RECORD = 4096  # tokens a record: 8 kB, 70 microseconds to fetch and decode
 CACHE_BYTES = 256 * 2**20
 
+log = logging.getLogger(__name__)
+
+
+def dtype(vocabulary_size: int) -> np.dtype:
+    """What ids are stored as."""
+    return np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.uint32)
+
 
 def write(directory: str | pathlib.Path, documents: Iterable[Sequence[Sequence[int]]], vocabulary: Vocabulary,
           split: str = "train", fingerprint: str = "") -> "Store":
     """Writes documents, each a sequence of sentences, each a sequence of ids, and opens the store they make."""
-    with Writer(directory, split, vocabulary.size) as writer:
+    part = pathlib.Path(directory) / "part"
+    with Writer(part, split, vocabulary.size, last=True) as writer:
         for document in documents:
-            writer.add([np.asarray(sentence, np.int32) for sentence in document])
+            lengths = np.array([len(sentence) for sentence in document if len(sentence)], np.int64)
+            if len(lengths):
+                writer.add(np.concatenate(document).astype(dtype(vocabulary.size)), lengths, np.array([len(lengths)]))
+    join([part], directory, split, vocabulary.size)
+    shutil.rmtree(part)
     return Store(directory, split, vocabulary, fingerprint)
 
 
 class Writer:
-    """Appends documents to a new store; a context manager that completes the store when it closes without an error.
+    """Writes one part of a store; a context manager that completes the part when it closes without an error.
 
-    Holds one record and the two indices in memory: 8 bytes a sentence.
+    A part is a TFDS dataset of whole records and, beside it,
+
+        sentences.npy  int64  tokens of each sentence
+        documents.npy  int64  sentences of each document
+        rest.npy       the tokens behind its last whole record, fewer than RECORD, with which the next part begins
+
+    Holds some records and the two indices in memory: 8 bytes a sentence.
+
+    Args:
+      directory: where the part is written.
+      split: the name of the split.
+      vocabulary_size: how many ids there are.
+      before: where the part before this one lies; None for the first.
+      last: whether this is the last part, which fills its last record with zeros that no index reaches. It always has
+        one, because TFDS wants a dataset to have a record.
     """
 
-    def __init__(self, directory: str | pathlib.Path, split: str, vocabulary_size: int):
+    def __init__(self, directory: str | pathlib.Path, split: str, vocabulary_size: int,
+                 before: str | pathlib.Path | None = None, last: bool = False):
         import tensorflow_datasets as tfds
 
         self.directory = pathlib.Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
-        dtype = np.uint16 if vocabulary_size <= 2**16 else np.uint32
-        tokens = tfds.features.Tensor(shape=(RECORD,), dtype=dtype, encoding="bytes")
-        identity = tfds.core.dataset_builder.dataset_info.DatasetIdentity(
-            name="tokens", version=tfds.core.Version("1.0.0"), data_dir=str(self.directory), module_name=__name__)
-        info = tfds.core.DatasetInfo(builder=identity, features=tfds.features.FeaturesDict({"tokens": tokens}))
-        self._records = tfds.core.SequentialWriter(info, max_examples_per_shard=2**17, file_format="array_record")
+        self._split, self._dtype, self._last = split, dtype(vocabulary_size), last
+        # One shard a part: `join` counts on it.
+        self._records = tfds.core.SequentialWriter(_info(self.directory, vocabulary_size), 2**62,
+                                                   file_format="array_record")
         self._records.initialize_splits([split])
-        self._split, self._dtype, self._pending, self._waiting = split, dtype, [], 0
-        self._ends, self._documents = [np.zeros(1, np.int64)], [0]
-        self._tokens = self._sentences = 0
+        self._pending = [np.zeros(0, self._dtype) if before is None else np.load(pathlib.Path(before) / "rest.npy")]
+        self._waiting = len(self._pending[0])
+        self._sentences, self._documents = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
 
-    def add(self, document: Sequence[np.ndarray]) -> None:
-        """Appends a document, an int array of token ids a sentence. Empty sentences and documents leave no trace."""
-        document = [sentence for sentence in document if len(sentence)]
-        if not document:
-            return
-        ends = self._tokens + np.cumsum([len(sentence) for sentence in document], dtype=np.int64)
-        self._ends.append(ends)
-        self._tokens, self._sentences = int(ends[-1]), self._sentences + len(document)
-        self._documents.append(self._sentences)
-        self._pending.extend(document)
-        self._waiting += sum(map(len, document))
-        if self._waiting >= 64 * RECORD:
+    def add(self, tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray) -> None:
+        """Appends documents: their tokens [n], the tokens of each sentence, the sentences of each document. None of
+        them is empty."""
+        self._pending.append(tokens)
+        self._sentences.append(sentences)
+        self._documents.append(documents)
+        self._waiting += len(tokens)
+        if self._waiting >= 256 * RECORD:
             self._flush()
 
-    def _flush(self, last: bool = False) -> None:
-        stream = np.concatenate([*self._pending, np.zeros(0, np.int32)]).astype(self._dtype)
-        if last:  # zeros that no index reaches fill the last record; there always is one, as TFDS wants
-            stream = np.pad(stream, (0, RECORD - len(stream) % RECORD))
+    def _flush(self) -> None:
+        stream = np.concatenate(self._pending)
         whole = len(stream) // RECORD * RECORD
         rows = stream[:whole].reshape(-1, RECORD)
         self._records.add_examples({self._split: [{"tokens": row} for row in rows]})
@@ -81,11 +105,80 @@ class Writer:
         return self
 
     def __exit__(self, kind, *_) -> None:
-        if kind is None:
-            self._flush(last=True)
-            np.save(self.directory / "sentences.npy", np.concatenate(self._ends))
-            np.save(self.directory / "documents.npy", np.asarray(self._documents, np.int64))
+        if kind is not None:
+            try:
+                self._records.close_all()
+            except Exception:  # the first error is the one to tell
+                log.debug("closing %s", self.directory, exc_info=True)
+            return
+        if self._last:
+            self._pending.append(np.zeros(RECORD - self._waiting % RECORD, self._dtype))
+        self._flush()
         self._records.close_all()
+        np.save(self.directory / "rest.npy", self._pending[0])
+        np.save(self.directory / "sentences.npy", np.concatenate(self._sentences))
+        np.save(self.directory / "documents.npy", np.concatenate(self._documents))
+
+
+def join(parts: Sequence[str | pathlib.Path], directory: str | pathlib.Path, split: str, vocabulary_size: int) -> None:
+    """Makes a store of all its parts, in order, by moving their records; it holds one part's indices in memory.
+
+    Where it was interrupted it may be called again with the same arguments. The parts are of no use afterwards.
+    """
+    import tensorflow_datasets as tfds
+
+    parts, directory = [pathlib.Path(part) for part in parts], pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    info, shards, tokens, size = _info(directory, vocabulary_size), [], 0, 0
+    for part in parts:
+        before, tokens = tokens, tokens + int(np.load(part / "sentences.npy", mmap_mode="r").sum())
+        records = tokens // RECORD - before // RECORD + (part is parts[-1])
+        if not records:
+            continue
+        source, target = part / _shard(split, 0), directory / _shard(split, len(shards))
+        if source.exists() or not target.exists():
+            source.replace(target)
+        shards.append(records)
+        size += target.stat().st_size
+    _save_offsets(directory / "sentences.npy", [part / "sentences.npy" for part in parts])
+    _save_offsets(directory / "documents.npy", [part / "documents.npy" for part in parts])
+    template = tfds.core.ShardedFileTemplate(directory, template=TEMPLATE, dataset_name=info.name, split=split,
+                                             filetype_suffix="array_record")
+    info.set_file_format("array_record")
+    info.set_splits(tfds.core.splits.SplitDict([tfds.core.SplitInfo(split, shards, size, template)]))
+    info.write_to_directory(directory)
+
+
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"  # as SequentialWriter names its files
+
+
+def _shard(split: str, number: int) -> str:
+    return f"tokens-{split}.array_record-{number:05}"
+
+
+def _info(directory: pathlib.Path, vocabulary_size: int):
+    """TFDS's description of a store."""
+    import tensorflow_datasets as tfds
+
+    tokens = tfds.features.Tensor(shape=(RECORD,), dtype=dtype(vocabulary_size).type, encoding="bytes")
+    identity = tfds.core.dataset_builder.dataset_info.DatasetIdentity(
+        name="tokens", version=tfds.core.Version("1.0.0"), data_dir=str(directory), module_name=__name__)
+    return tfds.core.DatasetInfo(builder=identity, features=tfds.features.FeaturesDict({"tokens": tokens}))
+
+
+def _save_offsets(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
+    """From the lengths that files hold, one file of where each begins. Written as a stream: where the disk is full,
+    that is an error, and a memory map would be the end of the process."""
+    count = sum(len(np.load(part, mmap_mode="r")) for part in parts)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<i8", "fortran_order": False, "shape": (count + 1,)})
+        file.write(np.zeros(1, np.int64).tobytes())
+        total = 0
+        for part in parts:
+            ends = total + np.cumsum(np.load(part))
+            file.write(ends.tobytes())
+            total = int(ends[-1]) if len(ends) else total
 
 
 class Store:
@@ -99,6 +192,9 @@ class Store:
       vocabulary: what the ids mean.
       fingerprint: names the content: equal for equal corpus, split and tokenizer, and for nothing else.
 
+    Up to `damaged_records` records that cannot be read any more are taken to be [UNK] throughout, each with a warning
+    that names it: so every position stays where it was, and whoever resumes reads the same.
+
     Opening reads the indices' headers alone. Raises ValueError where the index does not fit the records.
     """
 
@@ -110,7 +206,7 @@ class Store:
     fingerprint: str
 
     def __init__(self, directory: str | pathlib.Path, split: str, vocabulary: Vocabulary, fingerprint: str = "",
-                 cache_bytes: int = CACHE_BYTES):
+                 cache_bytes: int = CACHE_BYTES, damaged_records: int = 0):
         import tensorflow_datasets as tfds
 
         self._directory = directory = pathlib.Path(directory)
@@ -129,12 +225,15 @@ class Store:
         self._used = np.zeros(slots, np.int64)  # when a slot was last asked for, counted in requests
         self._clock = 0
         self._lock = threading.Lock()
+        self._ends = np.cumsum(self._records.dataset_info.splits[split].shard_lengths)
+        self._damaged, self._budget = set(), damaged_records
 
     def take(self, index: np.ndarray) -> np.ndarray:
         """The tokens at flat positions of the stream.
 
         `index` is an int array of any shape; the result is int32 of that shape. Any number of threads may ask at
-        once. Raises IndexError for a position outside of [0, tokens), RunFault where the files are damaged.
+        once. Raises IndexError for a position outside of [0, tokens), RunFault where more
+        records are damaged than the budget allows.
         """
         index = np.asarray(index)
         if index.size and not (index.min() >= 0 and index.max() < self.tokens):
@@ -172,8 +271,33 @@ class Store:
         return self._slot[record]
 
     def _read(self, records: np.ndarray) -> list[np.ndarray]:
-        try:
-            return [record["tokens"] for record in self._records.__getitems__(records.tolist())]
-        except Exception as error:
-            raise RunFault(f"cannot read the token store at {self._directory}: {error}; delete that directory, "
-                           "and the next run builds it anew") from error
+        if self._damaged.isdisjoint(records.tolist()):
+            try:
+                return [record["tokens"] for record in self._records.__getitems__(records.tolist())]
+            except Exception:  # whatever the readers raise for files that are gone, cut short or damaged
+                log.debug("reading records one by one", exc_info=True)
+        return [self._read_one(record) for record in records.tolist()]
+
+    def _read_one(self, record: int) -> np.ndarray:
+        """A record that may be damaged: then it is all [UNK], as long as the budget lasts."""
+        if record not in self._damaged:
+            try:
+                return self._records.__getitems__([record])[0]["tokens"]
+            except Exception as error:
+                self._allow(record, error)
+        return np.full(RECORD, self.vocabulary.specials["unk"], self._cache.dtype)
+
+    def _allow(self, record: int, error: Exception) -> None:
+        """Warns of a damaged record; RunFault where there are more than the budget allows."""
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        reason = "its checksum does not fit" if "NoneType" in reason else reason  # how the readers say that
+        shard = int(np.searchsorted(self._ends, record, side="right"))
+        within = record - (int(self._ends[shard - 1]) if shard else 0)
+        found = f"record {within:,} of {self._directory / _shard(self.split, shard)} is damaged ({reason})"
+        if len(self._damaged) == self._budget:
+            whole = self._directory.parent if (self._directory.parent / "counts.npy").exists() else self._directory
+            raise RunFault(f"{found}, and data.damaged_records, {self._budget}, allows no more; delete {whole}, and "
+                           "the next run makes it anew, or raise --config.data.damaged_records to have that many of a "
+                           "split read as unknown words")
+        self._damaged.add(record)
+        log.warning("%s; its %s tokens are read as [UNK]", found, f"{RECORD:,}")

@@ -1,5 +1,8 @@
 """What holds for every format: gathering, the fields of a batch, fingerprints and the cache."""
 
+import resource
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,24 +15,27 @@ FORMAT_NAMES = sorted(FORMATS)
 
 
 def make_plan(name, store, length=24, seed=1, cache_dir=None, **settings):
+    """A plan of a format, as an experiment makes one."""
     return FORMATS[name].plan(record.read(FORMATS[name].config, settings), store, length, seed, cache_dir)
 
 
 def example_by_hand(plan: Plan, number: int) -> dict[str, list | int]:
     """One example, a token at a time."""
-    pad, cls, sep = (plan.store.vocabulary.specials[role] for role in ("pad", "cls", "sep"))
-    row = number % (plan.examples // plan.duplicates)
+    lead, tail, pad, together = plan.layout
+    row = number % plan.rows
     first, last = plan.spans.offsets[row : row + 2]
-    cells = []  # (token, segment, position, type)
+    cells, segment = [], 0  # (token, segment, position, type)
     for i in range(first, last):
-        segment, kind = (i - first) // plan.spans_per_segment + 1, (i - first) % plan.spans_per_segment
-        if kind == 0:
-            position = 0
+        nth = (i - first) % together if together else i - first
+        if nth == 0:
+            segment, position = segment + 1, 0
         start, size = int(plan.spans.starts[i]), int(plan.spans.lengths[i])
-        text = ([cls] if kind == 0 else []) + plan.store.stream[start : start + size].tolist() + [sep]
-        for token in text:
-            cells.append((token, segment, position, kind))
+        text = ([lead] if nth == 0 and lead is not None else []) + plan.store.stream[start : start + size].tolist()
+        for token in [*text, tail]:
+            cells.append((token, segment, position, nth if together == 2 else 0))
             position += 1
+    if len(cells) == plan.length + 1:
+        del cells[-1]  # the text goes on in the next row
     cells += [(pad, 0, 0, 0)] * (plan.length - len(cells))
     columns = {name: column[row] for name, column in plan.spans.columns.items()}
     names = ("tokens", "segment_ids", "positions", "token_type_ids")
@@ -54,7 +60,7 @@ def test_gather_equals_one_example_at_a_time(name, seed, random_store):
 def test_a_span_gathered_from_one_token_off_is_noticed(random_store):
     plan = make_plan("packed", random_store(0, 5))
     shifted = Spans(plan.spans.offsets, plan.spans.starts + 1, plan.spans.lengths - 1, {})
-    wrong = Plan(plan.store, shifted, 1, plan.length, "")
+    wrong = Plan(plan.store, shifted, plan.layout, plan.length, "")
     assert (wrong.gather(np.arange(2))["tokens"] != plan.gather(np.arange(2))["tokens"]).any()
 
 
@@ -100,7 +106,7 @@ def test_statistics_count_what_is_gathered(name, random_store):
     real = batch["segment_ids"] > 0
     statistics = plan.statistics()
     assert statistics["examples"] == plan.examples
-    assert statistics["padding"] == pytest.approx(1 - real.mean())
+    assert statistics["padding"] == pytest.approx(1 - real.mean(), abs=1e-9)
     assert statistics["tokens_per_row"] == pytest.approx(real.sum(axis=1).mean())
     if "pair_label" in batch:
         assert statistics["pair_label"] == pytest.approx(batch["pair_label"].mean())
@@ -116,18 +122,20 @@ def test_fingerprints_tell_plans_apart(make_store, random_store):
         make_plan("packed", make_store([[3, 4]])).fingerprint,
         make_plan("segment_pair", store).fingerprint,
         make_plan("segment_pair", store, pairs="sop").fingerprint,
+        make_plan("stream", store).fingerprint,
+        make_plan("stream", store, order="rows").fingerprint,
+        *(make_plan(name, store).fingerprint for name in ("lines", "full_sentences", "doc_sentences", "sentence_pair")),
     ]
     assert same[0] == same[1]
     assert len({same[0], *different}) == 1 + len(different)
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
-def test_a_cached_plan_is_the_plan_and_is_not_made_again(name, random_store, tmp_path, monkeypatch):
+def test_a_cached_plan_is_the_plan_and_is_not_made_again(name, random_store, tmp_path):
     store = random_store(0, 9)
     made = make_plan(name, store)
     kept = make_plan(name, store, cache_dir=tmp_path)
-    monkeypatch.setattr(f"lmrep.data.formats.{name}.{'pack' if name == 'packed' else 'sample'}", None)
-    found = make_plan(name, store, cache_dir=tmp_path)
+    found = make_plan(name, replace(store, sentences=None, documents=None), cache_dir=tmp_path)
     for plan in (kept, found):
         assert plan.fingerprint == made.fingerprint
         for field, array in made.gather(np.arange(made.examples)).items():
@@ -140,21 +148,22 @@ def test_a_plan_that_another_process_made_meanwhile_is_taken(random_store, tmp_p
     spans = make_plan("packed", random_store(0, 9)).spans
 
     def build_slowly():
-        cached(lambda: spans, "f", tmp_path)
-        return spans
+        cached(lambda: [spans], "f", tmp_path)
+        yield spans
 
     found = cached(build_slowly, "f", tmp_path)
     np.testing.assert_array_equal(found.starts, spans.starts)
     assert [p.name for p in tmp_path.iterdir()] == ["plan-f"]
 
 
-def test_an_interrupted_plan_leaves_nothing_in_its_place(random_store, tmp_path, monkeypatch):
-    def disk_full(*_, **__):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(np, "save", disk_full)
-    with pytest.raises(RunFault, match="No space left"):
-        make_plan("packed", random_store(0, 9), cache_dir=tmp_path)
+def test_an_interrupted_plan_leaves_nothing_in_its_place(random_store, tmp_path):
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, former[1]))  # as a disk that is full: writing fails
+    try:
+        with pytest.raises(RunFault, match=r"cannot write the plan .*too large"):
+            make_plan("packed", random_store(0, 300), cache_dir=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
     assert not list(tmp_path.iterdir())
 
 
@@ -180,8 +189,32 @@ def test_an_empty_split_is_refused(name, make_store):
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
 def test_a_tokenizer_without_separator_is_refused(name, make_store):
-    with pytest.raises(UserError, match="no special token for sep"):
-        make_plan(name, make_store([[4]], {"pad": 0, "cls": 1}))
+    with pytest.raises(UserError, match=r"no special token for .*sep.*which this format needs; it has pad, cls"):
+        make_plan(name, make_store([[4, 3]], {"pad": 0, "cls": 1}))
+
+
+PAIRS = {"segment_pair", "sentence_pair"}
+
+
+def test_a_text_between_begin_and_end(make_store):
+    batch = make_plan("lines", make_store([[2, 3]], {"bos": 0, "eos": 1}), length=6).gather(np.arange(2))
+    assert batch["tokens"].tolist() == [[0, 5, 6, 1, 1, 1], [0, 7, 8, 9, 1, 1]]
+    assert batch["segment_ids"].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
+
+
+@pytest.mark.parametrize("specials", [{"eos": 1}, {"bos": 1, "eos": 1, "unk": 1}], ids=["eos", "gpt2"])
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_with_an_end_of_text_alone_all_but_pairs_are_made(name, specials, make_store):
+    store = make_store([[4, 30], [5, 2]], specials)
+    if name in PAIRS:
+        with pytest.raises(UserError, match="no special token for cls nor for sep"):
+            make_plan(name, store)
+        return
+    batch = make_plan(name, store, length=16).gather(np.arange(2))
+    real = batch["segment_ids"] > 0
+    assert batch["tokens"][0, 0] == 5 and real[0, 0]
+    assert (batch["tokens"][0][real[0]] == 1).any() == (name != "stream")  # its first document is longer than a row
+    assert (batch["tokens"][~real] == 1).all()
 
 
 def test_more_examples_than_their_numbers_can_count_are_refused(random_store):
@@ -189,7 +222,10 @@ def test_more_examples_than_their_numbers_can_count_are_refused(random_store):
         make_plan("packed", random_store(0, 3), duplicates=2**31)
 
 
-@pytest.mark.parametrize(("name", "length"), [("packed", 2), ("segment_pair", 4)])
+SHORTEST = {"segment_pair": 5, "sentence_pair": 5, "stream": 2}  # others: 3
+
+
+@pytest.mark.parametrize(("name", "length"), [(name, SHORTEST.get(name, 3) - 1) for name in FORMAT_NAMES])
 def test_too_short_rows_are_refused(name, length, random_store):
     with pytest.raises(UserError, match=f"length is {length}"):
         make_plan(name, random_store(0, 3), length)

@@ -1,21 +1,18 @@
 """Preparing: stores hold what the corpus says, are made once, and never half."""
 
 import dataclasses
-import errno
 import fcntl
 import hashlib
 import itertools
 import json
-import signal
-import subprocess
-import sys
+import pathlib
 import threading
 
 import numpy as np
 import pytest
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import corpora, prepare, sentences, store, tokenizers
+from lmrep.data import corpora, prepare, sentences, tokenizers
 
 WORDS = "a quick brown fox jumps over the lazy dog near river bank while rain falls on old stone bridges"
 
@@ -135,40 +132,15 @@ def test_splits_not_asked_for_are_not_made(tmp_path):
     assert list(ready.stores) == list(ready.statistics) == ["train", "validation"]
 
 
-def test_large_documents_are_tokenized_in_parts(prepared, tmp_path, monkeypatch):
-    _, config, _, _ = prepared
-    monkeypatch.setattr(prepare, "BATCH", 500)
-    monkeypatch.setattr(prepare._encode, "__defaults__", (3,))
-    assert content(prepare.prepare(config, PIECES, tmp_path)) == content(prepared[0])
-
-
 def test_a_large_corpus_trains_its_tokenizer_on_a_sample(prepared, monkeypatch):
     corpus = corpora.open_corpus(prepared[1])
-    survey = prepare._survey(corpus, prepared[1])
+    survey, report = prepare._survey(corpus, prepared[1], print), prepare._Report("reading", 10**9, print)
     train = [t for t, s in zip(corpus.documents(), survey.splits, strict=True) if corpora.SPLITS[s] == "train"]
-    assert list(prepare._sample(corpus, survey)) == [line for t in train for line in t.split("\n")]
+    assert list(prepare._sample(corpus, survey, report)) == [line for t in train for line in t.split("\n")]
     monkeypatch.setattr(prepare, "TRAINING_SAMPLE", sum(map(len, train)) // 4)
-    some = list(prepare._sample(corpus, survey))
+    some = list(prepare._sample(corpus, survey, report))
     assert set(some) < set(train) and 0.1 < len(some) / len(train) < 0.4
-    assert some == list(prepare._sample(corpus, survey))
-
-
-KILLED = """
-import os, signal, sys
-from lmrep.data import corpora, prepare, tokenizers
-tokenizers.Tokenizer.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-config = corpora.Config(corpus="text_files", files=sys.argv[1], validation=0.1, test=0.1)
-prepare.prepare(config, tokenizers.Config(vocab_size=200), sys.argv[2])
-"""
-
-
-def test_a_killed_build_leaves_nothing_that_is_taken_for_a_store(prepared, tmp_path):
-    ready, config, _, _ = prepared
-    killed = subprocess.run([sys.executable, "-c", KILLED, config.files, str(tmp_path)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert [path.suffix for path in tmp_path.iterdir() if path.is_dir()] == [".partial"]
-    assert content(prepare.prepare(config, PIECES, tmp_path)) == content(ready)
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [ready.directory.name]
+    assert some == list(prepare._sample(corpus, survey, report))
 
 
 def test_a_second_process_waits_and_says_so(prepared, tmp_path):
@@ -190,28 +162,20 @@ def test_a_second_process_waits_and_says_so(prepared, tmp_path):
     assert content(prepare.prepare(config, PIECES, tmp_path)) == content(ready)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"),
-                                   RuntimeError("write() failed: No space left on device; writing x")])
-def test_a_full_disk_is_said_and_leaves_nothing(prepared, tmp_path, monkeypatch, error):
-    def full(*_):
-        raise error
-
-    monkeypatch.setattr(store.Writer, "add", full)
-    with pytest.raises(RunFault, match=r"disk .* is full"):
-        prepare.prepare(prepared[1], PIECES, tmp_path)
-    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-
-
-def test_corpora_that_change_meanwhile_are_noticed(prepared, tmp_path, monkeypatch):
+@pytest.mark.parametrize("change", [lambda texts: [*texts, "One more."], lambda texts: texts[:-1],
+                                    lambda texts: [*texts[:-1], texts[-1][::-1]]])
+def test_corpora_that_change_meanwhile_are_noticed(prepared, tmp_path, monkeypatch, change):
+    config, data_dir = write(tmp_path / "files", texts()), tmp_path / "data"
     survey = prepare._survey
 
-    def grow(*arguments):
+    def surveyed(*arguments):
         found = survey(*arguments)
-        return type(found)(*(np.append(column, column[-1]) for column in found))
+        write(tmp_path / "files", change(texts()))
+        return found
 
-    monkeypatch.setattr(prepare, "_survey", grow)
+    monkeypatch.setattr(prepare, "_survey", surveyed)
     with pytest.raises(RunFault, match="changed while it was read"):
-        prepare.prepare(prepared[1], PIECES, tmp_path)
+        prepare.prepare(config, PIECES, data_dir)
 
 
 def test_corpora_and_vocabularies_that_will_not_do_are_refused(tmp_path):
@@ -245,15 +209,42 @@ def test_the_folder_holds_what_it_says(prepared):
     ready = prepared[0]
     assert {path.name for path in ready.directory.iterdir()} == {
         "tokenizer", "train", "validation", "test", "counts.npy", "statistics.json"}
-    assert json.loads((ready.directory / "statistics.json").read_text()) == ready.statistics
+    assert json.loads((ready.directory / "statistics.json").read_text()) == {**ready.statistics, "text": {}}
     assert all(len(opened.fingerprint) == len(hashlib.sha256().hexdigest()) for opened in ready.stores.values())
 
 
 def test_long_work_tells_how_much_is_left(monkeypatch):
     clock, lines = iter([0.0, 1.0, 4.0, 5.0, 8.0]), []
     monkeypatch.setattr(prepare.time, "monotonic", lambda: next(clock))
-    report = prepare._Report(10_000_000, lines.append)
+    report = prepare._Report("tokenizing", 10_000_000, lines.append)
     for _ in range(4):
         report.add(2_000_000)
     assert lines == ["tokenizing: 4.0 of 10.0 million characters, 0:06 left",
                      "tokenizing: 8.0 of 10.0 million characters, 0:02 left"]
+
+
+def test_the_rate_of_what_goes_on_is_that_of_this_process(monkeypatch):
+    clock, lines = iter([0.0, 4.0]), []
+    monkeypatch.setattr(prepare.time, "monotonic", lambda: next(clock))
+    prepare._Report("tokenizing", 10_000_000, lines.append, done=6_000_000).add(2_000_000)
+    assert lines == ["tokenizing: 8.0 of 10.0 million characters, 0:04 left"]
+
+
+def test_what_is_odd_about_the_text_is_counted_and_said(tmp_path):
+    long = "x" * 10_000
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join([*texts(20), "N\0UL here.", f"A {long} word."]).encode())
+    config, lines = corpora.Config(corpus="text_files", files=str(path), validation=0, test=0), []
+    ready = prepare.prepare(config, PIECES, tmp_path, lines.append)
+    assert ready.text["nul_characters"] == ready.text["byte_order_marks"] == 1 and ready.text["carriage_returns"] > 0
+    assert ready.statistics["train"]["long_words"] == 1
+    (line,) = [line for line in lines if line.startswith("in the text: ")]
+    assert "1 nul characters" in line and "1 byte order marks" in line
+    again = prepare.prepare(config, PIECES, tmp_path)
+    assert again.text == ready.text and again.statistics == ready.statistics
+
+
+def test_remote_data_directories_are_refused(prepared):
+    for remote in ("gs://bucket/data", pathlib.Path("gs://bucket/data")):
+        with pytest.raises(UserError, match=r"gs:.* is remote .*--data_dir"):
+            prepare.prepare(prepared[1], PIECES, remote)

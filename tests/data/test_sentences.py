@@ -1,10 +1,11 @@
 """The sentence splitter: nothing is lost, and each of its rules holds."""
 
 import random
+import time
 
 import pytest
 
-from lmrep.data.sentences import WRAPPED, split
+from lmrep.data.sentences import LONGEST, WRAPPED, split
 
 
 def squeeze(text):
@@ -78,3 +79,23 @@ def test_list_items_and_stops_at_line_ends_begin_anew():
 @pytest.mark.parametrize("text", ["", " \n\n\t \n"])
 def test_no_text_has_no_sentences(text):
     assert split(text) == []
+
+
+def test_a_sentence_without_end_is_cut_between_words():
+    for text in ("some words and more " * (LONGEST // 8), "word\n" * LONGEST, "x" * (2 * LONGEST + 5)):
+        found = split(text)
+        assert squeeze("".join(found)) == squeeze(text)
+        assert LONGEST * 0.9 < len(found[0]) <= LONGEST and len(found) >= 3
+        assert text.isalpha() or all(set(sentence.split()) <= set(text.split()) for sentence in found)
+    assert split("x" * 10_000 + " y. Then z.") == ["x" * 10_000 + " y.", "Then z."]
+
+
+@pytest.mark.parametrize("text", ["Mr. A ", ". ", '."', ".", "2. ", "(" + "." * 50, ". (", "。", " ", "\n ", "\n- a",
+                                  "a.b"])
+def test_time_is_linear_whatever_the_text(text):
+    def seconds(size):
+        start = time.process_time()
+        split("\n" + text * (size // len(text)))
+        return time.process_time() - start
+
+    assert min(seconds(400_000) for _ in range(2)) < 8 * max(min(seconds(100_000) for _ in range(3)), 0.01)

@@ -1,6 +1,7 @@
 """The token store: what goes in comes out, from any place, under any cache, by any number of threads."""
 
 import itertools
+import shutil
 import subprocess
 import sys
 import threading
@@ -128,8 +129,75 @@ def test_a_flipped_bit_is_never_read_as_a_token(tmp_path):
             found = Store(tmp_path, "train", vocabulary(1000)).take(np.arange(len(stream)))
             np.testing.assert_array_equal(found, stream)
         except RunFault as fault:
-            noticed += "delete that directory" in str(fault)
+            noticed += f"of {file} is damaged" in str(fault)
     assert noticed
+
+
+UNK = 1
+KNOWN = Vocabulary(1000, {"unk": UNK}, np.ones(1000, bool), np.zeros(1000, np.int64))
+
+
+def write_parts(directory, stream, cuts):
+    """A store of one sentence a part; the parts are gone."""
+    parts = [directory / f"part{number}" for number in range(len(cuts) + 1)]
+    for number, (part, piece) in enumerate(zip(parts, np.split(stream, cuts), strict=True)):
+        with store.Writer(part, "train", 1000, parts[number - 1] if number else None, number == len(cuts)) as writer:
+            if len(piece):
+                writer.add(piece.astype(np.uint16), np.array([len(piece)]), np.array([1]))
+    store.join(parts, directory, "train", 1000)
+    for part in parts:
+        shutil.rmtree(part)
+    return Store(directory, "train", KNOWN)
+
+
+@pytest.mark.parametrize("cuts", [[], [5], [RECORD, RECORD], [RECORD - 1, RECORD + 1, 3 * RECORD + 7], [0, 4 * RECORD]])
+def test_parts_join_to_the_store_of_the_whole(tmp_path, cuts):
+    stream = np.random.default_rng(0).integers(2, 1000, 5 * RECORD + 3)
+    joined = write_parts(tmp_path / "parts", stream, cuts)
+    np.testing.assert_array_equal(joined.take(np.arange(len(stream))), stream)
+    bounds = np.unique([0, *cuts, len(stream)])
+    assert joined.sentences.tolist() == bounds.tolist() and joined.documents.tolist() == [*range(len(bounds))]
+    assert (joined.sentences.dtype, joined.documents.dtype) == (np.int64, np.int64)
+
+
+@pytest.mark.parametrize("damage", [lambda file, content: file.write_bytes(content[: len(content) // 2]),
+                                    lambda file, content: file.write_bytes(bytes(len(content))),
+                                    lambda file, content: file.unlink()])
+def test_damaged_records_are_named_and_within_a_budget_unknown(tmp_path, caplog, damage):
+    stream = np.random.default_rng(0).integers(2, 1000, 10 * RECORD + 77)
+    write_parts(tmp_path, stream, [3 * RECORD + 5, 7 * RECORD])
+    file = tmp_path / "tokens-train.array_record-00001"  # its four records are 3 to 6 of the stream
+    damage(file, file.read_bytes())
+    whole = np.arange(len(stream))
+    for budget in (0, 3):
+        opened = Store(tmp_path, "train", KNOWN, damaged_records=budget)
+        for _ in range(2):  # asked again it says so again
+            with pytest.raises(RunFault, match=rf"record {budget} of {file} is damaged .*delete {tmp_path},"):
+                opened.take(whole)
+        np.testing.assert_array_equal(opened.take(whole[: 3 * RECORD]), stream[: 3 * RECORD])
+    caplog.clear()
+    opened = Store(tmp_path, "train", KNOWN, damaged_records=4, cache_bytes=2 * RECORD * 2)
+    expected = stream.copy()
+    expected[3 * RECORD : 7 * RECORD] = UNK
+    for _ in range(2):
+        np.testing.assert_array_equal(opened.take(whole), expected)
+    said = [line.getMessage() for line in caplog.records if line.name == store.__name__]
+    assert len(said) == 4 and all(f"record {i} of {file}" in line for i, line in enumerate(said))
+
+
+def test_one_damaged_record_costs_no_other(tmp_path):
+    stream = np.random.default_rng(0).integers(2, 1000, 10 * RECORD)
+    store.write(tmp_path, [[stream]], KNOWN)
+    (file,) = tmp_path.glob("*array_record*")
+    content, hit = file.read_bytes(), set()
+    for place in range(1000, 60_000, 6000):  # records are some 6 kB each
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        found = Store(tmp_path, "train", KNOWN, damaged_records=1).take(np.arange(len(stream)))
+        wrong = np.flatnonzero(found != stream)
+        (record,) = set((wrong // RECORD).tolist())
+        assert len(wrong) == RECORD and (found[wrong] == UNK).all()
+        hit.add(record)
+    assert hit == set(range(9))
 
 
 def test_an_index_of_another_store_is_refused(tmp_path):

@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lmrep.data.formats import packed, segment_pair
+from lmrep.data.formats import (
+    doc_sentences,
+    full_sentences,
+    lines,
+    packed,
+    segment_pair,
+    sentence_pair,
+    stream,
+)
 from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, Plan
 
 __all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "Batch", "Format", "Plan"]
@@ -21,4 +29,9 @@ class Format(NamedTuple):
 FORMATS = {
     "packed": Format(packed.Packed, TEXT_FIELDS, packed.plan),
     "segment_pair": Format(segment_pair.SegmentPair, (*TEXT_FIELDS, "pair_label"), segment_pair.plan),
+    "sentence_pair": Format(sentence_pair.SentencePair, (*TEXT_FIELDS, "pair_label"), sentence_pair.plan),
+    "full_sentences": Format(full_sentences.FullSentences, TEXT_FIELDS, full_sentences.plan),
+    "doc_sentences": Format(doc_sentences.DocSentences, TEXT_FIELDS, doc_sentences.plan),
+    "stream": Format(stream.Stream, (*TEXT_FIELDS, "reset"), stream.plan),
+    "lines": Format(lines.Lines, TEXT_FIELDS, lines.plan),
 }

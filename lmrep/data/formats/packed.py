@@ -1,11 +1,13 @@
 """Rows that hold pieces of several documents, none of which sees another.
 
 Each document is cut into pieces of `length - 2` tokens, and each piece becomes a segment: [CLS] piece [SEP], with its
-own positions. Full pieces fill a row; what is left of the documents is packed by best fit, longest first (Johnson
-1973; Krell et al. 2021, arXiv:2107.02027, for language models). Every token of the store is in exactly one row.
+own positions. (A tokenizer without [CLS] or the like puts nothing before a piece, and pieces are longer by one.) Full
+pieces fill a row; what is left of the documents is packed by best fit, longest first (Johnson 1973; Krell et al. 2021,
+arXiv:2107.02027, for language models). Every token of the store is in exactly one row.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,13 +15,10 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.data.formats.base import Plan, Progress, Spans, make_plan
+from lmrep.data.formats.base import Plan, Progress, Spans, cut, layout, make_plan
 
 if TYPE_CHECKING:
     from lmrep.data.store import Store
-
-SPECIAL = 2  # [CLS] and [SEP], around each piece
-
 
 @dataclass(frozen=True)
 class Packed:
@@ -39,37 +38,39 @@ def plan(
     """The packing of a store. It draws nothing, so that `seed` is in the fingerprint alone; rows follow the corpus.
 
     Raises:
-      UserError: rows too short for a token, an empty store, a tokenizer without [CLS], [SEP] or padding.
+      UserError: rows too short for a token, an empty store, a tokenizer without a token to end a text with.
     """
-    if length <= SPECIAL:
-        raise UserError(f"length is {length}; packed rows hold [CLS], a token and [SEP]: set it to 3 or more")
+    marks = layout(store.vocabulary)
+    if length <= marks.special:
+        raise UserError(f"length is {length}; packed rows hold special tokens and another: set it to "
+                        f"{marks.special + 1} or more")
 
-    def build() -> Spans:
-        spans = pack(store.sentences[store.documents], length)
+    def build() -> Iterator[Spans]:
+        spans = pack(store.sentences[store.documents], length, marks.special)
         if progress:
             progress(len(store.documents) - 1, len(store.documents) - 1)
-        return spans
+        yield spans
 
-    return make_plan("packed-1", config, store, length, seed, cache_dir, build,
-                     spans_per_segment=1, duplicates=config.duplicates)
+    return make_plan("packed-1", config, store, length, seed, cache_dir, marks, build, duplicates=config.duplicates)
 
 
-def pack(bounds: np.ndarray, length: int) -> Spans:
+def pack(bounds: np.ndarray, length: int, special: int = 2) -> Spans:
     """Cuts and packs documents.
 
     Args:
       bounds: int64[k+1], the first token of each document; last = tokens in all.
       length: tokens a row, special tokens included.
+      special: special tokens around each piece.
     """
-    room = length - SPECIAL
-    sizes = np.diff(bounds)
-    pieces = -(-sizes // room)  # 0 for an empty document
-    document = np.repeat(np.arange(len(sizes)), pieces)
-    starts = bounds[document] + room * (np.arange(len(document)) - (np.cumsum(pieces) - pieces)[document])
-    lengths = np.minimum(bounds[document + 1] - starts, room)
+    return fill(cut(bounds, length - special), length, special)
+
+
+def fill(bounds: np.ndarray, length: int, special: int) -> Spans:
+    """Packs pieces, none of them empty or longer than `length - special`, given by their offsets as in `pack`."""
+    starts, lengths = bounds[:-1], np.diff(bounds)
     longest_first = np.argsort(-lengths, kind="stable")
     row = np.empty(len(starts), np.int64)
-    row[longest_first] = best_fit(lengths[longest_first] + SPECIAL, length)
+    row[longest_first] = best_fit(lengths[longest_first] + special, length)
 
     # Number the rows by the first of their pieces, so that they follow the corpus.
     _, first, row = np.unique(row, return_index=True, return_inverse=True)

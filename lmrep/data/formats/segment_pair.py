@@ -28,7 +28,7 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.data.formats.base import Plan, Progress, Spans, make_plan
+from lmrep.data.formats.base import Plan, Progress, Spans, layout, make_plan
 
 if TYPE_CHECKING:
     from lmrep.data.store import Store
@@ -64,10 +64,12 @@ def plan(
     if length < SPECIAL + 2:
         raise UserError(f"length is {length}; a pair holds [CLS], two [SEP] and a token each: set it to 5 or more")
 
-    def build() -> Spans:
+    marks = layout(store.vocabulary, 2, ("cls",), ("sep",))
+
+    def build() -> Iterator[Spans]:
         return sample(config, store.sentences, store.documents, length - SPECIAL, seed, progress)
 
-    return make_plan("segment_pair-1", config, store, length, seed, cache_dir, build, spans_per_segment=2)
+    return make_plan("segment_pair-1", config, store, length, seed, cache_dir, marks, build)
 
 
 def sample(
@@ -77,8 +79,8 @@ def sample(
     room: int,
     seed: int,
     progress: Progress | None = None,
-) -> Spans:
-    """Walks every document `config.duplicates` times.
+) -> Iterator[Spans]:
+    """Walks every document `config.duplicates` times, and gives what each pass finds.
 
     Args:
       offsets: int64[n+1], the first token of each sentence; last = tokens in all. None is empty.
@@ -88,7 +90,6 @@ def sample(
     count = len(documents) - 1
     # Views that copy nothing and index to Python integers, with which the walk is faster than with numpy's.
     offsets, documents = memoryview(offsets), memoryview(documents)
-    passes = []
     for turn in range(config.duplicates):
         found = array("q")
         for document in range(count):
@@ -101,9 +102,8 @@ def sample(
                 progress(done, config.duplicates * count)
         table = np.frombuffer(found, np.int64).reshape(-1, 5)
         starts, lengths, labels = table[:, (0, 2)].ravel(), table[:, (1, 3)].ravel(), table[:, 4]
-        passes.append((starts, lengths.astype(np.int32), labels.astype(np.int8)))
-    starts, lengths, labels = map(np.concatenate, zip(*passes, strict=True))
-    return Spans(np.arange(0, len(starts) + 1, 2), starts, lengths, {"pair_label": labels})
+        yield Spans(np.arange(0, len(starts) + 1, 2), starts, lengths.astype(np.int32),
+                    {"pair_label": labels.astype(np.int8)})
 
 
 def walk(

@@ -1,0 +1,82 @@
+"""Documents from TFDS: the examples of a prepared dataset, without TensorFlow."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.data.corpora import cleaning
+from lmrep.data.corpora.base import Config, Corpus, corpus
+
+
+def open_corpus(config: Config) -> Corpus:
+    """The corpus of a TFDS dataset that a config names."""
+    if not config.tfds_name:
+        raise UserError("data.corpus is tfds but data.tfds_name is empty; expected a TFDS name or a directory")
+    builder = _builder(config.tfds_name)
+    source = _source(builder, config)
+
+    def fingerprint() -> str:
+        splits = {name: (info.shard_lengths, info.num_bytes) for name, info in sorted(builder.info.splits.items())}
+        facts = [builder.info.full_name, splits, config.tfds_split, config.text_feature]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    return corpus("tfds", f"{builder.info.full_name}, split {config.tfds_split}",
+                  lambda tally: _texts(source, config, tally), fingerprint, f"{config.tfds_name} holds no text")
+
+
+def _texts(source: Any, config: Config, tally: Counter[str]) -> Iterator[str]:
+    keys, number = config.text_feature.split("/"), 0
+
+    def place() -> str:
+        return f"{config.tfds_name}, example {number}, {config.text_feature!r}"
+
+    for start in range(0, len(source), 256):
+        for number, value in enumerate(  # noqa: B007 - `place` says it
+                source.__getitems__(range(start, min(start + 256, len(source)))), start):
+            for key in keys:
+                value = value[key]
+            text = cleaning.decoded(value, config.undecodable, place, tally)
+            yield from cleaning.record(text, config.undecodable, place, tally)
+
+
+def _builder(name: str) -> Any:
+    """The TFDS builder of a prepared dataset: a directory, or a name, which is downloaded where it is missing."""
+    import tensorflow_datasets as tfds
+
+    try:
+        if os.path.isdir(os.path.expanduser(name)):
+            return tfds.builder_from_directory(name)
+        builder = tfds.builder(name, file_format="array_record")
+        if not builder.info.splits:
+            builder.download_and_prepare(file_format="array_record")
+        return builder
+    except Exception as error:  # TFDS raises whatever a dataset's own code raises
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"no TFDS dataset {name!r}: {reason}; expected a name that TFDS knows and can download, or the "
+                        "directory of a prepared one (where dataset_info.json is)") from error
+
+
+def _source(builder: Any, config: Config) -> Any:
+    """Random access to the examples; UserError for a split or a text that the dataset does not have."""
+    import tensorflow_datasets as tfds
+
+    features, names = builder.info.features, config.text_feature.split("/")
+    for name in names:
+        nested = isinstance(features, tfds.features.FeaturesDict) and name in features
+        features = features[name] if nested else None
+    if getattr(features, "shape", None) != () or np.dtype(features.np_dtype).kind not in "OSU":
+        raise UserError(f"{config.tfds_name} has no text feature {config.text_feature!r}; it has "
+                        f"{', '.join(builder.info.features)}: set --config.data.text_feature")
+    try:
+        return builder.as_data_source(config.tfds_split)
+    except NotImplementedError as error:
+        raise UserError(f"{config.tfds_name} is stored as {builder.info.file_format.value}, which only TensorFlow "
+                        "reads; prepare it with file_format='array_record'") from error
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{config.tfds_name} has no split {config.tfds_split!r}; it has "
+                        f"{', '.join(builder.info.splits)}") from error

@@ -1,0 +1,105 @@
+"""Files that are remote or cannot be read. The store in memory of fsspec stands for any other."""
+
+import sys
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data.corpora import Config, files, open_corpus
+
+
+def corpus(pattern, kind="text_files", **settings):
+    return open_corpus(Config(corpus=kind, files=str(pattern), **settings))
+
+
+@pytest.fixture
+def store():
+    """An empty store at memory://."""
+    store = fsspec.filesystem("memory")
+    store.store.clear()
+    yield store
+    store.store.clear()
+
+
+def test_remote_files_are_read_as_local_ones(store, tmp_path):
+    for name in ("b", "a", "c/d"):
+        store.pipe(f"/bucket/{name}.txt", f"{name}\n\nmore".encode())
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.txt").write_text(f"{name}\n\nmore")
+    for pattern in ("*.txt", "**/*.txt", "a.txt"):
+        remote, local = corpus(f"memory://bucket/{pattern}"), corpus(tmp_path / pattern)
+        assert list(remote.documents()) == list(local.documents())
+        assert remote.fingerprint() == local.fingerprint()
+
+
+def test_remote_records_and_compressed_files(store):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": ["one", "two"]}), sink)
+    store.pipe("/bucket/a.parquet", sink.getvalue().to_pybytes())
+    assert list(corpus("memory://bucket/*.parquet", "parquet").documents()) == ["one", "two"]
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as file:
+        file.write(b'{"text": "three"}\n')
+    content = sink.getvalue().to_pybytes()
+    store.pipe("/bucket/a.jsonl.zst", content)
+    assert list(corpus("memory://bucket/*.zst", "jsonl").documents()) == ["three"]
+    store.pipe("/bucket/a.jsonl.zst", content[:-3])
+    with pytest.raises(UserError, match=r"memory://.*a\.jsonl\.zst ends in the middle"):
+        list(corpus("memory://bucket/*.zst", "jsonl").documents())
+
+
+def test_remote_fingerprints_take_the_checksum_of_the_store():
+    def made(checksum, size):
+        return files.fingerprint([files.Source("gs://b/a", "a", None, checksum, size)])  # there is nothing to read
+
+    assert made("md5Hash x", 3) == made("md5Hash x", 3)
+    assert len({made("md5Hash x", 3), made("md5Hash x", 4), made("md5Hash y", 3)}) == 3
+
+
+def test_what_a_store_says_of_its_files_is_kept(store, monkeypatch):
+    store.pipe("/bucket/a.txt", b"one")
+    listed = type(store).info
+    monkeypatch.setattr(type(store), "info", lambda self, path, **kw: listed(self, path, **kw) | {"ETag": "abc"})
+    [source] = files.find("memory://bucket/a.txt", "text_files", "*.txt")
+    assert (source.path, source.name) == ("memory:///bucket/a.txt", "a.txt")
+    assert (source.size, source.checksum) == (3, "ETag abc")
+
+
+def test_remote_paths_that_are_not_there(store):
+    store.pipe("/bucket/a.txt", b"one")
+    with pytest.raises(UserError, match=r"'memory://bucket/\*\.json' matches no file"):
+        corpus("memory://bucket/*.json")
+    with pytest.raises(UserError, match=r"it is a folder; try 'memory://bucket/\*\*/\*\.txt'"):
+        corpus("memory://bucket")
+    with pytest.raises(UserError, match=r"Protocol not known: nowhere; expected .*gs://"):
+        corpus("nowhere://bucket/*.txt")
+    gone = corpus("memory://bucket/*.txt")
+    store.rm("/bucket/a.txt")
+    with pytest.raises(UserError, match=r"cannot read memory:///bucket/a\.txt: .*FileNotFoundError"):
+        list(gone.documents())
+    with pytest.raises(UserError, match=r"cannot read memory:///bucket/a\.txt"):
+        gone.fingerprint()
+
+
+def test_protocols_whose_package_is_missing_say_which(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # what an import then finds: nothing
+    with pytest.raises(UserError, match=r"gs:// needs a package that is not installed .*pip install gcsfs$"):
+        corpus("gs://bucket/*.txt")
+
+
+def test_local_files_that_vanish_are_named(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    gone = corpus(tmp_path / "*.txt")
+    (tmp_path / "a.txt").unlink()
+    for read in (lambda: list(gone.documents()), gone.fingerprint):
+        with pytest.raises(UserError, match=r"cannot read .*a\.txt: No such file"):
+            read()
+
+
+def test_the_home_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.txt").write_text("one")
+    assert list(corpus("~/*.txt").documents()) == ["one"]

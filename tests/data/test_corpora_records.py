@@ -1,0 +1,156 @@
+"""JSONL and Parquet: a document a record."""
+
+import json
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data.corpora import Config, cleaning, open_corpus, records
+
+TEXTS = ["é one\ntwo", "three", "  ", "four"]
+
+
+def read(path, kind="jsonl", **settings):
+    """The documents, and the tally."""
+    tally = Counter()
+    return list(open_corpus(Config(corpus=kind, files=str(path), **settings)).documents(tally)), dict(tally)
+
+
+def lines(path, *values):
+    path.write_text("".join((v if isinstance(v, str) else json.dumps(v)) + "\n" for v in values))
+    return path
+
+
+def table(path, column, name="text", **settings):
+    pq.write_table(pa.table({name: column, "id": range(len(column))}), path, **settings)
+    return path
+
+
+@pytest.mark.parametrize("suffix, compression", [("", None), (".gz", "gzip"), (".zst", "zstd")])
+def test_jsonl_plain_and_compressed(tmp_path, suffix, compression):
+    content = "\n".join(json.dumps({"id": 1, "text": text}, ensure_ascii=False) for text in TEXTS) + "\n\n"
+    with pa.output_stream(str(tmp_path / f"a.jsonl{suffix}"), compression=compression) as file:
+        file.write(content.encode("utf-8-sig"))
+    assert read(tmp_path / "*.jsonl*") == (["é one\ntwo", "three", "four"], {
+        "files": 1, "documents": 3, "empty_documents": 1, "blank_lines": 1, "byte_order_marks": 1})
+
+
+def test_jsonl_fields_are_cleaned_and_may_be_nested(tmp_path):
+    path = lines(tmp_path / "a.jsonl", {"a": {"b": " \ufeff"[1:] + "x\r\ny\rz\u0000 "}}, {"a": {"b": "\r\n"}})
+    assert read(path, text_field="a.b") == (["x\ny\nz"], {
+        "files": 1, "documents": 1, "empty_documents": 1, "byte_order_marks": 1, "carriage_returns": 3,
+        "nul_characters": 1})
+
+
+@pytest.mark.parametrize("line, message", [
+    ("{no", r"line 2 is no JSON \(Expecting property name enclosed in double quotes at character 2\)"),
+    ("[" * 100_000, "line 2 is no JSON that can be read"),
+    ({"txt": "x", "id": 1}, "line 2 has no field 'text'; it has txt, id"),
+    (["text"], "line 2 has no field 'text': it is a list where an object"),
+    ({"text": 5}, "line 2 has a number in 'text', where a string is expected"),
+    ({"text": None}, "line 2 has null in 'text'"),
+])
+def test_damaged_lines_are_named_or_skipped_within_a_budget(tmp_path, line, message):
+    path = lines(tmp_path / "a.jsonl", {"text": "one"}, line, {"text": "two"})
+    with pytest.raises(UserError, match=rf"a\.jsonl, {message}"):
+        read(path)
+    assert read(path, damaged_lines=1) == (["one", "two"], {"files": 1, "documents": 2, "damaged_lines": 1})
+    lines(tmp_path / "b.jsonl", line)
+    with pytest.raises(UserError, match=r"b\.jsonl, line 1 .*damaged_lines"):
+        read(tmp_path / "*.jsonl", damaged_lines=1)
+
+
+def test_jsonl_that_is_not_utf8(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "ok"}\n{"text": "caf\xe9"}\n{"text": "half \\ud83d"}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2: byte 0xe9 is not UTF-8"):
+        read(path)
+    assert read(path, undecodable="replace") == (["ok", "caf\ufffd", "half \ufffd"], {
+        "files": 1, "documents": 3, "replaced_characters": 2})
+    path.write_bytes(b'{"text": "half \\ud83d"}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: the text has half of a surrogate pair"):
+        read(path)
+
+
+def test_jsonl_lines_are_found_whatever_the_blocks(tmp_path, monkeypatch):
+    texts = [f"{i} " + "x" * i for i in range(1, 60)]
+    path = lines(tmp_path / "a.jsonl", *({"text": text} for text in texts))
+    for chunk in (1, 7, 100):
+        monkeypatch.setattr(records, "CHUNK", chunk)
+        assert read(path)[0] == texts
+    monkeypatch.setattr(records, "LONGEST_LINE", 40)
+    with pytest.raises(UserError, match=r"a\.jsonl, line \d+ is longer than"):
+        read(path)
+
+
+def test_long_records_are_cut_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(cleaning, "LONGEST", 10)
+    expected = (["short", "two words", "and more"], {"files": 1, "documents": 3, "cut_documents": 1})
+    texts = ["short", "two words and more"]
+    assert read(lines(tmp_path / "a.jsonl", *({"text": text} for text in texts))) == expected
+    assert read(table(tmp_path / "a.parquet", texts), "parquet") == expected
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.dictionary(
+    pa.int32(), pa.string())])
+def test_parquet_of_every_kind_of_text(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(records, "CHUNK", 16)  # a row or two at once
+    column = pa.array([*TEXTS, None, "five\r\n"], pa.string()).cast(kind)
+    path = table(tmp_path / "a.parquet", column, row_group_size=4)
+    assert read(path, "parquet") == (["é one\ntwo", "three", "four", "five"], {
+        "files": 1, "documents": 4, "empty_documents": 2, "carriage_returns": 1})
+
+
+def test_parquet_columns_may_be_nested(tmp_path):
+    path = table(tmp_path / "a.parquet", [{"body": {"text": "one", "n": 1}}, None, {"body": {"text": "two", "n": 2}}],
+                 "article")
+    assert read(path, "parquet", text_field="article.body.text")[0] == ["one", "two"]
+    for wrong, message in {"text": "no column 'text'; it has article, id", "article.title": "no column",
+                           "id": "column 'id' holds int64, where text is expected",
+                           "article.body": "holds struct"}.items():
+        with pytest.raises(UserError, match=rf"a\.parquet.*{message}.*text_field"):
+            read(path, "parquet", text_field=wrong)
+
+
+def test_parquet_rows_that_are_not_utf8(tmp_path):
+    path = table(tmp_path / "a.parquet", pa.array([b"ok", b"caf\xe9"], pa.binary()))
+    with pytest.raises(UserError, match=r"a\.parquet, row 2: byte 0xe9 is not UTF-8"):
+        read(path, "parquet")
+    assert read(path, "parquet", undecodable="replace")[1]["replaced_characters"] == 1
+
+
+def test_damaged_parquet_files_are_named(tmp_path):
+    path = table(tmp_path / "a.parquet", [f"text {i} " * 20 for i in range(1000)], write_page_checksum=True)
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"no Parquet at all" * 9,
+                    whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"a\.parquet is no intact Parquet file .*copy it anew"):
+            read(path, "parquet")
+
+
+def test_corpora_of_records_name_what_they_lack(tmp_path):
+    lines(tmp_path / "a.jsonl", {"text": " "}, {"text": ""})
+    with pytest.raises(UserError, match="holds no text: 1 files, no record with text in 'text'"):
+        read(tmp_path / "a.jsonl")
+    for kind in ("jsonl", "parquet"):
+        with pytest.raises(UserError, match=rf"matches no file .*; it is a folder; try .*\*\.{kind}"):
+            read(tmp_path, kind)
+        with pytest.raises(UserError, match=rf"corpus is {kind} but data\.files is empty.*\*\.{kind}"):
+            read("", kind)
+        with pytest.raises(UserError, match="text_field is empty"):
+            read(tmp_path / "a.jsonl", kind, text_field="")
+
+
+def test_fingerprints_of_records_follow_content_and_field(tmp_path):
+    def made(folder, text, **settings):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        path = lines(tmp_path / folder / "a.jsonl", {"text": text, "other": text})
+        return open_corpus(Config(corpus="jsonl", files=str(path), **settings)).fingerprint()
+
+    first = made("x", "a")
+    assert made("y", "a", undecodable="replace", damaged_lines=3) == first  # neither changes what can be read at all
+    assert len({first, made("x", "b"), made("x", "a", text_field="other")}) == 3

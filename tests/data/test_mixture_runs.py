@@ -1,0 +1,102 @@
+"""A run on a mixture that is killed twice and ends as two processes: what each step showed, by what the steps took."""
+
+import json
+import os
+import signal
+import socket
+
+import numpy as np
+
+from lmrep import api, assembly
+from lmrep import experiment as experiments
+from tests import small
+from tests.data.test_mixture import farthest, sources_of
+
+STEPS, BATCH, SHARES = 120, 8, (5, 3)
+
+TRAIN = """
+import sys, json, jax
+home, process, port = sys.argv[1:]
+if port != "0":
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"localhost:{port}", 2, int(process))
+from pathlib import Path
+from lmrep import api
+from lmrep.data import loader
+from tests.data.test_mixture_runs import experiment
+real, log = loader.batches, open(f"{home}/shown-{port}-{process}.jsonl", "a", buffering=1)
+
+def batches(plan, **asked):
+    for step, batch in enumerate(real(plan, **asked), asked["first_step"]):
+        log.write(json.dumps([step, asked["rows"].tolist(), batch["example"].tolist()]) + "\\n")
+        yield batch
+
+loader.batches = batches
+config = experiment(Path(home))
+config.mesh.data = jax.device_count() if port != "0" else 1
+api.train(config, f"{home}/run", data_dir=f"{home}/data")
+"""
+
+
+def experiment(home):
+    """Long enough to be stopped, and the smallest that there is."""
+    config = small.config(home / "a")
+    config.steps, config.batch_size, config.length = STEPS, BATCH, 16
+    config.model.update({"layers": 1, "width": 16, "heads": 2, "mlp": 16})
+    config.sources = ({"weight": 5.0, "data": {}}, {"weight": 3.0, "data": {"files": f"{home}/b/*.txt"}})
+    config.checkpoint.every, config.evaluation.every, config.evaluation.examples = 10, 1000, 8
+    return config
+
+
+def shown(home):
+    """{step: examples of its rows} by the logs of all processes, which must agree where a step was repeated."""
+    found = {}
+    for path in home.glob("shown-*.jsonl"):
+        for line in path.read_text().rpartition("\n")[0].splitlines():
+            step, rows, examples = json.loads(line)
+            for row, example in zip(rows, examples, strict=True):
+                assert found.setdefault(step, {}).setdefault(row, example) == example
+    return np.array([[found[step][row] for row in range(BATCH)] for step in sorted(found)])
+
+
+def killed(home, step):
+    """Starts the run, and kills it once it has logged a step."""
+    def reached():
+        path = home / "run/metrics.jsonl"
+        lines = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+        return bool(lines) and json.loads(lines[-1])["step"] >= step
+
+    process = small.start(home, 0, 0, code=TRAIN)
+    small.until(reached, process)
+    os.kill(process.pid, signal.SIGKILL)
+    assert small.finish(process).code == -signal.SIGKILL
+
+
+def test_a_run_killed_twice_and_moved_to_two_processes_shows_its_mixture_to_the_row(tmp_path):
+    small.corpus(tmp_path / "a", 40)
+    small.corpus(tmp_path / "b", 12, seed=1)
+    killed(tmp_path, 25)
+    killed(tmp_path, 55)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    flags = "--xla_force_host_platform_device_count=1"
+    for answer in map(small.finish, [small.start(tmp_path, index, port, code=TRAIN, flags=flags) for index in (0, 1)]):
+        assert answer.code == 0, answer
+    numbers = shown(tmp_path)
+    assert numbers.shape == (STEPS, BATCH)
+
+    record = experiments.parse(experiment(tmp_path))
+    prepared = assembly.prepared(record, tmp_path / "data")
+    mixture = assembly.plan(experiments.plans(record)[0], prepared.stores["train"], record.seed, tmp_path / "data")
+    np.testing.assert_array_equal(numbers.ravel(), mixture.numbers(np.arange(STEPS * BATCH), BATCH, record.seed))
+    sources, examples = sources_of(mixture, numbers.ravel())
+    assert farthest(sources, SHARES) < 1
+    for source, plan in enumerate(mixture.plans):
+        counts = np.bincount(examples[sources == source], minlength=plan.examples)
+        assert counts.max() - counts.min() <= 1 and counts.min() >= 1
+
+    values = api.evaluate(tmp_path / "run", data_dir=tmp_path / "data")
+    held_out = assembly.held_out_plan(experiments.plans(record)[0], prepared.stores["test"], 0, tmp_path / "data")
+    assert json.loads((tmp_path / "run/eval.json").read_text())["examples"] == held_out.once
+    assert values["loss"] > 0

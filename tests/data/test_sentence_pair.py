@@ -1,0 +1,135 @@
+"""Pairs of single sentences: what is paired with what, and how often."""
+
+import numpy as np
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data.formats.sentence_pair import SentencePair, plan, sample
+from tests import chance
+
+PASSES = 40
+
+
+def pairs(store, room=1000, passes=PASSES):
+    """Of every pass: the sentence A, the sentence B, and the label, as numbers of sentences."""
+    whole = range(len(store.documents) - 1)
+    found = [sample(store.sentences, store.documents, room, (3, turn), whole) for turn in range(passes)]
+    starts, labels = (np.concatenate(each) for each in zip(*((spans.starts, spans.columns["pair_label"])
+                                                             for spans in found), strict=True))
+    a, b = np.searchsorted(store.sentences, starts.reshape(-1, 2)).T
+    return a, b, labels
+
+
+def documents_of(store):
+    return np.repeat(np.arange(len(store.documents) - 1), np.diff(store.documents))
+
+
+def random_b_p(store, a, b, labels):
+    """Whether random second sentences are of any other document alike, and any sentence of it alike."""
+    own, other = documents_of(store)[a], documents_of(store)[b]
+    random = labels == 1
+    count = len(store.documents) - 1
+    expected = np.zeros((count, count))
+    for document in range(count):
+        expected[document] = (own[random] == document).sum() / (count - 1)
+        expected[document, document] = 0
+    table = np.zeros((count, count))
+    np.add.at(table, (own[random], other[random]), 1)
+    within = [chance.uniform(np.bincount(b[random & (other == d)] - store.documents[d],
+                                         minlength=store.documents[d + 1] - store.documents[d]))
+              for d in range(count)]
+    return chance.least([*(chance.fits(row, shares) for row, shares in zip(table, expected, strict=True)), *within])
+
+
+def labels_p(labels):
+    return chance.rates(labels.sum(), len(labels), 0.5)
+
+
+def test_every_sentence_with_a_next_is_first_once_a_pass_and_half_have_the_next(random_store):
+    store = random_store(0, 40)
+    a, b, labels = pairs(store)
+    last = np.isin(np.arange(len(store.sentences) - 1), store.documents[1:] - 1)
+    expected = np.tile(np.flatnonzero(~last), PASSES)
+    np.testing.assert_array_equal(a, expected)
+    np.testing.assert_array_equal(b[labels == 0], a[labels == 0] + 1)
+    assert (documents_of(store)[a] == documents_of(store)[b])[labels == 0].all()
+    assert (documents_of(store)[a] != documents_of(store)[b])[labels == 1].all()
+    assert labels_p(labels) > chance.REJECT
+    halves = labels.reshape(PASSES, -1)
+    assert chance.independent(halves[0::2], halves[1::2]) > chance.REJECT  # a pass says nothing about another
+    assert chance.independent(halves[:, :-1], halves[:, 1:]) > chance.REJECT
+
+
+def test_a_random_second_is_any_sentence_of_any_other_document(random_store):
+    store = random_store(0, 8)
+    assert random_b_p(store, *pairs(store, passes=400)) > chance.REJECT
+
+
+def test_labels_and_sentences_drawn_otherwise_are_rejected(random_store):
+    store = random_store(0, 8)
+    a, b, labels = pairs(store, passes=400)
+    uneven = np.where(np.arange(len(labels)) % 20 == 0, 1, labels)  # 52.5 % random
+    assert labels_p(uneven) < chance.REJECT
+    owner = documents_of(store)
+    any_sentence = np.random.default_rng(0).integers(0, len(owner), len(b))  # long documents come more often
+    other = owner[any_sentence] != owner[a]
+    assert random_b_p(store, a[other], any_sentence[other], labels[other]) < chance.REJECT
+
+
+def test_in_a_corpus_of_one_document_randoms_come_from_it(make_store):
+    store = make_store([[3, 4, 5, 6]])
+    _, b, labels = pairs(store)
+    assert set(b[labels == 1]) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("lengths", "room", "kept"), [
+    ((5, 5), 10, (5, 5)), ((9, 2), 10, (8, 2)), ((2, 9), 10, (2, 8)), ((9, 9), 10, (5, 5)), ((9, 9), 9, (4, 5)),
+    ((6, 9), 10, (5, 5)), ((1, 40), 5, (1, 4))])
+def test_pairs_lose_the_ends_of_the_longer(lengths, room, kept, make_store):
+    store = make_store([list(lengths)])
+    for turn in range(20):
+        found = sample(store.sentences, store.documents, room, (0, turn), range(1))
+        if found.columns["pair_label"][0] == 0:
+            assert found.starts.tolist() == [0, lengths[0]] and tuple(found.lengths) == kept
+            return
+    raise AssertionError("no real pair in twenty passes")
+
+
+def test_rows_are_pairs(random_store):
+    store = random_store(1, 20)
+    made = plan(SentencePair(duplicates=2), store, 24, 0)
+    batch = made.gather(np.arange(made.examples))
+    specials = store.vocabulary.specials
+    for tokens, types, segments in zip(batch["tokens"], batch["token_type_ids"], batch["segment_ids"], strict=True):
+        real = segments > 0
+        separators = np.flatnonzero(tokens[real] == specials["sep"])
+        assert tokens[0] == specials["cls"] and len(separators) == 2 and separators[1] == real.sum() - 1
+        np.testing.assert_array_equal(types[real], np.arange(real.sum()) > separators[0])
+    assert 2 * (len(store.sentences) - 1 - 20) == made.examples
+    assert set(batch["pair_label"]) == {0, 1}
+    one, other = np.split(batch["pair_label"], 2)
+    assert (one != other).any()
+
+
+@pytest.mark.parametrize("part", [1, 7])
+def test_parts_make_the_whole(part, random_store, monkeypatch, tmp_path):
+    store = random_store(1, 20)
+    whole = plan(SentencePair(duplicates=2), store, 24, 0)
+    monkeypatch.setattr("lmrep.data.formats.sentence_pair.PART", part)
+    for cache in (None, tmp_path):
+        made = plan(SentencePair(duplicates=2), store, 24, 0, cache)
+        for one, other in zip(whole.spans[:3], made.spans[:3], strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(whole.spans.columns["pair_label"], made.spans.columns["pair_label"])
+
+
+def test_other_seeds_pair_otherwise(random_store):
+    store = random_store(1, 20)
+    one, same, other = (plan(SentencePair(duplicates=1), store, 24, seed).spans.starts for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
+
+
+def test_documents_of_one_sentence_are_refused(make_store):
+    with pytest.raises(UserError, match="no document of the split has two sentences"):
+        plan(SentencePair(), make_store([[3], [4]]), 16, 0)
