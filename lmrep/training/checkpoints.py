@@ -146,6 +146,15 @@ class Checkpoints:
         for removed in self.directory.glob(f"{REMOVED}*"):
             shutil.rmtree(removed)
 
+    def drop_after(self, step: int | None) -> None:
+        """Deletes the checkpoints after `step`, all where that is None: the run goes back there."""
+        self.wait()
+        if jax.process_index() == 0:
+            for later in self.steps():
+                if step is None or later > step:
+                    shutil.rmtree(self._set_aside(later))
+        multihost_utils.sync_global_devices("dropped")
+
     def _finish(self, step: int, manifest: dict, needed: int) -> None:
         """The rest of a save, on a thread of its own."""
         try:
@@ -208,14 +217,14 @@ class Checkpoints:
         names = [p.name for p in self.directory.iterdir() if p.is_dir()] if self.directory.is_dir() else []
         return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
 
-    def newest(self) -> int | None:
-        """The newest step whose checkpoint verifies; None where there are no checkpoints. Each damaged one on the way
-        is named in a warning.
+    def newest(self, wanted: Callable[[int], bool] = lambda step: True) -> int | None:
+        """The newest step that is `wanted` and whose checkpoint verifies; None where there are no such checkpoints.
+        Each damaged one on the way is named in a warning.
 
         Raises:
           RunFault: there are checkpoints, and none verifies.
         """
-        return by_first_process(lambda: self._first_whole(self.steps()[::-1]))
+        return by_first_process(lambda: self._first_whole([step for step in self.steps()[::-1] if wanted(step)]))
 
     def best(self) -> int | None:
         """The step of best score whose checkpoint verifies; None where none has a score. Raises as `newest`."""
@@ -228,6 +237,10 @@ class Checkpoints:
           RunFault: the checkpoint is missing, or its manifest is damaged.
         """
         return self._trusted(step, workdir.manifest)["meta"]
+
+    def holds(self, step: int, part: str) -> bool:
+        """Whether checkpoint `step` has the subtree at that path. Raises as `meta`."""
+        return bool(_within(part, self._trusted(step, workdir.manifest)["arrays"]))
 
     def read(self, step: int, part: str = "") -> tuple[Tree, dict]:
         """Checkpoint `step` as it is, in this process's memory: (nested dict of numpy arrays, meta). Tuples and records

@@ -5,6 +5,7 @@ that cannot write it stops. Everything else is a convenience: it may fail, is th
 goes on without it.
 """
 
+import contextlib
 import errno
 import importlib.util
 import json
@@ -27,6 +28,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.training.workdir import write_text
 
 METRICS = "metrics.jsonl"
+FAULTS = "faults.jsonl"
 TIMING = "timing.jsonl"
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class Writer(Protocol):
     """Where numbers go beside `metrics.jsonl`."""
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None: ...
+    def rewind(self, step: int) -> None: ...  # what comes next is of the steps after that one
     def flush(self) -> None: ...
     def close(self) -> None: ...
 
@@ -48,7 +51,7 @@ class MetricsLog:
     """
 
     def __init__(self, workdir: str | os.PathLike, writers: Iterable[Writer] = ()):
-        self._path = Path(workdir) / METRICS
+        self._path, self._faults = Path(workdir) / METRICS, Path(workdir) / FAULTS
         self._metrics: JsonLines | None = None
         self._timing = Guarded(TIMING, lambda: JsonLines(Path(workdir) / TIMING))
         self._writers = [w if isinstance(w, Guarded) else Guarded(type(w).__name__, lambda w=w: w) for w in writers]
@@ -83,6 +86,28 @@ class MetricsLog:
         self._write(lambda: self._metrics.write(_record(step, kind, values)))
         for writer in self._writers:
             writer.write(step, kind, values)
+
+    def rewind(self, step: int | None) -> None:
+        """Drops every line beyond `step`, or all where that is None: the run goes back there."""
+        self._write(lambda: self._metrics.close())
+        self.resume(step)
+        for writer in self._writers:
+            writer.rewind(step or 0)
+
+    def fault(self, record: dict) -> None:
+        """Adds a line to `faults.jsonl`, which is made for the first. Raises RunFault where that fails."""
+        def add() -> None:
+            with contextlib.closing(JsonLines(self._faults)) as file:
+                file.write(record)
+                file.flush()
+
+        self._write(add)
+
+    def keep_faults(self, number: int) -> None:
+        """Drops all but the first `number` lines of `faults.jsonl`: the others are of steps that come again."""
+        lines = self._faults.read_bytes().splitlines(keepends=True) if self._faults.exists() else []
+        if len(lines) > number:
+            write_text(self._faults, b"".join(lines[:number]).decode())
 
     def timing(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Adds one line to `timing.jsonl`: as `write`, with the time of day in seconds."""
@@ -144,6 +169,10 @@ class Guarded:
     def write(self, *args) -> None:
         self._call("write", *args)
 
+    def rewind(self, step: int) -> None:
+        if self._made is not None:
+            self._call("rewind", step)
+
     def flush(self) -> None:
         if self._made is not None:
             self._call("flush")
@@ -180,9 +209,12 @@ class _TensorBoard:
         self._event, self._scalar = event_pb2.Event, summary.scalar
         # Its name has the second of its start; a run that is resumed within that second must not overwrite the file.
         self._file = event_file_writer.EventsWriter(str(directory / "events"), f".{uuid.uuid4().hex[:8]}")
+        self._start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         if resumed is not None:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._file.write_event(event_pb2.Event(step=resumed + 1, wall_time=time.time(), session_log=start))
+            self.rewind(resumed)
+
+    def rewind(self, step: int) -> None:
+        self._file.write_event(self._event(step=step + 1, wall_time=time.time(), session_log=self._start))
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -219,6 +251,9 @@ class _WeightsAndBiases:
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         self._run.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def rewind(self, step: int) -> None:
+        pass  # its steps only grow: it ignores those that it has
 
     def flush(self) -> None:
         pass

@@ -1,41 +1,42 @@
 """The loop: feeds the one step, and sees to it that what it computes is logged, validated, saved and resumed.
 
 The device never waits for the host: a step's metrics are read while the next one runs, input is prefetched, and
-checkpoints are written by threads. What a resumed run must repeat exactly (state, metrics.jsonl) is tied to the
-checkpoints: the lines up to a step are on the disk before its checkpoint is, and lines beyond it are cut on resume.
+checkpoints are written by threads. What a resumed run must repeat exactly (state, metrics.jsonl, faults.jsonl) is tied
+to the checkpoints: the lines up to a step are on the disk before its checkpoint is, and lines beyond it are cut on
+resume. What becomes of faults is said in `faults`, of processes that hang in `watchdog`.
 """
 
-import contextlib
+import itertools
 import logging
-import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lmrep.config.record import setting, suggestion
 from lmrep.core.errors import RunFault, Stopped
 from lmrep.core.host import peak_memory
 from lmrep.core.sharding import batch_sharding, replicated, use
+from lmrep.training import faults, optimizers
 from lmrep.training import state as states
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.evaluation import Evaluator, Sums
+from lmrep.training.faults import FaultsConfig, GoBack, Losses
 from lmrep.training.inputs import host_rows, placed
 from lmrep.training.logging import MetricsLog, Progress
+from lmrep.training.processes import stop_flag, stops
 from lmrep.training.stages import Stage, locate, origin, overlay, put
 from lmrep.training.state import TrainState
 from lmrep.training.step import train_step
+from lmrep.training.watchdog import COMPILING, Watch
 
 log = logging.getLogger(__name__)
-
-MEND = ("Lower optimizer.learning_rate, lengthen the warm-up or set optimizer.clip, and start again in a new workdir")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class EvaluationConfig:
 
     every: int = setting(1000, "steps between validations; the first and the last step always validate", at_least=1)
     examples: int = setting(2048, "validation examples, from the first on; 0: all", at_least=0)
+    averaged: bool = setting(True, "where optimizer.ema is set: validate with the averages, and take them for the "
+                             "parameters wherever the run is loaded")
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,9 @@ class Trainer:
       metrics: where lines go; None on all processes but the first.
       progress: the live line, likewise.
       checkpoint, evaluation: cadences.
+      faults: what to do about batches that a run cannot learn from.
       log_every: steps between lines of metrics.jsonl.
+      watch: told how far this process is.
       peak: the most multiplications and additions a second that the mesh's devices can do; None where unknown.
     """
 
@@ -86,14 +91,21 @@ class Trainer:
         self, stages: Sequence[Stage], mesh: Mesh, seed: int, checkpoints: Checkpoints, *,
         metrics: MetricsLog | None = None, progress: Progress | None = None,
         checkpoint: CheckpointConfig = CheckpointConfig(), evaluation: EvaluationConfig = EvaluationConfig(),
-        log_every: int = 50, peak: float | None = None,
+        faults: FaultsConfig = FaultsConfig(), log_every: int = 50, watch: Watch | None = None,
+        peak: float | None = None,
     ):
         self._stages, self._mesh, self._seed, self._checkpoints = stages, mesh, seed, checkpoints
         self._metrics, self._progress, self._peak = metrics, progress, peak
         self._checkpoint, self._evaluation, self._log_every = checkpoint, evaluation, log_every
         self._total = sum(stage.steps for stage in stages)
         self._sums, self._tokens = Sums(), 0
-        self._pending: deque = deque()  # (step, device metrics, host facts) of steps not read yet
+        self._on_fault, self._losses, self._watch = faults, Losses(faults), watch or Watch()
+        self._faults: list[dict] = []  # those that were skipped or gone back for: step, stage, policy
+        self._left_out = [0] * len(stages)  # batches of each stage that going back has left out
+        self._programs: dict[int, tuple[Callable, Evaluator | None]] = {}  # of each stage, compiled once
+        self._asked = itertools.count()  # calls of `stops`
+        self._shown: tuple[Stage, int | None] = stages[0], None  # the stage under way, the length of its rows
+        self._pending: deque = deque()  # (step, stage, device metrics, example numbers, limit) of steps not read yet
         self._validated = -1  # the step of the newest validation
         self._score: float | None = None  # what it found
         self._recent: deque = deque(maxlen=64)  # (time, tokens) of the last steps read
@@ -105,24 +117,57 @@ class Trainer:
           resumed: the step of the checkpoint to go on from; None to start.
 
         Raises:
-          RunFault: a non-finite loss; a checkpoint that cannot be saved.
+          RunFault: a fault that the policy does not pass over; a full device; a checkpoint that cannot be saved.
           UserError: the checkpoint is of another model.
           Stopped: on SIGTERM, once the state is saved.
         """
-        with _stop_flag() as stop, use(self._mesh):
-            if resumed is None:
-                i, begin, state = 0, 0, self._start(self._stages[0], None)
-            else:
-                i, begin, state = self._restore(resumed)
-            while True:
+        try:
+            with stop_flag() as stop, use(self._mesh):
+                return self._run(resumed, stop)
+        except jax.errors.JaxRuntimeError as error:
+            if fault := faults.out_of_memory(error, *self._shown, self._mesh):
+                raise fault from error
+            raise
+
+    def _run(self, resumed: int | None, stop: threading.Event) -> TrainState:
+        i, begin, state = self._begin(resumed)
+        while True:
+            back = None
+            try:
                 state = self._stage(i, begin, state, stop)
-                begin, i = begin + self._stages[i].steps, i + 1
-                if i == len(self._stages):
-                    self._checkpoints.wait()
-                    return state
-                state = self._start(self._stages[i], state)
+            except GoBack as fault:
+                back, state = fault.with_traceback(None), None  # no frame may hold the state that is given up
+            if back:
+                i, begin, state = self._go_back(back.step)
+                continue
+            begin, i = begin + self._stages[i].steps, i + 1
+            if i == len(self._stages):
+                self._watch.mark("waiting for the last checkpoint")
+                self._checkpoints.wait()
+                return state
+            state = self._start(self._stages[i], state)
 
     # Where a run starts
+
+    def _begin(self, step: int | None) -> tuple[int, int, TrainState]:
+        """(stage, the step it begins at, state) of checkpoint `step`, or of the start where that is None."""
+        found = (0, 0, self._start(self._stages[0], None)) if step is None else self._restore(step)
+        if self._metrics:
+            self._metrics.keep_faults(len(self._faults))
+        return found
+
+    def _go_back(self, step: int | None) -> tuple[int, int, TrainState]:
+        """As `_begin`, in the middle of a run. What it knows of faults it keeps."""
+        known = self._faults, self._left_out
+        self._pending.clear()
+        self._recent.clear()
+        self._checkpoints.drop_after(step)
+        if self._metrics:
+            self._metrics.rewind(step)
+        self._sums, self._tokens, self._validated, self._losses = Sums(), 0, -1, Losses(self._on_fault)
+        found = self._restore(step) if step is not None else (0, 0, self._start(self._stages[0], None))
+        self._faults, self._left_out = known
+        return found
 
     def _restore(self, step: int) -> tuple[int, int, TrainState]:
         """(stage, the step it begins at, state), of checkpoint `step`."""
@@ -132,6 +177,10 @@ class Trainer:
         target = states.abstract(stage.objective, stage.optimizer, stage.batch_size, self._mesh)
         state, meta = self._checkpoints.restore(step, target)
         self._sums, self._tokens, self._validated = Sums(meta["sums"]), meta["tokens"], meta["validated"]
+        self._losses = Losses(self._on_fault, meta.get("losses", ()))
+        self._faults = list(meta.get("faults", ()))
+        left_out = list(meta.get("left_out", ()))
+        self._left_out = left_out + [0] * (len(self._stages) - len(left_out))
         if step == begin + stage.steps and i + 1 < len(self._stages):
             return i + 1, step, self._start(self._stages[i + 1], state)
         return i, begin, state
@@ -156,20 +205,27 @@ class Trainer:
         """Runs stage `i`, which begins after step `begin`, from `state` to its end."""
         stage, end = self._stages[i], begin + self._stages[i].steps
         first = int(state.step)
-        validate = partial(self._validate, stage, self._evaluator(stage))
+        if i not in self._programs:
+            self._programs[i] = self._compile(stage), self._evaluator(stage)
+        step_fn, evaluator = self._programs[i]
+        validate = partial(self._validate, stage, evaluator)
         if first == begin and self._validated < begin:
             validate(begin, state)
         if first >= end:
             return state
-        step_fn = self._compile(stage)
-        sharding = batch_sharding(self._mesh)
+        sharding, left_out = batch_sharding(self._mesh), self._left_out[i]
         rows = host_rows(sharding, stage.batch_size)
-        batches = stage.batches(rows, first - begin, stage.steps)
-        for step, (host, batch) in enumerate(placed(batches, rows, sharding, stage.batch_size), first + 1):
-            state, metrics = step_fn(state, batch)
-            self._pending.append((step, stage, metrics, host))
+        batches = stage.batches(rows, first - begin + left_out, stage.steps + left_out)
+        self._watch.mark(f"{COMPILING} stage {stage.name!r}")
+        for step, (_, batch) in enumerate(placed(batches, rows, sharding, stage.batch_size), first + 1):
+            self._shown = stage, batch["segment_ids"].shape[1]
+            limit = self._losses.limit(step)
+            skip = (limit,) if self._on_fault.policy == "skip" else ()
+            state, metrics = step_fn(state, batch, *skip)
+            self._pending.append((step, stage, metrics, batch["example"], limit))
             self._read(keep=1)
-            stopping = step < self._total and _agreed(stop, step)
+            self._watch.mark(f"step {step:,}")
+            stopping = step < self._total and stops(stop, next(self._asked))
             if step == end or step % self._evaluation.every == 0:
                 validate(step, state)
             if step == end or stopping or step % self._checkpoint.every == 0:
@@ -197,14 +253,17 @@ class Trainer:
     def _read(self, keep: int = 0) -> None:
         """Reads the metrics of all pending steps but the newest `keep`, and logs."""
         while len(self._pending) > keep:
-            step, stage, metrics, host = self._pending.popleft()
+            step, stage, metrics, examples, limit = self._pending.popleft()
             values = jax.device_get(metrics)
-            for name in ("loss", "gradient_norm"):
-                if not np.isfinite(values[name][0]):
-                    raise RunFault(_not_finite(name, float(values[name][0]), step, stage, host["example"]))
-            tokens = int(values.pop("tokens")[0])  # of the whole batch, on whatever host its rows are
-            self._sums.add(values)
-            self._tokens += tokens
+            loss = float(values["loss"][0])
+            if why := faults.reason(loss, float(values["gradient_norm"][0]), limit):
+                self._fault(step, stage, why, faults.examples(examples, self._mesh))
+                tokens = 0  # it was skipped: no figure tells of it
+            else:
+                tokens = int(values.pop("tokens")[0])  # of the whole batch, on whatever host its rows are
+                self._losses.add(step, loss)
+                self._sums.add(values)
+                self._tokens += tokens
             self._recent.append((time.monotonic(), tokens))
             pace = self._pace()
             if self._progress:
@@ -214,6 +273,44 @@ class Trainer:
                 self._progress.update(step, shown, pace and pace[0], share)
             if step % self._log_every == 0 or step == self._total:
                 self._log(step, stage, pace)
+
+    def _fault(self, step: int, stage: Stage, why: str, examples: list[int], updated: bool = False) -> None:
+        """Writes a fault down and returns where it is passed over.
+
+        Args:
+          updated: whether parameters are broken already, so that skipping is no help.
+
+        Raises:
+          GoBack: by that policy.
+          RunFault: by policy, or because there were too many.
+        """
+        policy, limit, number = self._on_fault.policy, self._on_fault.limit, self._stages.index(stage)
+        begun = sum(former.steps for former in self._stages[:number])
+        if policy == "stop" or (updated and (policy == "skip" or step == begun)):
+            raise faults.stopped(why, step, stage, examples)
+        if len(self._faults) >= limit:
+            raise faults.stopped(why, step, stage, examples,
+                                 f"faults.limit allows {limit} such faults, and this one comes after them")
+        fault, back, done = {"step": step, "stage": stage.name, "policy": policy}, None, "its update is skipped"
+        if policy == "back":
+            back = self._last_checkpoint(step)
+            fault["back_to"], done = back or 0, f"back to step {back or 0:,}"
+            self._left_out[number] += step - max(back or 0, begun)
+        self._faults.append(fault)
+        if self._metrics:
+            self._metrics.fault(fault | {"why": why, "examples": examples})
+        log.warning("%s at step %s (stage %r): %s; %d of %d such faults, the examples are in faults.jsonl",
+                    why, f"{step:,}", stage.name, done, len(self._faults), limit)
+        if policy == "back":
+            raise GoBack(back)
+
+    def _last_checkpoint(self, step: int) -> int | None:
+        """The newest before `step` that verifies; of those at their cadence if there are such, so that a run which was
+        stopped in between, and saved there, goes back to where one never stopped does."""
+        self._checkpoints.wait()
+        ends = {*itertools.accumulate(stage.steps for stage in self._stages)}
+        due = self._checkpoints.newest(lambda s: s < step and (s % self._checkpoint.every == 0 or s in ends))
+        return due if due is not None else self._checkpoints.newest(lambda s: s < step)
 
     def _pace(self) -> tuple[float, float] | None:
         """(tokens a second, steps a second) over the last steps; None after the first of a stage."""
@@ -227,7 +324,8 @@ class Trainer:
         values = self._sums.means() | {"tokens": self._tokens}
         if stage.schedule is not None:
             begun = origin(self._stages, self._stages.index(stage))
-            values["learning_rate"] = float(stage.schedule(step - 1 - begun))
+            skipped = sum(fault["policy"] == "skip" and begun < fault["step"] <= step for fault in self._faults)
+            values["learning_rate"] = float(stage.schedule(step - 1 - begun - skipped))
         self._sums = Sums()
         if self._metrics:
             self._metrics.write(step, "train", values)
@@ -240,10 +338,11 @@ class Trainer:
         self._validated = step
         if evaluator is None:
             return
-        values = evaluator(state.params, stage.validation(evaluator.rows))
+        params = optimizers.averaged(state.params, state.opt_state) if self._evaluation.averaged else state.params
+        values = evaluator(params, self._watch.through(stage.validation(evaluator.rows), "validation"))
         if not np.isfinite(values["loss"]):
-            raise RunFault(f"the validation loss after step {step:,} (stage {stage.name!r}) is {values['loss']}: that "
-                           "update broke the parameters, which are not saved. " + MEND)
+            self._fault(step, stage, f"the validation loss is {values['loss']}: an update broke the parameters", [],
+                        updated=True)
         if self._checkpoint.best not in values:
             raise RunFault(f"checkpoint.best is {self._checkpoint.best!r}, which validation does not give; it gives "
                            f"{', '.join(values)}{suggestion(self._checkpoint.best, values)}")
@@ -259,32 +358,7 @@ class Trainer:
         self._read()
         if self._metrics:
             self._metrics.flush()
-        meta = {"sums": self._sums.sums, "tokens": self._tokens, "validated": self._validated}
+        self._watch.mark("saving")
+        meta = {"sums": self._sums.sums, "tokens": self._tokens, "validated": self._validated,
+                "losses": self._losses.seen, "faults": self._faults, "left_out": self._left_out}
         self._checkpoints.save(step, state, meta, self._score if self._validated == step else None)
-
-
-def _not_finite(name: str, value: float, step: int, stage: Stage, examples: np.ndarray) -> str:
-    named = ", ".join(map(str, examples[:32])) + (", ..." if len(examples) > 32 else "")
-    return (f"the {name.replace('_', ' ')} is {value} at step {step:,} (stage {stage.name!r}, examples {named}); this "
-            "state is not saved. " + MEND)
-
-
-@contextlib.contextmanager
-def _stop_flag() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets, in the main thread of a single process."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread() or jax.process_count() > 1:
-        yield stop  # of several processes, JAX's own preemption service is told
-        return
-    former = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGTERM, former)
-
-
-def _agreed(stop: threading.Event, step: int) -> bool:
-    """Whether every process stops after this step."""
-    if jax.process_count() > 1:
-        return multihost_utils.reached_preemption_sync_point(step)
-    return stop.is_set()

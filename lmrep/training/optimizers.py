@@ -1,10 +1,10 @@
 """Optimizers as optax chains, chosen by config.
 
-Three things are ours. A stack of layers is one array here, but every rule that reads a tensor's norm, RMS or
+Four things are ours. A stack of layers is one array here, but every rule that reads a tensor's norm, RMS or
 rank acts on each layer by itself (`_each_layer`), so that a stacked update equals the unstacked one. What
 weight decay skips, and how fast each parameter learns, are said by patterns on parameter paths (`matches`),
 which can address one layer of a stack. And a parameter whose multiplier is 0 stays exactly as it is, with its
-moments (`_multiplied`).
+moments (`_multiplied`). And a running average of the parameters may lie beside them (`_averaging`).
 
 Published settings are rows of `RECIPES`.
 """
@@ -13,6 +13,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,8 @@ class Config:
     moment_power: float = setting(0.8, "adafactor: the second moment decays by 1 - step^-power", above=0)
     rms_clip: float = setting(1.0, "adafactor: largest RMS of a tensor's update", above=0)
     parameter_scale: bool = setting(True, "adafactor: multiply a tensor's update by its RMS (at least 0.001)")
+    ema: float = setting(0.0, "decay of a running average of the parameters, kept beside them; 0: none", at_least=0,
+                         below=1)
     schedule: schedules.Config = setting(schedules.Config(), "learning rate over the steps")
 
 
@@ -104,7 +107,21 @@ def build(config: Config, specs: Tree, total_steps: int) -> optax.GradientTransf
         *choose(rules, config.name, "optimizer.name"),
         optax.scale_by_learning_rate(schedule(config, total_steps)),
     )
-    return _multiplied(rule, multipliers(config.multipliers, specs))
+    rule = _multiplied(rule, multipliers(config.multipliers, specs))
+    return _averaging(rule, config.ema) if config.ema else rule
+
+
+class Averaged(NamedTuple):
+    """The state of an optimizer that keeps averages."""
+
+    count: Array  # i32[], updates
+    average: Tree  # of the parameters after each
+    rule: Any  # the state of the optimizer itself
+
+
+def averaged(params: Tree, state: Any) -> Tree:
+    """`params` with the averages of an optimizer's state in their places, once it has any."""
+    return params | state.average if isinstance(state, Averaged) and int(state.count) else params
 
 
 def matches(patterns: Iterable[str], specs: Tree, where: str = "patterns") -> dict[str, np.ndarray]:
@@ -249,6 +266,27 @@ def _multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarra
         return map_paths(scale, updates), jax.tree_util.tree_map_with_path(keep, state, new_state)
 
     return optax.GradientTransformation(rule.init, update)
+
+
+def _averaging(rule: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+    """`rule`, with an exponentially decaying average of the parameters after each update, not of the initial ones.
+
+    It is debiased as it goes: update t enters with weight (1 - decay) / (1 - decay^t), so that the first is the average
+    itself, and what is stored is ready for use.
+    """
+    def init(params: Tree) -> Averaged:
+        return Averaged(jnp.int32(0), jax.tree.map(jnp.array, params), rule.init(params))
+
+    def update(grads: Tree, state: Averaged, params: Tree) -> tuple[Tree, Averaged]:
+        updates, inner = rule.update(grads, state.rule, params)
+        count = state.count + 1
+        weight = (1 - decay) / (1 - decay ** count.astype(jnp.float32))
+        average = jax.tree.map(
+            lambda average, now: jnp.where(count == 1, now, average + weight * (now - average)),
+            state.average, optax.apply_updates(params, updates))
+        return updates, Averaged(count, average, inner)
+
+    return optax.GradientTransformation(init, update)
 
 
 def _where(mask: np.ndarray, x: Array, y: Array) -> Array:

@@ -1,7 +1,10 @@
-"""Runs of several processes: what one of them decides for all."""
+"""Runs of several processes: what one of them decides for all, and the step after which all stop."""
 
+import contextlib
 import json
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -32,3 +35,24 @@ def by_first_process(decide: Callable[[], Any]) -> Any:
     if "fault" in outcome:
         raise FAULTS[outcome["kind"]](outcome["fault"])
     return outcome["value"]
+
+
+@contextlib.contextmanager
+def stop_flag() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets, in the main thread of a single process."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread() or jax.process_count() > 1:
+        yield stop  # of several processes, JAX's own preemption service is told
+        return
+    former = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def stops(stop: threading.Event, call: int) -> bool:
+    """Whether every process stops now; `call` counts, alike on all of them, how often this was asked."""
+    if jax.process_count() > 1:
+        return multihost_utils.reached_preemption_sync_point(call)
+    return stop.is_set()

@@ -17,6 +17,7 @@ QUESTION, DROPOUT, EVALUATION = 0, 1, 2
 def train_step(
     state: TrainState,
     batch: Batch,
+    limit: Array | None = None,
     *,
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -28,6 +29,8 @@ def train_step(
     Args:
       state: the state before.
       batch: the whole global batch.
+      limit: f32[]; where the loss is above it, or the loss or the gradient is not finite, the update is not applied:
+        all but the step stays as it was. None: every update is.
       objective: what is asked.
       optimizer: of the trainable parameters.
       seed: of the run.
@@ -58,7 +61,12 @@ def train_step(
     params = optax.apply_updates(params, updates)
     measured = {"loss": total, "gradient_norm": optax.global_norm(grads), "tokens": (batch["segment_ids"] > 0).sum()}
     metrics |= {name: (value, jnp.float32(1)) for name, value in measured.items()}
-    return TrainState(state.step + 1, params | frozen, opt_state, carry), metrics
+    after = TrainState(state.step + 1, params | frozen, opt_state, carry)
+    if limit is None:
+        return after, metrics
+    fine = jnp.isfinite(total) & jnp.isfinite(measured["gradient_norm"]) & (total <= limit)
+    kept = jax.tree.map(partial(jnp.where, fine), after, state)
+    return kept.replace(step=after.step), metrics
 
 
 def evaluation_step(

@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -105,6 +106,39 @@ def sync(path: str | os.PathLike) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """A directory that becomes `target` when the block ends, and is gone where it fails. What a killed process left is
+    removed.
+
+    Raises:
+      UserError: at once, where `target` holds something, or cannot be made.
+      RunFault: it cannot be written.
+    """
+    if target.resolve() == Path.cwd():
+        raise UserError(f"{target} is the directory that you are in; give one that is not")
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"{target} is there already; give a directory that is not, or an empty one")
+    place = next(path for path in target.absolute().parents if path.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise UserError(f"{target} cannot be made: {place} is no directory that may be written to")
+    target = target.resolve()
+    for left in target.parent.glob(f".{target.name}.*"):
+        number = left.name.rpartition(".")[2]
+        if number.isdecimal() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        draft.rename(target)  # which may be there, but not if it holds something
+        sync(target.parent)
+    except OSError as error:
+        raise RunFault(f"{target} cannot be written: {error.strerror or error}; nothing is there") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 class Damaged(Exception):

@@ -41,7 +41,7 @@ class Told:
     def __init__(self):
         self.lines, self.timings, self.shown, self.flushed = [], [], [], []
         self.metrics = SimpleNamespace(write=self.write, timing=lambda *line: self.timings.append(line),
-                                       flush=lambda: None)
+                                       flush=lambda: None, keep_faults=lambda number: None)
         self.progress = SimpleNamespace(update=lambda *shown: self.shown.append(shown))
 
     def write(self, step, kind, values):

@@ -54,7 +54,7 @@ def losses(tmp_path_factory):
         prepared = prepare(experiment.data, experiment.tokenizer, home / "data")
         lines, deaf = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None)
         log = SimpleNamespace(write=lambda step, kind, values: lines.append(values["loss"]),
-                              timing=lambda *_: None, flush=lambda: None)
+                              timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)
         Trainer(assembly.stages(experiment, prepared, home / "data"), make_mesh(*sizes), 0, deaf, metrics=log,
                 log_every=1).run()
         return np.array(lines)

@@ -306,3 +306,40 @@ def test_state_is_laid_out_as_the_parameters(config):
     factored = sum(np.prod(s.shape) for path, s in specs.items() if "bias" not in path and "norm" not in path)
     assert moments == {"adamw": 2 * scalars, "lamb": 2 * scalars, "sgd": scalars,
                        "adafactor": scalars - factored if config.factor_from <= 4 else scalars}[config.name]
+
+
+# --- averages ---------------------------------------------------------------------------------------------------
+
+
+@every
+def test_averages_are_of_the_parameters_after_each_update_and_change_none(config):
+    """Adam's own bias correction, written out: a decayed sum from zero over 1 - decay^t. What does not move is itself
+    its average; a stack's averages are its layers'."""
+    config = dataclasses.replace(config, multipliers={"*/layers/1/*": 0.0})
+    averaging = dataclasses.replace(config, ema=0.7)
+    start, gradients = values(STACKED, 0), [values(STACKED, i) for i in range(1, 5)]
+    history, _ = train(config, STACKED, start, gradients)
+    again, state = train(averaging, STACKED, start, gradients)
+    jax.tree.map(np.testing.assert_array_equal, again, history)
+    weights = np.array([0.3 * 0.7 ** (4 - t) for t in range(1, 5)]) / (1 - 0.7**4)
+    found = flatten(optimizers.averaged(history[-1], state))
+    assert weights.sum() == pytest.approx(1)
+    for path, value in found.items():
+        expected = sum(w * np.asarray(flatten(p)[path], np.float64) for w, p in zip(weights, history, strict=True))
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6, err_msg=path)
+        if "layers" in path:
+            np.testing.assert_array_equal(value[1], flatten(start)[path][1])
+    layouts = optimizers.state_shardings(optimizers.build(averaging, STACKED, 100), STACKED, make_mesh())
+    assert layouts.average == shardings(STACKED, make_mesh())
+
+
+def test_before_the_first_update_the_parameters_are_their_averages():
+    """They may have been replaced since the optimizer was made, by those that a run starts from."""
+    config = Config(ema=0.9)
+    state = optimizers.build(config, STACKED, 100).init(values(STACKED, 0))
+    given = values(STACKED, 1)
+    assert optimizers.averaged(given, state) is given
+    history, state = train(config, STACKED, given, [values(STACKED, 2)])
+    jax.tree.map(np.testing.assert_array_equal, optimizers.averaged(given, state), history[0])
+    plain = optimizers.build(Config(), STACKED, 100).init(given)
+    assert optimizers.averaged(given, plain) is given

@@ -1,0 +1,48 @@
+"""A workdir whose parameters are the mean of another's over several checkpoints."""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmrep.core.errors import UserError
+from lmrep.data import tokenizers
+from lmrep.trained import CONFIG, read_config
+from lmrep.training import workdir
+from lmrep.training.averaging import mean
+from lmrep.training.checkpoints import Checkpoints
+
+
+def average(source: Path, target: Path, steps: Sequence[int] = (), last: int = 3) -> list[int]:
+    """Makes `target` a workdir that every command but `train` takes as it takes `source`, and that a run may start from
+    (`init=`). It holds one checkpoint, under the number of the last of those it is the mean of.
+
+    Args:
+      source: the workdir of a run.
+      target: what to make.
+      steps: of the checkpoints to take; none: the newest `last`.
+
+    Returns:
+      The steps it took.
+
+    Raises:
+      UserError: there is no run, it lacks a checkpoint, or `target` holds something.
+      RunFault: a checkpoint is damaged, or the disk is full; nothing is written.
+    """
+    record = read_config(source)
+    with contextlib.closing(Checkpoints(source / "checkpoints")) as checkpoints:
+        held = checkpoints.steps()
+        taken = sorted(set(steps)) or held[-last:]
+        if lacking := [step for step in taken if step not in held]:
+            raise UserError(f"{source} holds no checkpoint {', '.join(map(str, lacking))}; it holds "
+                            f"{', '.join(map(str, held)) or 'none'}")
+        if len(taken) < 2:
+            raise UserError(f"{source} holds checkpoint(s) {', '.join(map(str, held)) or 'none'}: a mean is of two or "
+                            "more; keep more of them (checkpoint.keep), or give other --steps")
+        averaged = record["config"].get("evaluation", {}).get("averaged", True)
+        with workdir.beside(target) as draft:
+            params = mean(checkpoints, taken, averaged)
+            tokenizers.load(source / "tokenizer").save(draft / "tokenizer")
+            with contextlib.closing(Checkpoints(draft / "checkpoints")) as made:
+                made.save(taken[-1], {"params": params}, {"mean_of": taken})
+            workdir.write_json(draft / CONFIG, {**record, "mean_of": {"run": str(source.absolute()), "steps": taken}})
+    return taken

@@ -1,0 +1,62 @@
+"""A trace of a few steps: what the devices and the host did, for Perfetto, XProf or TensorBoard."""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+
+from lmrep.training.logging import Progress
+
+log = logging.getLogger(__name__)
+
+WARM_UP = 5  # steps of this process before the trace: compilation, the first batches
+
+
+class Profile:
+    """A progress line that has `steps` steps traced on the way, after `WARM_UP`. Use it as a context.
+
+    The loop tells of a step once its metrics are read, which is when it has ended.
+
+    Args:
+      progress: the line that it passes all on to.
+      directory: where traces go, each into a folder of its own below.
+      steps: how many to trace.
+      resumed: the last step that was done before this process.
+    """
+
+    def __init__(self, progress: Progress, directory: Path, steps: int, resumed: int):
+        self._progress, self._directory = progress, directory
+        self._first, self._last = resumed + WARM_UP, resumed + WARM_UP + steps
+        self._tracing, self._step = contextlib.ExitStack(), resumed
+
+    def __enter__(self) -> "Profile":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._tracing.close()
+        if self._step < self._first:
+            log.warning("no profile: it would have begun after step %s, and the last one was %s",
+                        f"{self._first:,}", f"{self._step:,}")
+
+    def update(self, step: int, metrics: Mapping[str, float], *rates: float | None) -> None:
+        """As `Progress.update`."""
+        self._progress.update(step, metrics, *rates)
+        self._step = step
+        if step == self._first:
+            jax.profiler.start_trace(self._directory)
+            self._tracing.callback(self._end)
+        elif step == self._last:
+            self._tracing.close()
+
+    def _end(self) -> None:
+        try:
+            jax.profiler.stop_trace()
+        except Exception as error:  # a full disk, say: no reason for the run to end
+            log.warning("the profile could not be written to %s: %s", self._directory, error)
+            return
+        traces = sorted(self._directory.rglob("*.trace.json.gz"), key=lambda path: path.stat().st_mtime)
+        log.info("profile from step %s on: %s\n  open that file at https://ui.perfetto.dev, or "
+                 "pip install xprof; xprof --logdir=%s", f"{self._first + 1:,}",
+                 traces[-1] if traces else self._directory, self._directory)

@@ -1,0 +1,367 @@
+"""Faults of a run, by policy: what is left out is left out to the bit, what a killed run repeats it repeats to the bit.
+
+The batch of `POISONED` makes a loss of NaN; that of `STEEP` a loss far above the others.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lmrep.core.errors import RunFault, Stopped, UserError
+from lmrep.core.sharding import make_mesh
+from lmrep.objectives.base import Carry, Objective, share
+from lmrep.training import faults, optimizers
+from lmrep.training.averaging import mean, parameters
+from lmrep.training.checkpoints import Checkpoints
+from lmrep.training.faults import FaultsConfig, Losses
+from lmrep.training.logging import MetricsLog
+from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
+from lmrep.training.stages import Stage
+from tests.contract.objectives import table
+
+ROWS, STEPS, POISONED, STEEP = 8, 12, 5, 8  # the batches, from 0, that steps 6 and 9 show
+
+
+def objective():
+    """A table that is to be x: one number a row. A row of x = inf gives a loss of NaN; `carry` counts batches."""
+    def loss(params, batch, key, carry):
+        near = jnp.square(params["encoder"]["token"][0, 0] - batch["x"])
+        rows = Carry(carry.rows + 1, carry.shared + 1)
+        return (jnp.where(jnp.isinf(batch["x"]), jnp.nan, near) * batch["weights"]).sum(), ({}, rows)
+
+    return Objective("square", specs={"encoder": {"token": table()}, "objective": {}}, loss=loss,
+                     corrupt=lambda keys, batch: batch | {"weights": share(jnp.ones(ROWS))},
+                     carry=lambda rows: Carry(jnp.zeros(rows), jnp.float32(0)))
+
+
+def batches(bad):
+    """Batches whose examples are numbered through, with the x of the batches in `bad` as given there."""
+    def made(rows, first, last):
+        for number in range(first, last):
+            x = 1 + 0.1 * np.random.default_rng(number).normal(size=ROWS).astype(np.float32)
+            x[3] = bad.get(number, x[3])
+            yield {"x": x[rows], "segment_ids": np.ones((len(rows), 4), np.int32),
+                   "example": (number * ROWS + rows).astype(np.int32)}
+    return made
+
+
+@pytest.fixture(scope="module")
+def optimizer():
+    specs = objective().specs
+    return optimizers.build(optimizers.Config(learning_rate=0.01, ema=0.9, bias_correction=True), specs, STEPS)
+
+
+def stage(optimizer, bad, steps=STEPS, **more):
+    return Stage("main", steps, objective(), optimizer, batches(bad), ROWS, **more)
+
+
+def run(workdir, stages, config, resumed=None, every=4, devices=1, die=None, averaged=True):
+    """Trains, and returns (final state as a flat dict of numpy arrays, lines of metrics.jsonl, of faults.jsonl)."""
+    checkpoints, log = Checkpoints(workdir / "checkpoints", keep=9), MetricsLog(workdir)
+    workdir.mkdir(exist_ok=True)
+    log.resume(resumed)
+    if die is not None:
+        write = log.write
+
+        def dying(step, kind, values):
+            write(step, kind, values)
+            if step == die[0] and die[1] >= 0:
+                die[1] -= 1
+                if die[1] < 0:
+                    raise KeyboardInterrupt  # as good as a kill: nothing more is saved or told
+        log.write = dying
+    try:
+        state = Trainer(stages, make_mesh(devices, 1, 1), 0, checkpoints, metrics=log, faults=config, log_every=1,
+                        checkpoint=CheckpointConfig(every=every, keep=9),
+                        evaluation=EvaluationConfig(every=4, averaged=averaged)).run(resumed)
+        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state))
+        found = {jax.tree_util.keystr(keys): np.asarray(leaf) for keys, leaf in leaves}
+    except KeyboardInterrupt:
+        found = None
+    finally:
+        checkpoints.close()
+        log.close()
+    return found, (workdir / "metrics.jsonl").read_text(), told(workdir)
+
+
+def told(workdir):
+    path = workdir / "faults.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for path in found:
+        np.testing.assert_array_equal(found[path], expected[path], err_msg=path)
+
+
+# Skipping
+
+
+def test_a_skipped_update_leaves_all_but_the_step_to_the_bit(tmp_path, optimizer):
+    """Moments, averages and carry too: what ends here without the two faults' batches ends alike."""
+    skip = FaultsConfig(policy="skip")
+    found, metrics, records = run(tmp_path / "a", [stage(optimizer, {POISONED: np.inf})], skip)
+    assert [(r["step"], r["policy"], r["why"]) for r in records] == [(POISONED + 1, "skip", "the loss is nan")]
+    assert records[0]["examples"] == list(range(POISONED * ROWS, (POISONED + 1) * ROWS))
+    numbers = [n for n in range(STEPS) if n != POISONED]
+    without = Stage("main", STEPS - 1, objective(), optimizer, lambda rows, first, last: (
+        next(batches({})(rows, n, n + 1)) for n in numbers[first:last]), ROWS)
+    expected, _, _ = run(tmp_path / "b", [without], skip)
+    assert found.pop(".step") == STEPS and expected.pop(".step") == STEPS - 1
+    same(found, expected)
+    lines = [json.loads(line) for line in metrics.splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert "loss" not in lines[POISONED] and lines[POISONED]["tokens"] == lines[POISONED - 1]["tokens"]
+
+
+def test_without_faults_skipping_changes_nothing(tmp_path, optimizer):
+    (found, metrics, _), (expected, others, _) = (
+        run(tmp_path / policy, [stage(optimizer, {})], FaultsConfig(policy=policy)) for policy in ("skip", "stop"))
+    assert metrics == others
+    same(found, expected)
+
+
+SPIKES = FaultsConfig(policy="skip", spike=5, window=3)
+BAD = {POISONED: np.inf, STEEP: 60.0}
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_spike_is_skipped_wherever_the_run_was_killed_and_on_any_mesh(tmp_path, optimizer, devices):
+    whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, BAD)], SPIKES, devices=devices)
+    assert [record["step"] for record in records] == [POISONED + 1, STEEP + 1]
+    assert records[1]["why"].startswith("the loss is ") and "a spike is what is above" in records[1]["why"]
+    if devices == 1:  # killed right after each of the two, and on going on
+        for step in (7, 10):
+            resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
+            assert run(tmp_path / "cut", [stage(optimizer, BAD)], SPIKES, resumed, die=[step, 0])[0] is None
+        found, again, lines = run(tmp_path / "cut", [stage(optimizer, BAD)], SPIKES, 8)
+        assert again == metrics and lines == records
+        same(found, whole)
+
+
+def test_the_schedule_is_told_as_the_optimizer_counts(tmp_path):
+    def schedule(step):
+        return 0.1 / (1 + step)
+
+    told = run(tmp_path, [stage(optax.sgd(schedule), {POISONED: np.inf}, schedule=schedule)],
+               FaultsConfig(policy="skip"))[1]
+    rates = [json.loads(line)["learning_rate"] for line in told.splitlines()]
+    assert rates[POISONED + 1 :] == [0.1 / (1 + step) for step in range(POISONED, STEPS - 1)]
+
+
+def test_a_limit_is_the_median_of_what_the_host_is_sure_to_know():
+    losses = Losses(FaultsConfig(spike=2, window=3))
+    limits = []
+    for step in range(1, 8):
+        limits.append(float(losses.limit(step)))
+        losses.add(step, float(step))
+    # Step 5 is the first to have three losses two steps before: 1, 2, 3.
+    assert limits == [np.inf] * 4 + [4.0, 6.0, 8.0]
+    again = Losses(FaultsConfig(spike=2, window=3), json.loads(json.dumps(losses.seen)))
+    assert again.limit(8) == losses.limit(8) == 10.0
+
+
+# Going back
+
+
+BACK = FaultsConfig(policy="back")
+
+
+def test_going_back_leaves_out_the_batches_since_the_checkpoint(tmp_path, optimizer, caplog):
+    """Two faults: at step 6, back to 4, where step 5 now shows batch 6; then batch 8 comes at step 7, back to 4."""
+    bad = {POISONED: np.inf, STEEP: np.inf}
+    with caplog.at_level(logging.WARNING, logger="lmrep"):
+        found, metrics, records = run(tmp_path / "a", [stage(optimizer, bad)], BACK)
+    assert [(r["step"], r["back_to"]) for r in records] == [(6, 4), (7, 4)]
+    assert [r["examples"][0] // ROWS for r in records] == [POISONED, STEEP]
+    assert "the loss is nan at step 6 (stage 'main'): back to step 4; 1 of 10 such faults" in caplog.text
+    shown = [0, 1, 2, 3, *range(9, 17)]  # 4 and 5 were left out with the first fault, 6, 7 and 8 with the second
+    without = Stage("main", STEPS, objective(), optimizer, lambda rows, first, last: (
+        next(batches({})(rows, n, n + 1)) for n in shown[first:last]), ROWS)
+    expected, others, _ = run(tmp_path / "b", [without], FaultsConfig())
+    assert metrics == others
+    same(found, expected)
+
+
+@pytest.mark.parametrize(("step", "times"), [(6, 0), (5, 1), (9, 0), (11, 0)])
+def test_a_run_that_went_back_repeats_it_when_killed(tmp_path, optimizer, step, times):
+    """Killed on the way to the fault, after going back and before anything was saved, and later."""
+    bad, config = {POISONED + 1: np.inf, 12: np.inf}, BACK
+    whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, bad)], config)
+    assert [record["step"] for record in records] == [7, 10]  # batch 12 comes three steps early
+    assert run(tmp_path / "cut", [stage(optimizer, bad)], config, die=[step, times])[0] is None
+    resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
+    found, again, lines = run(tmp_path / "cut", [stage(optimizer, bad)], config, resumed)
+    assert again == metrics and lines == records
+    same(found, whole)
+
+
+def test_a_run_that_was_asked_to_stop_in_between_goes_back_as_far(tmp_path, optimizer):
+    """The state it saved at step 5, or 6, is not one of those that a run which was not stopped would have."""
+    bad = {POISONED + 1: np.inf}
+    whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, bad)], BACK)
+    log = MetricsLog.write
+
+    def stopping(self, step, *rest):
+        log(self, step, *rest)
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(MetricsLog, "write", stopping)
+        run(tmp_path / "cut", [stage(optimizer, bad)], BACK)
+    resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
+    assert resumed in (5, 6)
+    found, again, lines = run(tmp_path / "cut", [stage(optimizer, bad)], BACK, resumed)
+    assert again == metrics and lines == records
+    same(found, whole)
+    assert Checkpoints(tmp_path / "cut/checkpoints").steps() == [4, 8, 12]
+
+
+def test_before_the_first_checkpoint_it_goes_back_to_the_start(tmp_path, optimizer):
+    found, metrics, records = run(tmp_path / "a", [stage(optimizer, {2: np.inf})], BACK)
+    assert [(record["step"], record["back_to"]) for record in records] == [(3, 0)]
+    without = Stage("main", STEPS, objective(), optimizer,
+                    lambda rows, first, last: batches({})(rows, first + 3, last + 3), ROWS)
+    expected, others, _ = run(tmp_path / "b", [without], FaultsConfig())
+    assert metrics == others
+    same(found, expected)
+
+
+def test_a_damaged_checkpoint_is_not_gone_back_to(tmp_path, optimizer):
+    def damaging(rows, first, last):
+        for number, batch in enumerate(batches({10: np.inf})(rows, first, last), first):
+            if number == 10:
+                while not checkpoint.exists():  # a thread is saving it
+                    time.sleep(0.01)
+                checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+            yield batch
+
+    checkpoint = tmp_path / "checkpoints/8/_METADATA"
+    damaged = Stage("main", STEPS, objective(), optimizer, damaging, ROWS)
+    _, _, records = run(tmp_path, [damaged], BACK)
+    assert [(record["step"], record["back_to"]) for record in records] == [(11, 4)]
+    assert Checkpoints(tmp_path / "checkpoints").newest() == STEPS  # the damaged one is gone, another in its place
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [4, 8, 12]
+
+
+def test_a_second_stage_leaves_out_batches_of_its_own(tmp_path, optimizer):
+    """Each stage walks its data from the start; a fault in the second shifts the second alone."""
+    shown = [], []
+
+    def seen(i, bad):
+        def made(rows, first, last):
+            for number, batch in enumerate(batches(bad)(rows, first, last), first):
+                shown[i].append(number)
+                yield batch
+        return made
+
+    stages = [Stage(str(i), 8, objective(), optimizer, seen(i, bad), ROWS) for i, bad in enumerate(({}, {3: np.inf}))]
+    _, _, records = run(tmp_path, stages, BACK, every=100)
+    assert [(record["step"], record["stage"], record["back_to"]) for record in records] == [(12, "1", 8)]
+    assert shown[0] == list(range(8)) and shown[1][-8:] == list(range(4, 12))
+
+
+# Where it ends
+
+
+@pytest.mark.parametrize("policy", ["skip", "back"])
+def test_more_faults_than_the_limit_stop_the_run(tmp_path, optimizer, policy):
+    config = FaultsConfig(policy=policy, limit=2)
+    with pytest.raises(RunFault, match=r"the loss is nan at step \d+ .*faults\.limit allows 2 such faults"):
+        run(tmp_path, [stage(optimizer, dict.fromkeys(range(5, 99), np.inf))], config)
+    assert len(told(tmp_path)) == 2 and Checkpoints(tmp_path / "checkpoints").steps() == [4]
+
+
+def test_a_spike_stops_a_run_by_default_and_policies_are_offered(tmp_path, optimizer):
+    with pytest.raises(RunFault, match=r"the loss is 4\d\d.*, and a spike .*at step 9 .*--config\.faults\.policy=skip"):
+        run(tmp_path, [stage(optimizer, {STEEP: 60.0})], FaultsConfig(spike=5, window=3))
+    assert told(tmp_path) == []
+    # and so it can be gone past
+    _, metrics, records = run(tmp_path, [stage(optimizer, {STEEP: 60.0})], SPIKES, resumed=8)
+    assert [record["step"] for record in records] == [9] and len(metrics.splitlines()) == STEPS
+
+
+@pytest.mark.parametrize(("policy", "message"), [("skip", "the validation loss is nan"), ("back", "faults.limit")])
+def test_a_validation_that_is_not_finite_is_no_batch_s_fault(tmp_path, optimizer, policy, message):
+    """The third and later ones fail: an update cannot be skipped any more, going back is tried."""
+    times = []
+
+    def validation(rows):
+        times.append(1)
+        return batches({100: np.inf} if len(times) > 2 else {})(rows, 100, 101)
+
+    with pytest.raises(RunFault, match=message):
+        run(tmp_path, [stage(optimizer, {}, validation=validation)], FaultsConfig(policy=policy, limit=2))
+    assert len(times) == 3 + len(told(tmp_path)) == (3 if policy == "skip" else 5)
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [4]
+
+
+def test_a_spike_below_the_median_is_refused():
+    with pytest.raises(UserError, match=r"faults\.spike is 0\.5, which the median itself exceeds"):
+        faults.check(FaultsConfig(spike=0.5))
+
+
+# Averages, over steps and over checkpoints
+
+
+def test_the_average_is_the_debiased_one(tmp_path, optimizer):
+    """By the textbook: m = d m + (1 - d) p from zero, divided by 1 - d^t."""
+    run(tmp_path, [stage(optimizer, {})], FaultsConfig(), every=1)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    steps = checkpoints.steps()  # those that are kept, of which the first stands for all before it
+    total = (1 - 0.9 ** steps[0]) * checkpoints.read(steps[0], "opt_state/average/encoder/token")[0]
+    for step in steps[1:]:
+        total = 0.9 * total + 0.1 * checkpoints.read(step, "params/encoder/token")[0]
+    found = parameters(checkpoints, STEPS, averaged=True)["encoder"]["token"]
+    np.testing.assert_allclose(found, total / (1 - 0.9**STEPS), rtol=1e-5)
+    last = parameters(checkpoints, STEPS, averaged=False)["encoder"]["token"]
+    assert len(steps) > 5 and np.abs(found - last).max() > 1e-3
+    three = [checkpoints.read(step, "params/encoder/token")[0] for step in (10, 11, 12)]
+    np.testing.assert_allclose(mean(checkpoints, (10, 11, 12), averaged=False)["encoder"]["token"],
+                               np.mean(three, axis=0), rtol=1e-6)
+    checkpoints.close()
+
+
+def test_validation_asks_the_averages_where_it_is_told_to(tmp_path, optimizer):
+    asked = {}
+    for averaged in (True, False):
+        valid = stage(optimizer, {}, validation=lambda rows: batches({})(rows, 100, 101))
+        _, metrics, _ = run(tmp_path / str(averaged), [valid], FaultsConfig(), averaged=averaged)
+        lines = [json.loads(line) for line in metrics.splitlines()]
+        asked[averaged] = [line["loss"] for line in lines if line["kind"] == "validation"]
+    assert asked[True][0] == asked[False][0]  # before the first step there is no average
+    with contextlib.closing(Checkpoints(tmp_path / "True/checkpoints")) as checkpoints:
+        for averaged in (True, False):
+            w = parameters(checkpoints, STEPS, averaged)["encoder"]["token"][0, 0]
+            [batch] = batches({})(np.arange(ROWS), 100, 101)
+            assert asked[averaged][-1] == pytest.approx(np.square(w - batch["x"]).mean(), rel=1e-5)
+    assert asked[True][-1] != pytest.approx(asked[False][-1], rel=1e-3)
+
+
+# A full device
+
+
+def test_a_device_without_room_says_what_it_holds_and_what_to_change(tmp_path, optimizer):
+    """The allocation fails for real: the loss asks for more than any machine has."""
+    def loss(params, batch, key, carry):
+        size = 1 << 24
+        huge = jnp.outer(jnp.arange(size, dtype=jnp.float32), jnp.arange(size, dtype=jnp.float32))  # 1 PB
+        return (params["encoder"]["token"][0, 0] * jnp.sort(huge, axis=0)[0]).sum(), ({}, carry)
+
+    full = Stage("main", STEPS, objective()._replace(loss=loss), optimizer, batches({}), ROWS, microbatches=2)
+    with pytest.raises(RunFault) as fault:
+        run(tmp_path, [full], FaultsConfig(), devices=2)
+    for part in ("out of memory in stage 'main'", "Each of 2 device(s) has 4 rows of 4 tokens of batch_size=8, in 2 "
+                 "microbatch(es) of 2", "Raise microbatches (to 4, say", "execution.remat=full", "mesh.fsdp=-1"):
+        assert part in str(fault.value)

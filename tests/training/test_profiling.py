@@ -1,0 +1,53 @@
+"""A trace of a few steps, which may fail without the run."""
+
+import logging
+
+import jax.numpy as jnp
+
+from lmrep.training.profiling import WARM_UP, Profile
+
+
+class Line:
+    """What a progress line is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def update(self, *words):
+        self.told.append(words)
+
+
+def steps(profile, first, last):
+    for step in range(first, last + 1):
+        jnp.zeros(3).block_until_ready()
+        profile.update(step, {"loss": 1.0}, 2.0, None)
+
+
+def test_it_passes_on_what_it_is_told_and_traces_after_a_warm_up(tmp_path, caplog):
+    line = Line()
+    with caplog.at_level(logging.INFO, "lmrep"), Profile(line, tmp_path, 2, resumed=7) as profile:
+        steps(profile, 8, 7 + WARM_UP + 1)
+        assert not caplog.records
+        steps(profile, 7 + WARM_UP + 2, 7 + WARM_UP + 3)
+        (trace,) = tmp_path.rglob("*.trace.json.gz")
+        assert f"profile from step {8 + WARM_UP} on: {trace}" in caplog.text
+    assert line.told[0] == (8, {"loss": 1.0}, 2.0, None) and len(line.told) == WARM_UP + 3
+
+
+def test_a_run_that_ends_in_between_has_a_shorter_trace(tmp_path):
+    with Profile(Line(), tmp_path, 100, resumed=0) as profile:
+        steps(profile, 1, WARM_UP + 1)
+    assert len(list(tmp_path.rglob("*.trace.json.gz"))) == 1
+
+
+def test_a_run_that_ends_before_is_told(tmp_path, caplog):
+    with Profile(Line(), tmp_path, 2, resumed=10) as profile:
+        steps(profile, 11, 12)
+    assert f"no profile: it would have begun after step {10 + WARM_UP}, and the last one was 12" in caplog.text
+
+
+def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    with Profile(Line(), tmp_path / "file/profile", 1, resumed=0) as profile:
+        steps(profile, 1, WARM_UP + 2)
+    assert "the profile could not be written to" in caplog.text
