@@ -2,13 +2,16 @@
 
 Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted;
 143 saved and stopped on SIGTERM.
-Any other exception is a bug of ours, and shows its traceback.
+Any other exception is a bug of ours, and shows its traceback. One of several processes leaves by itself: see
+`lmrep.core.distributed.leave`.
 """
 
 import importlib
 import inspect
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import metadata
 from types import ModuleType
@@ -16,6 +19,7 @@ from typing import NamedTuple
 
 from lmrep.cli.arguments import COMMON, Flag, parse
 from lmrep.config.record import suggestion
+from lmrep.core import distributed
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import keep_memory
 
@@ -33,6 +37,10 @@ COMMANDS = {
         "prepare what is missing, train, and resume by itself",
         "lmrep train --config=experiments/quickstart.py --workdir=runs/quickstart --config.steps=500",
         "lmrep.cli.train"),
+    "doctor": Command(
+        "check everything a run will need, before it needs it",
+        "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart",
+        "lmrep.cli.doctor"),
     "evaluate": Command(
         "the figures of a trained run on held-out documents",
         "lmrep evaluate --workdir=runs/quickstart",
@@ -41,6 +49,10 @@ COMMANDS = {
         "fill in masked words, of the arguments or of standard input",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."',
         "lmrep.cli.predict"),
+    "fields": Command(
+        "every field of a config: its default, bounds and meaning",
+        "lmrep fields learning_rate --config=experiments/quickstart.py",
+        "lmrep.cli.fields"),
     "inspect": Command(
         "statistics of the data, and examples as the model is asked them",
         "lmrep inspect --config=experiments/quickstart.py",
@@ -57,6 +69,10 @@ COMMANDS = {
         "a published checkpoint into a workdir, or a workdir into a Hugging Face directory",
         "lmrep convert bert-base-uncased/ runs/bert_base",
         "lmrep.cli.convert"),
+    "average": Command(
+        "the mean of a run's last checkpoints, as a workdir",
+        "lmrep average runs/quickstart runs/averaged --last=3",
+        "lmrep.cli.average"),
     "diff": Command(
         "two checkpoints, parameter by parameter",
         "lmrep diff runs/bert_base runs/mine",
@@ -70,8 +86,18 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, `sys.argv` unless given, and returns the exit code."""
+    if argv is None:  # a process of its own: what SIGTERM ends is left in order (training saves first)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    code = _guarded(sys.argv[1:] if argv is None else argv)
+    if code and distributed.joined():
+        distributed.leave(code)
+    return code
+
+
+def _guarded(words: Sequence[str]) -> int:
+    """The exit code of a command, once its failure has been told."""
     try:
-        return run(sys.argv[1:] if argv is None else argv)
+        return run(words)
     except Stopped as stop:
         print(f"lmrep: {stop}", file=sys.stderr)
         return stop.exit_code
@@ -84,6 +110,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("lmrep: interrupted", file=sys.stderr)
         return 130
+    except Exception:
+        if not distributed.joined():
+            raise
+        traceback.print_exc()
+        return 1
 
 
 def run(words: Sequence[str]) -> int:
@@ -129,7 +160,8 @@ lmrep COMMAND --help says more of one command; lmrep --version names this versio
 
 def description(name: str, module: ModuleType) -> str:
     """The help of one command: its module's docstring, its flags and an example."""
-    flags = {**COMMON, "config.FIELD": Flag(None, "set one field of the config"), **module.FLAGS}
+    one = Flag(None, "set one field of the config; lmrep fields lists them")
+    flags = {**COMMON, "config.FIELD": one, **module.FLAGS}
     width = max(len(flag.spelling(name)) for name, flag in flags.items())
     lines = [f"  {flag.spelling(name):{width}}  {flag.help}{_default(flag)}" for name, flag in flags.items()]
     about = inspect.cleandoc(module.__doc__ or COMMANDS[name].summary)

@@ -1,32 +1,60 @@
 """Trains an experiment in a workdir: prepares what is missing, trains, and goes on by itself where a run was stopped.
 
+With --workdir alone, a run that is there goes on with its own config; --config.FIELD=VALUE changes what may change.
 The workdir gets config.json, metrics.jsonl, timing.jsonl, provenance.jsonl, tokenizer/, tensorboard/, checkpoints/.
+
+Started several times, on one host or many, by srun, mpirun, a Kubernetes Job or on the hosts of a TPU slice, the
+processes train as one; elsewhere JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID say so.
+See launch/README.md. Process 0 prints; errors are printed by the process that meets them.
 """
 
 import shlex
+from pathlib import Path
+from typing import Any
 
 from lmrep.cli.arguments import Arguments, Flag
+from lmrep.core import distributed
+from lmrep.core.errors import UserError
 
-FLAGS = {"data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)")}
+FLAGS = {
+    "data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)"),
+    "profile": Flag(0, "trace this many steps, after a few to warm up, into WORKDIR/profile"),
+}
 
 
 def run(arguments: Arguments) -> int:
     """The command."""
     arguments.refuse(words=True)
-    workdir = arguments.required_workdir()
-    config = arguments.load_config()
+    workdir, flags = arguments.required_workdir(), arguments.flags
+    if flags.profile < 0:
+        raise UserError(f"--profile is {flags.profile}; expected how many steps to trace")
+    distributed.start()
+    config = distributed.agreed(lambda: _config(arguments, workdir))
 
     from lmrep import api
     from lmrep.training.logging import show_messages
 
-    show_messages()
-    outcome = api.train(config, workdir, data_dir=arguments.flags.data_dir or None)
+    if distributed.first():  # warnings of the others reach their standard error all the same
+        show_messages()
+    outcome = api.train(config, workdir, data_dir=flags.data_dir or None, profile=flags.profile)
+    if not distributed.first():
+        return 0
     print(summary(outcome))
     texts = list(config.get("samples") or ())
-    if texts:
+    if texts and not distributed.joined():  # one of several does not keep the others waiting
         print(samples(api.load(workdir), texts))
-    print(next_steps(workdir, arguments.flags.data_dir, texts[0] if texts else "The [MASK] of a list is an integer."))
+    print(next_steps(workdir, flags.data_dir, texts[0] if texts else "The [MASK] of a list is an integer."))
     return 0
+
+
+def _config(arguments: Arguments, workdir: str) -> Any:
+    """The experiment's, or that of the run that is there."""
+    if arguments.config_file is None and (Path(workdir) / "config.json").is_file():
+        from lmrep.config.loading import overridden
+        from lmrep.trained import read_config
+
+        return overridden(read_config(workdir)["config"], arguments.overrides)
+    return arguments.load_config()
 
 
 def summary(outcome) -> str:

@@ -152,6 +152,15 @@ def test_a_disk_that_is_full_leaves_nothing(home, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_told_to_stop_it_leaves_nothing(home, tmp_path):
+    (tmp_path / "many.txt").write_text("The red cat sees the old dog.\n" * 200_000)
+    process = small.start("embed", f"--workdir={home}/run", f"--input={tmp_path}/many.txt",
+                          f"--output={tmp_path}/v.safetensors")
+    small.until(lambda: len([*tmp_path.glob(".v.safetensors*")]) > 0, process)
+    process.terminate()
+    assert small.finish(process).code == 143 and [path.name for path in tmp_path.iterdir()] == ["many.txt"]
+
+
 def test_a_file_that_grows_meanwhile_is_noticed(home, tmp_path, monkeypatch):
     real = vector_files.survey
     monkeypatch.setattr(vector_files, "survey", lambda path: real(path)._replace(lines=5))

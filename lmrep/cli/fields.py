@@ -1,0 +1,111 @@
+"""Lists the fields of an experiment's config, as flags: the default, what values it takes, and what it means.
+
+Words choose those whose path or meaning has them: `lmrep fields learning_rate`, `lmrep fields checkpoint.`. With
+--config the values, and the parts that are chosen, are those of that experiment; without it, every choice is shown.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from lmrep.cli.arguments import Arguments
+from lmrep.config.record import NAMES, Bounds
+from lmrep.core.errors import UserError
+
+FLAGS = {}
+
+
+class Field(NamedTuple):
+    """A field of a config: its path, where it applies, its value and what that may be and means."""
+
+    path: str
+    choice: str  # "objective masked", of a part that may be chosen; "" of all others
+    value: Any
+    kind: str
+    bounds: Bounds
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    found = list(listed(arguments.load_config().to_dict() if arguments.config_file or arguments.overrides else None))
+    words = [word.lower() for word in arguments.words]
+    chosen = [field for field in found
+              if all(word in f"{field.path} {field.choice} {field.bounds.help}".lower() for word in words)]
+    if not chosen:
+        raise UserError(f"no field has {' and '.join(map(repr, arguments.words))} in its path or its meaning; "
+                        "lmrep fields lists all")
+    print("\n".join(map(shown, chosen)))
+    return 0
+
+
+def shown(field: Field) -> str:
+    """The lines of one field."""
+    limits = [text for text in (field.kind, bounded(field.bounds), field.choice and f"with {field.choice}") if text]
+    value = ",".join(map(str, field.value)) if isinstance(field.value, tuple | list) else field.value
+    return f"--config.{field.path}={value}   ({'; '.join(limits)})\n      {field.bounds.help}"
+
+
+def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
+    """The fields of a config, or all that there are, with their defaults."""
+    from lmrep.data.formats import FORMATS
+    from lmrep.experiment import Experiment
+    from lmrep.models import transformer
+    from lmrep.objectives import OBJECTIVES
+
+    for field in of_record(Experiment, "", config or {}):
+        value = (config or {}).get(field.path)
+        if field.path == "model":
+            yield from of_record(transformer.Config, "model.", value or {})
+        elif field.path in ("objective", "format"):
+            table = {"objective": OBJECTIVES, "format": FORMATS}[field.path]
+            yield field._replace(path=f"{field.path}.name", value=(value or field.value)["name"], kind="",
+                                 bounds=Bounds(field.bounds.help, choices=tuple(table)))
+            for name in [value["name"]] if value else table:
+                yield from of_record(table[name].config, f"{field.path}.", value or {}, f"{field.path} {name}")
+        else:
+            yield field
+
+
+def of_record(record: type, where: str, values: Mapping[str, Any], choice: str = "") -> Iterator[Field]:
+    """The fields of a record and of the records in it, at `where`; those that `values` lacks have their defaults."""
+    kinds = typing.get_type_hints(record)
+    for field in dataclasses.fields(record):
+        if field.default is not dataclasses.MISSING:
+            default = field.default
+        else:
+            default = field.default_factory() if field.default_factory is not dataclasses.MISSING else None
+        value, kind, path = values.get(field.name, default), kinds[field.name], f"{where}{field.name}"
+        inner = next(iter(typing.get_args(kind)), None)
+        if dataclasses.is_dataclass(kind):
+            yield from of_record(kind, f"{path}.", _mapping(value), choice)
+        elif dataclasses.is_dataclass(inner):  # records in order, by number; N stands for it where there are none
+            for number, entry in dict(enumerate(value)).items() or [("N", {})]:
+                yield from of_record(inner, f"{path}.{number}.", _mapping(entry), choice)
+        else:
+            yield Field(path, choice, value, kind_name(kind), field.metadata.get("bounds", Bounds()))
+
+
+def _mapping(record: Any) -> Mapping[str, Any]:
+    return dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record
+
+
+def kind_name(kind: Any) -> str:
+    """What people call a type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join("none" if one is types.NoneType else kind_name(one) for one in arguments)
+    if origin is tuple:
+        return f"{kind_name(arguments[0])}, or several between commas"
+    if origin is dict:
+        return "a table"
+    return NAMES.get(getattr(kind, "__name__", ""), "")
+
+
+def bounded(bounds: Bounds) -> str:
+    """The bounds in words."""
+    limits = [f"{text} {limit:,.12g}" for text, limit in (
+        ("at least", bounds.at_least), ("above", bounds.above), ("at most", bounds.at_most), ("below", bounds.below),
+    ) if limit is not None]
+    return ", ".join(limits) or " | ".join(map(str, bounds.choices))

@@ -1,0 +1,66 @@
+"""`lmrep fields`: every field of a config is there, with what its record says of it."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from lmrep.cli import fields
+from lmrep.config.loading import load
+from lmrep.data.formats import FORMATS
+from lmrep.experiment import Experiment, base
+from lmrep.objectives import OBJECTIVES
+from tests import small
+
+BERT = Path(__file__).parents[2] / "experiments/bert.py"
+
+
+def leaves(node, where=""):
+    """{path: value} of a config as a nested dict."""
+    entries = node.items() if isinstance(node, dict) else enumerate(node)
+    found = {}
+    for name, value in entries:
+        records = isinstance(value, list | tuple) and value and isinstance(value[0], dict)
+        found |= leaves(value, f"{where}{name}.") if records or (isinstance(value, dict) and value) else {
+            f"{where}{name}": value}
+    return found
+
+
+@pytest.mark.parametrize("config", [base(), load(BERT)], ids=["base", "bert"])
+def test_a_configs_fields_are_all_there_with_its_values_and_can_be_set(config):
+    values = leaves(config.to_dict())
+    listed = {field.path: field for field in fields.listed(config.to_dict())}
+    missing = {path for path, value in values.items() if path not in listed and value not in ((), [])}
+    assert not missing
+    shown = {path: listed[path].value for path in values.keys() & listed.keys()}
+    assert all(tuple(shown[path]) == tuple(values[path]) if isinstance(values[path], list | tuple)
+               else shown[path] == values[path] for path in shown)
+
+
+def test_without_a_config_every_choice_is_there():
+    listed = list(fields.listed(None))
+    choices = {field.choice for field in listed if field.choice}
+    tables = {"objective": OBJECTIVES, "format": FORMATS}
+    assert choices == {f"{part} {name}" for part, table in tables.items() for name, row in table.items()
+                       if dataclasses.fields(row.config)}
+    assert {field.name for field in dataclasses.fields(Experiment)} == {field.path.split(".")[0] for field in listed}
+    assert any(field.path == "stages.N.length" for field in listed)
+    assert all(field.bounds.help for field in listed)
+
+
+def test_a_field_says_its_default_bounds_and_meaning():
+    answer = small.command("fields", "config.seed")
+    assert answer == (2, "", "lmrep: error: no field has 'config.seed' in its path or its meaning; lmrep fields lists "
+                             "all\n")
+    assert small.command("fields", "SEED", "initial").out == (
+        "--config.seed=0   (a whole number; at least 0, at most 4,294,967,295)\n"
+        "      decides initial parameters, order of examples and all draws\n")
+    out = small.command("fields", "objective.masking", f"--config={BERT}", "--config.objective.masking=static").out
+    assert out.startswith("--config.objective.masking=static   (a text; dynamic | static; with objective masked)\n")
+
+
+def test_records_in_order_have_numbers():
+    config = ConfigDict({"stages": ({"length": 128}, {"length": 512})})
+    found = {field.path: field.value for field in fields.listed(config.to_dict())}
+    assert (found["stages.0.length"], found["stages.1.length"], found["stages.1.share"]) == (128, 512, 1.0)

@@ -1,0 +1,85 @@
+"""Programs of clusters that are not here: each writes down how it was called, and some do in little what they do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "launch"
+
+# Writes down its name, arguments, standard input and some of the environment.
+RECORDER = """#!{python}
+import json, os, sys
+from pathlib import Path
+line = {{"words": [Path(sys.argv[0]).name, *sys.argv[1:]], "stdin": "" if sys.stdin.isatty() else sys.stdin.read(),
+        "environment": dict(os.environ)}}
+with open({calls!r}, "a") as file:
+    file.write(json.dumps(line) + "\\n")
+sys.exit(int(os.environ.get("STUB_CODE", "0")))
+"""
+
+# The command of this checkout, by this interpreter.
+LMREP = """#!/bin/bash
+PYTHONPATH={root} exec {python} -m lmrep.cli.main "$@"
+"""
+
+# As srun starts two tasks on one node, and passes signals on.
+SRUN = """#!{python}
+import os, signal, subprocess, sys
+words = sys.argv[1:]
+command = words[next(i for i, word in enumerate(words) if not word.startswith("-")):]
+step = {{"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_NODEID": "0"}}
+tasks = []
+signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
+for i in range(2):
+    own = {{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}}
+    with open({calls!r} + f".task{{i}}", "a") as output:
+        tasks.append(subprocess.Popen(command, env=os.environ | step | own, stdout=output, stderr=output))
+sys.exit(max(task.wait() for task in tasks))
+"""
+
+# As ssh runs a line of shell on two hosts, each with a home of its own.
+GCLOUD = """#!{python}
+import os, subprocess, sys
+from pathlib import Path
+line = next((word.partition("=")[2] for word in sys.argv if word.startswith("--command=")), None)
+worker = next(word.partition("=")[2] for word in sys.argv if word.startswith("--worker="))
+for host in ("0", "1") if worker == "all" else (worker,):
+    home = Path({calls!r}).parent / f"host{{host}}"
+    home.mkdir(exist_ok=True)
+    if line is None:
+        source, target = (word for word in sys.argv[5:] if not word.startswith("--"))
+        (home / target.partition(":")[2]).write_bytes(Path(source).read_bytes())
+    else:
+        code = subprocess.run(["bash", "-c", line], cwd=home, env=os.environ | {{"HOME": str(home)}}).returncode
+        if code:
+            sys.exit(code)
+"""
+
+
+class Stubs:
+    """A folder of them, which stands first on the PATH of the scripts that `run` executes."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.calls = folder / "bin", folder / "calls"
+        self.folder.mkdir(parents=True)
+
+    def add(self, name: str, source: str = RECORDER) -> None:
+        """Puts a program there."""
+        path = self.folder / name
+        path.write_text(source.format(python=sys.executable, calls=str(self.calls), root=ROOT))
+        path.chmod(0o755)
+
+    def start(self, script: str, *words, **environment) -> subprocess.Popen:
+        """Starts a launch script, its output piped."""
+        path = f"{self.folder}:{os.environ['PATH']}"
+        return subprocess.Popen(["bash", LAUNCH / script, *map(str, words)], text=True, cwd=ROOT,
+                                env=os.environ | {"PATH": path} | environment, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+    def called(self) -> list[dict]:
+        """What the recorders wrote down, in order."""
+        return [json.loads(line) for line in self.calls.read_text().splitlines()] if self.calls.exists() else []

@@ -1,0 +1,127 @@
+"""Real runs by the launch scripts: on one machine, and as two tasks of Slurm with four devices each."""
+
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+from lmrep import api
+from lmrep.core.errors import UserError
+from lmrep.training.checkpoints import Checkpoints
+from tests import small
+from tests.launch.stubs import LMREP, SRUN, Stubs
+
+FOUR = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"}
+STEPS = 30
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the corpus in `texts`, an experiment file, and programs in `bin`."""
+    home = tmp_path_factory.mktemp("launch")
+    small.experiment_file(home, small.corpus(home / "texts"))
+    return home
+
+
+@pytest.fixture(scope="module")
+def stubs(home):
+    stubs = Stubs(home / "stubs")
+    stubs.add("lmrep", LMREP)
+    stubs.add("srun", SRUN)
+    stubs.add("scontrol")
+    return stubs
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def free_job():
+    """The number of a Slurm job whose port is free on this host."""
+    for job in range(os.getpid(), os.getpid() + 4096):
+        with socket.socket() as tried:
+            if tried.connect_ex(("localhost", 61440 + job % 4096)):
+                return str(job)
+
+
+def reached(workdir, step):
+    """Whether a run has written down that it is beyond this step."""
+    path = workdir / "metrics.jsonl"
+    written = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
+    return bool(written) and json.loads(written[-1])["step"] >= step
+
+
+def test_one_machine_trains_and_writes_a_log_and_a_profile(home, stubs):
+    workdir = home / "runs/one"
+    answer = small.finish(stubs.start("one_machine.sh", workdir, f"{home}/small.py", f"--data_dir={home}/data",
+                                      "--profile=2"))
+    assert answer.code == 0, answer
+    log = workdir.with_name("one.log").read_text()
+    assert answer.out == log and "Trained to step 12." in log
+    (trace,) = (workdir / "profile").rglob("*.trace.json.gz")
+    assert f"profile from step 6 on: {trace}\n" in log and "ui.perfetto.dev" in log
+
+
+def test_slurm_trains_over_two_tasks_and_goes_on_in_the_next_job(home, stubs):
+    workdir, job = home / "slurm", free_job()
+    fields = {"steps": STEPS, "checkpoint.every": 100, "evaluation.every": 100}
+    given = (workdir, f"{home}/small.py:mesh=8x1x1", f"--data_dir={home}/data",
+             *(f"--config.{name}={value}" for name, value in fields.items()))
+    outputs = [stubs.calls.with_name(f"calls.task{i}") for i in range(2)]
+
+    process = stubs.start("slurm.sh", *given, **FOUR, SLURM_JOB_ID=job)
+    small.until(lambda: reached(workdir, 3), process)
+    (srun,) = children(process.pid)
+    os.kill(srun, signal.SIGTERM)  # as Slurm does, before the time ends
+    answer = small.finish(process)
+    assert answer.code == 143, (answer, [output.read_text() for output in outputs])
+    step = Checkpoints(workdir / "checkpoints").newest()
+    assert 3 <= step < STEPS
+    for output in outputs:
+        assert f"lmrep: stopped at step {step} of {STEPS}, which is saved" in output.read_text()
+        output.unlink()
+    assert [call["words"] for call in stubs.called()] == [["scontrol", "requeue", job]]
+
+    answer = small.finish(stubs.start("slurm.sh", *given, **FOUR, SLURM_JOB_ID=free_job()))
+    assert answer.code == 0, (answer, [output.read_text() for output in outputs])
+    first, second = (output.read_text() for output in outputs)
+    assert f"going on from step {step} of {STEPS}" in first and f"Trained to step {STEPS}." in first
+    assert all(word not in second for word in ("going on", "validation", "Trained", "tokens/s", "Traceback"))
+    assert [line["step"] for line in small.lines(workdir, "train")] == list(range(1, STEPS + 1))
+    started = [json.loads(line) for line in (workdir / "provenance.jsonl").read_text().splitlines()]
+    assert len(started) == 2
+
+
+def children(parent):
+    """The processes that a process has started."""
+    with open(f"/proc/{parent}/task/{parent}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def test_what_one_process_alone_cannot_read_stops_both(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", f"localhost:{free_port()}")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    monkeypatch.setenv("LMREP_JOIN_SECONDS", "60")
+    processes = []
+    for index in range(2):
+        monkeypatch.setenv("JAX_PROCESS_ID", str(index))
+        config = home / "small.py" if index == 0 else tmp_path / "small.py"
+        processes.append(small.start("train", f"--config={config}:mesh=8x1x1", f"--workdir={tmp_path}/run",
+                                     flags="--xla_force_host_platform_device_count=4"))
+    zero, one = map(small.finish, processes)
+    message = f"there is no experiment file {tmp_path}/small.py\n"
+    assert (zero.code, one.code) == (2, 2), (zero, one)
+    assert zero.err.endswith(f"lmrep: error: process 1 on {socket.gethostname()}: {message}")
+    assert one.err.endswith(f"lmrep: error: {message}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_workdir_that_hosts_do_not_share_is_refused(tmp_path):
+    with pytest.raises(UserError, match="does not hold what process 0 has written to the workdir; give a --workdir on"):
+        api.check_shared(tmp_path, seconds=0)
+    (tmp_path / "config.json").touch()
+    api.check_shared(tmp_path, seconds=0)

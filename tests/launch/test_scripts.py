@@ -1,0 +1,154 @@
+"""Each launch script, executed: the command that it comes to, with programs of clusters that only write down."""
+
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from tests.launch.stubs import GCLOUD, LAUNCH, Stubs
+from tests.small import finish
+
+GIVEN = ("runs/the run", "experiments/bert.py:size=base,data=files", "--config.data.files=/data/*.txt",
+         "--config.x='a&b")
+TRAIN = ["lmrep", "train", f"--config={GIVEN[1]}", f"--workdir={GIVEN[0]}", *GIVEN[2:]]
+CLOUD = {"TPU": "slice", "ZONE": "zone-b"}
+UNTIL_STOPPED = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("trains", flush=True)
+time.sleep(60)
+sys.exit("""
+
+
+@pytest.fixture
+def stubs(tmp_path):
+    stubs = Stubs(tmp_path)
+    for name in ("lmrep", "srun", "scontrol", "gcloud", "kubectl", "nvidia-smi"):
+        stubs.add(name)
+    return stubs
+
+
+def words(stubs, *given, code=0, **environment):
+    """The commands that a script came to."""
+    answer = finish(stubs.start(*given, **environment))
+    assert answer.code == code, answer
+    return [call["words"] for call in stubs.called()]
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """The arguments with a workdir that may be written to."""
+    workdir = f"{tmp_path}/runs/the run"
+    return (workdir, *GIVEN[1:]), [*TRAIN[:3], f"--workdir={workdir}", *TRAIN[4:]]
+
+
+@pytest.mark.parametrize("script", sorted(LAUNCH.glob("*.sh")), ids=lambda path: path.name)
+def test_a_script_is_sound_shell_and_says_what_it_lacks(script, stubs):
+    assert script.stat().st_mode & 0o111
+    subprocess.run(["bash", "-n", script], check=True)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", script], check=True)
+    answer = finish(stubs.start(script.name))
+    assert answer.code in (1, 2, 127) and "is missing" in answer.err and "Traceback" not in answer.err
+    assert [call["words"][0] for call in stubs.called() if call["words"][0] != "nvidia-smi"] == []
+
+
+def test_one_machine(stubs, elsewhere):
+    given, train = elsewhere
+    assert words(stubs, "one_machine.sh", *given) == [train]
+    (call,) = stubs.called()
+    assert call["environment"]["JAX_COMPILATION_CACHE_DIR"]
+    assert words(stubs, "one_machine.sh", *given, code=143, STUB_CODE="143")
+
+
+def test_several_gpus(stubs, elsewhere):
+    given, train = elsewhere
+    asked, came = words(stubs, "several_gpus.sh", *given, GPUS="2,3")
+    assert asked[0] == "nvidia-smi" and came == train
+    assert [call["environment"].get("CUDA_VISIBLE_DEVICES") for call in stubs.called()] == ["2,3", "2,3"]
+    words(stubs, "several_gpus.sh", *given)
+    assert "CUDA_VISIBLE_DEVICES" not in stubs.called()[-1]["environment"]
+
+
+def test_slurm_starts_a_task_on_each_node(stubs):
+    options = ["srun", "--label", "--wait=120", "--cpu-bind=none"]
+    assert words(stubs, "slurm.sh", *GIVEN, SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="12") == [options + TRAIN]
+    assert stubs.called()[0]["environment"]["SRUN_CPUS_PER_TASK"] == "12"
+
+
+@pytest.mark.parametrize(("code", "again"), [(143, True), (2, False), (3, False)])
+def test_slurm_queues_again_what_was_saved_and_stopped(stubs, code, again):
+    stubs.add("scontrol", "#!/bin/bash\necho \"$@\" > {calls}.again\n")
+    words(stubs, "slurm.sh", *GIVEN, code=code, SLURM_JOB_ID="7", STUB_CODE=str(code))
+    asked = stubs.calls.with_name("calls.again")
+    assert asked.exists() == again and (not again or asked.read_text() == "requeue 7\n")
+
+
+def test_slurm_asks_for_a_signal_in_time_and_one_task_a_node():
+    asked = [line.split()[1] for line in (LAUNCH / "slurm.sh").read_text().splitlines() if line.startswith("#SBATCH")]
+    assert {"--signal=TERM@120", "--requeue", "--open-mode=append", "--ntasks-per-node=1"} <= set(asked)
+
+
+def test_tpu_pod_goes_to_all_hosts(stubs):
+    ssh = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "slice", "--zone=zone-b", "--project=p", "--worker=all"]
+    (found,) = words(stubs, "tpu_pod.sh", "stop", **CLOUD, PROJECT="p")
+    assert found == [*ssh, "--command=pkill --signal TERM --parent $(cat lmrep/train.pid)"]
+    assert words(stubs, "tpu_pod.sh", "fly", **CLOUD, code=2)[1:] == []
+
+
+def test_tpu_pod_from_install_to_the_exit_code(stubs, tmp_path):
+    """Two hosts, each a folder, on which the lines of shell are executed; the program only writes down."""
+    stubs.add("gcloud", GCLOUD)
+    stubs.add("python3", "#!/bin/bash\nmkdir -p venv/bin; for name in pip lmrep; do "
+                         "cp \"$(dirname \"$0\")/lmrep\" venv/bin/$name; done\n")
+    installed = words(stubs, "tpu_pod.sh", "install", **CLOUD)
+    assert [call[0] for call in installed] == ["pip", "lmrep"] * 2
+    assert installed[0] == ["pip", "install", "--quiet", "-e", ".[tpu]"]
+    assert (tmp_path / "host1/lmrep/experiments/bert.py").exists()
+    assert words(stubs, "tpu_pod.sh", "doctor", *GIVEN[:2], **CLOUD)[4:] == [["lmrep", "doctor", *TRAIN[2:4]]] * 2
+
+    for host in (0, 1):
+        run = tmp_path / f"host{host}/lmrep/venv/bin/lmrep"
+        run.write_text(run.read_text().replace("sys.exit(", UNTIL_STOPPED))
+    words(stubs, "tpu_pod.sh", "train", *GIVEN, **CLOUD)  # returns while the runs go on
+    logs = [tmp_path / f"host{host}/lmrep/train.log" for host in (0, 1)]
+    wait(lambda: all(log.exists() and "trains" in log.read_text() for log in logs))
+    assert [call["words"] for call in stubs.called()][-2:] == [TRAIN] * 2
+    assert finish(stubs.start("tpu_pod.sh", "status", **CLOUD)).out.count(" trains\n") == 2
+    assert finish(stubs.start("tpu_pod.sh", "stop", **CLOUD)).code == 0
+    codes = [log.with_name("train.code") for log in logs]
+    wait(lambda: all(code.exists() and code.read_text() for code in codes))
+    assert finish(stubs.start("tpu_pod.sh", "status", **CLOUD)).out.count(": ended with 143\n") == 2
+
+
+def wait(condition, seconds=20):
+    """Returns as soon as it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_kubernetes_applies_an_indexed_job_whose_pods_find_each_other(stubs):
+    yaml = pytest.importorskip("yaml")
+    settings = {"NAME": "bert", "HOSTS": "4", "GPUS": "8", "IMAGE": "registry/lmrep:1", "CLAIM": "disk"}
+    (call,) = words(stubs, "kubernetes.sh", *GIVEN, **settings)
+    assert call == ["kubectl", "apply", "--filename=-"]
+    service, job = yaml.safe_load_all(stubs.called()[0]["stdin"])
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] + container["args"] == TRAIN
+    environment = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert environment["JAX_NUM_PROCESSES"] == "4" and job["spec"]["completionMode"] == "Indexed"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
+    # Pod i of an indexed Job has the host name JOB-i, below the name of the service that is its subdomain.
+    assert environment["JAX_COORDINATOR_ADDRESS"] == "bert-0.bert:8476"
+    assert service["metadata"]["name"] == pod["subdomain"] == "bert" and service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] >= 120
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8} and container["image"] == "registry/lmrep:1"
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "disk"
+    shown = finish(stubs.start("kubernetes.sh", *GIVEN, **settings, SHOW="1")).out
+    assert list(yaml.safe_load_all(shown)) == [service, job] and len(stubs.called()) == 1
