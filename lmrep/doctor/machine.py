@@ -1,0 +1,156 @@
+"""Checks of the network on this machine: mesh, memory and disk."""
+
+import contextlib
+import math
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+
+from lmrep import api, assembly
+from lmrep import experiment as experiments
+from lmrep.core import params as P
+from lmrep.core.errors import UserError
+from lmrep.core.sharding import AXES, RULES, divides, shardings
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data import tokenizers
+from lmrep.doctor.findings import WARNING, Seen, gigabytes
+from lmrep.experiment import Experiment
+from lmrep.training import optimizers
+from lmrep.training.stages import Stage
+from lmrep.training.stages import check as check_stages
+from lmrep.training.state import TrainState, abstract, specs_of
+
+CROWDED = 0.7  # share of a device's memory that the state may take before activations are likely to want for room
+
+
+def mesh(devices: int, processes: int, experiment: Experiment) -> Seen:
+    """The mesh on so many devices. Gives an AbstractMesh: the devices need not be here."""
+    sizes = experiments.check_mesh(experiment, devices)
+    api.check_processes(sizes, devices, processes)
+    here = "" if devices == jax.device_count() else f", of which {jax.device_count()} are here"
+    text = (f"data x fsdp x tensor = {' x '.join(map(str, sizes))} on {devices} x {jax.devices()[0].device_kind}"
+            f"{here}, {experiment.execution.dtype}")
+    layout = _layout(sizes)
+    if layout.size == devices:
+        return Seen(text, layout)
+    return Seen(f"{text}: {layout.size} of {devices} devices are used; mesh.data=-1 would use all of them", layout,
+                WARNING)
+
+
+def _layout(sizes: tuple[int, ...]) -> AbstractMesh:
+    return AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+class Part(NamedTuple):
+    """A stage without its data, and its state as shapes on the mesh."""
+
+    plan: experiments.StagePlan
+    stage: Stage
+    state: TrainState
+
+
+def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout: AbstractMesh | None) -> Seen:
+    """The network, objectives and optimizers can be built, and stages go on from each other. Gives a list of Part."""
+    vocabulary = loaded.vocabulary if loaded else _to_be_trained(experiment)
+    layout = layout or _layout((1,) * len(AXES))
+    built = assembly.model(experiment, vocabulary)
+    plans, parts = experiments.plans(experiment), []
+    for i, plan in enumerate(plans):
+        asked = assembly.objective(plan, built, vocabulary)
+        optimizer = optimizers.build(plan.optimizer, asked.specs, experiments.span(plans, i))
+        stage = Stage(plan.name, plan.steps, asked, optimizer, lambda *_: iter(()), plan.batch_size, start=plan.start)
+        parts.append(Part(plan, stage, abstract(asked, optimizer, plan.batch_size, layout)))
+    check_stages([part.stage for part in parts])
+    uncut = sorted({f"{path} {spec.shape}" for part in parts for path, spec in P.flatten(specs_of(
+        part.stage.objective)).items() if _uncut(spec, layout)})
+    text = f"{P.count(specs_of(parts[0].stage.objective)):,} parameters"
+    if uncut:
+        return Seen(f"{text}; whole on every device, for the mesh does not divide them: {', '.join(uncut[:3])}"
+                    f"{' ...' if uncut[3:] else ''}; a model.vocab that it divides, say, would be cut", parts, WARNING)
+    return Seen(text, parts)
+
+
+def _to_be_trained(experiment: Experiment) -> Vocabulary:
+    """What is known of a vocabulary before it is trained: its size at most, and its special tokens."""
+    size = tokenizers.size(experiment.tokenizer)
+    return Vocabulary(size, {role: i for i, role in enumerate(tokenizers.SPECIALS)}, np.ones(size, bool),
+                      np.zeros(size, np.int64))
+
+
+def _uncut(spec: P.ParamSpec, layout: AbstractMesh) -> bool:
+    return any(not divides(layout, RULES.get(axis) if axis else None, size)
+               for axis, size in zip(spec.axes, spec.shape, strict=True))
+
+
+def memory(parts: list[Part], layout: AbstractMesh) -> Seen:
+    """Parameters, gradients and optimizer state fit each device."""
+    def each(part: Part) -> int:
+        gradients = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), P.abstract(
+            part.stage.objective.specs), shardings(part.stage.objective.specs, layout))
+        leaves = jax.tree.leaves((part.state, gradients))
+        return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
+
+    needed, device = max(map(each, parts)), jax.local_devices()[0]
+    limit, where = (device.memory_stats() or {}).get("bytes_limit"), f"each {device.device_kind} has"
+    text = f"parameters, gradients and optimizer state take {gigabytes(needed)} a device"
+    if limit is None and device.platform == "cpu" and layout.size <= jax.device_count():
+        needed, limit, where = needed * layout.size, host_memory(), "the host has free for all of them"
+    if limit is None:
+        return Seen(f"{text}, activations not counted; what the device has is not known")
+    text += f"; {where} {gigabytes(limit)}; activations are not counted"
+    mend = ("cut them over more devices (mesh.fsdp, mesh.tensor), or take a smaller model or an optimizer with a "
+            "smaller state (optimizer.rule)")
+    if needed > limit:
+        raise UserError(f"{text}; {mend}")
+    return Seen(text) if needed <= CROWDED * limit else Seen(f"{text}, and want the rest: {mend}", True, WARNING)
+
+
+def host_memory() -> int | None:
+    """Bytes that this process may still take, as far as the system tells."""
+    found = []
+    with contextlib.suppress(OSError, AttributeError):
+        found.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]))
+    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where it has none
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        found.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    if not found:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(found, default=None)
+
+
+class Taken(NamedTuple):
+    """Bytes that something will take on the file system of a number."""
+
+    system: int
+    bytes: int
+
+
+def checkpoints(directory: Path, experiment: Experiment, parts: list[Part]) -> Seen:
+    """Checkpoints have room on the workdir's disk. Gives a Taken."""
+    keeping = experiment.checkpoint
+    one = max(sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(part.state)) for part in parts)
+    number = keeping.keep + keeping.keep_best + 1  # one is being saved while the others stand
+    held = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
+    needed = max(one, number * one - held)
+    what = f"up to {number} of {gigabytes(one)}"
+    return room(what, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
+
+
+def room(what: str, place: Path, needed: int, taken: Taken | None, mend: str) -> Seen:
+    """The disk of `place` has `needed` bytes free, beside what is `taken` of it already. Gives a Taken."""
+    there = next(path for path in (place, *place.absolute().parents) if path.exists())
+    free, system = shutil.disk_usage(there).free, there.stat().st_dev
+    line = f"{what}: {gigabytes(needed)} more in {place}, where {gigabytes(free)} are free"
+    if taken and taken.system == system:
+        free -= taken.bytes
+        line += f", of which checkpoints will take {gigabytes(taken.bytes)}"
+    if needed > free:
+        raise UserError(f"{line}; free space, or choose another {mend}")
+    return Seen(line, Taken(system, needed))

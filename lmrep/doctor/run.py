@@ -1,0 +1,149 @@
+"""Checks of the config, the workdir, what is gone on or started from, and dashboards."""
+
+import contextlib
+import dataclasses
+import fcntl
+import netrc
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from lmrep import api, starting
+from lmrep import experiment as experiments
+from lmrep.core.errors import RunFault, UserError
+from lmrep.data import tokenizers
+from lmrep.data.prepare import Prepared
+from lmrep.doctor.findings import OK, WARNING, Seen
+from lmrep.doctor.machine import Part
+from lmrep.experiment import Experiment
+from lmrep.training import logging as logs
+from lmrep.training import workdir
+from lmrep.training.checkpoints import Checkpoints
+from lmrep.training.state import specs_of
+
+
+def config(given: Mapping[str, Any]) -> Seen:
+    """The experiment; its parts fit each other."""
+    experiment = experiments.parse(given)
+    each = ", then ".join(f"{stage.objective_name} on {stage.format_name} rows of {stage.length}, batch "
+                          f"{stage.batch_size}, {stage.steps:,} steps" for stage in experiments.plans(experiment))
+    return Seen(f"{experiment.name}: {each}", experiment)
+
+
+def writable(directory: Path) -> Seen:
+    """The workdir can be made and written to, and no other run holds it."""
+    api.check_writable(directory)
+    if holder := _holder(directory):
+        raise UserError(f"the workdir {directory} is in use by {holder}; wait for that run, stop it, or give another "
+                        "--workdir")
+    return Seen(f"{directory} {'can be written to' if directory.exists() else 'will be made'}, and no run holds it")
+
+
+def _holder(directory: Path) -> str | None:
+    """Who holds the lock of a workdir. Looks with a shared lock, which leaves no trace."""
+    try:
+        file = open(directory / workdir.LOCK)  # noqa: SIM115 - closed below
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read(4096).strip() or "another process"
+    return None
+
+
+def resuming(directory: Path, experiment: Experiment, found: Prepared | None) -> Seen:
+    """The run that is there can go on: config and data are its own, and a checkpoint verifies. Gives its step."""
+    with contextlib.closing(Checkpoints(directory / "checkpoints", experiment.checkpoint.keep)) as checkpoints:
+        steps = checkpoints.steps()
+        if not steps:
+            return Seen("a new run", None)
+        former = api.read_config(directory)["data"]
+        record = api.run_record(experiment, found, []) if found else {"config": dataclasses.asdict(experiment)}
+        # Plans are made of what is compared beside them, and may take long to lay out.
+        data = {**former, **record.get("data", {}), "plans": former.get("plans")}
+        api.check_resumable(directory, steps, {**record, "data": data}, experiment)
+        damaged = {step: damage for step in steps if (damage := _damage(checkpoints, step))}
+    whole = [step for step in steps if step not in damaged]
+    listed = "; ".join(f"checkpoint {step:,} is damaged: {damage}" for step, damage in damaged.items())
+    if not whole:
+        raise RunFault(f"{listed}; none verifies: put an intact copy of one in place, or give another --workdir")
+    text = f"goes on from step {whole[-1]:,} of {experiment.steps:,}, whose checkpoint verifies"
+    if whole[-1] == experiment.steps:
+        text = f"all {experiment.steps:,} steps are done, and the last checkpoint verifies"
+    return Seen(f"{text}; {listed}; what is damaged is skipped" if damaged else text, whole[-1],
+                WARNING if damaged else OK)
+
+
+def _damage(checkpoints: Checkpoints, step: int) -> str | None:
+    try:
+        workdir.verified(checkpoints.directory / str(step))
+        checkpoints.meta(step)
+    except (workdir.Damaged, RunFault) as damage:
+        return str(damage)
+    return None
+
+
+def init(
+    experiment: Experiment, loaded: tokenizers.Tokenizer | None, parts: list[Part], resumed: int | None
+) -> Seen:
+    """The parameters to start from load and fit."""
+    if not experiment.init:
+        return Seen("parameters start at random")
+    if resumed is not None:
+        return Seen("not looked at: the run goes on from its own checkpoint")
+    origin, specs = starting.load(experiment.init), specs_of(parts[0].stage.objective)
+    pieces = loaded.pieces if loaded else list(origin.pieces)[: experiments.model_config(experiment).vocab or None]
+    fit = starting.fit(specs, origin, pieces)
+    starting.check_network(experiments.model_config(experiment, len(pieces)), origin)
+    new = max(fit.extended.values(), default=0)
+    text = (f"{origin.name}: {len(fit.values)} parameters taken, {len(fit.missing)} missing and so fresh, "
+            f"{len(fit.left)} left there{f', {new:,} pieces new' if new else ''}")
+    return Seen(text if loaded else f"{text}; pieces are matched once the tokenizer is trained")
+
+
+# Logging
+
+
+def dashboards(experiment: Experiment, directory: Path) -> Seen:
+    """What is asked for beside metrics.jsonl can be written."""
+    found = ["metrics.jsonl"]
+    if experiment.log.tensorboard:
+        api.check_writable(directory / "tensorboard")
+        found.append("TensorBoard")
+    if experiment.log.wandb:
+        logs.weights_and_biases(directory, experiment.log.wandb, {})  # made at its first use, which is not here
+        text, mark = weights_and_biases(os.environ)
+        return Seen(f"{', '.join(found)}, {text}", mark=mark)
+    return Seen(", ".join(found))
+
+
+def weights_and_biases(environment: Mapping[str, str]) -> tuple[str, str]:
+    """(what is to be said of reaching it, its mark). Nobody is logged in.
+
+    Raises:
+      UserError: there are no credentials.
+    """
+    if (mode := environment.get("WANDB_MODE", "online")) in ("offline", "dryrun", "disabled"):
+        return f"Weights & Biases {mode}", OK
+    address = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai")
+    if not environment.get("WANDB_API_KEY") and address.hostname not in _netrc_hosts(environment):
+        raise UserError(f"log.wandb is set, and there are no credentials for {address.hostname}; wandb login, set "
+                        "WANDB_API_KEY, or WANDB_MODE=offline")
+    try:
+        port = address.port or {"http": 80}.get(address.scheme, 443)
+        socket.create_connection((address.hostname, port), timeout=3).close()
+    except OSError as error:
+        return (f"Weights & Biases at {address.hostname} cannot be reached from here ({error}); the run would go on "
+                "without it: mend the network, or set WANDB_MODE=offline", WARNING)
+    return f"Weights & Biases at {address.hostname}", OK
+
+
+def _netrc_hosts(environment: Mapping[str, str]) -> Iterable[str]:
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        return netrc.netrc(os.path.expanduser(environment.get("NETRC") or "~/.netrc")).hosts
+    return ()
