@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,10 +26,11 @@ import numpy as np
 from lmrep import assembly, starting
 from lmrep import experiment as experiments
 from lmrep.analysis import flops
+from lmrep.core.distributed import agreed
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.core.sharding import make_mesh, shardings
-from lmrep.data import loader, tokenizers
+from lmrep.data import corpora, loader, tokenizers
 from lmrep.data.prepare import Prepared, prepare
 from lmrep.experiment import Experiment
 from lmrep.models import transformer
@@ -39,8 +41,10 @@ from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.evaluation import Evaluator
 from lmrep.training.loop import Trainer
 from lmrep.training.processes import by_first_process
+from lmrep.training.profiling import Profile
 from lmrep.training.stages import Stage, locate
 from lmrep.training.state import specs_of
+from lmrep.training.watchdog import Watch
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +67,7 @@ class Outcome(NamedTuple):
 
 def train(
     config: Mapping[str, Any], directory: str | os.PathLike, *, data_dir: str | os.PathLike | None = None,
-    command: Sequence[str] = (),
+    command: Sequence[str] = (), profile: int = 0,
 ) -> Outcome:
     """Trains an experiment in `directory`, or goes on with the run that is there.
 
@@ -73,56 +77,85 @@ def train(
         report.html.
       data_dir: where token stores live.
       command: the command line, for the record.
+      profile: how many steps to trace, into `directory`/profile; 0: none.
 
     Raises:
       UserError: something does not fit; nothing was written to `directory`.
-      RunFault: the run was stopped by a fault.
+      RunFault: the run was stopped by a fault. Where one of several processes hangs or is gone, the others do not
+        return: they name it and exit with code 3.
       Stopped: by SIGTERM, with everything saved.
     """
     directory, data_dir = Path(directory), Path(data_dir or default_data_dir())
     experiment = experiments.parse(config)
     sizes = experiments.check_mesh(experiment, jax.device_count())
-    if jax.process_count() > 1 and math.prod(sizes) < jax.device_count():
-        raise UserError(f"the mesh has {math.prod(sizes)} devices, and this run's {jax.process_count()} processes "
-                        f"{jax.device_count()}; use all of them: mesh.data=-1, say")
-    vocabulary_fits(experiment)
-    _check_writable(directory)  # before the data, which may take an hour
-    first = jax.process_index() == 0
-    writers = _dashboards(experiment, directory) if first else []
-    prepared = prepare(experiment.data, experiment.tokenizer, data_dir, log.info)
-    stages = assembly.stages(experiment, prepared, data_dir)
-    masked_rows(experiment.samples, prepared.tokenizer, experiments.model_config(experiment).length)
-    keeping = experiment.checkpoint
+    check_processes(sizes, jax.device_count(), jax.process_count())
+    first, keeping = jax.process_index() == 0, experiment.checkpoint
     end = "max" if keeping.best.endswith("accuracy") else "min"
     checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best, end)
-    if experiment.init and not checkpoints.steps():
-        stages[0] = _started(stages[0], experiment.init, experiments.model_config(experiment), prepared)
-    record = _record(experiment, prepared, stages)
+    fresh = not checkpoints.steps()
+    if experiment.init and fresh:  # which is read by all processes together, or by none
+        agreed(lambda: starting.directory_of(experiment.init))
+    writers, prepared, stages = agreed(lambda: _ready(experiment, directory, data_dir, fresh))
+    record = run_record(experiment, prepared, stages)
 
-    with contextlib.ExitStack() as stack:
+    with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
         by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
         stack.callback(checkpoints.close)
         checkpoints.clean()
-        _check_resumable(directory, checkpoints.steps(), record, experiment)
+        agreed(lambda: check_resumable(directory, checkpoints.steps(), record, experiment))
         resumed = checkpoints.newest()
         by_first_process(lambda: _write_down(directory, record, prepared, command))
+        agreed(lambda: check_shared(directory))
         metrics = progress = None
         if first:
             metrics = logs.MetricsLog(directory, [make(resumed) for make in writers])
             metrics.resume(resumed)
             stack.callback(metrics.close)
             progress = stack.enter_context(logs.Progress(experiment.steps))
+            if profile:
+                progress = stack.enter_context(Profile(progress, directory / "profile", profile, resumed or 0))
         _announce(experiment, stages, sizes, resumed)
         mesh = make_mesh(*sizes)
         peak = flops.peak(mesh.devices.flat[0])
         trainer = Trainer(
             stages, mesh, experiment.seed, checkpoints, metrics=metrics, progress=progress,
-            checkpoint=experiment.checkpoint, evaluation=experiment.evaluation, log_every=experiment.log.every,
-            peak=peak and peak * mesh.size)
+            checkpoint=experiment.checkpoint, evaluation=experiment.evaluation, faults=experiment.faults,
+            log_every=experiment.log.every, watch=watch, peak=peak and peak * mesh.size)
         trainer.run(resumed)
     if experiment.log.report:
         _report(directory, data_dir)
     return outcome(directory, experiment.steps)
+
+
+def _ready(experiment: Experiment, directory: Path, data_dir: Path, fresh: bool) -> tuple[list, Prepared, list[Stage]]:
+    """(makers of dashboards, data, stages) of a run, with nothing written to its directory."""
+    vocabulary = experiment.tokenizer.vocab_file
+    if not fresh and vocabulary and not os.path.exists(os.path.expanduser(vocabulary)):  # the run has its own copy
+        experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
+    vocabulary_fits(experiment)
+    check_writable(directory)  # before the data, which may take an hour
+    writers = _dashboards(experiment, directory) if jax.process_index() == 0 else []
+    prepared = assembly.prepared(experiment, data_dir, log.info)
+    stages = assembly.stages(experiment, prepared, data_dir)
+    network = experiments.model_config(experiment)
+    masked_rows(experiment.samples, prepared.tokenizer, network.length)
+    if experiment.init and fresh:
+        stages[0] = _started(stages[0], experiment.init, network, prepared)
+    return writers, prepared, stages
+
+
+def check_shared(directory: Path, seconds: float = 60) -> None:
+    """Refuses a workdir in which this host does not find, in time, what process 0 has written there.
+
+    Raises:
+      UserError: hosts do not share it.
+    """
+    until = time.monotonic() + seconds  # file systems over the network tell of a new file late
+    while not (directory / CONFIG).exists():
+        if time.monotonic() > until:
+            raise UserError(f"{directory.absolute()} does not hold what process 0 has written to the workdir; give a "
+                            "--workdir on a file system that all hosts share")
+        time.sleep(0.5)
 
 
 def _started(stage: Stage, place: str, network: transformer.Config, prepared: Prepared) -> Stage:
@@ -164,15 +197,25 @@ def vocabulary_fits(experiment: Experiment) -> None:
     assembly.check_vocabulary(experiments.model_config(experiment, size), size)
 
 
-def _check_writable(directory: Path) -> None:
-    """Refuses a workdir that could not be made or written to."""
+def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
+    """Refuses a mesh that leaves devices of a run of several processes without work. Raises UserError."""
+    if processes > 1 and math.prod(sizes) < devices:
+        raise UserError(f"the mesh has {math.prod(sizes)} devices, and this run's {processes} processes {devices}; "
+                        "use all of them: mesh.data=-1, say")
+
+
+def check_writable(directory: Path, flag: str = "workdir") -> None:
+    """Refuses a directory, that of `--flag`, which could not be made or written to. Raises UserError."""
+    if directory.parts and directory.parts[0].endswith(":"):
+        raise UserError(f"the {flag} {directory} is a remote store, and a run needs a file system with locks; mount it "
+                        f"(gcsfuse, say), or give another --{flag}")
     place = next(path for path in (directory, *directory.absolute().parents) if os.path.exists(path))
     if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
         why = "may not be written to" if os.path.isdir(place) else "is not a directory"
-        raise UserError(f"the workdir {directory} cannot be used: {place} {why}; give another --workdir")
+        raise UserError(f"the {flag} {directory} cannot be used: {place} {why}; give another --{flag}")
 
 
-def _record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stage]) -> dict:
+def run_record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stage]) -> dict:
     """config.json: all that decides what the run computes."""
     return {
         "config": dataclasses.asdict(experiment),
@@ -184,16 +227,19 @@ def _record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stage])
     }
 
 
-def _check_resumable(directory: Path, steps: list[int], record: dict, experiment: Experiment) -> None:
+def check_resumable(directory: Path, steps: list[int], record: dict, experiment: Experiment) -> None:
     """Refuses to go on with a run, of checkpoints `steps`, whose numbers the new config or data would change."""
     if not steps:
         return  # nothing to go on from: nothing is lost by starting afresh
     former = read_config(directory)
-    if "train" not in former["data"]:
-        raise UserError(f"{directory} was converted, not trained; give another --workdir, and start from this one: "
+    if "train" not in former["data"] or "mean_of" in former:
+        what = "holds the mean of another run's checkpoints" if "mean_of" in former else "was converted"
+        raise UserError(f"{directory} {what}, not trained; give another --workdir, and start from this one: "
                         f":init={directory}")
+    # A field that came later had its default's effect before.
+    former = {**former, "config": dataclasses.asdict(experiments.parse(former["config"]))}
     free = tuple(f"config.{pattern}" for pattern in experiments.FREE)
-    if lines := provenance.differences(former, json.loads(json.dumps(record)), free):
+    if lines := provenance.differences(json.loads(json.dumps(former)), json.loads(json.dumps(record)), free):
         raise UserError(f"{directory} holds a run of another configuration:\n  " + "\n  ".join(lines)
                         + "\nGive these fields their former values to go on, or another --workdir to start anew")
     if steps[-1] > experiment.steps:
@@ -245,14 +291,14 @@ def _announce(experiment: Experiment, stages: Sequence[Stage], sizes: tuple[int,
 
 
 def evaluate(
-    directory: str | os.PathLike, *, split: str = "test", data_dir: str | os.PathLike | None = None,
+    directory: str | os.PathLike, *, split: str | None = None, data_dir: str | os.PathLike | None = None,
     examples: int | None = None, step: int | None = None, files: str = "",
 ) -> dict[str, float]:
     """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir.
 
     Args:
       directory: the workdir.
-      split: "train", "validation" or "test".
+      split: "train", "validation" or "test", which None is too.
       data_dir: where token stores live.
       examples: how many, from the first on; None for all.
       step: of the checkpoint; None for the newest.
@@ -261,8 +307,11 @@ def evaluate(
     """
     if examples is not None and examples < 1:
         raise UserError(f"examples is {examples}; expected at least 1")
+    if files and split:
+        raise UserError(f"files and a split ({split!r}) were asked for: other files are evaluated whole, a split is of "
+                        "the run's own corpus; leave one out")
     run = load(directory, step)
-    data_dir = Path(data_dir or default_data_dir())
+    data_dir, split = Path(data_dir or default_data_dir()), split or "test"
     prepared, split = _other_files(run, files, data_dir) if files else (_own_corpus(run, split, data_dir), split)
     stage = stage_at(run.experiment, run.step)
     vocabulary = prepared.tokenizer.vocabulary
@@ -278,7 +327,7 @@ def evaluate(
     evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed, stage.microbatches)
     batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, rows=evaluator.rows, limit=examples)
     values = evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
-    number = plan.examples if examples is None else min(examples, plan.examples)
+    number = plan.once if examples is None else min(examples, plan.once)
     workdir.write_json(run.directory / "eval.json", {
         "step": run.step, **({"files": files} if files else {"split": split}), "examples": number, "metrics": values})
     return values
@@ -290,7 +339,7 @@ def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
     if "train" not in recorded:
         raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
                         "give text with --files='texts/*.txt'")
-    prepared = prepare(run.experiment.data, own_tokenizer(run.directory, run.experiment), data_dir, log.info)
+    prepared = assembly.prepared(run.experiment, data_dir, log.info, own_tokenizer(run.directory, run.experiment))
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
     if prepared.stores[split].fingerprint != recorded.get(split):
@@ -298,9 +347,13 @@ def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
     return prepared
 
 
+def other_corpus(data: corpora.Config, files: str) -> corpora.Config:
+    """What `evaluate` takes a glob of text files for: a corpus of one split."""
+    return dataclasses.replace(data, corpus="text_files", files=files, documents="auto", validation=0.0, test=0.0)
+
+
 def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
     """Other text files under the run's tokenizer, and the split that holds all of them."""
-    data = dataclasses.replace(run.experiment.data, corpus="text_files", files=files, documents="auto",
-                               validation=0.0, test=0.0)
+    data = other_corpus(run.experiment.data, files)
     tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
     return prepare(data, tokenizer, data_dir, log.info), "train"

@@ -14,9 +14,11 @@ from lmrep import experiment as experiments
 from lmrep.analysis import flops
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import loader
+from lmrep.data import loader, tokenizers
 from lmrep.data.formats import FORMATS, Plan
-from lmrep.data.prepare import Prepared
+from lmrep.data.mixture import Mixture, Sources
+from lmrep.data.prepare import Prepared, Progress, prepare
+from lmrep.data.sources import prepare_sources
 from lmrep.data.store import Store
 from lmrep.experiment import Experiment, StagePlan
 from lmrep.models import transformer
@@ -55,14 +57,27 @@ def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objec
     return OBJECTIVES[stage.objective_name].build(stage.objective, network, vocabulary)
 
 
-def plan(stage: StagePlan, store: Store, seed: int, data_dir: Path) -> Plan:
+def prepared(
+    experiment: Experiment, data_dir: Path, progress: Progress | None = None, tokenizer: tokenizers.Config | None = None
+) -> Prepared:
+    """The experiment's corpus, or its sources, as `lmrep.data.prepare.prepare` gives them; under another tokenizer
+    than its own where one is given."""
+    tokenizer = tokenizer or experiment.tokenizer
+    if sources := experiments.sources(experiment):
+        return prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress)
+    return prepare(experiment.data, tokenizer, data_dir, progress)
+
+
+def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
     """The examples of one split in a stage's format."""
+    if isinstance(store, Sources):
+        return Mixture(tuple(plan(stage, each, seed, data_dir) for each in store.stores), store)
     report = _Report(stage.format_name)
     return FORMATS[stage.format_name].plan(
         stage.format, store, stage.length, seed, cache_dir=Path(data_dir) / "plans", progress=report)
 
 
-def held_out_plan(stage: StagePlan, store: Store, seed: int, data_dir: Path) -> Plan:
+def held_out_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
     """As `plan`, each text once, whatever the number of times that training walks its split."""
     once = dataclasses.replace(stage.format, duplicates=1)
     return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
@@ -109,7 +124,7 @@ def _stage(
         steps=stage.steps,
         objective=asked,
         optimizer=optimizer,
-        batches=partial(_batches, train, stage.batch_size, experiment.seed),
+        batches=partial(_batches, train, stage.batch_size, experiment.seed, experiment.overfit),
         batch_size=stage.batch_size,
         microbatches=stage.microbatches,
         validation=_validation(experiment, stage, prepared, data_dir),
@@ -120,13 +135,20 @@ def _stage(
     )
 
 
-def _batches(train: Plan, batch_size: int, seed: int, rows: np.ndarray, first: int, last: int) -> Iterator[HostBatch]:
-    return loader.batches(train, batch_size=batch_size, rows=rows, seed=seed, first_step=first, last_step=last)
+def _batches(
+    train: Plan, batch_size: int, seed: int, overfit: int, rows: np.ndarray, first: int, last: int
+) -> Iterator[HostBatch]:
+    """Of the steps from `first` up to `last`: each its own, or the first `overfit` ones over and over."""
+    read = partial(loader.batches, train, batch_size=batch_size, rows=rows, seed=seed)
+    if not overfit:
+        return read(first_step=first, last_step=last)
+    shown = list(read(first_step=0, last_step=overfit))
+    return (shown[step % overfit] for step in range(first, last))
 
 
 def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, data_dir: Path):
     store = prepared.stores.get("validation")
-    if store is None or not store.tokens:
+    if store is None or not store.tokens or experiment.overfit:
         return None
     held_out = held_out_plan(stage, store, experiment.seed, data_dir)
     limit = experiment.evaluation.examples or None

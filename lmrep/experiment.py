@@ -16,10 +16,13 @@ from lmrep.config.record import choose, read, setting
 from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
 from lmrep.data.formats import FORMATS
+from lmrep.data.sources import Source
 from lmrep.layers.stack import Execution
 from lmrep.models import PRESETS, transformer
 from lmrep.objectives import OBJECTIVES
 from lmrep.training import optimizers, schedules
+from lmrep.training.faults import FaultsConfig
+from lmrep.training.faults import check as check_faults
 from lmrep.training.loop import CheckpointConfig, EvaluationConfig, LogConfig
 
 
@@ -73,6 +76,15 @@ class StageConfig:
 
 
 @dataclass(frozen=True)
+class SourceConfig:
+    """One corpus of a mixture."""
+
+    name: str = setting("", "for people; none: its number")
+    weight: float = setting(1.0, "its rows, in proportion to the other sources'", above=0)
+    data: dict[str, Any] = setting({}, "fields of config.data that differ")
+
+
+@dataclass(frozen=True)
 class Experiment:
     """The top level of an experiment config. Parts that have a `name` are rows of a table of choices."""
 
@@ -84,10 +96,15 @@ class Experiment:
     batch_size: int = setting(256, "rows a step, over all devices", at_least=1)
     microbatches: int = setting(1, "parts of a batch that gradients are accumulated over", at_least=1)
     length: int = setting(128, "tokens a row", at_least=4)
+    overfit: int = setting(0, "for debugging: the steps show these first batches over and over, and nothing is "
+                           "validated: the loss must fall to near nothing; 0: all the data", at_least=0)
     model: dict[str, Any] = setting({}, "the network")
     objective: dict[str, Any] = setting({"name": "masked"}, "what it is asked")
     format: dict[str, Any] = setting({"name": "packed"}, "how documents become rows")
     data: corpora.Config = setting(corpora.Config(), "the corpus")
+    sources: tuple[SourceConfig, ...] = setting((), "corpora that take turns row by row; none: data alone")
+    temperature: float = setting(0.0, "of the sources; T: their weights times their tokens^(1/T); 0: their weights",
+                                 at_least=0)
     tokenizer: tokenizers.Config = setting(tokenizers.Config(), "the tokenizer")
     optimizer: optimizers.Config = setting(optimizers.Config(), "the optimizer and its schedule")
     mesh: MeshConfig = setting(MeshConfig(), "the layout over devices")
@@ -95,6 +112,7 @@ class Experiment:
     checkpoint: CheckpointConfig = setting(CheckpointConfig(), "saving")
     evaluation: EvaluationConfig = setting(EvaluationConfig(), "validation")
     log: LogConfig = setting(LogConfig(), "logging")
+    faults: FaultsConfig = setting(FaultsConfig(), "what to do about faults of a long run")
     stages: tuple[StageConfig, ...] = setting((), "stages, in order; none: a single one")
     samples: tuple[str, ...] = setting((), "texts that the trained model is tried on")
 
@@ -118,7 +136,8 @@ class StagePlan:
 
 # What may change between a run and its resumption: none of it changes what the run computes, but for rounding.
 FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every",
-        "log.*", "samples", "samples.*", "data.files")
+        "log.*", "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name",
+        "sources.*.data.files", "sources.*.data.damaged_records")
 
 
 def base(preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
@@ -155,10 +174,16 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     experiment = read(Experiment, mapping, "config")
     network = model_config(experiment)
     transformer.check(network)
-    if (held_out := experiment.data.validation + experiment.data.test) >= 1:
-        raise UserError(f"data.validation + data.test is {held_out:g}; leave a share of the documents for training")
+    check_faults(experiment.faults)
+    for data in (experiment.data, *(source.data for source in sources(experiment))):
+        if (held_out := data.validation + data.test) >= 1:
+            raise UserError(f"data.validation + data.test is {held_out:g}; leave a share of the documents for training")
     stages = plans(experiment)
     for i, stage in enumerate(stages):
+        if experiment.sources and getattr(stage.format, "order", "") == "rows":
+            raise UserError("format.order is 'rows', in which each row of a batch continues one of the batch before, "
+                            "and the rows of a mixture are of its sources in turn; set format.order to shuffled, or "
+                            "train on one corpus: --config.sources='()'")
         schedules.check(stage.optimizer.schedule, span(stages, i))
         _check_stage(stage, network)
     return experiment
@@ -168,6 +193,14 @@ def model_config(experiment: Experiment, vocabulary: int = 0) -> transformer.Con
     """The network's record. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
     config = read(transformer.Config, experiment.model, "config.model")
     return dataclasses.replace(config, vocab=vocabulary) if vocabulary and not config.vocab else config
+
+
+def sources(experiment: Experiment) -> list[Source]:
+    """The corpora that are mixed, with every field resolved; none where there is only `data`."""
+    base = dataclasses.asdict(experiment.data)
+    return [Source(source.name or str(i), source.weight,
+                   read(corpora.Config, base | source.data, f"config.sources.{i}.data"))
+            for i, source in enumerate(experiment.sources)]
 
 
 def plans(experiment: Experiment) -> list[StagePlan]:

@@ -11,7 +11,8 @@ from lmrep import assembly
 from lmrep import experiment as experiments
 from lmrep.core.errors import UserError
 from lmrep.data import loader
-from lmrep.data.prepare import Prepared, prepare
+from lmrep.data.mixture import Mixture
+from lmrep.data.prepare import Prepared, in_words
 from lmrep.experiment import Experiment
 from lmrep.training.step import question_keys
 
@@ -26,7 +27,7 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
     """
     if examples < 0:
         raise UserError(f"examples is {examples}; expected at least 0")
-    prepared = prepare(experiment.data, experiment.tokenizer, data_dir, log.info)
+    prepared = assembly.prepared(experiment, data_dir, log.info)
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this corpus has {', '.join(prepared.stores)}")
     vocabulary = prepared.tokenizer.vocabulary
@@ -39,7 +40,10 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
         parts.append(f"Stage {stage.name}: {stage.format_name} rows of {stage.length} tokens, batch of "
                      f"{stage.batch_size}, {stage.steps:,} steps = "
                      f"{stage.steps * stage.batch_size / plan.examples:.2f} passes over the examples\n  {facts}")
-        numbers = loader.example_numbers(plan.examples, experiment.seed, np.arange(min(examples, plan.examples)))
+        if isinstance(plan, Mixture):
+            parts.append(_sources(plan, stage.steps * stage.batch_size))
+        numbers = plan.numbers(np.arange(min(examples, plan.examples)), stage.batch_size, experiment.seed)
+        numbers = numbers[numbers >= 0]
         batch = loader.gather(plan, numbers)
         objective = assembly.objective(stage, model, vocabulary)
         asked = jax.device_get(objective.corrupt(
@@ -56,6 +60,21 @@ def _corpus(experiment: Experiment, prepared: Prepared) -> str:
     for split, facts in prepared.statistics.items():
         lines.append(f"  {split:12}{facts['documents']:12,}{facts['sentences']:12,}{facts['characters']:14,}"
                      f"{facts['tokens']:14,}{facts['tokens_per_word']:13.3f}{facts['unknown_share']:9.3%}")
+    odd = prepared.text | {"words_of_over_1,000_characters": sum(
+        facts.get("long_words", 0) for facts in prepared.statistics.values())}
+    if said := in_words(odd):
+        lines.append(f"  in the text: {said}")
+    return "\n".join(lines)
+
+
+def _sources(plan: Mixture, rows: int) -> str:
+    """How the rows of a stage are dealt to the sources, and how often each is walked."""
+    shares, split = plan.store.shares, plan.store.split
+    lines = [f"  {'source':20}{'share':>9}{f'tokens, {split}':>20}{'examples':>14}{'epochs':>9}"]
+    for i, name in enumerate(plan.store.names):
+        share, examples = shares[i] / sum(shares), plan.plans[i].examples
+        lines.append(f"  {name:20}{share:9.2%}{plan.store.stores[i].tokens:20,}{examples:14,}"
+                     f"{rows * share / examples:9.2f}")
     return "\n".join(lines)
 
 

@@ -45,7 +45,7 @@ def load(place: str | os.PathLike) -> Origin:
       UserError: there is neither, or a value is not finite.
       RunFault: no checkpoint verifies.
     """
-    if conversion.is_workdir(_directory(place)):
+    if conversion.is_workdir(directory_of(place)):
         run = trained.load(place)
         params = {path: np.asarray(value) for path, value in flatten(run.params).items()}
         network = dataclasses.asdict(experiments.model_config(run.experiment))
@@ -66,7 +66,7 @@ def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> N
     Raises:
       UserError: there is no run.
     """
-    if conversion.is_workdir(_directory(place)):
+    if conversion.is_workdir(directory_of(place)):
         network, files = trained.read_config(place)["config"]["model"], Path(place) / "tokenizer"
     else:
         network, files = dataclasses.asdict(published.config(Path(place))), Path(place)
@@ -79,7 +79,7 @@ def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> N
                             lowercase=getattr(tokenizer, "lowercase", True))
 
 
-def _directory(place: str | os.PathLike) -> Path:
+def directory_of(place: str | os.PathLike) -> Path:
     """`place`, which must hold something to start from."""
     place = Path(place)
     if not (place / trained.CONFIG).is_file():

@@ -20,6 +20,7 @@ from lmrep.experiment import Experiment
 from lmrep.models.base import Encoded, Inputs, Model
 from lmrep.objectives.base import Objective
 from lmrep.representations import Layers, Pieces, Representation
+from lmrep.training import averaging
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.stages import locate
 
@@ -214,7 +215,7 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
         if step is not None and step not in steps:
             raise UserError(f"{directory} holds no checkpoint {step}; it holds {', '.join(map(str, steps))}")
         step = checkpoints.newest() if step is None else step
-        params, _ = checkpoints.read(step, "params")
+        params = averaging.parameters(checkpoints, step, experiment.evaluation.averaged)
     params = jax.device_put(params, jax.devices()[0])
     return Run(directory, step, experiment, tokenizer, model, assembly.objective(
         stage_at(experiment, step), model, tokenizer.vocabulary), params)

@@ -115,6 +115,7 @@ def test_evaluating_a_checkpoint_gives_what_training_found_there(home, run, step
     ({"split": "dev"}, "no split 'dev'; this run's corpus has train, validation, test"),
     ({"examples": -1}, "examples is -1; expected at least 1"),
     ({"step": 7}, "holds no checkpoint 7; it holds 20, 40, 60"),
+    ({"files": "*.txt", "split": "test"}, "leave one out"),
 ])
 def test_what_cannot_be_evaluated_is_refused(home, run, arguments, message):
     before = small.contents(home / "run")

@@ -179,6 +179,14 @@ def test_what_does_not_change_the_numbers_may_change(home, copy, tmp_path):
     assert json.loads((copy / "config.json").read_text())["config"]["steps"] == 14
 
 
+def test_a_workdir_alone_is_enough_to_go_on(home, copy, tmp_path):
+    answer = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.steps=16")
+    assert answer.code == 0 and "going on from step 12 of 16" in answer.err, answer
+    answer = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.seed=1")
+    assert answer.code == 2 and "config.seed: 0 -> 1" in answer.err
+    refused(small.command("train", f"--workdir={tmp_path}/none"), "needs an experiment")
+
+
 def test_a_finished_run_stays_as_it_is(home, copy):
     before = small.contents(copy)
     answer = small.command(*train(home, copy, "--config.samples=The [MASK] cat sees the old dog."))

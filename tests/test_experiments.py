@@ -85,7 +85,7 @@ def shown(page):
 
 def choices(page):
     """What stands in the README's tables of choices: flags for an experiment, some with parts before them."""
-    rows = re.findall(r"^\|[^|]*\| `(:|--config\.)(.*)` \|$", page.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\|[^|]*\| `(:|--config\.)([^`]*)` \|$", page.read_text(), re.MULTILINE)
     for kind, rest in rows:
         part, *flags = shlex.split(kind + rest)
         named = part.startswith(":")

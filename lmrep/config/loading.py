@@ -46,6 +46,11 @@ def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, st
     config = _guarded(file, lambda: get_config(argument))
     if not isinstance(config, ml_collections.ConfigDict | dict):
         raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
+    return overridden(config, overrides)
+
+
+def overridden(config: Mapping, overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
+    """A config with the overrides, which are set in their order. Raises UserError for a bad one."""
     config = ml_collections.ConfigDict(config).lock()
     for path, text in overrides:
         override(config, path, text)

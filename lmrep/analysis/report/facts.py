@@ -23,7 +23,7 @@ from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.formats import FIELDS, FORMATS
-from lmrep.data.prepare import Prepared, prepare
+from lmrep.data.prepare import Prepared
 from lmrep.experiment import Experiment, StagePlan
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
@@ -208,7 +208,7 @@ def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Pat
         raise _NotHere(line)
 
     try:
-        prepared = prepare(experiment.data, experiment.tokenizer, data_dir, refuse)
+        prepared = assembly.prepared(experiment, data_dir, refuse)
     except _NotHere:
         notes.append(f"The tokenized corpus is not in {data_dir}, so that its statistics and held-out questions are "
                      "left out; give --data_dir.")

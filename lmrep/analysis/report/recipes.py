@@ -7,6 +7,7 @@ from typing import Any
 
 from lmrep import experiment as experiments
 from lmrep.analysis.report.facts import Facts, flat
+from lmrep.data import corpora
 from lmrep.data.formats import FORMATS
 from lmrep.experiment import Experiment, StagePlan
 from lmrep.models import PRESETS, transformer
@@ -26,7 +27,7 @@ PAPERS = {
     "roberta": ("Liu et al., 2019", {
         "data.corpus": "160 GB of English text",
         "steps": 500_000, "batch_size": 8192, "length": "512",
-        "format.name": "packed", "format.duplicates": 1,
+        "format.name": "full_sentences", "format.duplicates": 1,
         "objective.masking": "dynamic", "objective.sentence_pair": False,
         "optimizer.learning_rate": 6e-4, "warm-up steps": 24_000}),
 }
@@ -108,10 +109,17 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def corpus(experiment: Experiment) -> str:
-    """The corpus, for people."""
-    data = experiment.data
+    """The corpus, or what is mixed of several, for people."""
+    if mixed := experiments.sources(experiment):
+        return " and ".join(f"{source.weight:g} part{'s' * (source.weight != 1)} of {_corpus(source.data)}"
+                            for source in mixed)
+    return _corpus(experiment.data)
+
+
+def _corpus(data: corpora.Config) -> str:
     return {"python_docs": "the Python documentation that comes with the interpreter",
-            "text_files": f"the text files {data.files}", "tfds": f"the TFDS corpus {data.tfds_name}"}[data.corpus]
+            "text_files": f"the text files {data.files}", "jsonl": f"the JSONL files {data.files}",
+            "parquet": f"the Parquet files {data.files}", "tfds": f"the TFDS corpus {data.tfds_name}"}[data.corpus]
 
 
 def lengths(stages: Sequence[StagePlan]) -> str:
