@@ -11,9 +11,6 @@ so that writing it gives the tensors that were read, byte for byte. Both directi
 
 import contextlib
 import dataclasses
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,12 +58,12 @@ def to_workdir(source: Path, target: Path) -> Converted:
       UserError: `source` is refused, as by `published.read`, or `target` is not empty; nothing is written.
       RunFault: the certificate fails, or the disk is full; nothing is written.
     """
-    _check_free(target)
+    workdir.check_free(target)
     checkpoint = published.read(source)
     tokenizer = tokenizers.load(source)
     record = experiment(checkpoint, tokenizer, target.name)
     proof = certificate.certify(checkpoint, source)
-    with _beside(target) as draft:
+    with workdir.beside(target) as draft:
         tokenizer.save(draft / "tokenizer")
         with contextlib.closing(Checkpoints(draft / "checkpoints")) as checkpoints:
             checkpoints.save(0, {"params": unflatten(dict(checkpoint.params))}, {"stage": 0})
@@ -102,11 +99,11 @@ def to_published(source: Path, target: Path, step: int | None = None, most: int 
       UserError: there is no run, its network is neither a BERT nor a RoBERTa, or `target` is not empty.
       RunFault: the checkpoint is damaged, the certificate fails, or the disk is full; nothing is written.
     """
-    _check_free(target)
+    workdir.check_free(target)
     run = trained.load(source, step)
     params = {path: np.asarray(value) for path, value in flatten(jax.device_get(run.params)).items()}
     checkpoint, remarks = _outgoing(run, params)
-    with _beside(target) as draft:
+    with workdir.beside(target) as draft:
         published.write(checkpoint, draft, most)
         run.tokenizer.save(draft)
         try:
@@ -155,38 +152,6 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     if f"{MASKED}bias" in checkpoint.params:
         config.samples = ("Paris is the [MASK] of France.",)
     return experiments.parse(config)
-
-
-def _check_free(target: Path) -> None:
-    """Refuses a target that holds something, or cannot be made."""
-    if target.resolve() == Path.cwd():
-        raise UserError(f"{target} is the directory that you are in; give one that is not")
-    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"{target} is there already; give a directory that is not, or an empty one")
-    place = next(path for path in target.absolute().parents if path.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        raise UserError(f"{target} cannot be made: {place} is no directory that may be written to")
-
-
-@contextlib.contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A directory that becomes `target` when the block ends, and is gone where it fails. What a killed process left is
-    removed."""
-    target = target.resolve()
-    for left in target.parent.glob(f".{target.name}.*"):
-        number = left.name.rpartition(".")[2]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        draft.mkdir(parents=True)
-        yield draft
-        draft.rename(target)  # which may be there, but not if it holds something
-        workdir.sync(target.parent)
-    except OSError as error:
-        raise RunFault(f"{target} cannot be written: {error.strerror or error}; nothing is there") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def arrays(place: Path) -> dict[str, np.ndarray]:

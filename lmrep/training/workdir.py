@@ -108,15 +108,8 @@ def sync(path: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def beside(target: Path) -> Iterator[Path]:
-    """A directory that becomes `target` when the block ends, and is gone where it fails. What a killed process left is
-    removed.
-
-    Raises:
-      UserError: at once, where `target` holds something, or cannot be made.
-      RunFault: it cannot be written.
-    """
+def check_free(target: Path) -> None:
+    """Raises UserError where `target` holds something, or cannot be made."""
     if target.resolve() == Path.cwd():
         raise UserError(f"{target} is the directory that you are in; give one that is not")
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
@@ -124,6 +117,18 @@ def beside(target: Path) -> Iterator[Path]:
     place = next(path for path in target.absolute().parents if path.exists())
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
         raise UserError(f"{target} cannot be made: {place} is no directory that may be written to")
+
+
+@contextlib.contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """A directory that becomes `target` when the block ends, and is gone where it fails. What a killed process left is
+    removed.
+
+    Raises:
+      UserError: at once, as `check_free`.
+      RunFault: it cannot be written.
+    """
+    check_free(target)
     target = target.resolve()
     for left in target.parent.glob(f".{target.name}.*"):
         number = left.name.rpartition(".")[2]
