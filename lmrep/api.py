@@ -26,8 +26,10 @@ import numpy as np
 from lmrep import assembly, starting
 from lmrep import experiment as experiments
 from lmrep.analysis import flops
+from lmrep.core import remote
 from lmrep.core.distributed import agreed
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.host import default_data_dir
 from lmrep.core.params import flatten, unflatten
 from lmrep.core.sharding import make_mesh, shardings
 from lmrep.data import corpora, loader, tokenizers
@@ -36,7 +38,7 @@ from lmrep.experiment import Experiment
 from lmrep.models import transformer
 from lmrep.trained import CONFIG, Run, load, masked_rows, own_tokenizer, read_config, stage_at
 from lmrep.training import logging as logs
-from lmrep.training import provenance, workdir
+from lmrep.training import mirror, provenance, workdir
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.evaluation import Evaluator
 from lmrep.training.loop import Trainer
@@ -47,11 +49,6 @@ from lmrep.training.state import specs_of
 from lmrep.training.watchdog import Watch
 
 log = logging.getLogger(__name__)
-
-
-def default_data_dir() -> Path:
-    """Where token stores live unless told otherwise: $LMREP_DATA_DIR or ~/.cache/lmrep."""
-    return Path(os.environ.get("LMREP_DATA_DIR") or "~/.cache/lmrep").expanduser()
 
 
 class Outcome(NamedTuple):
@@ -74,7 +71,7 @@ def train(
     Args:
       config: an experiment's config.
       directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, tensorboard/, checkpoints/,
-        report.html.
+        report.html. A remote one (gs://bucket/runs/x) is trained on this machine and mirrored there.
       data_dir: where token stores live.
       command: the command line, for the record.
       profile: how many steps to trace, into `directory`/profile; 0: none.
@@ -85,6 +82,11 @@ def train(
         return: they name it and exit with code 3.
       Stopped: by SIGTERM, with everything saved.
     """
+    if url := remote.address(directory):
+        mirror.check_alone(url, jax.process_count())
+        experiments.check_mesh(experiments.parse(config), jax.device_count())  # before anything is fetched
+        with mirror.mirrored(url) as local:
+            return train(config, local, data_dir=data_dir, command=command, profile=profile)
     directory, data_dir = Path(directory), Path(data_dir or default_data_dir())
     experiment = experiments.parse(config)
     sizes = experiments.check_mesh(experiment, jax.device_count())
@@ -206,8 +208,8 @@ def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
 
 def check_writable(directory: Path, flag: str = "workdir") -> None:
     """Refuses a directory, that of `--flag`, which could not be made or written to. Raises UserError."""
-    if directory.parts and directory.parts[0].endswith(":"):
-        raise UserError(f"the {flag} {directory} is a remote store, and a run needs a file system with locks; mount it "
+    if remote.address(directory):
+        raise UserError(f"the {flag} {directory} is a remote store, and this needs a file system with locks; mount it "
                         f"(gcsfuse, say), or give another --{flag}")
     place = next(path for path in (directory, *directory.absolute().parents) if os.path.exists(path))
     if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
@@ -330,6 +332,8 @@ def evaluate(
     number = plan.once if examples is None else min(examples, plan.once)
     workdir.write_json(run.directory / "eval.json", {
         "step": run.step, **({"files": files} if files else {"split": split}), "examples": number, "metrics": values})
+    if url := remote.address(directory):
+        mirror.put(url, run.directory / "eval.json")
     return values
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from lmrep import assembly, representations
 from lmrep import experiment as experiments
+from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import tokenizers
@@ -20,7 +21,7 @@ from lmrep.experiment import Experiment
 from lmrep.models.base import Encoded, Inputs, Model
 from lmrep.objectives.base import Objective
 from lmrep.representations import Layers, Pieces, Representation
-from lmrep.training import averaging
+from lmrep.training import averaging, mirror
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.stages import locate
 
@@ -51,7 +52,7 @@ class Run:
         gradient = jax.grad(loss)(run.params, inputs)
 
     Attributes:
-      directory: its workdir.
+      directory: its workdir, or the copy of a remote one.
       step: of the checkpoint.
       experiment: its record.
       tokenizer: its own.
@@ -194,13 +195,13 @@ class Run:
 
 
 def load(directory: str | os.PathLike, step: int | None = None) -> Run:
-    """The run in `directory`, at its newest checkpoint that verifies or at `step`.
+    """The run in `directory`, at its newest checkpoint that verifies or at `step`. A remote one is fetched.
 
     Raises:
       UserError: there is no run.
       RunFault: no checkpoint verifies.
     """
-    directory = Path(directory)
+    directory = mirror.here(directory, step)
     record = read_config(directory)
     experiment = experiments.parse(record["config"])
     tokenizer = tokenizers.load(directory / "tokenizer")
@@ -249,6 +250,9 @@ def read_config(directory: str | os.PathLike) -> dict:
             raise ValueError("expected the config and the data of a run")
         return found
     except FileNotFoundError:
+        if url := remote.address(directory):
+            raise UserError(f"{url} is in a remote store, where this command does not look; copy the run to a "
+                            "directory of this machine") from None
         raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run") from None
     except (ValueError, RecursionError) as error:
         raise RunFault(f"{path} is damaged: {error}; restore it, or start anew in another --workdir") from None

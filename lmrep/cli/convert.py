@@ -29,9 +29,12 @@ def run(arguments: Arguments) -> int:
         raise UserError(f"--to is {flags.to!r}; expected workdir or huggingface")
     if flags.shard_mb < 1:
         raise UserError(f"--shard_mb is {flags.shard_mb}; expected at least 1")
-    source, target = map(Path, arguments.words)
 
     from lmrep.interop import conversion
+    from lmrep.training import mirror
+
+    source = mirror.here(arguments.words[0], None if flags.step < 0 else flags.step)
+    target = Path(arguments.words[1])
 
     if conversion.is_workdir(source) != (flags.to == "huggingface"):
         raise UserError(

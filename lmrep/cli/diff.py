@@ -2,8 +2,6 @@
 largest absolute difference, the norm of the difference over that of the first, and the layer, the largest first. The
 exit code is 0 whether they differ or not."""
 
-from pathlib import Path
-
 from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 
@@ -17,7 +15,8 @@ def run(arguments: Arguments) -> int:
     a, b = arguments.words
 
     from lmrep.interop import conversion, differences
+    from lmrep.training import mirror
 
-    found = differences.compare(conversion.arrays(Path(a)), conversion.arrays(Path(b)))
+    found = differences.compare(conversion.arrays(mirror.here(a)), conversion.arrays(mirror.here(b)))
     print(differences.describe(found, a, b))
     return 0

@@ -22,17 +22,19 @@ def run(arguments: Arguments) -> int:
     from pathlib import Path
 
     from lmrep import api, experiment, inspection, trained
+    from lmrep.training import mirror
     from lmrep.training.logging import show_messages
 
     show_messages()
     if config is not None:
         record = experiment.parse(config)
     else:
-        former = trained.read_config(arguments.workdir)
+        place = mirror.here(arguments.workdir, checkpoints=False)
+        former = trained.read_config(place)
         if "train" not in former["data"]:
             raise UserError(f"{arguments.workdir} was converted, not trained, and has no data to inspect")
         record = experiment.parse(former["config"])
-        record = dataclasses.replace(record, tokenizer=trained.own_tokenizer(arguments.workdir, record))
+        record = dataclasses.replace(record, tokenizer=trained.own_tokenizer(place, record))
     data_dir = Path(arguments.flags.data_dir or api.default_data_dir())
     print(inspection.report(record, data_dir, arguments.flags.split, arguments.flags.examples))
     return 0

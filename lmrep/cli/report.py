@@ -21,7 +21,13 @@ def run(arguments: Arguments) -> int:
 
     from lmrep import api
     from lmrep.analysis import report
+    from lmrep.core import remote
+    from lmrep.training import mirror
 
     flags = arguments.flags
-    print(report.write(directories, flags.output or None, data_dir=flags.data_dir or api.default_data_dir()))
+    path = report.write([mirror.here(directory) for directory in directories], flags.output or None,
+                        data_dir=flags.data_dir or api.default_data_dir())
+    if len(directories) == 1 and not flags.output and (url := remote.address(directories[0])):
+        mirror.put(url, path)
+    print(path)
     return 0

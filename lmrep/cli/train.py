@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.cli.arguments import Arguments, Flag
-from lmrep.core import distributed
+from lmrep.core import distributed, remote
 from lmrep.core.errors import UserError
 
 FLAGS = {
@@ -49,11 +49,14 @@ def run(arguments: Arguments) -> int:
 
 def _config(arguments: Arguments, workdir: str) -> Any:
     """The experiment's, or that of the run that is there."""
-    if arguments.config_file is None and (Path(workdir) / "config.json").is_file():
+    url = remote.address(workdir) if arguments.config_file is None else None
+    if url or (arguments.config_file is None and (Path(workdir) / "config.json").is_file()):
         from lmrep.config.loading import overridden
         from lmrep.trained import read_config
+        from lmrep.training import mirror
 
-        return overridden(read_config(workdir)["config"], arguments.overrides)
+        there = mirror.here(workdir, checkpoints=False)
+        return overridden(read_config(there)["config"], arguments.overrides)
     return arguments.load_config()
 
 
@@ -87,10 +90,14 @@ def samples(run, texts: list[str]) -> str:
 
 def next_steps(workdir: str, data_dir: str, text: str) -> str:
     """What to try next."""
+    from lmrep.training import mirror
+
+    url = remote.address(workdir)
+    page = shlex.quote(str(mirror.own(url) if url else workdir))
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
     return f"""
 Next:
   lmrep predict {run} {shlex.quote(text)}
   lmrep evaluate {run}{stores}
   lmrep inspect {run}{stores}
-  open {shlex.quote(workdir)}/report.html in a browser; tensorboard --logdir={shlex.quote(workdir)}"""
+  open {page}/report.html in a browser; tensorboard --logdir={shlex.quote(workdir)}"""

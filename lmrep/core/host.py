@@ -2,13 +2,20 @@
 
 import ctypes
 import glob
+import os
 import resource
 import sys
+from pathlib import Path
 
 ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*")
 
 # Parameters of glibc's mallopt(3).
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
+
+
+def default_data_dir() -> Path:
+    """Where token stores live unless told otherwise: $LMREP_DATA_DIR or ~/.cache/lmrep."""
+    return Path(os.environ.get("LMREP_DATA_DIR") or "~/.cache/lmrep").expanduser()
 
 
 def keep_memory() -> bool:

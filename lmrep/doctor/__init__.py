@@ -16,9 +16,11 @@ from typing import Any
 import jax
 
 from lmrep import api
+from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.doctor import machine, run, text
 from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Seen
+from lmrep.training import mirror
 
 __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
 
@@ -38,6 +40,9 @@ def examine(
       processes: of the run.
     """
     data_dir = Path(data_dir or api.default_data_dir())
+    url = None if workdir is None else remote.address(workdir)
+    if url:
+        workdir = mirror.own(url)  # where this machine will train it
     visit = _Visit({} if workdir is None else {"--workdir": Path(workdir)})
     visit("config", partial(run.config, config))
     visit("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")
@@ -54,7 +59,11 @@ def examine(
     visit("examples", text.examples, "config", "tokenizer", "network", *samples)
     visit("memory", machine.memory, "network", "mesh")
     visit("workdir", run.writable, "--workdir")
-    visit("resuming", run.resuming, "--workdir", "config", "store?")
+    if url:
+        visit("remote", partial(run.store, url, processes))
+        visit("resuming", partial(run.resuming_remote, url), "remote", "config", "store?")
+    else:
+        visit("resuming", run.resuming, "--workdir", "config", "store?")
     visit("init", run.init, "config", "tokenizer", "network", "resuming?")
     visit("checkpoints", machine.checkpoints, "--workdir", "config", "network")
     visit("data", partial(text.room_for, data_dir), "config", "tokenizer", "store?", "checkpoints?", *samples)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from lmrep import api, starting
 from lmrep import experiment as experiments
+from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.prepare import Prepared
@@ -20,7 +21,7 @@ from lmrep.doctor.findings import OK, WARNING, Seen
 from lmrep.doctor.machine import Part
 from lmrep.experiment import Experiment
 from lmrep.training import logging as logs
-from lmrep.training import workdir
+from lmrep.training import mirror, workdir
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.state import specs_of
 
@@ -56,17 +57,37 @@ def _holder(directory: Path) -> str | None:
     return None
 
 
+def store(url: str, processes: int) -> Seen:
+    """The remote store of the workdir is reached, and no other run holds it. Gives the steps of its checkpoints."""
+    mirror.check_alone(url, processes)
+    with remote.reached(url):
+        found = mirror.opened(url)
+        mirror.check_free(url, mirror.mark(found))
+        steps = mirror.sealed(found.names())
+    return Seen(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; that it may be written "
+                "to is seen as soon as the run starts", steps)
+
+
+def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: Prepared | None) -> Seen:
+    """As `resuming`, without fetching checkpoints. Gives its step."""
+    if not steps:
+        return Seen("a new run", None)
+    copy = mirror.read(url, checkpoints=False)
+    try:
+        _same(copy, steps, experiment, found)
+    except UserError as error:
+        raise UserError(str(error).replace(str(copy), url)) from error
+    return Seen(f"goes on from step {steps[-1]:,} of {experiment.steps:,}, if that checkpoint verifies once it is "
+                "fetched", steps[-1])
+
+
 def resuming(directory: Path, experiment: Experiment, found: Prepared | None) -> Seen:
     """The run that is there can go on: config and data are its own, and a checkpoint verifies. Gives its step."""
     with contextlib.closing(Checkpoints(directory / "checkpoints", experiment.checkpoint.keep)) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
             return Seen("a new run", None)
-        former = api.read_config(directory)["data"]
-        record = api.run_record(experiment, found, []) if found else {"config": dataclasses.asdict(experiment)}
-        # Plans are made of what is compared beside them, and may take long to lay out.
-        data = {**former, **record.get("data", {}), "plans": former.get("plans")}
-        api.check_resumable(directory, steps, {**record, "data": data}, experiment)
+        _same(directory, steps, experiment, found)
         damaged = {step: damage for step in steps if (damage := _damage(checkpoints, step))}
     whole = [step for step in steps if step not in damaged]
     listed = "; ".join(f"checkpoint {step:,} is damaged: {damage}" for step, damage in damaged.items())
@@ -77,6 +98,15 @@ def resuming(directory: Path, experiment: Experiment, found: Prepared | None) ->
         text = f"all {experiment.steps:,} steps are done, and the last checkpoint verifies"
     return Seen(f"{text}; {listed}; what is damaged is skipped" if damaged else text, whole[-1],
                 WARNING if damaged else OK)
+
+
+def _same(directory: Path, steps: list[int], experiment: Experiment, found: Prepared | None) -> None:
+    """Raises UserError where the run in a directory has another config or other data."""
+    former = api.read_config(directory)["data"]
+    record = api.run_record(experiment, found, []) if found else {"config": dataclasses.asdict(experiment)}
+    # Plans are made of what is compared beside them, and may take long to lay out.
+    data = {**former, **record.get("data", {}), "plans": former.get("plans")}
+    api.check_resumable(directory, steps, {**record, "data": data}, experiment)
 
 
 def _damage(checkpoints: Checkpoints, step: int) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 
 LOCK = ".lock"
@@ -110,6 +111,8 @@ def sync(path: str | os.PathLike) -> None:
 
 def check_free(target: Path) -> None:
     """Raises UserError where `target` holds something, or cannot be made."""
+    if url := remote.address(target):
+        raise UserError(f"{url} is in a remote store; give a directory of this machine, and copy it there")
     if target.resolve() == Path.cwd():
         raise UserError(f"{target} is the directory that you are in; give one that is not")
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):

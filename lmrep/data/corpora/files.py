@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
+from lmrep.core import remote
 from lmrep.core.errors import UserError
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 CHECKSUMS = ("md5Hash", "crc32c", "ETag", "etag")  # what stores call theirs, the best first
-PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "adlfs", "abfs": "adlfs",
-            "http": "aiohttp requests", "https": "aiohttp requests", "hf": "huggingface_hub"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def _local(pattern: str, example: str) -> list[Source]:
 
 def _remote(pattern: str, example: str) -> list[Source]:
     with _translated(pattern):
-        store, path = _store(pattern)
+        store, path = remote.store(pattern, "data.files", "gs://bucket/folder/*.txt")
         found = sorted((name, info) for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
         if not found:
             raise UserError(_nothing(pattern, "that store", store.isdir(path), posixpath.join(pattern, "**", example)))
@@ -79,21 +78,6 @@ def _nothing(pattern: str, where: str, folder: bool, within: str) -> str:
     hint = f"it is a folder; try {within!r}" if folder else \
         "check the path, and quote the glob so that the shell leaves it alone"
     return f"data.files {pattern!r} matches no file in {where}; {hint}"
-
-
-def _store(url: str) -> tuple[Any, str]:
-    """The file system of a remote path, and the path in it."""
-    import fsspec
-
-    protocol = url.partition("://")[0]
-    try:
-        return fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise UserError(f"{protocol}:// needs a package that is not installed ({error}); "
-                        f"pip install {PACKAGES.get(protocol, protocol)}") from error
-    except ValueError as error:
-        raise UserError(f"data.files {url!r}: {error}; expected a path on this machine, or one that fsspec knows, such "
-                        "as gs://bucket/folder/*.txt") from error
 
 
 @contextlib.contextmanager
