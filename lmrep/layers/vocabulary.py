@@ -1,4 +1,6 @@
-"""Scores over the vocabulary at chosen positions, and their cross-entropy."""
+"""Scores over the vocabulary, at chosen positions or at all, and their cross-entropy."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +46,111 @@ def asked(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, 
     rows = x.reshape(-1, x.shape[-1])
     nats, hits = _cross_entropy(rows, _whole(table), params["bias"], targets.reshape(-1))
     return nats.reshape(targets.shape), hits.reshape(targets.shape)
+
+
+def summed(
+    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """The weighted sum of the cross-entropies at every position of a batch, without scores of all positions at once.
+
+    The positions are taken in up to `PARTS` parts, one after the other, and the gradient of a part is computed where
+    its scores are at hand. So no array is larger than [b, t / PARTS, v], forward and backward, and the scores are
+    computed once, not again for the gradient.
+
+    Args:
+      table: [v, e], tied (Press and Wolf, 2017).
+      x: [b, t, e].
+      targets: i32[b, t], in [0, v).
+      weights: float32 [b, t]; 0 where nothing is asked.
+      bias: [v], or None for none.
+
+    Returns:
+      (the sum, float32 []; nats float32 [b, t] and hits bool[b, t] as of `asked`, both without a gradient).
+    """
+    total, nats, hits = _summed(_whole(table), x, targets, weights, bias)
+    return total, jax.lax.stop_gradient(nats), hits
+
+
+PARTS, LEAST = 16, 2**24  # parts of a batch, at most; scores that need not be cut any smaller
+
+
+def _parts(b: int, t: int, v: int) -> int:
+    """How many parts: cut along t, so that rows stay on their devices."""
+    return max(1, min(PARTS, t, b * t * v // LEAST))
+
+
+def _cut(x: Array, parts: int) -> Array:
+    """[b, t, ...] -> [parts, b, t / parts, ...], with zeros at the end where `parts` does not divide t."""
+    b, t = x.shape[:2]
+    size = -(-t // parts)
+    x = jnp.pad(x, [(0, 0), (0, size * parts - t)] + [(0, 0)] * (x.ndim - 2))
+    return jnp.moveaxis(x.reshape(b, parts, size, *x.shape[2:]), 1, 0)
+
+
+def _joined(parts: Array, t: int) -> Array:
+    """The inverse of `_cut`."""
+    whole = jnp.moveaxis(parts, 0, 1)
+    return whole.reshape(whole.shape[0], -1, *whole.shape[3:])[:, :t]
+
+
+def _powers(table: Array, bias: Array | None, x: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
+    """x [b, t, e] -> (exponentials of the scores less their largest [b, t, v], their sums [b, t], nats, hits)."""
+    y = jnp.einsum("btd,vd->btv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+    y = shard(y if bias is None else y + bias, "batch", None, "vocab")
+    top = y.max(-1)
+    own = jnp.take_along_axis(y, targets[..., None], axis=-1)[..., 0]
+    powers = jnp.exp(y - top[..., None])
+    total = jnp.matmul(powers, jnp.ones(powers.shape[-1]), precision=EXACT)
+    return powers, total, jnp.log(total) + top - own, own >= top
+
+
+@jax.custom_vjp
+def _summed(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None):
+    def part(_, given):
+        return None, _powers(table, bias, *given)[2:]
+
+    b, t = targets.shape
+    cut = partial(_cut, parts=_parts(b, t, table.shape[0]))
+    _, (nats, hits) = jax.lax.scan(part, None, (cut(x), cut(targets)))
+    nats = _joined(nats, t)
+    return (nats * weights).sum(), nats, _joined(hits, t)
+
+
+def _summed_forward(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None):
+    # What `_summed` gives, and by the way the gradients for a cotangent of 1.
+    def part(sums, given):
+        dtable, dbias = sums
+        x, targets, weights = given
+        powers, total, nats, hits = _powers(table, bias, x, targets)
+        share = weights / total
+        dx = jnp.einsum("btv,vd->btd", powers.astype(x.dtype), table.astype(x.dtype)) * share[..., None]
+        dtable += jnp.einsum("btv,btd->vd", powers.astype(x.dtype), x * share[..., None].astype(x.dtype),
+                             preferred_element_type=jnp.float32)
+        if bias is not None:
+            dbias += jnp.einsum("bt,btv->v", share, powers, precision=EXACT)
+        return (dtable, dbias), (nats, hits, dx)
+
+    b, t = targets.shape
+    cut = partial(_cut, parts=_parts(b, t, table.shape[0]))
+    nothing = shard(jnp.zeros(table.shape, jnp.float32), "vocab", None), None if bias is None else jnp.zeros_like(bias)
+    (dtable, dbias), parts = jax.lax.scan(part, nothing, (cut(x), cut(targets), cut(weights)))
+    nats, hits, dx = (_joined(each, t) for each in parts)
+    # softmax(y) - one_hot(target): the second part, of all positions at once.
+    dx -= table[targets].astype(dx.dtype) * weights[..., None].astype(dx.dtype)
+    dtable = dtable.at[targets].add(-x.astype(jnp.float32) * weights[..., None])
+    if bias is not None:
+        dbias = dbias.at[targets].add(-weights)
+    total = (nats * weights).sum()
+    return (total, nats, hits), (dtable.astype(table.dtype), dx.astype(x.dtype), dbias, nats)
+
+
+def _summed_backward(kept: tuple, cotangents: tuple[Array, Array, Array]):
+    dtable, dx, dbias, nats = kept
+    g = cotangents[0]
+    return g * dtable, (g * dx).astype(dx.dtype), None, g * nats, None if dbias is None else g * dbias
+
+
+_summed.defvjp(_summed_forward, _summed_backward)
 
 
 def cross_entropy(scores: Array, targets: Array) -> Array:

@@ -15,7 +15,7 @@ class Preset(NamedTuple):
 
     config: Config
     encoder: int  # parameters of embeddings and layers
-    pretraining: int  # those and the heads trained with them: pooler, masked LM and NSP for BERT
+    pretraining: int  # those and the heads trained with them: pooler, masked LM and NSP for BERT; none for GPT
 
 
 def _bert(layers: int, width: int, vocab: int = 30522) -> Config:
@@ -27,6 +27,18 @@ def _roberta(layers: int, width: int) -> Config:
     """Liu et al., 2019: no token types, exact gelu, epsilon 1e-5, positions counted from row 2 of their table."""
     return replace(_bert(layers, width, vocab=50265), token_types=0, position_offset=2, norm_eps=1e-5,
                    activation="gelu", init="normal")
+
+
+def _gpt() -> Config:
+    """Radford et al., 2018: BERT's layer without norms on embeddings, read from left to right, 512 positions."""
+    return replace(_bert(12, 768, vocab=40478), token_types=0, embedding_norm=False, norm_eps=1e-5, init="normal")
+
+
+def _gpt2(layers: int, width: int) -> Config:
+    """Radford et al., 2019: norms before each block and at the end, 1,024 positions; what adds to the residual stream
+    starts narrower."""
+    return replace(_bert(layers, width, vocab=50257), length=1024, token_types=0, embedding_norm=False, norm="pre",
+                   norm_eps=1e-5, init="normal", position_stddev=0.01, residual_init="scaled")
 
 
 PRESETS = {
@@ -41,4 +53,9 @@ PRESETS = {
     "bert_large_cased":  Preset(_bert(    24,  1024, 28996),  332_529_664, 334_661_958),
     "roberta_base":      Preset(_roberta( 12,   768),         124_054_272, 124_696_665),
     "roberta_large":     Preset(_roberta( 24,  1024),         354_309_120, 355_411_033),
+    "gpt":               Preset(_gpt(),                       116_534_784, 116_534_784),
+    "gpt2":              Preset(_gpt2(    12,   768),         124_439_808, 124_439_808),
+    "gpt2_medium":       Preset(_gpt2(    24,  1024),         354_823_168, 354_823_168),
+    "gpt2_large":        Preset(_gpt2(    36,  1280),         774_030_080, 774_030_080),
+    "gpt2_xl":           Preset(_gpt2(    48,  1600),       1_557_611_200, 1_557_611_200),
 }  # fmt: skip

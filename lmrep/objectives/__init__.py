@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lmrep.objectives import masked
+from lmrep.objectives import causal, masked
 
 
 class Kind(NamedTuple):
@@ -15,4 +15,7 @@ class Kind(NamedTuple):
     build: Callable  # (config, model, vocabulary) -> Objective
 
 
-OBJECTIVES = {"masked": Kind(masked.Config, masked.fields, masked.check, masked.build)}
+OBJECTIVES = {
+    "masked": Kind(masked.Config, masked.fields, masked.check, masked.build),
+    "causal": Kind(causal.Config, causal.fields, causal.check, causal.build),
+}

@@ -1,7 +1,9 @@
 """The published sizes, to the unit, by shape alone: no array is made."""
 
 import math
+from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
 from lmrep.models import PRESETS, transformer
 from lmrep.models.transformer import Config
-from lmrep.objectives import masked
+from lmrep.objectives import causal, masked
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
 BERT = {  # layers, width, heads, feed-forward, words; embeddings, encoder, both, with the pooler, with all heads
@@ -26,6 +28,13 @@ BERT = {  # layers, width, heads, feed-forward, words; embeddings, encoder, both
 ROBERTA = {  # layers, width, heads, feed-forward, words; embeddings and encoder, with the masked-LM head
     "roberta_base": (12, 768, 12, 3072, 50265, 124_054_272, 124_696_665),
     "roberta_large": (24, 1024, 16, 4096, 50265, 354_309_120, 355_411_033),
+}
+GPT = {  # layers, width, heads, feed-forward, words; positions; parameters
+    "gpt": (12, 768, 12, 3072, 40478, 512, 116_534_784),
+    "gpt2": (12, 768, 12, 3072, 50257, 1024, 124_439_808),
+    "gpt2_medium": (24, 1024, 16, 4096, 50257, 1024, 354_823_168),
+    "gpt2_large": (36, 1280, 20, 5120, 50257, 1024, 774_030_080),
+    "gpt2_xl": (48, 1600, 25, 6400, 50257, 1024, 1_557_611_200),
 }
 ALBERT = {  # layers, width, heads, feed-forward; embeddings and encoder, with the pooler, with all heads
     "base": (12, 768, 12, 3072, 11_092_992, 11_683_584, 11_813_810),
@@ -52,7 +61,27 @@ def shape(c):
 
 
 def test_every_preset_is_counted_here():
-    assert set(PRESETS) == set(BERT) | set(ROBERTA)
+    assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT)
+
+
+@pytest.mark.parametrize("name", GPT)
+def test_gpt(name):
+    config, encoder, pretraining = PRESETS[name]
+    *expected, length, total = GPT[name]
+    vocabulary = Vocabulary(config.vocab, {}, np.ones(config.vocab, bool), np.zeros(config.vocab, int))
+    objective = causal.build(causal.Config(), transformer.build(config), vocabulary)
+    assert shape(config) == tuple(expected) and config.length == length
+    assert P.count(objective.specs) == encoder == pretraining == total
+    assert (config.norm, config.norm_eps, config.activation) == ("post" if name == "gpt" else "pre", 1e-5, "gelu_tanh")
+
+
+def test_gpt_2_starts_with_a_narrow_residual_stream():
+    small = replace(PRESETS["gpt2"].config, vocab=500, layers=8, width=64, heads=1, mlp=256)
+    drawn = {path: np.std(x) for path, x in P.flatten(P.init(transformer.specs(small), jax.random.key(0))).items()}
+    assert drawn["layers/attention/query/kernel"] == pytest.approx(0.02, rel=0.05)
+    for path in ("layers/attention/output/kernel", "layers/mlp/out/kernel"):
+        assert drawn[path] == pytest.approx(0.02 / 4, rel=0.05)
+    assert drawn["embedding/position"] == pytest.approx(0.01, rel=0.05)
 
 
 @pytest.mark.parametrize("name", BERT)
