@@ -49,6 +49,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, "objective": {"causal": specs(c, model)}},
         corrupt=partial(corrupt, c=c),
         loss=partial(loss, c=c, model=model, frequent=int(np.argmax(vocabulary.counts))),
+        follow=partial(scores, model=model, c=c),
         describe=describe,
     )
 
@@ -105,7 +106,7 @@ def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
     return linear.apply(own["project"], hidden) if "project" in own else hidden
 
 
-def scores(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
+def scores(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
     """The last layer's output [b, t, d] -> float32 [b, t, v]."""
     y = jnp.einsum("btd,vd->btv", before_table(params, hidden, model, c),
                    model.output_table(params["encoder"]).astype(hidden.dtype), preferred_element_type=jnp.float32)

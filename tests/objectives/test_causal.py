@@ -68,7 +68,7 @@ def test_the_loss_is_the_mean_of_log_probabilities(network, kind):
     total, (metrics, carry) = jax.jit(lambda p: objective.loss(p, batch, None, Carry()))(params)
     given = Inputs(tokens=batch["tokens"], positions=batch["positions"], visibility=Visibility(SEGMENTS, causal=True))
     hidden = model.encode(params["encoder"], given).hidden
-    logs = log_softmax(np.asarray(causal.scores(params, hidden, model, c)).astype(np.float64), -1)
+    logs = log_softmax(np.asarray(objective.follow(params, hidden)).astype(np.float64), -1)
     own = np.take_along_axis(logs, np.asarray(batch["targets"])[..., None], -1)[..., 0]
     counted = np.asarray(batch["weights"]) > 0
     assert float(total) == pytest.approx(-own[counted].mean(), rel=1e-5)
