@@ -42,24 +42,27 @@ def narrowed(scores: Array, how: Sampling) -> Array:
 
 
 def extend(
-    params: Tree, prompt: Array, key: Array, *, model: Model, objective: Objective, how: Sampling, tokens: int,
-    barred: tuple[int, ...] = (),
+    params: Tree, prompt: Array, size: Array, key: Array, *, model: Model, objective: Objective, how: Sampling,
+    tokens: int, room: int, barred: tuple[int, ...] = (),
 ) -> Array:
     """The next `tokens` tokens of each row of a prompt, i32[b, n] -> i32[b, tokens].
 
     Args:
       params: {"encoder": ..., "objective": ...}.
-      prompt: i32[b, n], at least one token.
+      prompt: i32[b, n].
+      size: i32[], how many of the n tokens are the prompt, at least one; the others fill it up, so that prompts of many
+        lengths share one program.
       key: of all draws; a row's depend on it and on the row's number alone.
       model, objective: one with `decode`, one with `follow`.
       how: how a token is chosen.
       tokens: how many.
+      room: of the cache: n at least, and `size` + `tokens`.
       barred: ids that are never chosen, padding say.
     """
     rows = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(prompt.shape[0]))
 
     def choose(hidden: Array, number: Array) -> Array:
-        scores = objective.follow(params, hidden[:, -1:])[:, 0].at[:, list(barred)].set(-jnp.inf)
+        scores = objective.follow(params, hidden)[:, 0].at[:, list(barred)].set(-jnp.inf)
         if how.temperature == 0:
             return scores.argmax(-1).astype(jnp.int32)
         keys = jax.vmap(lambda row: jax.random.fold_in(row, number))(rows)
@@ -71,9 +74,8 @@ def extend(
         following = choose(hidden, number)
         return (following, cache), following
 
-    cache = model.start_cache(prompt.shape[0], prompt.shape[1] + tokens)
-    hidden, cache = model.decode(params["encoder"], prompt, cache)
-    first = choose(hidden, jnp.int32(0))
+    hidden, cache = model.decode(params["encoder"], prompt, model.start_cache(prompt.shape[0], room), size)
+    first = choose(jax.lax.dynamic_slice_in_dim(hidden, size - 1, 1, axis=1), jnp.int32(0))
     _, others = jax.lax.scan(step, (first, cache), jnp.arange(1, tokens))
     return jnp.concatenate([first[:, None], others.T], axis=1)
 

@@ -28,9 +28,10 @@ def scores(tokens):
     return OBJECTIVE.follow(PARAMS, hidden)
 
 
-def extend(prompt, how, tokens=T - 4, seed=0, **given):
-    f = partial(generation.extend, model=MODEL, objective=OBJECTIVE, how=how, tokens=tokens, **given)
-    return np.asarray(jax.jit(f)(PARAMS, prompt, jax.random.key(seed)))
+def extend(prompt, how, tokens=T - 4, seed=0, filled=0, **given):
+    f = partial(generation.extend, model=MODEL, objective=OBJECTIVE, how=how, tokens=tokens, room=T, **given)
+    size = prompt.shape[1]
+    return np.asarray(jax.jit(f)(PARAMS, np.pad(prompt, ((0, 0), (0, filled))), size, jax.random.key(seed)))
 
 
 def test_without_a_temperature_each_token_is_the_likeliest_after_all_before_it():
@@ -38,6 +39,7 @@ def test_without_a_temperature_each_token_is_the_likeliest_after_all_before_it()
     whole = np.concatenate([PROMPT, found], 1)
     assert (np.asarray(scores(whole)).argmax(-1)[:, 3:-1] == found).all()
     assert (extend(PROMPT, Sampling(temperature=0.7, top_k=1)) == found).all()
+    assert (extend(PROMPT, Sampling(temperature=0), filled=5) == found).all()
 
 
 def test_a_seed_repeats_its_samples_and_rows_differ():

@@ -47,8 +47,9 @@ class Model(NamedTuple):
     init: Initializer | None = None
     # Reading on from left to right, for generation; None where a network cannot.
     start_cache: Callable[[int, int], Tree] | None = None  # (rows, most tokens) -> the cache before the first
-    decode: Callable[[Tree, Array, Tree], tuple[Array, Tree]] | None = None
-    # (params, the next tokens i32[b, t], cache) -> (hidden [b, t, d], the cache with them)
+    decode: Callable[..., tuple[Array, Tree]] | None = None
+    # (params, the next tokens i32[b, t], cache, how many of the t are real or None for all) -> (hidden [b, t, d], the
+    # cache with them)
 
 
 def refuse(inputs: Inputs, takes: frozenset[str]) -> None:

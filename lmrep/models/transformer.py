@@ -202,10 +202,14 @@ def start_cache(rows: int, length: int, *, c: Config, execution: stack.Execution
 
 
 def decode(
-    params: Tree, tokens: Array, cache: Cache, *, c: Config, execution: stack.Execution = stack.Execution()
+    params: Tree, tokens: Array, cache: Cache, real: Array | None = None, *, c: Config,
+    execution: stack.Execution = stack.Execution(),
 ) -> tuple[Array, Cache]:
     """Reads on, from left to right: the last layer's output [b, t, d] at the next t tokens i32[b, t], as `encode` gives
-    it under causal visibility, and the cache with them in it. What leads beyond the cache's room is undefined."""
+    it under causal visibility, and the cache with them in it. What leads beyond the cache's room is undefined.
+
+    `real` i32[] is how many of the t tokens count, where the others only fill up: what is read next takes their place.
+    """
     positions = jnp.broadcast_to(cache.place + jnp.arange(tokens.shape[1]), tokens.shape)
     x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(DTYPES[execution.dtype])
 
@@ -218,7 +222,7 @@ def decode(
                           replace(execution, scan=True, remat="none"))
     if c.norm == "pre":
         x = norm.apply(params["final_norm"], x, c.norm_eps)
-    return x, Cache(past, cache.place + tokens.shape[1])
+    return x, Cache(past, cache.place + (tokens.shape[1] if real is None else real))
 
 
 def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:

@@ -75,7 +75,7 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of all tokens that have one before them."""
     hidden = read(params, batch, model, c, key)
-    table, bias = model.output_table(params["encoder"]), params["objective"].get("causal", {}).get("bias")
+    table, bias = model.output_table(params["encoder"]), _own(params).get("bias")
     total, nats, hits = head.summed(table, hidden, batch["targets"], batch["weights"], bias)
     asked = batch["weights"] > 0
     number = asked.sum()
@@ -100,7 +100,7 @@ def read(params: Tree, batch: Batch, model: Model, c: Config, key: Array | None 
 
 def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
     """The last layer's output [..., d] -> what the tied table is multiplied with [..., e]."""
-    own = params["objective"].get("causal", {})  # an objective without parameters leaves no trace in a checkpoint
+    own = _own(params)
     if c.head == "transform":
         return head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
     return linear.apply(own["project"], hidden) if "project" in own else hidden
@@ -110,8 +110,13 @@ def scores(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
     """The last layer's output [b, t, d] -> float32 [b, t, v]."""
     y = jnp.einsum("btd,vd->btv", before_table(params, hidden, model, c),
                    model.output_table(params["encoder"]).astype(hidden.dtype), preferred_element_type=jnp.float32)
-    bias = params["objective"].get("causal", {}).get("bias")
+    bias = _own(params).get("bias")
     return y if bias is None else y + bias
+
+
+def _own(params: Tree) -> Tree:
+    """The head's parameters. Where it has none, a checkpoint has no trace of the objective."""
+    return params.get("objective", {}).get("causal", {})
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
