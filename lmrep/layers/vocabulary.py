@@ -1,13 +1,15 @@
 """Scores over the vocabulary, at chosen positions or at all, and their cross-entropy."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
 from lmrep.core.sharding import shard
-from lmrep.layers import linear, norm
+from lmrep.layers import dropout, linear, norm
 from lmrep.layers.mlp import ACTIVATIONS
 
 EXACT = jax.lax.Precision.HIGHEST  # sums written as products, which accelerators would otherwise round
@@ -43,9 +45,21 @@ def asked(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, 
     Returns:
       (nats float32 [b, m]: -log softmax(scores)[target]; hits bool[b, m], no gradient, a tie for the top being one).
     """
-    rows = x.reshape(-1, x.shape[-1])
-    nats, hits = _cross_entropy(rows, _whole(table), params["bias"], targets.reshape(-1))
+    nats, hits, _ = _cross_entropy(*_flat(params, table, x, targets), None, 1.0)
     return nats.reshape(targets.shape), hits.reshape(targets.shape)
+
+
+def asked_and_sampled(
+    params: Tree, table: Array, x: Array, targets: Array, seeds: Array, temperature: float = 1.0
+) -> tuple[Array, Array, Array]:
+    """As `asked`, and a word i32[b, m] drawn from softmax(scores / temperature) by the Gumbel-max trick, without a
+    gradient. Equal scores and equal `seeds` uint32[b, m] give equal words."""
+    nats, hits, words = _cross_entropy(*_flat(params, table, x, targets), seeds.reshape(-1), temperature)
+    return tuple(each.reshape(targets.shape) for each in (nats, hits, words))
+
+
+def _flat(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
+    return x.reshape(-1, x.shape[-1]), _whole(table), params["bias"], targets.reshape(-1)
 
 
 def summed(
@@ -102,6 +116,16 @@ def _powers(table: Array, bias: Array | None, x: Array, targets: Array) -> tuple
     powers = jnp.exp(y - top[..., None])
     total = jnp.matmul(powers, jnp.ones(powers.shape[-1]), precision=EXACT)
     return powers, total, jnp.log(total) + top - own, own >= top
+
+
+def in_parts(f: Callable[..., Array], v: int, *arrays: Array) -> Array:
+    """f of `arrays` [b, t, ...], a part of t at a time where scores of v words at all positions would be large; f gives
+    [b, t]. The backward pass computes a part again."""
+    b, t = arrays[0].shape[:2]
+    parts = _parts(b, t, v)
+    if parts == 1:
+        return f(*arrays)
+    return _joined(jax.lax.map(lambda part: jax.checkpoint(f)(*part), tuple(_cut(x, parts) for x in arrays)), t)
 
 
 @jax.custom_vjp
@@ -163,13 +187,17 @@ def _whole(table: Array) -> Array:
     return shard(table, "vocab", None)  # gathered over fsdp before the product
 
 
-@jax.custom_vjp
-def _cross_entropy(x: Array, table: Array, bias: Array, targets: Array) -> tuple[Array, Array]:
-    """x [n, e], table [v, e], bias [v], targets i32[n] -> (nats [n], hits bool[n])."""
-    return _forward(x, table, bias, targets)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _cross_entropy(
+    x: Array, table: Array, bias: Array, targets: Array, seeds: Array | None, temperature: float
+) -> tuple[Array, Array, Array | None]:
+    """x [n, e], table [v, e], bias [v], targets i32[n], seeds uint32[n] -> (nats [n], hits bool[n], words i32[n])."""
+    return _forward(x, table, bias, targets, seeds, temperature)[0]
 
 
-def _forward(x: Array, table: Array, bias: Array, targets: Array) -> tuple[tuple[Array, Array], tuple]:
+def _forward(
+    x: Array, table: Array, bias: Array, targets: Array, seeds: Array | None, temperature: float
+) -> tuple[tuple[Array, Array, Array | None], tuple]:
     y = jnp.einsum("nd,vd->nv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
     y = shard(y + bias, "batch", "vocab")
     top = y.max(-1)
@@ -178,10 +206,19 @@ def _forward(x: Array, table: Array, bias: Array, targets: Array) -> tuple[tuple
     # [n, e]: this stage moves memory more than it computes.
     powers = jnp.exp(y - top[:, None])
     total = jnp.matmul(powers, jnp.ones(powers.shape[1]), precision=EXACT)
-    return (jnp.log(total) + top - own, own >= top), (x, table, targets, powers, total)
+    words = None if seeds is None else (y / temperature + _gumbel(seeds, y.shape[-1])).argmax(-1).astype(jnp.int32)
+    return (jnp.log(total) + top - own, own >= top, words), (x, table, targets, powers, total)
 
 
-def _backward(kept: tuple, cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array, None]:
+def _gumbel(seeds: Array, v: int) -> Array:
+    """Float32 [n, v] of the standard Gumbel distribution, by a hash of (seed, word): nothing is drawn or stored."""
+    number = jnp.arange(v, dtype=jnp.uint32) * np.uint32(0x9E3779B1)
+    bits = dropout.mix(dropout.mix(number[None] ^ seeds[:, None]) + seeds[:, None])
+    uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23  # neither 0 nor 1
+    return -jnp.log(-jnp.log(uniform))
+
+
+def _backward(temperature: float, kept: tuple, cotangents: tuple) -> tuple[Array, Array, Array, None, None]:
     # d nats / d y = softmax(y) - one_hot(target), never written down.
     x, table, targets, powers, total = kept
     g = cotangents[0]
@@ -192,7 +229,7 @@ def _backward(kept: tuple, cotangents: tuple[Array, Array]) -> tuple[Array, Arra
                         preferred_element_type=jnp.float32)
     dtable = dtable.at[targets].add(-x * g[:, None])
     dbias = jnp.matmul(share, powers, precision=EXACT).at[targets].add(-g)
-    return dx.astype(x.dtype), dtable.astype(table.dtype), dbias, None
+    return dx.astype(x.dtype), dtable.astype(table.dtype), dbias, None, None
 
 
 _cross_entropy.defvjp(_forward, _backward)

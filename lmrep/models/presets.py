@@ -29,6 +29,11 @@ def _roberta(layers: int, width: int) -> Config:
                    activation="gelu", init="normal")
 
 
+def _electra(layers: int, width: int, embedding: int = 0) -> Config:
+    """Clark et al., 2020: BERT with the exact gelu; the small sizes with narrow tables."""
+    return replace(_bert(layers, width), embedding=embedding, activation="gelu", project_init="glorot")
+
+
 def _gpt() -> Config:
     """Radford et al., 2018: BERT's layer without norms on embeddings, read from left to right, 512 positions."""
     return replace(_bert(12, 768, vocab=40478), token_types=0, embedding_norm=False, norm_eps=1e-5, init="normal")
@@ -53,6 +58,11 @@ PRESETS = {
     "bert_large_cased":  Preset(_bert(    24,  1024, 28996),  332_529_664, 334_661_958),
     "roberta_base":      Preset(_roberta( 12,   768),         124_054_272, 124_696_665),
     "roberta_large":     Preset(_roberta( 24,  1024),         354_309_120, 355_411_033),
+    # pretraining counts the generator too: a quarter of the width, a third (base), all of it (small++, as released)
+    "electra_small":     Preset(_electra( 12,   256, 128),     13_483_008,  14_196_219),
+    "electra_small_plus": Preset(_electra(12,   256, 128),     13_483_008,  23_122_875),
+    "electra_base":      Preset(_electra( 12,   768),         108_891_648, 119_386_427),
+    "electra_large":     Preset(_electra( 24,  1024),         334_092_288, 354_655_291),
     "gpt":               Preset(_gpt(),                       116_534_784, 116_534_784),
     "gpt2":              Preset(_gpt2(    12,   768),         124_439_808, 124_439_808),
     "gpt2_medium":       Preset(_gpt2(    24,  1024),         354_823_168, 354_823_168),

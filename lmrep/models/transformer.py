@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Initializer, Tree, normal, truncated_normal
+from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
 from lmrep.core.precision import DTYPES
 from lmrep.core.sharding import gathered, shard
 from lmrep.layers import attention, dropout, embedding, linear, mlp, norm, stack
@@ -51,6 +51,8 @@ class Config:
     init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))
     init_stddev: float = setting(0.02, "standard deviation of initial weights", above=0)
     position_stddev: float = setting(0.0, "that of the position table (GPT-2: 0.01); 0: the same", at_least=0)
+    project_init: str = setting("same", "the projection of the tables starts as all other maps, or by Glorot's rule "
+                                "(ELECTRA)", choices=("same", "glorot"))
     residual_init: str = setting("same", "the maps that add to the residual stream start as all others, or "
                                  "1 / sqrt(2 l) as wide (GPT-2)", choices=("same", "scaled"))
 
@@ -94,7 +96,17 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         init=initializer(c),
         start_cache=partial(start_cache, c=c, execution=execution),
         decode=partial(decode, c=c, execution=execution),
+        narrower=partial(narrower, c=c, execution=execution, name=name),
     )
+
+
+def narrower(share: float, layers: int = 0, *, c: Config, execution: stack.Execution, name: str) -> Model:
+    """A network of that share of the width and that many layers (0: as many) over tables like these (Clark et al.,
+    2020: the generator). Heads are as wide as here, and there is one at least."""
+    width = max(1, round(share * c.width))
+    heads = max(1, width * c.heads // c.width)
+    return build(replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
+                         layers=layers or c.layers), execution, name)
 
 
 def takes(c: Config) -> frozenset[str]:
@@ -119,7 +131,8 @@ def specs(c: Config) -> Tree:
     if c.embedding_norm:
         tree["embedding_norm"] = norm.specs(e)
     if e != c.width:
-        tree["project"] = linear.specs(e, c.width, (None, "embed"), init)
+        projecting = glorot_uniform if c.project_init == "glorot" else init
+        tree["project"] = linear.specs(e, c.width, (None, "embed"), projecting)
     if c.norm == "pre":
         tree["final_norm"] = norm.specs(c.width)
     return tree

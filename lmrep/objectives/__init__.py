@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lmrep.objectives import causal, masked
+from lmrep.objectives import causal, masked, replaced_token
 
 
 class Kind(NamedTuple):
@@ -18,4 +18,5 @@ class Kind(NamedTuple):
 OBJECTIVES = {
     "masked": Kind(masked.Config, masked.fields, masked.check, masked.build),
     "causal": Kind(causal.Config, causal.fields, causal.check, causal.build),
+    "replaced_token": Kind(replaced_token.Config, replaced_token.fields, replaced_token.check, replaced_token.build),
 }

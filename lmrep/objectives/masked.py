@@ -115,13 +115,13 @@ def mask_row(
     """
     special, m = vocabulary.specials, predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4, *tokens.shape))  # one call: a generator costs a second to compile
-    choice, action, fraction = _uniform(draws[0]), _uniform(draws[1])[:m], _uniform(draws[2, 0])
-    words = _random_words(draws[3, :m], c, vocabulary)
+    choice, action, fraction = uniform(draws[0]), uniform(draws[1])[:m], uniform(draws[2, 0])
+    words = random_words(draws[3, :m], c, vocabulary)
     real = segment_ids > 0
     maskable = real
     if not c.mask_specials:
-        maskable &= ~_one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad"))
-    wanted = jnp.minimum(_wanted(fraction, real.sum(), tokens.shape[0], c), m)
+        maskable &= ~one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad"))
+    wanted = jnp.minimum(how_many(fraction, real.sum(), tokens.shape[0], c), m)
 
     if c.whole_word:
         chosen = _choose_words(choice, maskable, segment_ids, jnp.asarray(vocabulary.starts_word)[tokens], wanted)
@@ -137,12 +137,12 @@ def mask_row(
     return tokens.at[predicted].set(jnp.where(asked, shown, targets)), predicted, targets, asked
 
 
-def _uniform(bits: Array) -> Array:
+def uniform(bits: Array) -> Array:
     """uint32 -> float32 in [0, 1)."""
     return (bits >> 8).astype(jnp.float32) * 2.0**-24
 
 
-def _wanted(fraction: Array, n: Array, length: int, c: Config) -> Array:
+def how_many(fraction: Array, n: Array, length: int, c: Config) -> Array:
     """How many of a row's n real tokens, specials included, are asked for; 0 of an empty row."""
     if c.count == "floor":
         return jnp.floor(c.rate * n + fraction).astype(jnp.int32)
@@ -151,12 +151,12 @@ def _wanted(fraction: Array, n: Array, length: int, c: Config) -> Array:
     return jnp.asarray(table, jnp.int32)[n]
 
 
-def _one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
+def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
     ids = sorted({specials[role] for role in roles if role in specials})
     return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
 
 
-def _random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
+def random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
     """A word for each of the random `bits`, uniform over the vocabulary, with specials or without. (fairseq leaves
     out its four, not its mask.)"""
     if c.random_specials:

@@ -36,6 +36,7 @@ GPT = {  # layers, width, heads, feed-forward, words; positions; parameters
     "gpt2_large": (36, 1280, 20, 5120, 50257, 1024, 774_030_080),
     "gpt2_xl": (48, 1600, 25, 6400, 50257, 1024, 1_557_611_200),
 }
+ELECTRA = {"electra_small", "electra_small_plus", "electra_base", "electra_large"}  # tests/objectives counts them
 ALBERT = {  # layers, width, heads, feed-forward; embeddings and encoder, with the pooler, with all heads
     "base": (12, 768, 12, 3072, 11_092_992, 11_683_584, 11_813_810),
     "large": (24, 1024, 16, 4096, 16_634_368, 17_683_968, 17_847_474),
@@ -61,7 +62,7 @@ def shape(c):
 
 
 def test_every_preset_is_counted_here():
-    assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT)
+    assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA
 
 
 @pytest.mark.parametrize("name", GPT)
