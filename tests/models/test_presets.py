@@ -11,7 +11,6 @@ from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
 from lmrep.models import PRESETS, transformer
-from lmrep.models.transformer import Config
 from lmrep.objectives import causal, masked
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
@@ -36,12 +35,14 @@ GPT = {  # layers, width, heads, feed-forward, words; positions; parameters
     "gpt2_large": (36, 1280, 20, 5120, 50257, 1024, 774_030_080),
     "gpt2_xl": (48, 1600, 25, 6400, 50257, 1024, 1_557_611_200),
 }
-ELECTRA = {"electra_small", "electra_small_plus", "electra_base", "electra_large"}  # tests/objectives counts them
-ALBERT = {  # layers, width, heads, feed-forward; embeddings and encoder, with the pooler, with all heads
-    "base": (12, 768, 12, 3072, 11_092_992, 11_683_584, 11_813_810),
-    "large": (24, 1024, 16, 4096, 16_634_368, 17_683_968, 17_847_474),
-    "xlarge": (24, 2048, 16, 8192, 54_528_512, 58_724_864, 59_021_490),
-    "xxlarge": (12, 4096, 64, 16384, 205_814_272, 222_595_584, 223_158_450),
+# tests/objectives counts these with their heads.
+ELECTRA = {"electra_small", "electra_small_plus", "electra_base", "electra_large"}
+SPANBERT = {"spanbert_base": "bert_base_cased", "spanbert_large": "bert_large_cased"}
+ALBERT = {  # layers, width, heads, feed-forward, words; embeddings and encoder, with the pooler, with all heads
+    "albert_base": (12, 768, 12, 3072, 30000, 11_092_992, 11_683_584, 11_813_810),
+    "albert_large": (24, 1024, 16, 4096, 30000, 16_634_368, 17_683_968, 17_847_474),
+    "albert_xlarge": (24, 2048, 16, 8192, 30000, 54_528_512, 58_724_864, 59_021_490),
+    "albert_xxlarge": (12, 4096, 64, 16384, 30000, 205_814_272, 222_595_584, 223_158_450),
 }
 
 
@@ -62,7 +63,7 @@ def shape(c):
 
 
 def test_every_preset_is_counted_here():
-    assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA
+    assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT)
 
 
 @pytest.mark.parametrize("name", GPT)
@@ -111,10 +112,22 @@ def test_roberta(name):
 
 
 @pytest.mark.parametrize("name", ALBERT)
-def test_albert_is_a_matter_of_fields(name):
-    layers, width, heads, mlp, *published = ALBERT[name]
-    config = Config(vocab=30000, layers=layers, width=width, heads=heads, mlp=mlp, embedding=128, share="all")
-    assert list(counts(config, pair=True)[2:]) == published
+def test_albert(name):
+    config, encoder, pretraining = PRESETS[name]
+    assert shape(config) == ALBERT[name][:5]
+    assert counts(config, pair=True)[2:] == ALBERT[name][5:]
+    assert (encoder, pretraining) == (ALBERT[name][5], ALBERT[name][7])
+    rate = 0 if name == "albert_xxlarge" else 0.1
+    bert = replace(PRESETS["bert_base"].config, vocab=30000, layers=config.layers, width=config.width,
+                   heads=config.heads, mlp=config.mlp)
+    assert config == replace(bert, embedding=128, share="all", dropout=rate, attention_dropout=rate)
+
+
+@pytest.mark.parametrize("name", SPANBERT)
+def test_spanbert_is_bert_cased_with_the_exact_gelu(name):
+    config, encoder, _ = PRESETS[name]
+    bert = PRESETS[SPANBERT[name]]
+    assert config == replace(bert.config, activation="gelu", init="normal") and encoder == bert.encoder
 
 
 def test_specs_have_the_counts_of_their_shapes_and_run_at_full_size():
