@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lmrep.objectives import masked
+from lmrep.objectives import causal, masked, replaced_token, span_boundary
 
 
 class Kind(NamedTuple):
@@ -15,4 +15,9 @@ class Kind(NamedTuple):
     build: Callable  # (config, model, vocabulary) -> Objective
 
 
-OBJECTIVES = {"masked": Kind(masked.Config, masked.fields, masked.check, masked.build)}
+OBJECTIVES = {
+    "masked": Kind(masked.Config, masked.fields, masked.check, masked.build),
+    "causal": Kind(causal.Config, causal.fields, causal.check, causal.build),
+    "replaced_token": Kind(replaced_token.Config, replaced_token.fields, replaced_token.check, replaced_token.build),
+    "span_boundary": Kind(span_boundary.Config, span_boundary.fields, span_boundary.check, span_boundary.build),
+}
