@@ -119,7 +119,7 @@ class Run:
             i, p.ids, counts, self.model.length, long, names[i] if names else f"{p.text[:60]!r}...")]
         run = functools.partial(self._states, self.params["encoder"], layers=layers, attention=attention)
         # Attention maps of a full batch would be large.
-        return representations.compute(run, parts, self.model.length, self.tokenizer.vocabulary.specials["pad"],
+        return representations.compute(run, parts, self.model.length, self.tokenizer.vocabulary.specials.get("pad", 0),
                                        512 if attention else None, {"positions", "visibility"} <= self.model.takes)
 
     def inputs(self, texts: Sequence[str]) -> Inputs:
@@ -133,12 +133,12 @@ class Run:
         for p in pieces:
             representations.windows(0, p.ids, counts, self.model.length, name=f"{p.text[:60]!r}...")
         size = max((len(p.ids) for p in pieces), default=0)
-        tokens = np.full((len(pieces), size), self.tokenizer.vocabulary.specials["pad"], np.int32)
+        tokens = np.full((len(pieces), size), self.tokenizer.vocabulary.specials.get("pad", 0), np.int32)
         segments = np.zeros_like(tokens)
         for row, p in enumerate(pieces):
             tokens[row, : len(p.ids)], segments[row, : len(p.ids)] = p.ids, 1
         positions = np.broadcast_to(np.arange(size, dtype=np.int32), tokens.shape)
-        return representations.inputs_of(self.model, tokens, segments, positions)
+        return representations.inputs_of(self.model, tokens, segments, positions, self._causal)
 
     def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **asked) -> Encoded:
         """The network as a pure function of its arguments, for one's own `jax.jit`, `jax.grad` and `jax.vmap`.
@@ -160,8 +160,12 @@ class Run:
 
     @functools.cached_property
     def _states(self) -> Callable:
-        return jax.jit(functools.partial(representations.states, model=self.model),
+        return jax.jit(functools.partial(representations.states, model=self.model, causal=self._causal),
                        static_argnames=("layers", "attention"))
+
+    @property
+    def _causal(self) -> bool:
+        return self.objective is not None and self.objective.causal
 
     # Masks
 
@@ -174,6 +178,9 @@ class Run:
         Raises:
           UserError: a text has no [MASK], or is longer than the model.
         """
+        if self.objective.predict is None:
+            raise UserError(f"{self.directory} was not trained to fill masks but with objective "
+                            f"{self.objective.name!r}")
         if "masked" not in self.params.get("objective", {}):
             raise UserError(f"{self.directory} has no masked-LM head, as the checkpoint that it was converted from; "
                             "train one (init=), or ask for vectors (lmrep embed)")

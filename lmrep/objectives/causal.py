@@ -51,6 +51,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         loss=partial(loss, c=c, model=model, frequent=int(np.argmax(vocabulary.counts))),
         follow=partial(scores, model=model, c=c),
         describe=describe,
+        causal=True,
     )
 
 

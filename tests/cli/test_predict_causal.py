@@ -61,5 +61,5 @@ def test_what_cannot_be_continued_is_refused(home, words, message):
 
 
 def test_masks_are_not_its_question(home):
-    with pytest.raises(UserError, match="has no masked-LM head"):
+    with pytest.raises(UserError, match="was not trained to fill masks but with objective 'causal'"):
         lmrep.load(home / "run").fill_masks(["the [MASK]."])

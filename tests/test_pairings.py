@@ -1,0 +1,91 @@
+"""Which networks, objectives and formats go together; and that those which do, train."""
+
+import jax
+import numpy as np
+import pytest
+
+from lmrep import experiment as experiments
+from lmrep import pairings
+from lmrep.core.sharding import batch_sharding, make_mesh, use
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats import FORMATS
+from lmrep.models import PRESETS, transformer
+from lmrep.objectives import OBJECTIVES
+from lmrep.training import optimizers, state
+from lmrep.training.step import train_step
+from tests import small
+
+FOUND = list(pairings.pairings())
+NETWORKS = {pairings.in_little(preset.config): name for name, preset in PRESETS.items()}  # one name a network shape
+V = pairings.SMALL["vocab"]
+VOCABULARY = Vocabulary(V, {role: i for i, role in enumerate(pairings.ROLES)}, np.arange(V) % 3 > 0, np.ones(V, int))
+
+
+def test_every_triple_works_or_says_why_not():
+    assert len(FOUND) == len(PRESETS) * len(OBJECTIVES) * len(FORMATS)
+    assert {p.objective for p in FOUND if not p.refused} == set(OBJECTIVES)
+    assert {p.preset for p in FOUND if not p.refused} == set(PRESETS)
+
+
+def test_what_a_question_needs_and_a_format_lacks_is_refused(monkeypatch):
+    rows = FORMATS["packed"]._replace(fields=("tokens", "example"))
+    monkeypatch.setitem(FORMATS, "bare", rows)
+    assert "needs segment_ids, which format 'bare' does not give" in pairings.refusal("bert_tiny", "masked", "bare")
+
+
+def test_the_command():
+    answer = small.command("pairings", "bert_tiny", "gpt2")
+    lines = answer.out.splitlines()
+    assert answer.code == 0 and lines[0].split() == list(FORMATS)
+    assert lines[1].split() == ["bert_tiny", "masked", *["works"] * len(FORMATS)]
+    assert len([line for line in lines if line.startswith("gpt2")]) == len(OBJECTIVES) * len(
+        [name for name in PRESETS if name.startswith("gpt2")])
+    assert small.command("pairings", "bart").code == 2
+
+
+def question(fields, seed=0):
+    """A batch of `fields` with packed, padded rows."""
+    rng, rows, t = np.random.default_rng(seed), 8, pairings.LENGTH
+    segments = np.ones((rows, t), np.int32)
+    segments[:, t // 2 :] += 1
+    segments[::3, t - 5 :] = 0
+    tokens = np.where(segments > 0, rng.integers(6, V, (rows, t)), 0).astype(np.int32)
+    made = {"tokens": tokens, "segment_ids": segments, "positions": np.tile(np.arange(t, dtype=np.int32), (rows, 1)),
+            "token_type_ids": np.zeros((rows, t), np.int32), "example": np.arange(rows, dtype=np.int32),
+            "pair_label": np.arange(rows, dtype=np.int32) % 2, "reset": np.zeros(rows, np.int32)}
+    return {name: made[name] for name in fields}
+
+
+CASES = [(network, objective, list(FORMATS)[i % len(FORMATS)])
+         for i, (network, objective) in enumerate((n, o) for n in NETWORKS for o in OBJECTIVES)]
+
+
+@pytest.mark.parametrize(("network", "objective", "form"), CASES,
+                         ids=lambda x: NETWORKS.get(x, x) if isinstance(x, transformer.Config) else x)
+def test_each_network_trains_under_each_objective(network, objective, form):
+    """Two steps of eight rows, on one device and on eight: the same finite losses."""
+    kind = OBJECTIVES[objective]
+    network = type(network)(**{**vars(network), "dropout": 0.0, "attention_dropout": 0.0})
+    asked = kind.build(kind.config(), transformer.build(network), VOCABULARY)
+    optimizer = optimizers.build(optimizers.Config(), asked.specs, 10)
+    fields = tuple(name for name in FORMATS[form].fields)
+    losses = []
+    for sizes in ((1, 1, 1), (2, 2, 2)):
+        mesh = make_mesh(*sizes)
+        with use(mesh):
+            layout = state.layout(asked, optimizer, 8, mesh)
+            made = jax.jit(state.create, static_argnums=(0, 1, 2), out_shardings=layout)(asked, optimizer, 8, 0)
+            step = jax.jit(train_step, static_argnames=("objective", "optimizer", "seed"))
+            found = []
+            for number in range(2):
+                batch = jax.device_put(question(fields, number), batch_sharding(mesh))
+                made, metrics = step(made, batch, objective=asked, optimizer=optimizer, seed=0)
+                found.append(float(metrics["loss"][0]))
+        losses.append(found)
+    assert np.isfinite(losses).all()
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_triple_that_parses_is_one_that_the_shown_commands_may_choose():
+    for name in OBJECTIVES:
+        experiments.parse(experiments.base("bert_tiny", name))
