@@ -1,5 +1,7 @@
 """Which networks, objectives and formats go together; and that those which do, train."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -68,18 +70,17 @@ def test_each_network_trains_under_each_objective(network, objective, form):
     network = type(network)(**{**vars(network), "dropout": 0.0, "attention_dropout": 0.0})
     asked = kind.build(kind.config(), transformer.build(network), VOCABULARY)
     optimizer = optimizers.build(optimizers.Config(), asked.specs, 10)
-    fields = tuple(name for name in FORMATS[form].fields)
     losses = []
     for sizes in ((1, 1, 1), (2, 2, 2)):
         mesh = make_mesh(*sizes)
         with use(mesh):
             layout = state.layout(asked, optimizer, 8, mesh)
-            made = jax.jit(state.create, static_argnums=(0, 1, 2), out_shardings=layout)(asked, optimizer, 8, 0)
-            step = jax.jit(train_step, static_argnames=("objective", "optimizer", "seed"))
+            made = jax.jit(partial(state.create, asked, optimizer, 8), static_argnums=0, out_shardings=layout)(0)
+            step = jax.jit(partial(train_step, objective=asked, optimizer=optimizer, seed=0))
             found = []
             for number in range(2):
-                batch = jax.device_put(question(fields, number), batch_sharding(mesh))
-                made, metrics = step(made, batch, objective=asked, optimizer=optimizer, seed=0)
+                batch = jax.device_put(question(FORMATS[form].fields, number), batch_sharding(mesh))
+                made, metrics = step(made, batch)
                 found.append(float(metrics["loss"][0]))
         losses.append(found)
     assert np.isfinite(losses).all()

@@ -44,9 +44,11 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict each token from the left."""
     if "visibility" not in model.takes:
         raise UserError(f"objective=causal tells a position what it may see, which {model.name} does not take")
+    own = specs(c, model)
     return Objective(
         name="causal",
-        specs={"encoder": model.specs, "objective": {"causal": specs(c, model)}},
+        # No empty tree: a checkpoint would not give it back.
+        specs={"encoder": model.specs, **({"objective": {"causal": own}} if own else {})},
         corrupt=partial(corrupt, c=c),
         loss=partial(loss, c=c, model=model, frequent=int(np.argmax(vocabulary.counts))),
         follow=partial(scores, model=model, c=c),
@@ -116,7 +118,7 @@ def scores(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
 
 
 def _own(params: Tree) -> Tree:
-    """The head's parameters. Where it has none, a checkpoint has no trace of the objective."""
+    """The head's parameters. Where it has none, there is no trace of the objective."""
     return params.get("objective", {}).get("causal", {})
 
 
