@@ -11,7 +11,7 @@ Every part can be chosen after the colon:
 
     size       tiny mini small medium base base_cased large large_cased
     model      any name in lmrep.models.PRESETS, in place of size: roberta_base
-    objective  masked
+    objective  masked, causal ("no NSP & LTR"), replaced_token, span_boundary
     format     segment_pair or sentence_pair (with the question about the pair), packed or any other (without)
     data       python_docs, files, jsonl or parquet (give --config.data.files) or tfds (give --config.data.tfds_name)
     init       a workdir, or a directory in Hugging Face's layout: starts from its parameters, with its network and
@@ -48,10 +48,11 @@ def get_config(argument=""):
                      asdict(StageConfig(name="512", share=0.1, length=512)))
     config.data.corpus = CORPORA[chosen.data]
     config.tokenizer.vocab_size = config.model.vocab
-    config.tokenizer.lowercase = not (model.endswith("cased") or model.startswith("roberta"))
-    config.objective.update(RULES["roberta" if model.startswith("roberta") else "bert"])
-    config.objective.masking = "static"
-    config.objective.sentence_pair = chosen.format in ("segment_pair", "sentence_pair")
+    config.tokenizer.lowercase = not (model.endswith("cased") or model.startswith(("roberta", "spanbert", "gpt2")))
+    if chosen.objective == "masked":
+        config.objective.update(RULES.get(model.partition("_")[0], RULES["bert"]), masking="static")
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = chosen.format in ("segment_pair", "sentence_pair")
     config.format.duplicates = 10
     if chosen.optimizer == "lamb":
         config.optimizer.learning_rate = 1.76e-3  # ALBERT's, for 4,096 rows a step
@@ -61,5 +62,6 @@ def get_config(argument=""):
     config.evaluation.every = 10_000
     if chosen.init:
         start_from(config, chosen.init)
-    config.samples = ("The [MASK] of a list is an integer.",)
+    if chosen.objective in ("masked", "span_boundary"):
+        config.samples = ("The [MASK] of a list is an integer.",)
     return config

@@ -140,7 +140,7 @@ def _ready(experiment: Experiment, directory: Path, data_dir: Path, fresh: bool)
     prepared = assembly.prepared(experiment, data_dir, log.info)
     stages = assembly.stages(experiment, prepared, data_dir)
     network = experiments.model_config(experiment)
-    masked_rows(experiment.samples, prepared.tokenizer, network.length)
+    check_samples(experiment, prepared.tokenizer)
     if experiment.init and fresh:
         stages[0] = _started(stages[0], experiment.init, network, prepared)
     return writers, prepared, stages
@@ -197,6 +197,12 @@ def vocabulary_fits(experiment: Experiment) -> None:
     """
     size = tokenizers.size(experiment.tokenizer)
     assembly.check_vocabulary(experiments.model_config(experiment, size), size)
+
+
+def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
+    """Refuses sample texts that the trained model could not be asked. Raises UserError."""
+    if experiments.answers(experiment) == "masks":
+        masked_rows(experiment.samples, tokenizer, experiments.model_config(experiment).length)
 
 
 def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:

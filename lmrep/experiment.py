@@ -218,6 +218,11 @@ def plans(experiment: Experiment) -> list[StagePlan]:
             for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True))]
 
 
+def answers(experiment: Experiment) -> str:
+    """What the trained model can be asked in words, as `objectives.Kind.answers` says it."""
+    return OBJECTIVES[plans(experiment)[-1].objective_name].answers
+
+
 def span(stages: Sequence[StagePlan], i: int) -> int:
     """Updates of the optimizer that stage `i` shares with its neighbours: stages that go on, one from the other, have
     one schedule."""

@@ -24,7 +24,7 @@ from lmrep.training.step import train_step
 
 ROLES = ("pad", "unk", "cls", "sep", "mask", "eos")
 ROWS, LENGTH = 2, 32
-SMALL = {"vocab": 64, "width": 32, "layers": 2, "heads": 4, "mlp": 64, "length": 64}
+SMALL = {"vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "length": 64}
 
 
 class Pairing(NamedTuple):

@@ -83,14 +83,18 @@ def depth(model: Model) -> int:
     return traced.shape[0] - 1
 
 
-def inputs_of(model: Model, tokens: Array, segment_ids: Array, positions: Array) -> Inputs:
-    """What `model` takes of a batch of packed rows, i32[b, t] each; segment 0 is padding."""
-    given = {"tokens": tokens, "visibility": Visibility(segment_ids), "positions": positions}
+def inputs_of(
+    model: Model, tokens: Array, segment_ids: Array, positions: Array, causal: bool = False
+) -> Inputs:
+    """What `model` takes of a batch of packed rows, i32[b, t] each; segment 0 is padding. `causal`: whether a position
+    sees those before it alone, as it was trained."""
+    given = {"tokens": tokens, "visibility": Visibility(segment_ids, causal), "positions": positions}
     return Inputs(**{name: value for name, value in given.items() if name in model.takes})
 
 
 def states(
-    params: Tree, batch: dict[str, Array], *, model: Model, layers: Layers, attention: bool = False
+    params: Tree, batch: dict[str, Array], *, model: Model, layers: Layers, attention: bool = False,
+    causal: bool = False,
 ) -> tuple[Array, Array | None]:
     """The hidden states f32[n, b, t, d] that `layers` asks for, and attention probabilities f32[l, b, h, t, s] or None.
 
@@ -102,8 +106,9 @@ def states(
       model: the network.
       layers: which layers.
       attention: whether to return the attention probabilities.
+      causal: as of `inputs_of`.
     """
-    encoded = model.encode(params, inputs_of(model, **batch), layers=True, attention=attention)
+    encoded = model.encode(params, inputs_of(model, **batch, causal=causal), layers=True, attention=attention)
     last = encoded.layers.shape[0] - 1
     each = [encoded.hidden if number == last else encoded.layers[number] for number in layers.numbers]
     each = [x.astype(jnp.float32) for x in each]

@@ -11,13 +11,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from lmrep import assembly, representations
+from lmrep import assembly, generation, representations
 from lmrep import experiment as experiments
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import tokenizers
 from lmrep.experiment import Experiment
+from lmrep.generation import Sampling
 from lmrep.models.base import Encoded, Inputs, Model
 from lmrep.objectives.base import Objective
 from lmrep.representations import Layers, Pieces, Representation
@@ -39,6 +40,7 @@ class Run:
         value.pool("mean")[-1]                  # f32[d], a vector of the sentence
         value.by_word("first")[-1]              # f32[w, d], a vector for each word
         run.fill_masks(["Return the [MASK] of the key."])
+        run.extend(["Return the"], tokens=20)   # where the objective was causal
 
     Inside one's own program, as a pure function of parameters and inputs:
 
@@ -118,7 +120,7 @@ class Run:
             i, p.ids, counts, self.model.length, long, names[i] if names else f"{p.text[:60]!r}...")]
         run = functools.partial(self._states, self.params["encoder"], layers=layers, attention=attention)
         # Attention maps of a full batch would be large.
-        return representations.compute(run, parts, self.model.length, self.tokenizer.vocabulary.specials["pad"],
+        return representations.compute(run, parts, self.model.length, self.tokenizer.vocabulary.specials.get("pad", 0),
                                        512 if attention else None, {"positions", "visibility"} <= self.model.takes)
 
     def inputs(self, texts: Sequence[str]) -> Inputs:
@@ -132,12 +134,12 @@ class Run:
         for p in pieces:
             representations.windows(0, p.ids, counts, self.model.length, name=f"{p.text[:60]!r}...")
         size = max((len(p.ids) for p in pieces), default=0)
-        tokens = np.full((len(pieces), size), self.tokenizer.vocabulary.specials["pad"], np.int32)
+        tokens = np.full((len(pieces), size), self.tokenizer.vocabulary.specials.get("pad", 0), np.int32)
         segments = np.zeros_like(tokens)
         for row, p in enumerate(pieces):
             tokens[row, : len(p.ids)], segments[row, : len(p.ids)] = p.ids, 1
         positions = np.broadcast_to(np.arange(size, dtype=np.int32), tokens.shape)
-        return representations.inputs_of(self.model, tokens, segments, positions)
+        return representations.inputs_of(self.model, tokens, segments, positions, self._causal)
 
     def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **asked) -> Encoded:
         """The network as a pure function of its arguments, for one's own `jax.jit`, `jax.grad` and `jax.vmap`.
@@ -159,8 +161,12 @@ class Run:
 
     @functools.cached_property
     def _states(self) -> Callable:
-        return jax.jit(functools.partial(representations.states, model=self.model),
+        return jax.jit(functools.partial(representations.states, model=self.model, causal=self._causal),
                        static_argnames=("layers", "attention"))
+
+    @property
+    def _causal(self) -> bool:
+        return self.objective is not None and self.objective.causal
 
     # Masks
 
@@ -173,6 +179,9 @@ class Run:
         Raises:
           UserError: a text has no [MASK], or is longer than the model.
         """
+        if self.objective.predict is None:
+            raise UserError(f"{self.directory} was not trained to fill masks but with objective "
+                            f"{self.objective.name!r}")
         if "masked" not in self.params.get("objective", {}):
             raise UserError(f"{self.directory} has no masked-LM head, as the checkpoint that it was converted from; "
                             "train one (init=), or ask for vectors (lmrep embed)")
@@ -188,6 +197,60 @@ class Run:
                     [(self.tokenizer.piece(int(w)), float(p)) for w, p in zip(words, shares, strict=True)]
                     for words, shares in zip(found["words"][row], found["probabilities"][row], strict=True)][:number]
         return answers
+
+    # Continuations
+
+    def extend(
+        self, texts: Sequence[str], tokens: int = 50, samples: int = 1, how: Sampling = Sampling(), seed: int = 0,
+        names: Sequence[str | None] | None = None,
+    ) -> list[list[str]]:
+        """For each text `samples` continuations of up to `tokens` tokens; fewer where the document ends before. The
+        same seed gives the same ones. `names` are what messages call the texts.
+
+        Raises:
+          UserError: the run was not trained to continue texts; a text and its continuation are longer than the model.
+        """
+        if self.objective.follow is None:
+            raise UserError(f"{self.directory} was not trained to continue texts but with objective "
+                            f"{self.objective.name!r}; train one with objective=causal")
+        special, answers = self.tokenizer.vocabulary.specials, []
+        ends = {special[role] for role in ("eos", "sep") if role in special}
+        for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
+            prompt = self.prompt(text, name)
+            if self.model.length and len(prompt) + tokens > self.model.length:
+                raise UserError(f"{name or repr(text[:60])} has {len(prompt):,} tokens, and {tokens:,} are to follow; "
+                                f"the model takes {self.model.length:,} at most: ask for fewer (--tokens)")
+            # Prompts of many lengths share a program: they are filled up to a power of two.
+            filled = min(1 << (len(prompt) - 1).bit_length(), self.model.length or 2**31)
+            room = min(filled + tokens, self.model.length or 2**31)
+            padded = np.zeros((samples, filled), np.int32)
+            padded[:, : len(prompt)] = prompt
+            key = jax.random.fold_in(jax.random.key(seed), number)
+            found = self._extend(self.params, padded, len(prompt), key, how=how, tokens=tokens, room=room)
+            before, each = self.tokenizer.decode(prompt), []
+            for row in np.asarray(found).tolist():
+                end = next((i for i, token in enumerate(row) if token in ends), len(row))
+                each.append(self.tokenizer.decode([*prompt, *row[:end]])[len(before):])
+            answers.append(each)
+        return answers
+
+    def prompt(self, text: str, name: str | None = None) -> list[int]:
+        """The ids of a text after what a document begins with: [CLS], or the token that ends the one before."""
+        special = self.tokenizer.vocabulary.specials
+        before, after = map(len, representations.edges(self.tokenizer))
+        ids = representations.read(text, self.tokenizer, name).ids.tolist()
+        starts = [special[role] for role in ("cls", "bos", "eos") if role in special]
+        return [*starts[:1], *ids[before : len(ids) - after]]
+
+    @functools.cached_property
+    def _extend(self) -> Callable:
+        special = self.tokenizer.vocabulary.specials
+        barred = {special[role] for role in ("pad", "cls", "mask", "unk", "bos") if role in special} - {
+            special[role] for role in ("eos", "sep") if role in special}
+        barred |= set(range(self.tokenizer.size, self.model.vocabulary))  # rows that are no words
+        extend = functools.partial(generation.extend, model=self.model, objective=self.objective,
+                                   barred=tuple(sorted(barred)))
+        return jax.jit(extend, static_argnames=("how", "tokens", "room"))
 
     @functools.cached_property
     def _predict(self) -> Callable:

@@ -77,6 +77,10 @@ COMMANDS = {
         "two checkpoints, parameter by parameter",
         "lmrep diff runs/bert_base runs/mine",
         "lmrep.cli.diff"),
+    "pairings": Command(
+        "which networks, objectives and formats go together",
+        "lmrep pairings bert_tiny",
+        "lmrep.cli.pairings"),
     "report": Command(
         "one offline page of one or several runs",
         "lmrep report runs/quickstart",

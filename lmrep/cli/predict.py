@@ -1,5 +1,7 @@
-"""Fills in masked words: prints the likeliest ones for each [MASK] (<mask> with RoBERTa's tokenizer), of the texts
-given as words, or line by line in a file or on standard input.
+"""Asks a trained model what its objective taught it: to fill in masked words, or to continue texts.
+
+Of a masked language model, prints the likeliest ones for each [MASK] (<mask> with RoBERTa's tokenizer), of the texts
+given as words, or line by line in a file or on standard input. Of a causal one, prints continuations of each text.
 
 With --jsonl, lines are JSON as {"text": "The [MASK] of a list."}, and so are the answers: the same with "masks", for
 each [MASK] a list of {"word": ..., "probability": ...}. Answers come in order, after every 256 lines and at the end."""
@@ -8,13 +10,20 @@ import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
 
 from lmrep.cli.arguments import Arguments, Flag
 from lmrep.core.errors import UserError
 
 FLAGS = {
     "top": Flag(5, "how many words for each mask"),
+    "tokens": Flag(50, "of a continuation, at most"),
+    "samples": Flag(1, "continuations of each text"),
+    "temperature": Flag(1.0, "scores are divided by it; 0: the likeliest token always"),
+    "top_k": Flag(0, "choose among the k likeliest tokens; 0: among all"),
+    "top_p": Flag(1.0, "choose among the fewest tokens that have this much of the probability"),
+    "seed": Flag(0, "of the continuations, which it repeats"),
     "input": Flag(None, "a file to read, a text a line, in place of standard input"),
     "jsonl": Flag(False, "read and write JSON, an object a line"),
     "step": Flag(-1, "which checkpoint; -1: the newest"),
@@ -26,8 +35,9 @@ def run(arguments: Arguments) -> int:
     """The command."""
     arguments.refuse(config=True)
     workdir, flags = arguments.required_workdir(), arguments.flags
-    if flags.top < 1:
-        raise UserError(f"--top is {flags.top}; expected at least 1")
+    for name in ("top", "tokens", "samples"):
+        if getattr(flags, name) < 1:
+            raise UserError(f"--{name} is {getattr(flags, name)}; expected at least 1")
     if arguments.words and (flags.input or flags.jsonl):
         raise UserError(f"lmrep predict was given the text {arguments.words[0]!r} and --"
                         f"{'input' if flags.input else 'jsonl'}, which reads texts elsewhere; leave one out")
@@ -46,11 +56,29 @@ def run(arguments: Arguments) -> int:
         asked = itertools.chain([first], asked)
         while block := list(itertools.islice(asked, LINES)):
             names, records = zip(*block, strict=True)
-            answers = trained.fill_masks([record["text"] for record in records], flags.top, names)
-            for record, answer in zip(records, answers, strict=True):
-                print(_json(record, answer) if flags.jsonl else _text(record, answer, trained.tokenizer.mask_token))
+            for line in _answers(trained, records, names, flags):
+                print(line)
             sys.stdout.flush()
     return 0
+
+
+def _answers(trained, records: Sequence[dict], names: Sequence[str | None], flags: SimpleNamespace) -> Iterator[str]:
+    """What is printed for each record."""
+    texts = [record["text"] for record in records]
+    if trained.objective.follow is None:
+        for record, answer in zip(records, trained.fill_masks(texts, flags.top, names), strict=True):
+            yield _json(record, answer) if flags.jsonl else _text(record, answer, trained.tokenizer.mask_token)
+        return
+    from lmrep.config.record import read
+    from lmrep.generation import Sampling
+
+    how = read(Sampling, {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}, "sampling")
+    found = trained.extend(texts, flags.tokens, flags.samples, how, flags.seed, names)
+    for record, continuations in zip(records, found, strict=True):
+        if flags.jsonl:
+            yield json.dumps({**record, "continuations": continuations}, ensure_ascii=False)
+        else:
+            yield "\n".join(f"{record['text']} |{text}" for text in continuations)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ processes train as one; elsewhere JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PRO
 See launch/README.md. Process 0 prints; errors are printed by the process that meets them.
 """
 
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,11 @@ def run(arguments: Arguments) -> int:
     if not distributed.first():
         return 0
     print(summary(outcome))
-    texts = list(config.get("samples") or ())
-    if texts and not distributed.joined():  # one of several does not keep the others waiting
+    texts, answers = list(config.get("samples") or ()), api.experiments.answers(api.experiments.parse(config))
+    if texts and answers and not distributed.joined():  # one of several does not keep the others waiting
         print(samples(api.load(workdir), texts))
-    print(next_steps(workdir, flags.data_dir, texts[0] if texts else "The [MASK] of a list is an integer."))
+    example = {"masks": "The [MASK] of a list is an integer.", "texts": "The value of"}.get(answers, "")
+    print(next_steps(workdir, flags.data_dir, texts[0] if texts and answers else example))
     return 0
 
 
@@ -73,13 +75,28 @@ def summary(outcome) -> str:
             f"  this model now                 {after['masked_accuracy']:7.2%}   "
             f"{after['masked_accuracy'] / max(base, 1e-9):.1f} times the most frequent word",
         ]
+    if "token_accuracy" in after:
+        lines += [
+            "Held-out text, token by token from the left:",
+            f"  perplexity before training {math.exp(min(before['token_nats'], 700)):,.0f}, now "
+            f"{math.exp(min(after['token_nats'], 700)):,.1f}",
+            f"  tokens foretold: always the most frequent one {after['most_frequent']:.2%}, before training "
+            f"{before['token_accuracy']:.2%}, now {after['token_accuracy']:.2%}",
+        ]
+    if "replaced_accuracy" in after:
+        lines += [f"Held-out text in which {after['replaced_share']:.1%} of the tokens were replaced:",
+                  f"  replaced ones found {after['replaced_accuracy']:.2%}, others let pass "
+                  f"{after['original_accuracy']:.2%}"]
     if "pair_accuracy" in after:
         lines.append(f"Held-out pair accuracy: {before['pair_accuracy']:.2%} before, {after['pair_accuracy']:.2%} now")
     return "\n".join(lines)
 
 
 def samples(run, texts: list[str]) -> str:
-    """What the model puts in the place of masks."""
+    """What the model puts in the place of masks, or after a text."""
+    if run.objective.follow is not None:
+        found = run.extend(texts, tokens=20)
+        return "\n".join(["\nContinued:", *(f"  {text} |{more}" for text, (more,) in zip(texts, found, strict=True))])
     lines = ["\nFilled masks:"]
     for text, answers in zip(texts, run.fill_masks(texts, k=3), strict=True):
         lines.append(f"  {text}")
@@ -95,9 +112,9 @@ def next_steps(workdir: str, data_dir: str, text: str) -> str:
     url = remote.address(workdir)
     page = shlex.quote(str(mirror.own(url) if url else workdir))
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
+    asking = f"\n  lmrep predict {run} {shlex.quote(text)}" if text else ""
     return f"""
-Next:
-  lmrep predict {run} {shlex.quote(text)}
+Next:{asking}
   lmrep evaluate {run}{stores}
   lmrep inspect {run}{stores}
   open {page}/report.html in a browser; tensorboard --logdir={shlex.quote(workdir)}"""

@@ -29,6 +29,11 @@ def truncated_normal(stddev: float = 0.02) -> Initializer:
     return lambda key, shape: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape)
 
 
+def glorot_uniform(key: Array, shape: tuple[int, ...]) -> Array:
+    """Uniform of variance 2 / (rows + columns) (Glorot and Bengio, 2010): TensorFlow's default for matrices."""
+    return jax.nn.initializers.glorot_uniform()(key, shape)
+
+
 def zeros(key: Array, shape: tuple[int, ...]) -> Array:
     """All zero."""
     return jnp.zeros(shape)

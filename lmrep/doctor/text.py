@@ -154,8 +154,7 @@ def tokenizer(experiment: Experiment, found: Prepared | None) -> Seen:
         return Seen(f"{config.kind} of {config.vocab_size:,} pieces, to be trained; the model's table has {table:,} "
                     "rows", None)
     loaded = found.tokenizer if found else tokenizers.from_vocab_file(config)
-    samples = list(experiment.samples)
-    api.masked_rows(samples, loaded, experiments.model_config(experiment).length)
+    api.check_samples(experiment, loaded)
     roles = ", ".join(f"{loaded.specials[role]} {i}" for role, i in loaded.vocabulary.specials.items())
     return Seen(f"{loaded.kind} of {loaded.size:,} pieces ({roles}); the model's table has {table:,} rows", loaded)
 

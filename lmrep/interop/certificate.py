@@ -6,7 +6,6 @@ certificate is of the way there and back: the tensors as they are written, read 
 """
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,18 +16,23 @@ import numpy as np
 from lmrep.core.errors import RunFault
 from lmrep.core.params import unflatten
 from lmrep.interop import published
-from lmrep.interop.names import CLASSIFIER, MASKED
+from lmrep.interop import settings as families
 from lmrep.interop.published import Published
+from lmrep.layers import linear
 from lmrep.layers import vocabulary as head
 from lmrep.layers.attention import Visibility
+from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
-from lmrep.objectives import sentence_pair
+from lmrep.objectives import causal, sentence_pair
 
 ROWS, LENGTH = 2, 64
 MOST = 1e-3  # a larger difference is no rounding
 
-Answers = dict[str, np.ndarray]  # hidden [b, t, d]; masked [b, t, v] and pair [b, 2] where there are such heads
+# hidden [b, t, d] and, where there are such heads, masked or causal [b, t, v], discriminator [b, t], pair [b, 2]
+Answers = dict[str, np.ndarray]
+SAID = {"hidden": "hidden states", "masked": "masked-LM logits", "pair": "sentence-pair logits",
+        "discriminator": "replaced-token logits", "causal": "next-token logits"}
 
 
 class Question(NamedTuple):
@@ -58,8 +62,7 @@ class Certificate:
     dtype: str = "float32"
 
     def __str__(self) -> str:
-        said = {"hidden": "hidden states", "masked": "masked-LM logits", "pair": "next-sentence logits"}
-        each = ", ".join(f"{said[name]} {value:.2g}" for name, value in self.differences.items())
+        each = ", ".join(f"{SAID[name]} {value:.2g}" for name, value in self.differences.items())
         return (f"largest difference from {self.against}: {each} "
                 f"({self.rows} rows of {self.length} random ids, {self.dtype})")
 
@@ -68,34 +71,43 @@ def question(checkpoint: Published, seed: int = 0) -> Question:
     """Rows of all ids but padding's; the second is padded, and has two token types where the network has."""
     config, draw = checkpoint.config, np.random.default_rng(seed)
     length = min(LENGTH, config.length)
-    pad = checkpoint.settings.get("pad_token_id", checkpoint.architecture.pad)
+    pad = families.padding(checkpoint.kind, checkpoint.settings)
     tokens = draw.integers(0, config.vocab, (ROWS, length))
-    tokens[tokens == pad] = 0 if pad else config.vocab - 1
+    if pad is not None:
+        tokens[tokens == pad] = 0 if pad else config.vocab - 1
     real = np.ones_like(tokens)
     real[1, length - length // 3 :] = 0
     tokens[real == 0] = pad or 0
-    return Question(tokens, draw.integers(0, min(config.token_types, 2), tokens.shape), real)
+    return Question(tokens, draw.integers(0, max(1, min(config.token_types, 2)), tokens.shape), real)
 
 
-def ours(config: transformer.Config, params: Mapping[str, np.ndarray], asked: Question) -> Answers:
-    """What the network of `config` with these parameters, by path, says."""
+def ours(checkpoint: Published, asked: Question) -> Answers:
+    """What our network says."""
+    config, heads = checkpoint.config, checkpoint.heads
     model = transformer.build(config)
-    given = Inputs(tokens=jnp.asarray(asked.tokens, jnp.int32), visibility=Visibility(jnp.asarray(asked.real)),
+    seen = Visibility(jnp.asarray(asked.real), causal=checkpoint.architecture.causal)
+    given = Inputs(tokens=jnp.asarray(asked.tokens, jnp.int32), visibility=seen,
                    token_type_ids=jnp.asarray(asked.types, jnp.int32) if config.token_types > 1 else None)
 
     @jax.jit
     def run(tree):
         answers = {"hidden": (hidden := model.encode(tree["encoder"], given).hidden)}
-        if f"{MASKED}bias" in params:
+        if "masked" in heads:
             own = tree["objective"]["masked"]
             x = head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
             answers["masked"] = head.scores(own, model.output_table(tree["encoder"]), x)
-        if f"{CLASSIFIER}bias" in params:
+        if "pair" in heads:
             answers["pair"] = sentence_pair.scores(tree["objective"]["pair"], hidden[:, 0])
+        if "discriminator" in heads:
+            own = tree["objective"]["discriminator"]
+            x = ACTIVATIONS[model.activation](linear.apply(own["transform"], hidden))
+            answers["discriminator"] = linear.apply(own["out"], x)[..., 0]
+        if "causal" in heads:
+            answers["causal"] = causal.scores(tree, hidden, model=model, c=causal.Config())
         return answers
 
     with jax.default_matmul_precision("highest"):
-        return jax.device_get(run(unflatten(dict(params))))
+        return jax.device_get(run(unflatten(dict(checkpoint.params))))
 
 
 def reference(checkpoint: Published, directory: Path, asked: Question) -> tuple[str, Answers]:
@@ -118,18 +130,17 @@ def reference(checkpoint: Published, directory: Path, asked: Question) -> tuple[
         model = getattr(transformers, checkpoint.name).from_pretrained(
             str(directory), local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32,
             attn_implementation="eager").eval()
+        types = {"token_type_ids": torch.from_numpy(asked.types)} if checkpoint.config.token_types else {}
         with torch.no_grad():
             given = model(torch.from_numpy(asked.tokens), attention_mask=torch.from_numpy(asked.real),
-                          token_type_ids=torch.from_numpy(asked.types), output_hidden_states=True)
+                          output_hidden_states=True, **types)
     except Exception as error:  # of which other people's code has many kinds
         why = " ".join(str(error).split())[:200]
         raise LookupError(f"{version} does not take it: {type(error).__name__}: {why}") from error
-    found = {"hidden": given.hidden_states[-1]}
     scores = given.get("prediction_logits", given.get("logits"))
-    if f"{MASKED}bias" in checkpoint.params:
-        found["masked"] = scores
-    if f"{CLASSIFIER}bias" in checkpoint.params:
-        found["pair"] = given.get("seq_relationship_logits", scores)
+    found = {"hidden": given.hidden_states[-1]} | {name: scores for name in checkpoint.heads}
+    if "pair" in found:
+        found["pair"] = given.get("seq_relationship_logits", given.get("sop_logits", scores))
     return version, {name: value.numpy() for name, value in found.items()}
 
 
@@ -141,13 +152,14 @@ def certify(checkpoint: Published, directory: Path) -> Certificate:
       RunFault: they differ by more than rounding, or the network's answers are not finite.
     """
     asked = question(checkpoint)
-    said = ours(checkpoint.config, checkpoint.params, asked)
+    said = ours(checkpoint, asked)
     try:
         against, expected = reference(checkpoint, directory, asked)
     except LookupError as none:
         params, _ = published.place(
             published.tensors(checkpoint), checkpoint.architecture, checkpoint.config, directory)
-        against, expected = f"itself written and read again ({none})", ours(checkpoint.config, params, asked)
+        again = checkpoint._replace(params=params)
+        against, expected = f"itself written and read again ({none})", ours(again, asked)
     real = asked.real.astype(bool)
 
     def pair(name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -25,13 +25,22 @@ from lmrep.data import tokenizers
 from lmrep.experiment import Experiment
 from lmrep.interop import certificate, published, tensor_files
 from lmrep.interop.certificate import Certificate
-from lmrep.interop.names import CLASSIFIER, MASKED
 from lmrep.interop.published import Published
+from lmrep.models import transformer
+from lmrep.objectives import replaced_token
 from lmrep.objectives.masked import RULES
-from lmrep.training import workdir
+from lmrep.training import optimizers, workdir
 from lmrep.training.checkpoints import Checkpoints
 
 FOLDER, NOTE, CARRIED, CERTIFICATE = "interop", "published.json", "carried.safetensors", "certificate.json"
+PARTS = ("discriminator", "generator")  # of a run of replaced-token detection: two networks
+GENERATOR, GENERATOR_HEAD = "objective/generator/", "objective/generator_head/"
+# What a workdir says whose checkpoint lacks a head.
+LACKING = {
+    "masked": "it has no masked-LM head: `lmrep predict` cannot ask it, and a run with init= starts one fresh",
+    "replaced_token": "it is a discriminator without its generator, so that it cannot be evaluated; a run with init= "
+                      "starts one fresh",
+}  # fmt: skip
 
 
 class Converted(NamedTuple):
@@ -60,7 +69,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
     """
     workdir.check_free(target)
     checkpoint = published.read(source)
-    tokenizer = tokenizers.load(source)
+    tokenizer = _tokenizer(checkpoint, source)
     record = experiment(checkpoint, tokenizer, target.name)
     proof = certificate.certify(checkpoint, source)
     with workdir.beside(target) as draft:
@@ -81,12 +90,26 @@ def to_workdir(source: Path, target: Path) -> Converted:
     if spare := checkpoint.config.vocab - tokenizer.size:
         remarks.append(f"the last {spare:,} of the token table's {checkpoint.config.vocab:,} rows have no piece in the "
                        "tokenizer's files: see that these are whole")
-    if f"{MASKED}bias" not in checkpoint.params:
-        remarks.append("it has no masked-LM head: `lmrep predict` cannot ask it, and a run with init= starts one fresh")
+    if not {"masked", "causal"} & {*checkpoint.heads}:
+        remarks.append(LACKING[record.objective["name"]])
     return Converted(checkpoint, proof, remarks)
 
 
-def to_published(source: Path, target: Path, step: int | None = None, most: int = 5 * 10**9) -> Converted:
+def _tokenizer(checkpoint: Published, source: Path) -> tokenizers.Tokenizer:
+    """The tokenizer beside a checkpoint."""
+    try:
+        return tokenizers.load(source)
+    except UserError as error:
+        if checkpoint.kind != "openai-gpt":
+            raise
+        raise UserError(f"{source}: GPT's own tokenizer, BPE with </w> at the end of words, is not read here, and "
+                        f"without one there is no workdir ({error}). Its network alone is read by "
+                        "lmrep.interop.published.read") from None
+
+
+def to_published(
+    source: Path, target: Path, step: int | None = None, most: int = 5 * 10**9, part: str = ""
+) -> Converted:
     """Makes `target` a directory as Hugging Face lays them out, of the workdir `source`.
 
     Args:
@@ -94,15 +117,16 @@ def to_published(source: Path, target: Path, step: int | None = None, most: int 
       target: what to make.
       step: of the checkpoint; None for the newest.
       most: bytes of a file of tensors; a larger checkpoint becomes several.
+      part: which network of a run of replaced-token detection, of `PARTS`; by default the discriminator.
 
     Raises:
-      UserError: there is no run, its network is neither a BERT nor a RoBERTa, or `target` is not empty.
+      UserError: there is no run, its network is of no published kind, it has no such part, or `target` is not empty.
       RunFault: the checkpoint is damaged, the certificate fails, or the disk is full; nothing is written.
     """
     workdir.check_free(target)
     run = trained.load(source, step)
     params = {path: np.asarray(value) for path, value in flatten(jax.device_get(run.params)).items()}
-    checkpoint, remarks = _outgoing(run, params)
+    checkpoint, remarks = _outgoing(run, params, part)
     with workdir.beside(target) as draft:
         published.write(checkpoint, draft, most)
         run.tokenizer.save(draft)
@@ -120,11 +144,20 @@ def to_published(source: Path, target: Path, step: int | None = None, most: int 
     return Converted(checkpoint, proof, remarks)
 
 
-def _outgoing(run: trained.Run, params: dict[str, np.ndarray]) -> tuple[Published, list[str]]:
+def _outgoing(run: trained.Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
     """A run's checkpoint under the names that it came with, or else under the reference's; and remarks."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
+    joint = any(path.startswith(GENERATOR) for path in params)
+    if part and not joint:
+        raise UserError(f"--part is {part!r}, and {run.directory} has one network alone; leave it out")
     if not (run.directory / FOLDER / NOTE).exists():
-        return published.of_network(config, params, run.tokenizer.vocabulary.specials)
+        if joint:
+            config, params = _part(run, config, params, part or PARTS[0])
+        found, remarks = published.of_network(
+            config, params, run.tokenizer.vocabulary.specials, "electra" if joint else "")
+        if run.objective.name == "causal" and not found.architecture.causal:
+            remarks.append(f"it was trained to read from left to right, and {found.name} sees both sides")
+        return found, remarks
     note = tensor_files.read_json(run.directory / FOLDER / NOTE)
     carried, _ = tensor_files.read(run.directory / FOLDER / CARRIED)
     try:
@@ -136,20 +169,49 @@ def _outgoing(run: trained.Run, params: dict[str, np.ndarray]) -> tuple[Publishe
     return found, []
 
 
+def _part(
+    run: trained.Run, config: transformer.Config, params: dict[str, np.ndarray], part: str
+) -> tuple[transformer.Config, dict[str, np.ndarray]]:
+    """(network, parameters) of one network of a run of replaced-token detection, as if it were alone."""
+    if part not in PARTS:
+        raise UserError(f"--part is {part!r}; expected {' or '.join(PARTS)}")
+    if part == "discriminator":
+        return config, {path: value for path, value in params.items()
+                        if not path.startswith((GENERATOR, GENERATOR_HEAD))}
+    asked = trained.stage_at(run.experiment, run.step).objective
+    generator = run.model.narrower(asked.generator, asked.generator_layers)
+    own = flatten(replaced_token.generator_params(unflatten(params), asked))
+    heads = {path.removeprefix(GENERATOR_HEAD): value for path, value in params.items()
+             if path.startswith(GENERATOR_HEAD)}
+    return generator.encode.keywords["c"], {
+        **{f"encoder/{path}": value for path, value in own.items()},
+        **{f"objective/masked/{path}": value for path, value in heads.items()}}
+
+
 def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
     """The record of a run that would have trained this checkpoint, as far as the checkpoint says."""
     if tokenizer.size > checkpoint.config.vocab:
         raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table "
                         f"{checkpoint.config.vocab:,} rows (vocab_size): they are of two checkpoints; fetch both again")
-    pair = f"{CLASSIFIER}bias" in checkpoint.params
-    config = experiments.base(format="segment_pair" if pair else "packed", optimizer=checkpoint.kind)
+    heads, kind = checkpoint.heads, checkpoint.kind
+    recipe = {"albert": "lamb"}.get(kind, kind)
+    objective = "causal" if "causal" in heads else "masked"
+    if kind == "electra" and "masked" not in heads:
+        objective = "replaced_token"
+    config = experiments.base(objective=objective, format="segment_pair" if "pair" in heads else "packed",
+                              optimizer=recipe if recipe in optimizers.RECIPES else "bert")
     config.name = name
     config.length = min(512, checkpoint.config.length)
     config.model.update(dataclasses.asdict(checkpoint.config))
-    config.objective.update(RULES[checkpoint.kind], sentence_pair=pair)
+    if objective == "masked":
+        config.objective.update(RULES.get(kind, RULES["bert"]), sentence_pair="pair" in heads)
+    if objective == "masked" and kind == "electra":  # a generator
+        config.objective.update(mask=0.85, keep=0.15, random=0.0)
+    if "pair" in heads and kind == "albert":
+        config.format.pairs = "sop"
     config.tokenizer.update(kind=tokenizer.kind, vocab_size=max(tokenizer.size, 64),
                             lowercase=getattr(tokenizer, "lowercase", False))
-    if f"{MASKED}bias" in checkpoint.params:
+    if "masked" in heads:
         config.samples = ("Paris is the [MASK] of France.",)
     return experiments.parse(config)
 

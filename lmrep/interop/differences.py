@@ -44,7 +44,7 @@ def compare(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Compari
 
 def _difference(path: str, x: np.ndarray, y: np.ndarray) -> Difference | None:
     """None where they are equal. Layers are taken one at a time, so that memory is that of one."""
-    stacked = "/layers/" in path
+    stacked = "/layers/" in path and x.ndim == (3 if path.endswith("/kernel") else 2)  # or shared by all layers
     largest, at, squares, whole = 0.0, None, 0.0, 0.0
     for layer, (p, q) in enumerate(zip(x, y, strict=True) if stacked else ((x, y),)):
         p, q = p.astype(np.float64), q.astype(np.float64)

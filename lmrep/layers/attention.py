@@ -1,5 +1,7 @@
 """Multi-head dot-product attention (Vaswani et al., 2017, section 3.2)."""
 
+from typing import NamedTuple
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -28,10 +30,10 @@ class Visibility:
         return allowed if self.mask is None else allowed & self.mask
 
 
-def specs(d: int, init: Initializer = normal()) -> Tree:
-    """Query, key, value and output maps, d -> d each, with bias."""
+def specs(d: int, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
+    """Query, key, value and output maps, d -> d each, with bias. `output_init` is the last one's, where it differs."""
     return {name: linear.specs(d, d, ("embed", "heads"), init) for name in ("query", "key", "value")} | {
-        "output": linear.specs(d, d, ("heads", "embed"), init)
+        "output": linear.specs(d, d, ("heads", "embed"), output_init or init)
     }
 
 
@@ -54,13 +56,46 @@ def apply(
       ([b, t, d], probabilities [b, h, t, s] before dropout).
     """
     queries = x if queries is None else queries
-    b, t, d = queries.shape
+    query, past = _heads(params["query"], queries, heads), remember(params, x, heads)
+    mixed, probabilities = _mix(query, past, allowed, rate, key)
+    return linear.apply(params["output"], mixed.reshape(queries.shape)), probabilities
 
-    def split(name: str, x: Array) -> Array:
-        return shard(linear.apply(params[name], x).reshape(b, -1, heads, d // heads), "batch", None, "heads", None)
 
-    scores = jnp.einsum("bthk,bshk->bhts", split("query", queries) * (d // heads) ** -0.5, split("key", x))
+class Past(NamedTuple):
+    """The keys and values [b, s, h, k] of what was read before."""
+
+    keys: Array
+    values: Array
+
+
+def remember(params: Tree, x: Array, heads: int) -> Past:
+    """The keys and values of x [b, s, d]."""
+    return Past(_heads(params["key"], x, heads), _heads(params["value"], x, heads))
+
+
+def recall(params: Tree, x: Array, past: Past, place: Array, heads: int) -> tuple[Array, Past]:
+    """Causal self-attention of x [b, t, d], which stands at the positions from `place` i32[] on, over itself and what
+    `past` has before it. Returns (output [b, t, d], `past` with x in its place)."""
+    past = jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), place, axis=1),
+                        past, remember(params, x, heads))
+    before = jnp.arange(past.keys.shape[1]) <= (place + jnp.arange(x.shape[1]))[:, None]
+    mixed, _ = _mix(_heads(params["query"], x, heads), past, before[None])
+    return linear.apply(params["output"], mixed.reshape(x.shape)), past
+
+
+def _heads(params: Tree, x: Array, heads: int) -> Array:
+    """[b, t, d] -> [b, t, h, k]."""
+    b, _, d = x.shape
+    return shard(linear.apply(params, x).reshape(b, -1, heads, d // heads), "batch", None, "heads", None)
+
+
+def _mix(
+    query: Array, past: Past, allowed: Array, rate: float = 0.0, key: Array | None = None
+) -> tuple[Array, Array]:
+    """(values [b, t, h, k] as each query [b, t, h, k] weighs them, the weights [b, h, t, s] before dropout)."""
+    # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, and on busy
+    # processors it now and then gave rows of garbage.
+    scores = jnp.einsum("bthk,bshk->bhts", query * query.shape[-1] ** -0.5, past.keys)
     scores = jnp.where(allowed[:, None], scores.astype(jnp.float32), HIDDEN)
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-    mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, probabilities, rate), split("value", x))
-    return linear.apply(params["output"], mixed.reshape(b, t, d)), probabilities
+    probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+    return jnp.einsum("bhts,bshk->bthk", dropout.apply(key, probabilities, rate), past.values), probabilities

@@ -29,10 +29,10 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
     number = jnp.zeros(shape, jnp.uint32)
     for axis, stride in enumerate(np.cumprod((1, *shape[:0:-1]))[::-1]):
         number += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride % 2**32)
-    return _mix(_mix(number * np.uint32(0x9E3779B1) + seed[0]) ^ seed[-1])
+    return mix(mix(number * np.uint32(0x9E3779B1) + seed[0]) ^ seed[-1])
 
 
-def _mix(x: Array) -> Array:
+def mix(x: Array) -> Array:
     """A 32-bit permutation in which each bit of the input flips each bit of the output half of the time
     (the "lowbias32" constants of C. Wellons' search for such functions)."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)

@@ -7,7 +7,8 @@ from lmrep.layers import positions as fixed
 
 
 def specs(
-    vocab: int, d: int, *, length: int = 0, token_types: int = 0, init: Initializer = normal()
+    vocab: int, d: int, *, length: int = 0, token_types: int = 0, init: Initializer = normal(),
+    position_init: Initializer | None = None,
 ) -> Tree:
     """Tables of width d.
 
@@ -17,12 +18,13 @@ def specs(
       length: rows of the learned position table; 0 for none.
       token_types: rows of the token-type table; 0 for none.
       init: initializer of all tables.
+      position_init: of the position table, where it differs.
     """
     # Tokens are looked up in a table cut along its rows or not at all: cut along its width, the partitioner
     # would replicate the looked-up activations ("involuntary full rematerialization").
     tables = {"token": ParamSpec((vocab, d), ("vocab", "embed"), init)}
     if length:
-        tables["position"] = ParamSpec((length, d), (None, "embed"), init)
+        tables["position"] = ParamSpec((length, d), (None, "embed"), position_init or init)
     if token_types:
         tables["token_type"] = ParamSpec((token_types, d), (None, "embed"), init)
     return tables

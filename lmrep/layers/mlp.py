@@ -28,9 +28,10 @@ ACTIVATIONS = {
 }
 
 
-def specs(d: int, f: int, init: Initializer = normal()) -> Tree:
-    """d -> f -> d, both with bias."""
-    return {"in": linear.specs(d, f, ("embed", "mlp"), init), "out": linear.specs(f, d, ("mlp", "embed"), init)}
+def specs(d: int, f: int, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
+    """d -> f -> d, both with bias. `output_init` is the second one's, where it differs."""
+    return {"in": linear.specs(d, f, ("embed", "mlp"), init),
+            "out": linear.specs(f, d, ("mlp", "embed"), output_init or init)}
 
 
 def apply(params: Tree, x: Array, activation: str, *, rate: float = 0.0, key: Array | None = None) -> Array:

@@ -62,7 +62,7 @@ def apply(
       params: as `specs` of the same `layer_specs`, `layers` and `shared`.
       layer_specs: spec tree of one layer; says which of its parameters to gather before use.
       x: the first layer's input.
-      keys: one random key a layer, or None.
+      keys: one random key a layer, or anything else [l, ...] of which each layer is given its part, or None.
       layers: l.
       shared: as in `specs`.
       execution: scan or unroll, remat.

@@ -45,6 +45,12 @@ class Model(NamedTuple):
     activation: str = "gelu"
     norm_eps: float = 1e-12
     init: Initializer | None = None
+    narrower: Callable[..., "Model"] | None = None  # (share of the width, layers or 0) -> one over tables like these
+    # Reading on from left to right, for generation; None where a network cannot.
+    start_cache: Callable[[int, int], Tree] | None = None  # (rows, most tokens) -> the cache before the first
+    decode: Callable[..., tuple[Array, Tree]] | None = None
+    # (params, the next tokens i32[b, t], cache, how many of the t are real or None for all) -> (hidden [b, t, d], the
+    # cache with them)
 
 
 def refuse(inputs: Inputs, takes: frozenset[str]) -> None:

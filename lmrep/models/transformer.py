@@ -3,8 +3,9 @@
 Presets differ, code does not: what distinguishes the systems is `Config`, tabulated in `presets.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,11 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Initializer, Tree, normal, truncated_normal
+from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
 from lmrep.core.precision import DTYPES
 from lmrep.core.sharding import gathered, shard
 from lmrep.layers import attention, dropout, embedding, linear, mlp, norm, stack
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import Past, Visibility
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models.base import Encoded, Inputs, Model, refuse
 
@@ -49,11 +50,23 @@ class Config:
     mlp_dropout: float = setting(0.0, "inside the feed-forward block", at_least=0, below=1)
     init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))
     init_stddev: float = setting(0.02, "standard deviation of initial weights", above=0)
+    position_stddev: float = setting(0.0, "that of the position table (GPT-2: 0.01); 0: the same", at_least=0)
+    project_init: str = setting("same", "the projection of the tables starts as all other maps, or by Glorot's rule "
+                                "(ELECTRA)", choices=("same", "glorot"))
+    residual_init: str = setting("same", "the maps that add to the residual stream start as all others, or "
+                                 "1 / sqrt(2 l) as wide (GPT-2)", choices=("same", "scaled"))
 
     @property
     def table_width(self) -> int:
         """Width of the embedding tables."""
         return self.embedding or self.width
+
+
+class Cache(NamedTuple):
+    """What a network that reads from left to right keeps of the tokens read."""
+
+    past: Past  # keys and values of every layer, [l, b, s, h, k] each
+    place: Array  # i32[], how many tokens were read
 
 
 def check(c: Config) -> None:
@@ -81,7 +94,19 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=initializer(c),
+        start_cache=partial(start_cache, c=c, execution=execution),
+        decode=partial(decode, c=c, execution=execution),
+        narrower=partial(narrower, c=c, execution=execution, name=name),
     )
+
+
+def narrower(share: float, layers: int = 0, *, c: Config, execution: stack.Execution, name: str) -> Model:
+    """A network of that share of the width and that many layers (0: as many) over tables like these (Clark et al.,
+    2020: the generator). Heads are as wide as here, and there is one at least."""
+    width = max(1, round(share * c.width))
+    heads = max(1, width * c.heads // c.width)
+    return build(replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
+                         layers=layers or c.layers), execution, name)
 
 
 def takes(c: Config) -> frozenset[str]:
@@ -89,9 +114,9 @@ def takes(c: Config) -> frozenset[str]:
     return frozenset({"tokens", "positions", "visibility", *(["token_type_ids"] if c.token_types > 1 else [])})
 
 
-def initializer(c: Config) -> Initializer:
-    """The distribution that kernels and tables start from."""
-    return {"normal": normal, "truncated_normal": truncated_normal}[c.init](c.init_stddev)
+def initializer(c: Config, stddev: float = 0.0) -> Initializer:
+    """The distribution that kernels and tables start from, or one of another standard deviation."""
+    return {"normal": normal, "truncated_normal": truncated_normal}[c.init](stddev or c.init_stddev)
 
 
 def specs(c: Config) -> Tree:
@@ -99,13 +124,15 @@ def specs(c: Config) -> Tree:
     init, e = initializer(c), c.table_width
     rows = c.length + c.position_offset if c.positions == "learned" else 0
     tree = {
-        "embedding": embedding.specs(c.vocab, e, length=rows, token_types=c.token_types, init=init),
+        "embedding": embedding.specs(c.vocab, e, length=rows, token_types=c.token_types, init=init,
+                                     position_init=initializer(c, c.position_stddev)),
         "layers": stack.specs(layer_specs(c), c.layers, SHARING[c.share]),
     }
     if c.embedding_norm:
         tree["embedding_norm"] = norm.specs(e)
     if e != c.width:
-        tree["project"] = linear.specs(e, c.width, (None, "embed"), init)
+        projecting = glorot_uniform if c.project_init == "glorot" else init
+        tree["project"] = linear.specs(e, c.width, (None, "embed"), projecting)
     if c.norm == "pre":
         tree["final_norm"] = norm.specs(c.width)
     return tree
@@ -114,10 +141,12 @@ def specs(c: Config) -> Tree:
 def layer_specs(c: Config) -> Tree:
     """The parameters of one layer."""
     init = initializer(c)
+    scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
+    adding = initializer(c, scale * c.init_stddev)
     return {
-        "attention": attention.specs(c.width, init),
+        "attention": attention.specs(c.width, init, adding),
         "attention_norm": norm.specs(c.width),
-        "mlp": mlp.specs(c.width, c.mlp, init),
+        "mlp": mlp.specs(c.width, c.mlp, init, adding),
         "mlp_norm": norm.specs(c.width),
     }
 
@@ -176,6 +205,39 @@ def encode(
     return Encoded(last, None if each is None else jnp.concatenate([x[None], each]), maps)
 
 
+def start_cache(rows: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
+    """The cache before the first token, with room for `length` of them. Raises ValueError where the model has no
+    positions for so many."""
+    if length > c.length and c.positions != "none":
+        raise ValueError(f"a cache of {length} tokens was asked for; the model has positions for {c.length}")
+    empty = jnp.zeros((c.layers, rows, length, c.heads, c.width // c.heads), DTYPES[execution.dtype])
+    return Cache(Past(empty, empty), jnp.int32(0))
+
+
+def decode(
+    params: Tree, tokens: Array, cache: Cache, real: Array | None = None, *, c: Config,
+    execution: stack.Execution = stack.Execution(),
+) -> tuple[Array, Cache]:
+    """Reads on, from left to right: the last layer's output [b, t, d] at the next t tokens i32[b, t], as `encode` gives
+    it under causal visibility, and the cache with them in it. What leads beyond the cache's room is undefined.
+
+    `real` i32[] is how many of the t tokens count, where the others only fill up: what is read next takes their place.
+    """
+    positions = jnp.broadcast_to(cache.place + jnp.arange(tokens.shape[1]), tokens.shape)
+    x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(DTYPES[execution.dtype])
+
+    def run(p: Tree, x: Array, past: Past) -> tuple[Array, Past]:
+        y, past = attention.recall(p["attention"], _before(p, "attention_norm", x, c), past, cache.place, c.heads)
+        x = _after(p, "attention_norm", x, y, c)
+        return _after(p, "mlp_norm", x, mlp.apply(p["mlp"], _before(p, "mlp_norm", x, c), c.activation), c), past
+
+    x, past = stack.apply(run, params["layers"], layer_specs(c), x, cache.past, c.layers, SHARING[c.share],
+                          replace(execution, scan=True, remat="none"))
+    if c.norm == "pre":
+        x = norm.apply(params["final_norm"], x, c.norm_eps)
+    return x, Cache(past, cache.place + (tokens.shape[1] if real is None else real))
+
+
 def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
     """Float32 [b, t, d]. Norm and dropout act at the tables' width, before the projection (Lan et al., 2019)."""
     tables = gathered(params["embedding"], specs(c)["embedding"])
@@ -198,19 +260,23 @@ def _layer(
     """One layer: x [b, s, d] -> (x [b, t, d], attention probabilities [b, h, t, s]), at the t positions `at` or all."""
     maps_key, attention_key, inner_key, mlp_key = prng.split(key, 4)
 
-    def before(name: str, x: Array) -> Array:
-        return norm.apply(p[name], x, c.norm_eps) if c.norm == "pre" else x
-
-    def after(name: str, x: Array, y: Array, key: Array | None) -> Array:
-        x = x + dropout.apply(key, y, c.dropout)
-        return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", None, None)
-
-    seen = before("attention_norm", x)
+    seen = _before(p, "attention_norm", x, c)
     asking = seen
     if at is not None:
         x, asking, allowed = (jnp.take_along_axis(y, at[..., None], axis=1) for y in (x, seen, allowed))
     y, maps = attention.apply(p["attention"], seen, allowed, c.heads, queries=asking,
                               rate=c.attention_dropout, key=maps_key)
-    x = after("attention_norm", x, y, attention_key)
-    y = mlp.apply(p["mlp"], before("mlp_norm", x), c.activation, rate=c.mlp_dropout, key=inner_key)
-    return after("mlp_norm", x, y, mlp_key), maps
+    x = _after(p, "attention_norm", x, y, c, attention_key)
+    y = mlp.apply(p["mlp"], _before(p, "mlp_norm", x, c), c.activation, rate=c.mlp_dropout, key=inner_key)
+    return _after(p, "mlp_norm", x, y, c, mlp_key), maps
+
+
+def _before(p: Tree, name: str, x: Array, c: Config) -> Array:
+    """What a block reads of the residual stream."""
+    return norm.apply(p[name], x, c.norm_eps) if c.norm == "pre" else x
+
+
+def _after(p: Tree, name: str, x: Array, y: Array, c: Config, key: Array | None = None) -> Array:
+    """The residual stream with a block's output y."""
+    x = x + dropout.apply(key, y, c.dropout)
+    return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", None, None)

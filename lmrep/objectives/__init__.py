@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lmrep.objectives import masked
+from lmrep.objectives import causal, masked, replaced_token, span_boundary
 
 
 class Kind(NamedTuple):
@@ -13,6 +13,13 @@ class Kind(NamedTuple):
     fields: Callable  # config -> the batch fields that it needs of a format
     check: Callable  # config -> None; raises UserError where its fields do not fit each other
     build: Callable  # (config, model, vocabulary) -> Objective
+    answers: str = ""  # what a trained model can be asked in words: "masks", to fill them; "texts", to continue them
 
 
-OBJECTIVES = {"masked": Kind(masked.Config, masked.fields, masked.check, masked.build)}
+OBJECTIVES = {
+    "masked": Kind(masked.Config, masked.fields, masked.check, masked.build, "masks"),
+    "causal": Kind(causal.Config, causal.fields, causal.check, causal.build, "texts"),
+    "replaced_token": Kind(replaced_token.Config, replaced_token.fields, replaced_token.check, replaced_token.build),
+    "span_boundary": Kind(
+        span_boundary.Config, span_boundary.fields, span_boundary.check, span_boundary.build, "masks"),
+}

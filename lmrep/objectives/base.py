@@ -48,8 +48,10 @@ class Objective(NamedTuple):
     carry: Callable[[int], Carry] = lambda rows: Carry()  # rows -> the state that the first step starts from
     penalty: Callable[[Tree], Array] | None = None  # params -> a term added once a step
     predict: Callable[[Tree, Batch], dict[str, Array]] | None = None  # rows of answers; `batch` needs no targets
+    follow: Callable[[Tree, Array], Array] | None = None  # hidden [b, t, d] -> scores [b, t, v] of what is next
     score: Callable[[dict[str, Any]], dict[str, float]] | None = None  # all rows -> figures that do not add
     describe: Callable[[Batch, Any], list[str]] | None = None  # (corrupted batch, tokenizer) -> a text for each row
+    causal: bool = False  # whether a position sees those before it alone
     static: bool = False  # whether a question depends on the example's number alone (BERT's static masks)
 
 

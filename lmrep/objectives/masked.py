@@ -1,7 +1,9 @@
-"""Masked language modelling (Devlin et al., 2019; Liu et al., 2019), with or without a sentence-pair question.
+"""Masked language modelling (Devlin et al., 2019; Liu et al., 2019; Lan et al., 2019), with or without a question about
+sentence pairs.
 
-The masking rule is `mask_row`. BERT's and RoBERTa's differ in how many tokens are asked for, whether specials
-may be among them and what replaces them: fields of `Config`, of which `RULES` holds the published values.
+The masking rule is `mask_row`. The published ones differ in how many tokens are asked for, whether specials may be
+among them, whether they are words or runs of words, and what replaces them: fields of `Config`, of which `RULES` holds
+the published values.
 """
 
 import math
@@ -25,6 +27,8 @@ from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
 RULES = {
     "bert": {"count": "round", "mask_specials": False, "random_specials": True},
     "roberta": {"count": "floor", "mask_specials": True, "random_specials": False},
+    # The released command of ALBERT has max_predictions=20 too, 4 % of 512 tokens, where the paper says 15 %.
+    "albert": {"count": "round", "mask_specials": False, "random_specials": True, "ngram": 3},
 }
 
 
@@ -44,6 +48,8 @@ class Config:
     random_specials: bool = setting(True, "whether the random word may be special, as in BERT; otherwise it may "
                                     "be any but padding, unknown and separators")
     whole_word: bool = setting(False, "whether all pieces of a word are asked for together")
+    ngram: int = setting(0, "runs of up to this many whole words are asked for together, one of n words with a "
+                         "probability as 1 / n (ALBERT: 3); 0: none", at_least=0)
     max_predictions: int = setting(0, "most tokens asked for in a row; 0: as many as the rate gives", at_least=0)
     sentence_pair: bool = setting(False, "whether the pair's label is asked for too (NSP or SOP, by the format)")
 
@@ -114,35 +120,45 @@ def mask_row(
       (inputs i32[t], predicted positions i32[m], their tokens i32[m], which of the m count bool[m]).
     """
     special, m = vocabulary.specials, predictions(c, tokens.shape[0])
-    draws = jax.random.bits(key, (4, *tokens.shape))  # one call: a generator costs a second to compile
-    choice, action, fraction = _uniform(draws[0]), _uniform(draws[1])[:m], _uniform(draws[2, 0])
-    words = _random_words(draws[3, :m], c, vocabulary)
+    draws = jax.random.bits(key, (4 + (c.ngram > 1), *tokens.shape))  # one call: a generator costs a second to compile
+    choice, action, fraction = uniform(draws[0]), uniform(draws[1])[:m], uniform(draws[2, 0])
+    words = random_words(draws[3, :m], c, vocabulary)
     real = segment_ids > 0
     maskable = real
     if not c.mask_specials:
-        maskable &= ~_one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad"))
-    wanted = jnp.minimum(_wanted(fraction, real.sum(), tokens.shape[0], c), m)
+        maskable &= ~one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad"))
+    wanted = jnp.minimum(how_many(fraction, real.sum(), tokens.shape[0], c), m)
 
-    if c.whole_word:
-        chosen = _choose_words(choice, maskable, segment_ids, jnp.asarray(vocabulary.starts_word)[tokens], wanted)
+    words_together = c.whole_word or c.ngram > 0
+    if words_together:
+        lengths = 1 + one_by_share(draws[4], 1 / np.arange(1, c.ngram + 1)) if c.ngram > 1 else None
+        starts_word = jnp.asarray(vocabulary.starts_word)[tokens]
+        chosen = _choose_words(choice, maskable, segment_ids, starts_word, wanted, lengths, max(1, c.ngram))
         order = chosen.astype(jnp.float32)
     else:
         order = jnp.where(maskable, choice, -1.0)
         wanted = jnp.minimum(wanted, maskable.sum())
     _, predicted = jax.lax.top_k(order, m)
-    asked = chosen[predicted] if c.whole_word else jnp.arange(m) < wanted
+    asked = chosen[predicted] if words_together else jnp.arange(m) < wanted
 
     targets = tokens[predicted]
     shown = jnp.where(action < c.mask, special["mask"], jnp.where(action < c.mask + c.random, words, targets))
     return tokens.at[predicted].set(jnp.where(asked, shown, targets)), predicted, targets, asked
 
 
-def _uniform(bits: Array) -> Array:
+def uniform(bits: Array) -> Array:
     """uint32 -> float32 in [0, 1)."""
     return (bits >> 8).astype(jnp.float32) * 2.0**-24
 
 
-def _wanted(fraction: Array, n: Array, length: int, c: Config) -> Array:
+def one_by_share(bits: Array, shares: np.ndarray) -> Array:
+    """uint32 -> i32, i with probability shares[i] / their sum, to within 2^-32; every share is above 0."""
+    below = np.cumsum(shares, dtype=np.float64)[:-1] / np.sum(shares, dtype=np.float64)
+    limits = np.minimum(below * 2.0**32, 2.0**32 - 1).astype(np.uint32)
+    return jnp.searchsorted(jnp.asarray(limits), bits, side="right").astype(jnp.int32)
+
+
+def how_many(fraction: Array, n: Array, length: int, c: Config) -> Array:
     """How many of a row's n real tokens, specials included, are asked for; 0 of an empty row."""
     if c.count == "floor":
         return jnp.floor(c.rate * n + fraction).astype(jnp.int32)
@@ -151,12 +167,12 @@ def _wanted(fraction: Array, n: Array, length: int, c: Config) -> Array:
     return jnp.asarray(table, jnp.int32)[n]
 
 
-def _one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
+def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
     ids = sorted({specials[role] for role in roles if role in specials})
     return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
 
 
-def _random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
+def random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
     """A word for each of the random `bits`, uniform over the vocabulary, with specials or without. (fairseq leaves
     out its four, not its mask.)"""
     if c.random_specials:
@@ -166,11 +182,17 @@ def _random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
     return jnp.asarray(allowed)[bits % np.uint32(len(allowed))]
 
 
-def _choose_words(choice: Array, maskable: Array, segment_ids: Array, starts_word: Array, wanted: Array) -> Array:
+def _choose_words(
+    choice: Array, maskable: Array, segment_ids: Array, starts_word: Array, wanted: Array,
+    lengths: Array | None = None, longest: int = 1,
+) -> Array:
     """Whole words in random order, each taken if all of it still fits: bool[t].
 
     A continuation piece belongs to the maskable piece before it in its packed segment, even across a separator, as
     in BERT's script (where the second text of a pair, cut at its front, may begin inside a word).
+
+    With `lengths` i32[t], of 1 to `longest`, word i is the first of a run of lengths[i] words, shortened until it fits,
+    and skipped where one of them was taken before; a run ends with its packed segment.
     """
     t = maskable.shape[0]
     before = jnp.pad(jax.lax.cummax(jnp.where(maskable, segment_ids, 0)), (1, 0))[:-1]  # segment of the piece before
@@ -178,6 +200,9 @@ def _choose_words(choice: Array, maskable: Array, segment_ids: Array, starts_wor
     word = jnp.where(maskable, jnp.cumsum(first) - 1, t)  # t: none
     sizes = jnp.zeros(t + 1, jnp.int32).at[word].add(1)[:t]
     order = jnp.argsort(jnp.where(sizes > 0, choice, 2.0))
+    if longest > 1:
+        chosen = _choose_runs(order, word, sizes, segment_ids, wanted, lengths, longest)
+        return jnp.append(chosen, False)[word]
 
     def take(total: Array, size: Array) -> tuple[Array, Array]:
         fits = (size > 0) & (total + size <= wanted)
@@ -188,25 +213,54 @@ def _choose_words(choice: Array, maskable: Array, segment_ids: Array, starts_wor
     return taken[word] & maskable
 
 
+def _choose_runs(
+    order: Array, word: Array, sizes: Array, segment_ids: Array, wanted: Array, lengths: Array, longest: int
+) -> Array:
+    """Which words are taken, bool[t]; `order`, `sizes` and `lengths` are of words, `word` of positions."""
+    t, runs = order.shape[0], jnp.arange(longest)
+    segment = jnp.zeros(t + longest, jnp.int32).at[word].max(segment_ids)[:t]
+    ahead = jnp.arange(t)[:, None] + runs  # [t, n]: a word and those after it
+    along = jnp.where(ahead < t, segment[ahead.clip(0, t - 1)], 0) == segment[:, None]  # in its packed segment
+    totals = jnp.cumsum(jnp.where(along, sizes[ahead.clip(0, t - 1)], 0), axis=1)  # tokens of a run of 1, 2, ... words
+
+    def take(carry: tuple[Array, Array], given: tuple) -> tuple[tuple[Array, Array], None]:
+        number, taken = carry
+        first, length, totals, along = given
+        n = ((runs < length) & (number + totals <= wanted)).sum()  # as many words as fit
+        run = (runs < n) & along
+        there = jax.lax.dynamic_slice(taken, (first,), (longest,))
+        n = jnp.where((there & run).any() | (totals[0] == 0), 0, n)
+        taken = jax.lax.dynamic_update_slice(taken, there | (run & (n > 0)), (first,))
+        return (number + jnp.where(n > 0, totals[n - 1], 0), taken), None
+
+    start = jnp.int32(0), jnp.zeros(t + longest, bool)
+    (_, taken), _ = jax.lax.scan(take, start, (order, lengths[order], totals[order], along[order]))
+    return taken[:t]
+
+
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens; plus, where asked for, that of the pairs' labels."""
     first, hidden = _hidden(params, batch, batch["inputs"], model, key)
-    own, table = params["objective"]["masked"], model.output_table(params["encoder"])
-    nats, hits = head.asked(own, table, _transformed(params, hidden, model), batch["targets"])
-    total = (nats * batch["weights"]).sum()
-    asked = batch["weights"] > 0
-    number = asked.sum()
-    metrics = {
-        "masked_nats": ((nats * asked).sum(), number),
-        "masked_accuracy": ((hits & asked).sum(), number),
-        "most_frequent": (((batch["targets"] == frequent) & asked).sum(), number),
-    }
+    total, metrics = charge(params, hidden, batch, model, frequent)
     if c.sentence_pair:
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
     return total, (metrics, carry)
+
+
+def charge(params: Tree, hidden: Array, batch: Batch, model: Model, frequent: int) -> tuple[Array, Metrics]:
+    """The weighted sum of the cross-entropies of `targets` by the states [b, m, d] at their positions, and figures."""
+    own, table = params["objective"]["masked"], model.output_table(params["encoder"])
+    nats, hits = head.asked(own, table, _transformed(params, hidden, model), batch["targets"])
+    asked = batch["weights"] > 0
+    number = asked.sum()
+    return (nats * batch["weights"]).sum(), {
+        "masked_nats": ((nats * asked).sum(), number),
+        "masked_accuracy": ((hits & asked).sum(), number),
+        "most_frequent": (((batch["targets"] == frequent) & asked).sum(), number),
+    }
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:
@@ -238,12 +292,16 @@ def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
 
 def _hidden(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None) -> tuple[Array, Array]:
     """The last layer's output at the first position [b, d] and at the predicted ones [b, m, d]: no other is needed."""
+    hidden = hidden_at(params, batch, tokens, jnp.pad(batch["predicted"], ((0, 0), (1, 0))), model, key)
+    return hidden[:, 0], hidden[:, 1:]
+
+
+def hidden_at(params: Tree, batch: Batch, tokens: Array, at: Array, model: Model, key: Array | None) -> Array:
+    """The last layer's output [b, m, d] at the positions `at` i32[b, m] of a batch whose texts show `tokens`."""
     given = {"tokens": tokens, "visibility": Visibility(batch["segment_ids"]),
              "positions": batch.get("positions"), "token_type_ids": batch.get("token_type_ids")}
     inputs = Inputs(**{name: value for name, value in given.items() if name in model.takes})
-    at = jnp.pad(batch["predicted"], ((0, 0), (1, 0)))
-    hidden = model.encode(params["encoder"], inputs, key, at=at).hidden
-    return hidden[:, 0], hidden[:, 1:]
+    return model.encode(params["encoder"], inputs, key, at=at).hidden
 
 
 def _transformed(params: Tree, hidden: Array, model: Model) -> Array:

@@ -4,12 +4,17 @@ import json
 import shutil
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 import lmrep
 from lmrep.core.errors import RunFault, UserError
-from lmrep.interop import certificate, conversion, published, tensor_files
+from lmrep.core.params import flatten
+from lmrep.interop import certificate, conversion, names, published, tensor_files
+from lmrep.layers.attention import Visibility
+from lmrep.models.base import Inputs
+from lmrep.objectives import replaced_token
 from tests import small
 from tests.interop.test_published import GOLDEN, copy, files, rewrite, same
 
@@ -20,13 +25,25 @@ def without_the_reference(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
 
 
-@pytest.fixture(scope="module", params=["bert", "bert_tanh", "roberta", "bert_half"])
+@pytest.fixture(scope="module", params=["bert", "bert_tanh", "roberta", "bert_half", "electra_discriminator",
+                                        "electra_generator", "gpt2"])
 def converted(request, tmp_path_factory):
     """(the published directory, the workdir made of it, what the command said)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
-        workdir = tmp_path_factory.mktemp(request.param) / "deep" / "run"
-        return GOLDEN / request.param, workdir, small.command("convert", GOLDEN / request.param, workdir)
+        place = tmp_path_factory.mktemp(request.param)
+        directory, workdir = GOLDEN / request.param, place / "deep" / "run"
+        if request.param == "gpt2":
+            directory = spoken(directory, place / "gpt2")
+        return directory, workdir, small.command("convert", directory, workdir)
+
+
+def spoken(directory, to):
+    """A copy of a directory with RoBERTa's tokenizer."""
+    shutil.copytree(directory, to)
+    for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        shutil.copy(GOLDEN / "roberta" / name, to)
+    return to
 
 
 def test_a_published_directory_becomes_a_workdir(converted):
@@ -43,9 +60,12 @@ def test_a_published_directory_becomes_a_workdir(converted):
 
 def test_what_has_no_place_and_what_is_missing_is_named(converted):
     directory, _, answer = converted
-    assert ("carried along, having no place in the network: bert.embeddings.position_ids I64[1, 23]" in answer.out) == (
-        directory.name == "bert_tanh")
+    carried = {"bert_tanh": "bert.embeddings.position_ids I64[1, 23]", "gpt2": "h.0.attn.bias F32[1, 1, 23, 23]",
+               "electra_generator": "electra.embeddings.position_ids I64[1, 23]"}.get(directory.name)
+    assert ("carried along, having no place in the network: " in answer.out) == (carried is not None)
+    assert (carried or "") in answer.out
     assert ("no masked-LM head" in answer.out) == (directory.name == "bert_half")
+    assert ("a discriminator without its generator" in answer.out) == (directory.name == "electra_discriminator")
 
 
 def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
@@ -57,7 +77,7 @@ def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
     text = f"the {mask}"
     ids = np.array([[special["cls"], *run.tokenizer.encode(text, specials=True).ids, special["sep"]]])
     asked = certificate.Question(ids, np.zeros_like(ids), np.ones_like(ids))
-    scores = certificate.ours(checkpoint.config, checkpoint.params, asked)["masked"][0, -2, : run.tokenizer.size]
+    scores = certificate.ours(checkpoint, asked)["masked"][0, -2, : run.tokenizer.size]
     words = [word for word, _ in run.fill_masks([text], 3)[0][0]]
     assert words == [run.tokenizer.piece(int(i)) for i in np.argsort(-scores)[:3]]
 
@@ -68,13 +88,22 @@ def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
     (tmp_path / "a.txt").write_text("the cat sees the dog. " * 200)
     base = ["evaluate", f"--workdir={workdir}", f"--data_dir={tmp_path}/data"]
     answer = small.command(*base, f"--files={tmp_path}/a.txt")
-    complete = "objective/masked/bias" in published.read(directory).params
-    assert answer.code == (0 if complete else 2), answer
-    assert "masked_nats" in answer.out if complete else "lacks what its objective asks with" in answer.err
+    metric = {"masked": "masked_nats", "causal": "token_nats"}.get("".join(published.read(directory).heads[:1]))
+    assert answer.code == (0 if metric else 2), answer
+    assert metric in answer.out if metric else "lacks what its objective asks with" in answer.err
     answer = small.command(*base)
     assert answer.code == 2 and "was converted, not trained, and has no corpus of its own" in answer.err
     answer = small.command("inspect", f"--workdir={workdir}")
     assert answer.code == 2 and "was converted, not trained" in answer.err
+
+
+def test_its_vectors_are_the_checkpoints(converted):
+    """Those of a network that reads from left to right are of what stands before."""
+    directory, workdir, _ = converted
+    value, *_ = lmrep.load(workdir).encode(["the cat a the"])
+    asked = certificate.Question(value.ids[None], np.zeros_like(value.ids)[None], np.ones_like(value.ids)[None])
+    expected = certificate.ours(published.read(directory), asked)["hidden"]
+    np.testing.assert_allclose(value.hidden, expected, rtol=0, atol=1e-5)
 
 
 def test_what_a_killed_conversion_left_is_removed(tmp_path):
@@ -161,7 +190,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path):
         return tensors
 
     directory = rewrite(copy("bert", tmp_path / "x"), spoil)
-    with pytest.raises(RunFault, match=r"does not come out as it should: .*next-sentence logits nan"):
+    with pytest.raises(RunFault, match=r"does not come out as it should: .*sentence-pair logits nan"):
         conversion.to_workdir(directory, tmp_path / "y")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
@@ -180,6 +209,82 @@ def test_a_vocabulary_smaller_than_the_table_is_told(tmp_path):
     (directory / "vocab.txt").write_text("".join(lines[:-4]))
     remarks = conversion.to_workdir(directory, tmp_path / "y").remarks
     assert any("the last 4 of the token table's 53 rows have no piece" in remark for remark in remarks)
+
+
+# --- GPT, ELECTRA -----------------------------------------------------------------------------------------------
+
+
+def test_a_gpt_without_its_tokenizer_is_refused_and_with_another_is_a_run(tmp_path):
+    shutil.copytree(GOLDEN / "gpt", tmp_path / "gpt")
+    with pytest.raises(UserError, match=r"GPT's own tokenizer, BPE with </w> .*, is not read here"):
+        conversion.to_workdir(tmp_path / "gpt", tmp_path / "run")
+    directory = spoken(GOLDEN / "gpt", tmp_path / "other")
+    conversion.to_workdir(directory, tmp_path / "run")
+    assert lmrep.load(tmp_path / "run").objective.name == "causal"
+    conversion.to_published(tmp_path / "run", tmp_path / "back")
+    assert same(files(tmp_path / "back"), files(directory))
+
+
+@pytest.mark.parametrize("converted", ["electra_discriminator"], indirect=True)
+def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
+    from lmrep import starting
+
+    directory, workdir, _ = converted
+    run = lmrep.load(workdir)
+    found = starting.fit(run.objective.specs, starting.load(directory), run.tokenizer.pieces)
+    assert not found.left and all(path.startswith("objective/generator") for path in found.missing)
+    assert same(found.values, published.read(directory).params)
+    answer = small.command("predict", f"--workdir={workdir}", "a [MASK]")
+    assert answer.code == 2 and "has no masked-LM head" in answer.err
+    with pytest.raises(UserError, match=r"--part is 'generator', and .* has one network alone"):
+        conversion.to_published(workdir, workdir.parent / "part", part="generator")
+
+
+@pytest.mark.parametrize("converted", ["electra_generator"], indirect=True)
+def test_a_generator_is_a_masked_language_model(converted):
+    run = lmrep.load(converted[1])
+    asked = run.experiment.objective
+    assert run.objective.name == "masked" and (asked["mask"], asked["keep"], asked["random"]) == (0.85, 0.15, 0.0)
+
+
+@pytest.fixture(scope="module")
+def joint(tmp_path_factory):
+    """A run of both networks of ELECTRA, a step old."""
+    home = tmp_path_factory.mktemp("joint")
+    small.corpus(home / "texts")
+    config = small.config(home / "texts", objective="replaced_token")
+    config.steps = config.checkpoint.every = config.evaluation.every = 1
+    config.model.update({"embedding": 24, "activation": "gelu"})
+    config.objective.generator, config.objective.generator_layers = 0.5, 1
+    lmrep.train(config, home / "run", data_dir=home / "data")
+    return lmrep.load(home / "run")
+
+
+def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
+    whole = conversion.to_published(joint.directory, tmp_path / "whole").checkpoint
+    assert whole.name == "ElectraForPreTraining" and same(files(tmp_path / "whole"), published.tensors(whole))
+    own = {path: np.asarray(value) for path, value in flatten(joint.params).items()}
+    assert same(whole.params, {path: value for path, value in own.items() if "/generator" not in path})
+    part = conversion.to_published(joint.directory, tmp_path / "part", part="generator").checkpoint
+    assert (part.name, part.config.width, part.config.layers) == ("ElectraForMaskedLM", 16, 1)
+
+    c, generator = replaced_token.Config(generator=0.5, generator_layers=1), joint.model.narrower(0.5, 1)
+    asked = certificate.question(part)
+    given = Inputs(tokens=asked.tokens, visibility=Visibility(asked.real), token_type_ids=asked.types)
+    params = replaced_token.generator_params(joint.params, c)
+    expected = jax.jit(lambda: generator.encode(params, given).hidden)()
+    found = certificate.ours(published.read(tmp_path / "part"), asked)
+    np.testing.assert_allclose(found["hidden"], expected, rtol=0, atol=1e-5)
+    for path, value in flatten(joint.params["objective"]["generator_head"]).items():
+        np.testing.assert_array_equal(part.params[f"objective/masked/{path}"], value)
+    answer = small.command("convert", joint.directory, tmp_path / "told", "--to=huggingface", "--part=generator")
+    assert answer.code == 0 and "ElectraForMaskedLM, " in answer.out
+    assert same(files(tmp_path / "told"), files(tmp_path / "part"))
+    answer = small.command("convert", tmp_path / "part", tmp_path / "in", "--part=generator")
+    assert answer.code == 2 and "--part is 'generator'; it is for --to=huggingface" in answer.err
+    with pytest.raises(UserError, match="--part is 'both'; expected discriminator or generator"):
+        conversion.to_published(joint.directory, tmp_path / "both", part="both")
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "part", "told"}
 
 
 # --- differences ------------------------------------------------------------------------------------------------
@@ -202,6 +307,16 @@ def test_differences_are_sorted_and_say_the_layer(tmp_path):
     assert lines[2].split()[:2] == ["encoder/embedding_norm/scale", "0.25"]
     assert f"only in {GOLDEN / 'bert'}: objective/masked/bias" in lines and f"only in {other}: extra" in lines
     assert lines[-1] == "23 of 25 common parameters are equal"
+
+
+def test_rows_of_a_layer_that_all_share_are_no_layers(tmp_path):
+    def change(tensors):
+        tensors[f"{names.ONE}.ffn.weight".replace("encoder", "albert.encoder", 1)][3] += 0.5
+        return tensors
+
+    other = rewrite(copy("albert", tmp_path / "x"), change)
+    line = small.command("diff", GOLDEN / "albert", other).out.splitlines()[1].split()
+    assert line[0] == "encoder/layers/mlp/in/kernel" and line[3:] == ["F32[15,", "22]"]
 
 
 def test_shapes_and_what_is_not_a_number_are_told():

@@ -3,41 +3,59 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
+import lmrep
+from lmrep import generation
+from lmrep.generation import Sampling
 from lmrep.interop import certificate, conversion, published, tensor_files
-from lmrep.models import transformer
-from tests.interop.test_published import GOLDEN, NAMES, files, same
+from tests.interop.test_published import GOLDEN, NAMES, OWN, files, network, same
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 SIZES = {"vocab_size": 67, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 70,
          "max_position_embeddings": 41}
+NARROW = SIZES | {"embedding_size": 26}
+GPT = {"vocab_size": 67, "n_embd": 36, "n_layer": 3, "n_head": 3, "n_positions": 41, "bos_token_id": 0,
+       "eos_token_id": 2}
 CASES = {
-    "BertModel": {}, "BertForMaskedLM": {"hidden_act": "gelu_new"}, "BertForPreTraining": {"type_vocab_size": 3},
-    "BertForNextSentencePrediction": {"hidden_act": "relu"}, "RobertaModel": {"type_vocab_size": 1},
-    "RobertaForMaskedLM": {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    "BertModel": SIZES, "BertForMaskedLM": SIZES | {"hidden_act": "gelu_new"},
+    "BertForPreTraining": SIZES | {"type_vocab_size": 3},
+    "BertForNextSentencePrediction": SIZES | {"hidden_act": "relu"},
+    "RobertaModel": SIZES | {"type_vocab_size": 1},
+    "RobertaForMaskedLM": SIZES | {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    "ElectraModel": SIZES | {"embedding_size": 36}, "ElectraForMaskedLM": NARROW,
+    "ElectraForPreTraining": NARROW | {"hidden_act": "gelu_new"},
+    "AlbertModel": NARROW, "AlbertForMaskedLM": NARROW | {"hidden_act": "gelu"}, "AlbertForPreTraining": NARROW,
+    "OpenAIGPTModel": GPT, "OpenAIGPTLMHeadModel": GPT | {"afn": "relu"},
+    "GPT2Model": GPT | {"n_inner": 70}, "GPT2LMHeadModel": GPT | {"layer_norm_epsilon": 1e-6},
 }  # fmt: skip
+BYTE_LEVEL = ("Roberta", "GPT2", "OpenAI")  # those whose tokenizer is, here
+
+
+def save(model, directory):
+    """Saves a model of the reference, in several files, with a tokenizer."""
+    model.save_pretrained(directory, max_shard_size="50KB")
+    golden = GOLDEN / ("roberta" if type(model).__name__.startswith(BYTE_LEVEL) else "bert")
+    for path in golden.iterdir():
+        if path.name.startswith(("vocab", "merges", "tokenizer")):
+            shutil.copy(path, directory)
+    return directory
 
 
 @pytest.fixture(scope="module", params=CASES)
 def saved(request, tmp_path_factory):
-    """(class of the reference, directory of a random model that it saved, in several files)."""
+    """(class of the reference, directory of a random model that it saved)."""
     cls = getattr(transformers, request.param)
-    model, generator = cls(cls.config_class(**SIZES, **CASES[request.param])), torch.Generator().manual_seed(0)
+    model, generator = cls(cls.config_class(**CASES[request.param])), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             drawn = 0.2 * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(drawn + (0.7 if parameter.ndim == 1 else 0))
-    directory = tmp_path_factory.mktemp(request.param)
-    model.save_pretrained(directory, max_shard_size="50KB")
-    golden = GOLDEN / ("roberta" if request.param.startswith("Roberta") else "bert")
-    for path in golden.iterdir():
-        if path.name.startswith(("vocab", "merges", "tokenizer")):
-            shutil.copy(path, directory)
-    return cls, directory
+    return cls, save(model, tmp_path_factory.mktemp(request.param))
 
 
 def test_there_and_back_the_reference_says_the_same(saved, tmp_path):
@@ -47,6 +65,7 @@ def test_there_and_back_the_reference_says_the_same(saved, tmp_path):
     for proof in (done.certificate, back.certificate):
         assert proof.against == f"transformers {transformers.__version__}"
         assert max(proof.differences.values()) <= 1e-5
+        assert proof.differences.keys() == {"hidden", *done.checkpoint.heads}
     assert len(list(directory.glob("model-*.safetensors"))) > 1 and same(files(tmp_path / "back"), files(directory))
     assert json.loads((tmp_path / "back" / "config.json").read_text()) == json.loads(
         (directory / "config.json").read_text())
@@ -67,16 +86,46 @@ def test_the_golden_files_are_still_what_the_reference_says(name):
         np.testing.assert_allclose(value, expected[key][-1] if key == "hidden" else expected[key], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("pad", "changed"), [
-    (0, {}), (0, {"position_offset": 2, "token_types": 0}), (1, {"position_offset": 2, "token_types": 0})])
-def test_a_network_of_our_own_is_read_by_the_reference(tmp_path, pad, changed):
-    sizes = {"vocab": 31, "width": 12, "layers": 2, "heads": 2, "mlp": 20, "length": 9, "activation": "gelu"}
-    config, draw = transformer.Config(**sizes, **changed), np.random.default_rng(0)
-    params = {path: draw.normal(size=spec.shape).astype(np.float32) for path, spec in published.specs(config).items()}
+@pytest.mark.parametrize(("pad", "changed", "heads", "name", "remarks"), OWN)
+def test_a_network_of_our_own_is_read_by_the_reference(tmp_path, pad, changed, heads, name, remarks):
+    config, params = network(changed, *heads)
     made, _ = published.of_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
     published.write(made, tmp_path, 10**9)
     proof = certificate.certify(published.read(tmp_path), tmp_path)
     assert proof.against.startswith("transformers") and max(proof.differences.values()) <= 1e-5
-    _, told = getattr(transformers, made.name).from_pretrained(tmp_path, output_loading_info=True)
+    assert proof.differences.keys() == {"hidden", *made.heads}
+    _, told = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
     assert not told["missing_keys"] and not told["mismatched_keys"]
     assert all("pooler" in key for key in told["unexpected_keys"])  # of a RoBERTa with a masked-LM head
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])
+def test_continuations_are_the_references(name, tmp_path):
+    torch.manual_seed(1)
+    cls = getattr(transformers, name)
+    model = cls(cls.config_class(**CASES[name], initializer_range=0.3)).eval()
+    with torch.no_grad():  # otherwise it repeats its last word
+        model.get_submodule("transformer.wpe" if "2" in name else "transformer.positions_embed").weight.mul_(4)
+        model.transformer.h[-1].mlp.c_proj.weight.mul_(5)
+    conversion.to_workdir(save(model, tmp_path / "published"), tmp_path / "run")
+    run, greedy = lmrep.load(tmp_path / "run"), Sampling(temperature=0)
+    text, special = "the cat. Th", run.tokenizer.vocabulary.specials
+    prompt, key = run.prompt(text), jax.random.key(0)
+
+    def theirs(tokens, **asked):
+        given = torch.tensor([prompt])
+        with torch.no_grad():
+            return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens,
+                                  pad_token_id=special["pad"], **asked)[0, len(prompt) :].tolist()
+
+    tokens = run.model.length - len(prompt)
+    ours = generation.extend(run.params, np.array([prompt]), len(prompt), key, model=run.model,
+                             objective=run.objective, how=greedy, tokens=tokens, room=run.model.length)
+    expected = theirs(tokens, eos_token_id=None)
+    assert ours[0].tolist() == expected and len({*expected}) > 5
+    never = [special[role] for role in ("pad", "cls", "mask", "unk")]
+    never += range(run.tokenizer.size, run.model.vocabulary)
+    expected = theirs(20, eos_token_id=special["sep"], suppress_tokens=never)
+    expected = expected[: expected.index(special["sep"])] if special["sep"] in expected else expected
+    whole = run.tokenizer.decode([*prompt, *expected])
+    assert run.extend([text], tokens=20, how=greedy) == [[whole[len(run.tokenizer.decode(prompt)) :]]]

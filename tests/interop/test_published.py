@@ -11,14 +11,18 @@ import pytest
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import unflatten
-from lmrep.interop import certificate, published, tensor_files
+from lmrep.data import tokenizers
+from lmrep.interop import certificate, published, settings, tensor_files
 from lmrep.interop.certificate import Question
 from lmrep.layers.attention import Visibility
-from lmrep.models import transformer
+from lmrep.models import PRESETS, transformer
 from lmrep.models.base import Inputs
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = ("bert", "bert_tanh", "bert_half", "roberta")
+NAMES = ("bert", "bert_tanh", "bert_half", "roberta", "electra_discriminator", "electra_generator", "albert", "gpt",
+         "gpt2")
+HEADS = (("masked", "pair"), ("masked",), (), ("masked",), ("discriminator",), ("masked",), ("masked", "pair"),
+         ("causal",), ("causal",))
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -62,11 +66,11 @@ def rewrite(directory, change):
 def test_hidden_states_and_logits_are_the_references(golden):
     _, checkpoint, expected = golden
     asked = Question(expected["tokens"], expected["types"], expected["real"])
-    said, real = certificate.ours(checkpoint.config, checkpoint.params, asked), expected["real"].astype(bool)
+    said, real = certificate.ours(checkpoint, asked), expected["real"].astype(bool)
     assert said.keys() == expected.keys() - {"tokens", "types", "real"}
     np.testing.assert_allclose(said["hidden"][real], expected["hidden"][-1][real], rtol=0, atol=1e-5)
     for name in said.keys() - {"hidden"}:
-        rows = real if name == "masked" else slice(None)
+        rows = slice(None) if name == "pair" else real
         np.testing.assert_allclose(said[name][rows], expected[name][rows], rtol=0, atol=1e-5)
 
 
@@ -75,10 +79,16 @@ def test_every_layer_is_the_references(golden):
     model, real = transformer.build(checkpoint.config), expected["real"].astype(bool)
     types = {"token_type_ids": jnp.asarray(expected["types"], jnp.int32)} if "token_type_ids" in model.takes else {}
     given = Inputs(tokens=jnp.asarray(expected["tokens"], jnp.int32), **types,
-                   visibility=Visibility(jnp.asarray(expected["real"], jnp.int32)))
-    encode = jax.jit(lambda params: model.encode(params, given, layers=True).layers)
-    layers = np.asarray(encode(unflatten(dict(checkpoint.params))["encoder"]))
+                   visibility=Visibility(jnp.asarray(expected["real"], jnp.int32), checkpoint.architecture.causal))
+    encode = jax.jit(lambda params: model.encode(params, given, layers=True))
+    found = encode(unflatten(dict(checkpoint.params))["encoder"])
+    layers = np.asarray(found.layers).copy()
+    layers[-1] = found.hidden  # after the last norm, where there is one
     np.testing.assert_allclose(layers[:, real], expected["hidden"][:, real], rtol=0, atol=1e-5)
+
+
+def test_the_heads_are_those_that_are_there():
+    assert tuple(published.read(GOLDEN / name).heads for name in NAMES) == HEADS
 
 
 # --- there and back ---------------------------------------------------------------------------------------------
@@ -108,58 +118,136 @@ def test_the_format_of_the_library_is_ours(golden, tmp_path):
 
 def test_what_has_no_place_is_carried():
     carried = {name: sorted(published.read(GOLDEN / name).carried) for name in NAMES}
-    assert carried == {"bert": [], "bert_tanh": ["bert.embeddings.position_ids"], "bert_half": [], "roberta": []}
+    assert {name: found for name, found in carried.items() if found} == {
+        "bert_tanh": ["bert.embeddings.position_ids"], "electra_generator": ["electra.embeddings.position_ids"],
+        "gpt2": ["h.0.attn.bias", "h.1.attn.bias"]}
     pooler = published.read(GOLDEN / "roberta").params["objective/pair/pooler/kernel"]
     theirs = files(GOLDEN / "roberta")["roberta.pooler.dense.weight"]
     np.testing.assert_array_equal(pooler, theirs.T)
 
 
+def test_maps_side_by_side_are_cut():
+    for name, before in (("gpt", "transformer."), ("gpt2", "")):
+        params, tensors = published.read(GOLDEN / name).params, files(GOLDEN / name)
+        for part, theirs in (("kernel", "weight"), ("bias", "bias")):
+            joined = [params[f"encoder/layers/attention/{each}/{part}"][1] for each in ("query", "key", "value")]
+            np.testing.assert_array_equal(np.concatenate(joined, -1), tensors[f"{before}h.1.attn.c_attn.{theirs}"])
+
+
 def test_the_config_decides_activation_epsilon_and_offset():
     found = {name: published.config(GOLDEN / name) for name in NAMES}
-    assert [found[name].activation for name in NAMES] == ["gelu", "gelu_tanh", "gelu", "gelu"]
-    assert [found[name].norm_eps for name in NAMES] == [1e-12, 1e-12, 1e-12, 1e-5]
+    assert [name for name in NAMES if found[name].activation == "gelu_tanh"] == ["bert_tanh", "albert", "gpt", "gpt2"]
+    assert {found[name].norm_eps for name in ("roberta", "gpt", "gpt2")} == {1e-5}
+    assert {found[name].norm_eps for name in ("bert", "electra_generator", "albert")} == {1e-12}
     assert (found["roberta"].position_offset, found["roberta"].length, found["roberta"].token_types) == (2, 21, 1)
+    assert (found["gpt2"].norm, found["gpt2"].mlp, found["gpt"].norm, found["gpt"].mlp) == ("pre", 22, "post", 60)
+    assert (found["albert"].share, found["albert"].embedding, found["electra_generator"].embedding) == ("all", 7, 7)
+
+
+PRESETS_OF = {
+    "electra_small": ("electra", {"hidden_act": "gelu"}), "gpt": ("openai-gpt", {"afn": "gelu"}),
+    "electra_large": ("electra", {"hidden_size": 1024, "embedding_size": 1024, "num_attention_heads": 16,
+                                  "intermediate_size": 4096, "num_hidden_layers": 24}),
+    "gpt2_xl": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25, "activation_function": "gelu_new"}),
+    "bert_base": ("bert", {"hidden_act": "gelu_new"}), "gpt2": ("gpt2", {}), "albert_xxlarge": ("albert", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PRESETS_OF)
+def test_published_configs_are_the_presets(preset):
+    """What a config.json leaves out is the reference's default, and these are the published networks."""
+    kind, said = PRESETS_OF[preset]
+    assert settings.network(kind, said, "config.json") == PRESETS[preset].config
+
+
+def test_a_cased_span_bert_is_a_bert(tmp_path):
+    """Its config.json has keys that nothing reads, and its tokenizer keeps capitals."""
+    directory = copy("bert", tmp_path / "x", directionality="bidi", pooler_fc_size=768, pooler_num_attention_heads=12,
+                     pooler_num_fc_layers=3, pooler_size_per_head=128, pooler_type="first_token_transform",
+                     transformers_version=None, architectures=None)
+    (directory / "tokenizer_config.json").write_text('{"do_lower_case": false, "model_max_length": 512}')
+    found = published.read(directory)
+    assert found.kind == "bert" and same(found.params, published.read(GOLDEN / "bert").params)
+    assert not tokenizers.load(directory).lowercase
 
 
 # --- our own networks -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("pad", "changed", "kind", "remarks"), [
-    (0, {}, "bert", 0),
-    (1, {"position_offset": 2, "activation": "gelu", "token_types": 0}, "roberta", 2 + 1),
-    (0, {"position_offset": 2, "activation": "gelu", "token_types": 0}, "bert", 2),
-    (1, {"position_offset": 2, "activation": "gelu_tanh"}, "bert", 1),
-])
-def test_a_network_of_our_own_is_written_as_what_computes_the_same(tmp_path, pad, changed, kind, remarks):
+ROBERTA = {"position_offset": 2, "activation": "gelu", "token_types": 0}
+LEFT = {"norm": "pre", "embedding_norm": False, "token_types": 0}
+ALL = {"masked": "objective/masked/", "pair": "objective/pair/", "discriminator": "objective/discriminator/"}
+
+
+def network(changed, *heads):
+    """A small network of our own with random parameters, and these heads."""
     sizes = {"vocab": 31, "width": 12, "layers": 2, "heads": 2, "mlp": 20, "length": 9}
-    config = transformer.Config(**(sizes | changed))
-    draw = np.random.default_rng(0)
-    params = {path: draw.normal(size=spec.shape).astype(np.float32) for path, spec in published.specs(config).items()}
+    config, draw = transformer.Config(**(sizes | changed)), np.random.default_rng(0)
+    wanted = ("encoder/", *(ALL[head] for head in heads))
+    return config, {path: 0.5 * draw.normal(size=spec.shape).astype(np.float32)
+                    for path, spec in published.specs(config).items() if path.startswith(wanted)}
+
+
+OWN = [
+    (0, {}, ("masked", "pair"), "BertForPreTraining", 0),
+    (1, ROBERTA, ("masked", "pair"), "RobertaForMaskedLM", 2 + 1),
+    (0, ROBERTA, ("masked", "pair"), "BertForPreTraining", 2),
+    (1, {"position_offset": 2, "activation": "gelu_tanh"}, ("masked", "pair"), "BertForPreTraining", 1),
+    (0, {"activation": "relu"}, ("discriminator",), "ElectraForPreTraining", 0),
+    (0, {"embedding": 7, "activation": "gelu"}, ("masked",), "ElectraForMaskedLM", 0),
+    (0, {"embedding": 7, "token_types": 0}, (), "ElectraModel", 1),
+    (0, {"embedding": 7, "share": "all", "position_offset": 1}, ("masked", "pair"), "AlbertForPreTraining", 1),
+    (0, LEFT, (), "GPT2LMHeadModel", 0),
+    (0, LEFT | {"position_offset": 3}, ("masked",), "GPT2LMHeadModel", 1 + 5),
+    (0, LEFT | {"norm": "post", "mlp": 48}, (), "OpenAIGPTLMHeadModel", 0),
+]
+
+
+@pytest.mark.parametrize(("pad", "changed", "heads", "name", "remarks"), OWN)
+def test_a_network_of_our_own_is_written_as_what_computes_the_same(tmp_path, pad, changed, heads, name, remarks):
+    config, params = network(changed, *heads)
     made, said = published.of_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
-    assert made.kind == kind and len(said) == remarks
+    assert made.name == name and len(said) == remarks
     published.write(made, tmp_path, 10**9)
     again = published.read(tmp_path)
-    assert again.name == ("BertForPreTraining" if kind == "bert" else "RobertaForMaskedLM")
+    assert again.name == name and again.config.position_offset == (2 if name.startswith("Roberta") else 0)
     asked = certificate.question(again)
-    kept = {path: value for path, value in params.items() if kind == "bert" or "classifier" not in path}
-    a, b = certificate.ours(config, kept, asked), certificate.ours(again.config, again.params, asked)
-    for name in a:
-        np.testing.assert_allclose(a[name], b[name], rtol=0, atol=1e-5)
+    known = again.architecture.all_paths()
+    kept = {path: value for path, value in params.items() if path in known}
+    before = again._replace(config=config, params=kept)
+    a, b = certificate.ours(before, asked), certificate.ours(again, asked)
+    assert a.keys() == b.keys()
+    for each in a:
+        np.testing.assert_allclose(a[each], b[each], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("changed", [{"share": "all"}, {"norm": "pre"}, {"positions": "none"}, {"embedding": 6},
-                                     {"embedding_norm": False}])
-def test_a_network_that_is_neither_is_refused(changed):
-    with pytest.raises(UserError, match=f"{next(iter(changed))}=.*which neither bert nor roberta has"):
-        published.of_network(transformer.Config(**changed), {}, {})
+def test_the_family_that_is_preferred_is_taken_where_it_fits():
+    config, params = network({"activation": "gelu"}, "masked")
+    kinds = [published.of_network(config, params, {}, preferred)[0].kind for preferred in ("", "electra", "gpt2")]
+    assert kinds == ["bert", "electra", "bert"]
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"share": "all"}, r"no bert \(share=all\), .* no albert \(embedding=0\)"),
+    ({"norm": "pre"}, r"no bert \(norm=pre\), .* no gpt2 \(embedding_norm=True, token_types=2\)"),
+    ({"positions": "none"}, r"no bert \(positions=none\)"),
+    ({"embedding_norm": False}, r"no bert \(embedding_norm=False\)"),
+    ({"share": "attention", "embedding": 6}, r"no electra \(share=attention, activation=gelu_tanh\)"),
+    (LEFT | {"norm": "post"}, r"no openai-gpt \(mlp=20\)"),
+])
+def test_a_network_that_is_none_is_refused(changed, message):
+    config, params = network(changed, "masked")
+    with pytest.raises(UserError, match=message):
+        published.of_network(config, params, {})
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("changed", "message"), [
-    ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel.*supported are BertModel"),
-    ({"model_type": "t5", "architectures": None}, "model_type 't5'; supported are bert, roberta"),
+    ({"model_type": "gpt2", "architectures": ["GPT2DoubleHeadsModel"]}, "GPT2Double.*supported are BertModel"),
+    ({"model_type": "t5", "architectures": None}, "model_type 't5'; supported are bert, roberta, electra, albert"),
+    ({"model_type": None, "architectures": None}, 'neither model_type nor architectures.*"model_type": "bert" say'),
     ({"architectures": ["RobertaModel"]}, "they differ"),
     ({"architectures": ["BertForSequenceClassification"]}, "supported are BertModel, BertForMaskedLM"),
     ({"auto_map": {"AutoModel": "evil.Model"}}, "names code to be run .auto_map."),
@@ -181,9 +269,46 @@ def test_a_config_that_cannot_be_read_is_refused(tmp_path, changed, message):
         published.read(copy("bert", tmp_path / "x", **changed))
 
 
-def test_a_roberta_whose_head_has_another_activation_than_its_layers_is_refused(tmp_path):
-    with pytest.raises(UserError, match="hidden_act 'relu', and RoBERTa's masked-LM head always has gelu"):
-        published.read(copy("roberta", tmp_path / "x", hidden_act="relu"))
+@pytest.mark.parametrize(("name", "changed", "message"), [
+    ("roberta", {"hidden_act": "relu"}, "'relu', and roberta's masked-LM head always has gelu.*RobertaModel"),
+    ("electra_generator", {"hidden_act": "gelu_new"}, "electra's masked-LM head always has gelu.*: ElectraModel"),
+    ("electra_discriminator", {"embedding_size": 15}, r"word_embeddings.weight is F32\[53, 7\]"),
+    ("albert", {"num_hidden_groups": 2}, "num_hidden_groups is 2; expected one of 1"),
+    ("albert", {"embedding_size": 15}, "embedding_size 15, which is its hidden_size; albert has a map"),
+    ("gpt", {"afn": "silu"}, "afn is 'silu'; expected one of gelu, relu"),
+    ("gpt2", {"n_embd": 16}, "n_embd 16, which its 3 heads do not divide"),
+    ("gpt2", {"n_inner": 23}, r"mlp.c_fc.weight is F32\[15, 22\]; by its config.json it should be \[15, 23\]"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+    ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings false, and there is no lm_head.weight"),
+    ("gpt2", {"model_type": "openai-gpt"}, "'openai-gpt' and of architecture GPT2LMHeadModel; they differ"),
+])
+def test_a_config_of_another_family_that_cannot_be_read_is_refused(tmp_path, name, changed, message):
+    with pytest.raises(UserError, match=message):
+        published.read(copy(name, tmp_path / "x", **changed))
+
+
+@pytest.mark.parametrize(("name", "gone", "message"), [
+    ("gpt2", "h.1.attn.c_attn.weight", "lacks h.1.attn.c_attn.weight"),
+    ("gpt2", "ln_f.bias", "lacks ln_f.bias"),
+    ("electra_discriminator", "discriminator_predictions.dense.bias", "lacks discriminator_predictions.dense.bias"),
+    ("electra_discriminator", "electra.embeddings_project.weight", "lacks electra.embeddings_project.weight"),
+    ("albert", "albert.pooler.weight", "lacks albert.pooler.weight"),
+])
+def test_a_tensor_that_is_missing_is_named(tmp_path, name, gone, message):
+    def without(tensors):
+        del tensors[gone]
+        return tensors
+
+    with pytest.raises(UserError, match=message):
+        published.read(rewrite(copy(name, tmp_path / "x"), without))
+
+
+def test_an_output_layer_of_its_own_is_refused(tmp_path):
+    def untied(tensors):
+        return tensors | {"lm_head.weight": tensors["wte.weight"] + 1}
+
+    with pytest.raises(UserError, match=r"wte.weight and lm_head.weight differ"):
+        published.read(rewrite(copy("gpt2", tmp_path / "x"), untied))
 
 
 def test_what_a_config_leaves_out_or_null_is_the_references_default(tmp_path):

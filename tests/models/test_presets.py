@@ -1,7 +1,9 @@
 """The published sizes, to the unit, by shape alone: no array is made."""
 
 import math
+from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -9,8 +11,7 @@ from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
 from lmrep.models import PRESETS, transformer
-from lmrep.models.transformer import Config
-from lmrep.objectives import masked
+from lmrep.objectives import causal, masked
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
 BERT = {  # layers, width, heads, feed-forward, words; embeddings, encoder, both, with the pooler, with all heads
@@ -27,11 +28,21 @@ ROBERTA = {  # layers, width, heads, feed-forward, words; embeddings and encoder
     "roberta_base": (12, 768, 12, 3072, 50265, 124_054_272, 124_696_665),
     "roberta_large": (24, 1024, 16, 4096, 50265, 354_309_120, 355_411_033),
 }
-ALBERT = {  # layers, width, heads, feed-forward; embeddings and encoder, with the pooler, with all heads
-    "base": (12, 768, 12, 3072, 11_092_992, 11_683_584, 11_813_810),
-    "large": (24, 1024, 16, 4096, 16_634_368, 17_683_968, 17_847_474),
-    "xlarge": (24, 2048, 16, 8192, 54_528_512, 58_724_864, 59_021_490),
-    "xxlarge": (12, 4096, 64, 16384, 205_814_272, 222_595_584, 223_158_450),
+GPT = {  # layers, width, heads, feed-forward, words; positions; parameters
+    "gpt": (12, 768, 12, 3072, 40478, 512, 116_534_784),
+    "gpt2": (12, 768, 12, 3072, 50257, 1024, 124_439_808),
+    "gpt2_medium": (24, 1024, 16, 4096, 50257, 1024, 354_823_168),
+    "gpt2_large": (36, 1280, 20, 5120, 50257, 1024, 774_030_080),
+    "gpt2_xl": (48, 1600, 25, 6400, 50257, 1024, 1_557_611_200),
+}
+# tests/objectives counts these with their heads.
+ELECTRA = {"electra_small", "electra_small_plus", "electra_base", "electra_large"}
+SPANBERT = {"spanbert_base": "bert_base_cased", "spanbert_large": "bert_large_cased"}
+ALBERT = {  # layers, width, heads, feed-forward, words; embeddings and encoder, with the pooler, with all heads
+    "albert_base": (12, 768, 12, 3072, 30000, 11_092_992, 11_683_584, 11_813_810),
+    "albert_large": (24, 1024, 16, 4096, 30000, 16_634_368, 17_683_968, 17_847_474),
+    "albert_xlarge": (24, 2048, 16, 8192, 30000, 54_528_512, 58_724_864, 59_021_490),
+    "albert_xxlarge": (12, 4096, 64, 16384, 30000, 205_814_272, 222_595_584, 223_158_450),
 }
 
 
@@ -52,7 +63,27 @@ def shape(c):
 
 
 def test_every_preset_is_counted_here():
-    assert set(PRESETS) == set(BERT) | set(ROBERTA)
+    assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT)
+
+
+@pytest.mark.parametrize("name", GPT)
+def test_gpt(name):
+    config, encoder, pretraining = PRESETS[name]
+    *expected, length, total = GPT[name]
+    vocabulary = Vocabulary(config.vocab, {}, np.ones(config.vocab, bool), np.zeros(config.vocab, int))
+    objective = causal.build(causal.Config(), transformer.build(config), vocabulary)
+    assert shape(config) == tuple(expected) and config.length == length
+    assert P.count(objective.specs) == encoder == pretraining == total
+    assert (config.norm, config.norm_eps, config.activation) == ("post" if name == "gpt" else "pre", 1e-5, "gelu_tanh")
+
+
+def test_gpt_2_starts_with_a_narrow_residual_stream():
+    small = replace(PRESETS["gpt2"].config, vocab=500, layers=8, width=64, heads=1, mlp=256)
+    drawn = {path: np.std(x) for path, x in P.flatten(P.init(transformer.specs(small), jax.random.key(0))).items()}
+    assert drawn["layers/attention/query/kernel"] == pytest.approx(0.02, rel=0.05)
+    for path in ("layers/attention/output/kernel", "layers/mlp/out/kernel"):
+        assert drawn[path] == pytest.approx(0.02 / 4, rel=0.05)
+    assert drawn["embedding/position"] == pytest.approx(0.01, rel=0.05)
 
 
 @pytest.mark.parametrize("name", BERT)
@@ -81,10 +112,22 @@ def test_roberta(name):
 
 
 @pytest.mark.parametrize("name", ALBERT)
-def test_albert_is_a_matter_of_fields(name):
-    layers, width, heads, mlp, *published = ALBERT[name]
-    config = Config(vocab=30000, layers=layers, width=width, heads=heads, mlp=mlp, embedding=128, share="all")
-    assert list(counts(config, pair=True)[2:]) == published
+def test_albert(name):
+    config, encoder, pretraining = PRESETS[name]
+    assert shape(config) == ALBERT[name][:5]
+    assert counts(config, pair=True)[2:] == ALBERT[name][5:]
+    assert (encoder, pretraining) == (ALBERT[name][5], ALBERT[name][7])
+    rate = 0 if name == "albert_xxlarge" else 0.1
+    bert = replace(PRESETS["bert_base"].config, vocab=30000, layers=config.layers, width=config.width,
+                   heads=config.heads, mlp=config.mlp)
+    assert config == replace(bert, embedding=128, share="all", dropout=rate, attention_dropout=rate)
+
+
+@pytest.mark.parametrize("name", SPANBERT)
+def test_spanbert_is_bert_cased_with_the_exact_gelu(name):
+    config, encoder, _ = PRESETS[name]
+    bert = PRESETS[SPANBERT[name]]
+    assert config == replace(bert.config, activation="gelu", init="normal") and encoder == bert.encoder
 
 
 def test_specs_have_the_counts_of_their_shapes_and_run_at_full_size():

@@ -30,7 +30,10 @@ def subject(facts: Facts) -> str:
     """What was trained on what, and how long."""
     network = facts.network
     name = facts.stages[0].objective_name
-    asked = {"masked": "to guess hidden words"}.get(name, f"with the objective {name}")
+    asked = {"masked": "to guess hidden words", "causal": "to foretell each next word",
+             "span_boundary": "to guess hidden spans of words",
+             "replaced_token": "to tell another network's words from the text's own"}.get(
+                 name, f"with the objective {name}")
     if getattr(facts.stages[0].objective, "sentence_pair", False):
         asked += " and how two passages belong together"
     c = facts.experiment.model

@@ -99,7 +99,8 @@ def nearest(network: transformer.Config, lowercase: bool = True) -> str:
         return apart + 0.25 * sum(getattr(network, f.name) != getattr(config, f.name)
                                   for f in fields(config) if f.name not in sizes)
 
-    return min((name for name in PRESETS if not (lowercase and name.endswith("_cased"))), key=distance)
+    return min((name for name in PRESETS if name.partition("_")[0] in PAPERS
+                and not (lowercase and name.endswith("_cased"))), key=distance)
 
 
 def _same(a: Any, b: Any) -> bool:

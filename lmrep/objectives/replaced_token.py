@@ -1,0 +1,251 @@
+"""Replaced-token detection (Clark et al., 2020): a small masked language model, the generator, fills in hidden tokens;
+the encoder tells of every token whether it is the text's own.
+
+Both are trained in one step. No gradient passes through the generator's choice; tables that they share get both.
+`kind` holds the paper's ablations. One thing differs from the released code: where a position was drawn twice, and the
+generator would answer twice, the code shows the mean of the two words' numbers, and we show one answer.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree, glorot_uniform
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers import linear
+from lmrep.layers import vocabulary as head
+from lmrep.layers.attention import Visibility
+from lmrep.layers.mlp import ACTIVATIONS
+from lmrep.models.base import Inputs, Model
+from lmrep.objectives import masked
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
+
+KINDS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
+TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The generator, what it hides, and what the encoder is asked."""
+
+    kind: str = setting("electra", "of every token whether it was replaced; that of the hidden ones alone; which word "
+                        "stood at the hidden ones; which word stands at every one, with a copy gate", choices=KINDS)
+    generator: float = setting(0.25, "the generator's width, as a share of the encoder's", above=0, at_most=1)
+    generator_layers: int = setting(0, "its layers; 0: as many as the encoder's", at_least=0)
+    tie: str = setting("all", "what it shares with the encoder: all tables with their norm, the token table, nothing",
+                       choices=tuple(TABLES))
+    rate: float = setting(0.15, "share of a row's tokens that is hidden (large: 0.25)", above=0, at_most=1)
+    mask: float = setting(0.85, "of those, shown to the generator as [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.15, "of those, shown as they are", at_least=0, at_most=1)
+    random: float = setting(0.0, "of those, shown as a random word", at_least=0, at_most=1)
+    with_replacement: bool = setting(True, "whether a position may be drawn twice, as in the released code")
+    temperature: float = setting(1.0, "at which the generator's words are drawn", above=0)
+    generator_weight: float = setting(1.0, "of the generator's loss", at_least=0)
+    weight: float = setting(50.0, "of the loss of telling tokens apart; the other kinds have 1", at_least=0)
+
+
+def check(c: Config) -> None:
+    """Raises UserError where fields do not fit each other."""
+    masked.check(_rule(c))
+
+
+def fields(c: Config) -> tuple[str, ...]:
+    """What it needs of a batch."""
+    return ("tokens", "segment_ids", "example")
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """Generator and encoder."""
+    check(c)
+    if "mask" not in vocabulary.specials:
+        raise UserError("objective=replaced_token needs a [MASK] token, which this tokenizer lacks; "
+                        f"it has {', '.join(vocabulary.specials)}")
+    if model.narrower is None:
+        raise UserError(f"objective=replaced_token needs a generator like its encoder, which {model.name} cannot make")
+    generator = model.narrower(c.generator, c.generator_layers)
+    return Objective(
+        name="replaced_token",
+        specs={"encoder": model.specs, "objective": specs(c, model, generator)},
+        corrupt=partial(corrupt, c=c, vocabulary=vocabulary),
+        loss=partial(loss, c=c, model=model, generator=generator),
+        describe=describe,
+    )
+
+
+def specs(c: Config, model: Model, generator: Model) -> Tree:
+    """The generator's own parameters and head; the encoder's head."""
+    own = {name: part for name, part in generator.specs.items() if name not in TABLES[c.tie]}
+    if c.tie == "tokens":
+        own["embedding"] = {name: spec for name, spec in own["embedding"].items() if name != "token"}
+    e = _table_width(model)
+    tree = {"generator": own, "generator_head": head.specs(generator.width, e, model.vocabulary, generator.init)}
+    if c.kind in ("electra", "electra_15"):
+        tree["discriminator"] = {"transform": linear.specs(model.width, model.width, ("embed", None), model.init),
+                                 "out": linear.specs(model.width, 1, (None, None), glorot_uniform)}
+    else:
+        tree["masked"] = head.specs(model.width, e, model.vocabulary, model.init)
+    if c.kind == "all_tokens_mlm":
+        tree["copy"] = linear.specs(model.width, 1, (None, None), model.init)
+    return tree
+
+
+def generator_params(params: Tree, c: Config) -> Tree:
+    """The generator's parameters, whole."""
+    own, shared = params["objective"]["generator"], params["encoder"]
+    if c.tie == "tokens":
+        return own | {"embedding": own["embedding"] | {"token": shared["embedding"]["token"]}}
+    return own | {name: shared[name] for name in TABLES[c.tie] if name in shared}
+
+
+def corrupt(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
+    """Adds `inputs` i32[b, t], what the generator sees; `predicted`, `targets`, `weights` [b, m]; `seeds` uint32[b, m]
+    of its choices; `token_weights` [b, t], of what the encoder is asked."""
+    row = partial(ask_row, c=c, vocabulary=vocabulary)
+    inputs, predicted, targets, asked, seeds = jax.vmap(row)(keys.rows, batch["tokens"], batch["segment_ids"])
+    hidden = jax.vmap(lambda places, asked: jnp.zeros(inputs.shape[1], bool).at[places].max(asked))(predicted, asked)
+    of = hidden if c.kind in ("electra_15", "replace_mlm") else batch["segment_ids"] > 0
+    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": share(asked),
+                    "seeds": seeds, "token_weights": share(of)}
+
+
+def ask_row(
+    key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The rule for one row: as `masked.mask_row`, and seeds uint32[m], equal where positions are."""
+    key, seed_key = jax.random.split(key)
+    rule = masked.mask_row if not c.with_replacement else _draw_row
+    inputs, predicted, targets, asked = rule(key, tokens, segment_ids, c=_rule(c), vocabulary=vocabulary)
+    return inputs, predicted, targets, asked, jax.random.bits(seed_key, tokens.shape)[predicted]
+
+
+def _rule(c: Config) -> masked.Config:
+    return masked.Config(rate=c.rate, mask=c.mask, keep=c.keep, random=c.random)
+
+
+def _draw_row(
+    key: Array, tokens: Array, segment_ids: Array, *, c: masked.Config, vocabulary: Vocabulary
+) -> tuple[Array, Array, Array, Array]:
+    """Positions drawn with replacement from all tokens but special ones, as the released code does."""
+    t, special = tokens.shape[0], vocabulary.specials
+    m = max(1, int((c.rate + 0.005) * t))
+    draws = jax.random.bits(key, (3, m))
+    maskable = (segment_ids > 0) & ~masked.one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad", "mask"))
+    among = jnp.cumsum(maskable)
+    number = jnp.floor(masked.uniform(draws[0]) * among[-1]).astype(jnp.int32)  # of the maskable ones, from 0
+    predicted = jnp.searchsorted(among, number + 1).astype(jnp.int32).clip(0, t - 1)
+    wanted = masked.how_many(jnp.float32(0), (segment_ids > 0).sum(), t, c)
+    asked = (jnp.arange(m) < jnp.minimum(wanted, m)) & (among[-1] > 0)
+    action, targets = masked.uniform(draws[1]), tokens[predicted]
+    words = masked.random_words(draws[2], c, vocabulary)
+    # A position drawn twice shows [MASK] where either draw says so.
+    place = jnp.where(asked & (action >= c.mask) & (action < c.mask + c.random), predicted, t)
+    inputs = jnp.append(tokens, 0).at[place].set(words)
+    place = jnp.where(asked & (action < c.mask), predicted, t)
+    return inputs.at[place].set(special["mask"])[:t], predicted, targets, asked
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, generator: Model
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The generator's mean cross-entropy, and the weighted mean of what the encoder is asked."""
+    generator_key, encoder_key = prng.split(key, 2)
+    own = params["objective"]
+    nats, hits, words = generate(params, batch, generator_key, c, generator)
+    asked = batch["weights"] > 0
+    shown = replace(batch, words)
+    replaced = shown != batch["tokens"]
+    real = batch["segment_ids"] > 0
+    total = c.generator_weight * (nats * batch["weights"]).sum()
+    metrics = {"generator_nats": ((nats * asked).sum(), asked.sum()),
+               "generator_accuracy": ((hits & asked).sum(), asked.sum()),
+               "replaced_share": ((replaced & real).sum(), real.sum())}
+    if c.kind in ("electra", "electra_15"):
+        hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
+        more, found = tell_apart(own["discriminator"], hidden, replaced, batch["token_weights"], model.activation)
+        return total + c.weight * more, (metrics | found, carry)
+    if c.kind == "replace_mlm":
+        hidden = _hidden(params["encoder"], model, batch, shown, encoder_key, at=batch["predicted"])
+        nats, hits = head.asked(own["masked"], model.output_table(params["encoder"]),
+                                _transformed(own["masked"], hidden, model), batch["targets"])
+        metrics |= {"masked_nats": ((nats * asked).sum(), asked.sum()),
+                    "masked_accuracy": ((hits & asked).sum(), asked.sum())}
+        return total + (nats * batch["weights"]).sum(), (metrics, carry)
+    hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
+    table = model.output_table(params["encoder"])
+    nats, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
+    metrics |= {"token_nats": ((nats * real).sum(), real.sum()), "copied_share": ((copied * real).sum(), real.sum())}
+    return total + (nats * batch["token_weights"]).sum(), (metrics, carry)
+
+
+def generate(
+    params: Tree, batch: Batch, key: Array | None, c: Config, generator: Model
+) -> tuple[Array, Array, Array]:
+    """(nats, whether the likeliest word is right, the words drawn i32) of the generator, [b, m] each."""
+    own, whole = params["objective"]["generator_head"], generator_params(params, c)
+    hidden = _hidden(whole, generator, batch, batch["inputs"], key, at=batch["predicted"])
+    return head.asked_and_sampled(own, generator.output_table(whole), _transformed(own, hidden, generator),
+                                  batch["targets"], batch["seeds"], c.temperature)
+
+
+def replace(batch: Batch, words: Array) -> Array:
+    """The text with the generator's words where it was asked, i32[b, t]."""
+    t = batch["tokens"].shape[1]
+    places = jnp.where(batch["weights"] > 0, batch["predicted"], t)
+    put = jax.vmap(lambda tokens, places, words: jnp.append(tokens, 0).at[places].set(words)[:t])
+    return put(batch["tokens"], places, words)
+
+
+def tell_apart(
+    own: Tree, hidden: Array, replaced: Array, weights: Array, activation: str
+) -> tuple[Array, Metrics]:
+    """The weighted sum of the binary cross-entropies of `replaced` bool[b, t], and figures."""
+    x = ACTIVATIONS[activation](linear.apply(own["transform"], hidden))
+    logits = linear.apply(own["out"], x.astype(jnp.float32))[..., 0]
+    nats = jax.nn.softplus(logits) - logits * replaced
+    asked = weights > 0
+    right = ((logits > 0) == replaced) & asked
+    return (nats * weights).sum(), {
+        "discriminator_nats": ((nats * asked).sum(), asked.sum()),
+        "replaced_accuracy": ((right & replaced).sum(), (asked & replaced).sum()),
+        "original_accuracy": ((right & ~replaced).sum(), (asked & ~replaced).sum()),
+    }
+
+
+def copy_or_predict(
+    own: Tree, table: Array, hidden: Array, targets: Array, same: Array, model: Model
+) -> tuple[Array, Array]:
+    """-log of D [the token shown is the text's own] + (1 - D) softmax(scores)[its own], and D; [b, t] each. D is the
+    copy gate's sigmoid, `same` bool[b, t] whether the token shown is the text's own."""
+    gate = linear.apply(own["copy"], hidden.astype(jnp.float32))[..., 0]
+    nats = head.in_parts(lambda x, targets: head.asked(own["masked"], table, _transformed(own["masked"], x, model),
+                                                       targets)[0], table.shape[0], hidden, targets)
+    predicted = jax.nn.log_sigmoid(-gate) - nats
+    either = jnp.logaddexp(jax.nn.log_sigmoid(gate), predicted)
+    return -jnp.where(same, either, predicted), jax.nn.sigmoid(gate)
+
+
+def describe(batch: Batch, tokenizer) -> list[str]:
+    """Each row as the generator sees it, its targets marked."""
+    return masked.describe(batch, tokenizer, pair=False)
+
+
+def _hidden(
+    params: Tree, model: Model, batch: Batch, tokens: Array, key: Array | None, at: Array | None = None
+) -> Array:
+    given = {"tokens": tokens, "visibility": Visibility(batch["segment_ids"]),
+             "positions": batch.get("positions"), "token_type_ids": batch.get("token_type_ids")}
+    inputs = Inputs(**{name: value for name, value in given.items() if name in model.takes})
+    return model.encode(params, inputs, key, at=at).hidden
+
+
+def _transformed(own: Tree, hidden: Array, model: Model) -> Array:
+    return head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
+
+
+def _table_width(model: Model) -> int:
+    return model.output_table(model.specs).shape[1]

@@ -1,0 +1,283 @@
+"""Spans of whole words, predicted from their own states and, token by token, from the two states around them: the
+boundary objective (Joshi et al., 2019).
+
+The masking rule is `mask_row`; `boundary=False` leaves it with masked language modelling alone, as in the paper's
+ablation of masks. A *text* is a run of tokens of one packed segment without a special one among them.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, ParamSpec, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers import linear, norm
+from lmrep.layers import vocabulary as head
+from lmrep.layers.mlp import ACTIVATIONS
+from lmrep.models.base import Model
+from lmrep.objectives import masked, sentence_pair
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
+
+
+@dataclass(frozen=True)
+class Config:
+    """How spans are chosen, what stands in their place, and what is asked of them."""
+
+    rate: float = setting(0.15, "share of a row's tokens that is asked for", above=0, at_most=1)
+    count: str = setting("ceil", "SpanBERT: ceil(rate * n) of a row's n tokens that are not special; BERT: "
+                         "max(1, round(rate * n)), special ones counted", choices=("ceil", "round"))
+    p: float = setting(0.2, "a span has l words with a probability as p (1 - p)^(l - 1)", above=0, at_most=1)
+    longest: int = setting(10, "words of a span, at most; spans that touch become one", at_least=1)
+    mask: float = setting(0.8, "of the spans, shown as [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.1, "of those, shown as they are", at_least=0, at_most=1)
+    random: float = setting(0.1, "of those, shown as words drawn as often as the corpus has them", at_least=0,
+                            at_most=1)
+    replace: str = setting("span", "whether a span is shown in one way, or each token of it in its own",
+                           choices=("span", "token"))
+    boundary: bool = setting(True, "whether its tokens are asked for by the states around a span too")
+    weight: float = setting(1.0, "of that loss", at_least=0)
+    max_targets: int = setting(20, "tokens of a span, from its first, that are asked for so; rows of the table of "
+                               "places (released: 15)", at_least=1)
+    place_width: int = setting(200, "columns of that table", at_least=1)
+    sentence_pair: bool = setting(False, "whether the pair's label is asked for too (NSP or SOP, by the format)")
+
+
+def check(c: Config) -> None:
+    """Raises UserError where fields do not fit each other."""
+    masked.check(c)
+
+
+def fields(c: Config) -> tuple[str, ...]:
+    """What it needs of a batch."""
+    return masked.fields(c)
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """Predict spans from both sides, and from their ends."""
+    check(c)
+    if "mask" not in vocabulary.specials:
+        raise UserError("objective=span_boundary needs a [MASK] token, which this tokenizer lacks; "
+                        f"it has {', '.join(vocabulary.specials)}")
+    own = {"masked": head.specs(model.width, _table_width(model), model.vocabulary, model.init)}
+    if c.boundary:
+        own["boundary"] = specs(c, model)
+    if c.sentence_pair:
+        own["pair"] = sentence_pair.specs(model)
+    return Objective(
+        name="span_boundary",
+        specs={"encoder": model.specs, "objective": own},
+        corrupt=partial(corrupt, c=c, vocabulary=vocabulary),
+        loss=partial(loss, c=c, model=model, frequent=int(np.argmax(vocabulary.counts))),
+        predict=partial(masked.predict, model=model, size=vocabulary.size),
+        describe=partial(describe, pair=c.sentence_pair),
+    )
+
+
+def specs(c: Config, model: Model) -> Tree:
+    """The boundary head: a table of places in a span, two dense layers with norms, and an output bias of its own."""
+    return {
+        "place": ParamSpec((c.max_targets, c.place_width), (None, None), model.init),
+        "join": linear.specs(2 * model.width + c.place_width, model.width, (None, "embed"), model.init),
+        "join_norm": norm.specs(model.width),
+        **head.specs(model.width, _table_width(model), model.vocabulary, model.init),
+    }
+
+
+def predictions(c: Config, length: int) -> int:
+    """m, the static number of predicted positions of a row of `length` tokens."""
+    return min(length, math.ceil(c.rate * length) if c.count == "ceil" else max(1, round(c.rate * length)))
+
+
+def corrupt(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
+    """Adds the question as `mask_row` gives it, its `weights` and `boundary_weights` float32 [b, m] in place of which
+    of the m count (and `pair_weights` [b])."""
+    found = jax.vmap(partial(mask_row, c=c, vocabulary=vocabulary))(keys.rows, batch["tokens"], batch["segment_ids"])
+    found["weights"] = share(found.pop("asked"))
+    if c.boundary:
+        bounded = found.pop("bounded").astype(jnp.float32)
+        found["boundary_weights"] = bounded / (bounded.sum() + 1)  # one more, as in the released code
+    batch = batch | found
+    return batch | sentence_pair.weights(batch) if c.sentence_pair else batch
+
+
+def mask_row(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary) -> Batch:
+    """The masking rule, for one row.
+
+    Args:
+      key: the row's.
+      tokens: i32[t].
+      segment_ids: i32[t], 0 for padding.
+      c: the config.
+      vocabulary: gives the special ids, which pieces start a word, and how often each occurs.
+
+    Returns:
+      `inputs` i32[t]; `predicted` i32[m], positions from left to right, `targets` i32[m], their tokens, and `asked`
+      bool[m], which of the m count; `needed` i32[n], the positions whose states are needed, and `own` i32[m], which of
+      the n is the predicted one. With c.boundary also `left`, `right` i32[m], which of the n stand around the span,
+      `place` i32[m], the place in the span, from 0, and `bounded` bool[m], which of the m are asked for by these.
+    """
+    t, m = tokens.shape[0], predictions(c, tokens.shape[0])
+    draws = jax.random.bits(key, (4, t))
+    maskable = (segment_ids > 0) & ~masked.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))
+    goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))  # the text of the token before it
+    starts_word = maskable & (~goes_on | jnp.asarray(vocabulary.starts_word)[tokens])
+    lengths = 1 + masked.one_by_share(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.longest))
+    wanted = jnp.minimum(_budget(segment_ids > 0, maskable, c), m)
+    chosen = _choose(masked.uniform(draws[0]), lengths, maskable, goes_on, starts_word, wanted, m)
+
+    positions, inner = jnp.arange(t), chosen & goes_on & _before(chosen)
+    starts, ends = chosen & ~inner, chosen & ~_after(inner)
+    start = jax.lax.cummax(jnp.where(starts, positions, 0))  # of the span that a position is in
+    end = jax.lax.cummin(jnp.where(ends, positions, t - 1), reverse=True)
+    between = chosen & goes_on[start] & _after(goes_on)[end]  # two tokens of its text
+    predicted = _first(chosen, m)
+    asked, targets = chosen[predicted], tokens[predicted]
+
+    action = masked.uniform(draws[2])[start[predicted] if c.replace == "span" else predicted]
+    words = _corpus_words(draws[3, :m], vocabulary)
+    shown = jnp.where(action < c.mask, vocabulary.specials["mask"],
+                      jnp.where(action < c.mask + c.random, words, targets))
+    inputs = tokens.at[predicted].set(jnp.where(asked, shown, targets))
+
+    needed = chosen
+    if c.boundary:
+        needed |= _after(starts & between) | _before(ends & between)
+    if c.sentence_pair:
+        needed |= positions == 0
+    number = min(t, m * (3 if c.boundary else 1) + c.sentence_pair)  # no two spans touch, but each may be one token
+    places = _first(needed, number)
+    slot = (jnp.cumsum(needed) - 1).clip(0, number - 1)
+    found = {"inputs": inputs, "predicted": predicted, "targets": targets, "asked": asked, "needed": places,
+             "own": slot[predicted]}
+    if not c.boundary:
+        return found
+    first, last = start[predicted], end[predicted]
+    place = predicted - first
+    return found | {"left": slot[(first - 1).clip(0)], "right": slot[(last + 1).clip(0, t - 1)],
+                    "place": place.clip(0, c.max_targets - 1),
+                    "bounded": asked & between[predicted] & (place < c.max_targets)}
+
+
+def _choose(
+    choice: Array, lengths: Array, maskable: Array, goes_on: Array, starts_word: Array, wanted: Array, m: int
+) -> Array:
+    """Spans until `wanted` tokens are chosen, at most m: bool[t].
+
+    Each begins at the start of the word of a token drawn from those not chosen yet, has the number of words that
+    `lengths` i32[t] says there, and ends with its text, or where no more tokens are wanted.
+    """
+    text, word = jnp.cumsum(maskable & ~goes_on), jnp.cumsum(starts_word)
+    choice = jnp.where(maskable, choice, -1.0)
+    wanted = jnp.minimum(wanted, maskable.sum())
+
+    def add(i: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        by, number = carry  # which span, the first of them, chose a position, m: none; and how many positions are
+        anchor = jnp.where(by == m, choice, -1.0).argmax()
+        span = maskable & (text == text[anchor]) & (word >= word[anchor]) & (word < word[anchor] + lengths[anchor])
+        new = span & (by == m) & (number < wanted)
+        return jnp.where(new, i, by), number + new.sum()
+
+    # Every span adds one token at least. What is too much is the end of the last.
+    by, _ = jax.lax.fori_loop(0, m, add, (jnp.full(maskable.shape, m), jnp.int32(0)))
+    last = by == jnp.where(by < m, by, -1).max()
+    earlier = (by < m) & ~last
+    return earlier | (last & (by < m) & (jnp.cumsum(last) <= wanted - earlier.sum()))
+
+
+def _budget(real: Array, maskable: Array, c: Config) -> Array:
+    """How many tokens of a row are asked for."""
+    if c.count == "round":
+        return masked.how_many(jnp.float32(0), real.sum(), real.shape[0], c)
+    table = [math.ceil(c.rate * i) for i in range(real.shape[0] + 1)]  # on the host, as the published code's float64
+    return jnp.asarray(table, jnp.int32)[maskable.sum()]
+
+
+def _corpus_words(bits: Array, vocabulary: Vocabulary) -> Array:
+    """A word for each of the random `bits`, as often as the corpus has it; where its counts are unknown, any."""
+    counts = np.array(vocabulary.counts, np.float64) if np.any(vocabulary.counts) else np.ones(vocabulary.size)
+    counts[[i for role, i in vocabulary.specials.items() if role != "unk"]] = 0
+    words = np.flatnonzero(counts)
+    return jnp.asarray(words, jnp.int32)[masked.one_by_share(bits, counts[words])]
+
+
+def _first(chosen: Array, number: int) -> Array:
+    """i32[number]: the positions where `chosen` bool[t] holds, from left to right, and then any others."""
+    t = chosen.shape[0]
+    return jax.lax.top_k(jnp.where(chosen, t - jnp.arange(t), 0), number)[1]
+
+
+def _before(x: Array) -> Array:
+    """[t] -> [t], at each position the value of the one before it."""
+    return jnp.pad(x, (1, 0))[:-1]
+
+
+def _after(x: Array) -> Array:
+    """[t] -> [t], at each position the value of the one after it."""
+    return jnp.pad(x, (0, 1))[1:]
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, frequent: int
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """Mean cross-entropy of the batch's masked tokens by their own states, plus `weight` times that by the states
+    around their spans; plus, where asked for, that of the pairs' labels."""
+    hidden = masked.hidden_at(params, batch, batch["inputs"], batch["needed"], model, key)
+    total, metrics = masked.charge(params, _states(hidden, batch["own"]), batch, model, frequent)
+    if c.boundary:
+        x = by_boundary(params["objective"]["boundary"], hidden, batch, model)
+        table, asked = model.output_table(params["encoder"]), batch["boundary_weights"] > 0
+        nats, hits = head.asked(params["objective"]["boundary"], table, x, batch["targets"])
+        total += c.weight * (nats * batch["boundary_weights"]).sum()
+        metrics |= {"boundary_nats": ((nats * asked).sum(), asked.sum()),
+                    "boundary_accuracy": ((hits & asked).sum(), asked.sum())}
+    if c.sentence_pair:  # position 0 is the first that is needed
+        pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], hidden[:, 0], batch)
+        total, metrics = total + pair_total, metrics | pair_metrics
+    return total, (metrics, carry)
+
+
+def by_boundary(own: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
+    """What the table is multiplied with, [b, m, e], from the states `hidden` [b, n, d] at the needed positions."""
+    place = jnp.take(own["place"], batch["place"], axis=0).astype(hidden.dtype)
+    x = jnp.concatenate([_states(hidden, batch["left"]), _states(hidden, batch["right"]), place], axis=-1)
+    x = norm.apply(own["join_norm"], ACTIVATIONS[model.activation](linear.apply(own["join"], x)), model.norm_eps)
+    return head.transform(own, x, activation=model.activation, eps=model.norm_eps)
+
+
+def _states(hidden: Array, which: Array) -> Array:
+    """hidden [b, n, d], which i32[b, m] -> [b, m, d]."""
+    return jnp.take_along_axis(hidden, which[..., None], axis=1)
+
+
+def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
+    """Each row as text, its spans marked: "the {old cat -> [MASK] [MASK]} sat", {old cat = old cat} where it is shown
+    as it is; in double braces where it is asked for by the tokens around it too."""
+    texts = []
+    for row in range(len(batch["tokens"])):
+        get = {name: np.asarray(batch[name][row]) for name in ("inputs", "tokens", "segment_ids", "predicted")}
+        asked, bounded = (dict(zip(get["predicted"].tolist(), np.asarray(batch[name][row]) > 0, strict=True))
+                          if name in batch else {} for name in ("weights", "boundary_weights"))
+        real, parts = np.flatnonzero(get["segment_ids"]).tolist(), []
+        while real:
+            begin = end = real[0]
+            while asked.get(begin) and asked.get(end + 1) and \
+                    get["segment_ids"][end + 1] == get["segment_ids"][begin]:
+                end += 1
+            real = real[end + 1 - begin:]
+            own, shown = (" ".join(tokenizer.piece(int(i)) for i in get[name][begin:end + 1])
+                          for name in ("tokens", "inputs"))
+            text = f"{{{own} {'=' if shown == own else '->'} {shown}}}" if asked.get(begin) else own
+            parts.append(f"{{{text}}}" if bounded.get(begin) else text)
+        label = f"[pair label {int(batch['pair_label'][row])}] " if pair else ""
+        texts.append(label + " ".join(parts))
+    return texts
+
+
+def _table_width(model: Model) -> int:
+    return model.output_table(model.specs).shape[1]

@@ -1,0 +1,65 @@
+"""`lmrep predict` of a causal language model: continuations."""
+
+import json
+
+import pytest
+
+import lmrep
+from lmrep.core.errors import UserError
+from lmrep.generation import Sampling
+from tests import small
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A run that has learned the grammar of `small.corpus`."""
+    home = tmp_path_factory.mktemp("causal")
+    config = small.config(small.corpus(home / "texts"), "causal")
+    config.steps = config.checkpoint.every = config.evaluation.every = 150
+    config.optimizer.learning_rate = 5e-3
+    lmrep.train(config, home / "run", data_dir=home / "data")
+    return home
+
+
+def asked(home, *words, stdin=""):
+    return small.command("predict", f"--workdir={home}/run", *words, stdin=stdin)
+
+
+def test_a_text_goes_on_as_those_that_it_was_trained_on(home):
+    first, last = small.lines(home / "run", "validation")
+    assert last["token_accuracy"] > 2.5 * first["token_accuracy"] and last["token_nats"] < 0.6 * first["token_nats"]
+    found = lmrep.load(home / "run").extend(["the old", "the old cat sees", "the old cat sees the"], tokens=1,
+                                            how=Sampling(temperature=0))
+    noun, article, kind = (text.strip() for (text,) in found)
+    assert noun in small.NOUNS and article == "the" and kind in small.KINDS
+
+
+def test_a_seed_repeats_its_samples(home):
+    words = ("the old", "a", "--samples=3", "--tokens=6", "--top_k=8")
+    answer = asked(home, *words)
+    assert answer.code == 0 and answer == asked(home, *words) != asked(home, *words, "--seed=1")
+    lines = answer.out.splitlines()
+    assert len(lines) == 6 and all(line.startswith("the old |") for line in lines[:3])
+    assert len(set(lines[:3])) > 1
+
+
+def test_json_lines(home):
+    answer = asked(home, "--jsonl", "--tokens=4", stdin='{"id": 7, "text": "the red"}\n')
+    record = json.loads(answer.out)
+    assert record["id"] == 7 and len(record["continuations"]) == 1 and record["continuations"][0].startswith(" ")
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["the cat", "--tokens=40"], "has 3 tokens, and 40 are to follow; the model takes 32 at most"),
+    (["the cat", "--tokens=0"], "--tokens is 0; expected at least 1"),
+    (["the cat", "--top_p=0"], "top_p is 0"),
+    (["the cat", "--temperature=-1"], "temperature is -1"),
+])
+def test_what_cannot_be_continued_is_refused(home, words, message):
+    answer = asked(home, *words)
+    assert answer.code == 2 and message in answer.err, answer
+
+
+def test_masks_are_not_its_question(home):
+    with pytest.raises(UserError, match="was not trained to fill masks but with objective 'causal'"):
+        lmrep.load(home / "run").fill_masks(["the [MASK]."])

@@ -1,0 +1,165 @@
+"""Causal language modelling: what is asked, of what, and at what cost."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers import vocabulary as head
+from lmrep.layers.attention import Visibility
+from lmrep.models import transformer
+from lmrep.models.base import Inputs
+from lmrep.objectives import causal
+from lmrep.objectives.base import Carry, Keys
+from tests import reference
+
+V, T = 37, 12
+GPT2 = transformer.Config(vocab=V, width=16, layers=3, heads=4, mlp=32, length=T, token_types=0, embedding_norm=False,
+                          norm="pre", norm_eps=1e-5, residual_init="scaled", position_stddev=0.01)
+NETWORKS = {
+    "gpt2": GPT2,
+    "gpt": transformer.Config(vocab=V, width=16, layers=2, heads=2, mlp=24, length=T, token_types=0,
+                              embedding_norm=False, norm_eps=1e-5),
+    "bert": transformer.Config(vocab=V, width=16, layers=2, heads=2, mlp=24, length=T),
+    "albert": transformer.Config(vocab=V, width=16, embedding=8, layers=2, heads=2, mlp=24, length=T, share="all"),
+}
+VOCABULARY = Vocabulary(V, {"cls": 0, "sep": 1, "pad": 2}, np.ones(V, bool), np.arange(V))
+RNG = np.random.default_rng(0)
+SEGMENTS = np.array([[1] * 12, [1] * 5 + [2] * 4 + [0] * 3, [1] * 1 + [0] * 11, [0] * 12], np.int32)
+BATCH = {"tokens": RNG.integers(3, V, SEGMENTS.shape).astype(np.int32), "segment_ids": SEGMENTS,
+         "positions": np.array([[*range(12)], [*range(5), *range(4), 0, 0, 0], [0] * 12, [0] * 12], np.int32),
+         "example": np.arange(4, dtype=np.int32)}
+
+
+def asked(c=causal.Config(), network=GPT2):
+    model = transformer.build(network)
+    objective = causal.build(c, model, VOCABULARY)
+    return model, objective, reference.random_params(objective.specs, seed=3)
+
+
+def question(objective):
+    return objective.corrupt(Keys(jax.random.split(jax.random.key(0), 4), jax.random.key(1)), BATCH)
+
+
+def test_every_token_with_one_before_it_in_its_document_is_asked_for_once():
+    _, objective, _ = asked()
+    found = question(objective)
+    weights = np.asarray(found["weights"])
+    places = {(b, t) for b, t in zip(*np.nonzero(weights), strict=True)}
+    assert places == {(0, t) for t in range(11)} | {(1, t) for t in (0, 1, 2, 3, 5, 6, 7)}
+    assert weights.sum() == pytest.approx(1) and len(set(weights[weights > 0].tolist())) == 1
+    for b, t in places:
+        assert found["targets"][b, t] == BATCH["tokens"][b, t + 1]
+
+
+def test_across_documents_their_first_tokens_are_asked_for_too():
+    _, objective, _ = asked(causal.Config(across=True))
+    assert np.flatnonzero(question(objective)["weights"][1]).tolist() == [*range(8)]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("kind", ["table", "transform"])
+def test_the_loss_is_the_mean_of_log_probabilities(network, kind):
+    c = causal.Config(head=kind)
+    model, objective, params = asked(c, NETWORKS[network])
+    batch = question(objective)
+    total, (metrics, carry) = jax.jit(lambda p: objective.loss(p, batch, None, Carry()))(params)
+    given = Inputs(tokens=batch["tokens"], positions=batch["positions"], visibility=Visibility(SEGMENTS, causal=True))
+    hidden = model.encode(params["encoder"], given).hidden
+    logs = log_softmax(np.asarray(objective.follow(params, hidden)).astype(np.float64), -1)
+    own = np.take_along_axis(logs, np.asarray(batch["targets"])[..., None], -1)[..., 0]
+    counted = np.asarray(batch["weights"]) > 0
+    assert float(total) == pytest.approx(-own[counted].mean(), rel=1e-5)
+    assert float(metrics["token_nats"][0]) == pytest.approx(-own[counted].sum(), rel=1e-5)
+    assert int(metrics["token_accuracy"][0]) == (logs.argmax(-1) == batch["targets"])[counted].sum()
+    assert int(metrics["token_accuracy"][1]) == counted.sum() and carry == Carry()
+
+
+def test_no_position_sees_a_later_one_nor_another_document():
+    model, _, params = asked()
+    c = causal.Config()
+
+    @jax.jit
+    def derivative(x, t):
+        """Of the output at (1, t), by the embedded tokens."""
+        def f(table):
+            moved = {**params["encoder"], "embedding": {**params["encoder"]["embedding"], "token": table}}
+            return causal.read({**params, "encoder": moved}, batch, model, c)[1, t].sum()
+
+        batch = {**BATCH, "tokens": x}
+        return jax.grad(f)(params["encoder"]["embedding"]["token"])
+
+    tokens = BATCH["tokens"].copy()
+    tokens[1, :9] = np.arange(3, 12)  # each position its own row of the table
+    for t in (0, 3, 5, 8):
+        seen = np.flatnonzero(np.abs(np.asarray(derivative(tokens, t))).sum(1)) - 3
+        assert seen.tolist() == [*range(t + 1)] if t < 5 else seen.tolist() == [*range(5, t + 1)]
+
+
+# --- the cross-entropy of all positions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("b", "t", "v", "e"), [(2, 7, 11, 4), (3, 32, 50, 8), (1, 1, 5, 3)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_in_parts_the_sum_and_its_gradients_are_the_same(monkeypatch, b, t, v, e, with_bias):
+    monkeypatch.setattr(head, "LEAST", 1)
+    rng = np.random.default_rng(1)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in ((v, e), (b, t, e))]
+    given += [np.abs(rng.standard_normal((b, t)).astype(np.float32)) * (rng.random((b, t)) < 0.7)]
+    given += [rng.standard_normal(v).astype(np.float32)] * with_bias
+    targets = rng.integers(0, v, (b, t)).astype(np.int32)
+
+    def naive(table, x, weights, bias=0):
+        return 3 * (head.cross_entropy(jnp.einsum("btd,vd->btv", x, table) + bias, targets) * weights).sum()
+
+    def ours(table, x, weights, bias=None):
+        return 3 * head.summed(table, x, targets, weights, bias)[0]
+
+    places = tuple(range(len(given)))
+    expected, found = (jax.jit(jax.value_and_grad(f, argnums=places))(*given) for f in (naive, ours))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), expected, found)
+
+
+def test_at_gpt_2_s_vocabulary_it_needs_a_tenth_of_the_memory():
+    """By the compiler's account of temporary memory, of 8 rows of 1,024 positions (in bfloat16's place float32)."""
+    b, t, v, e = 8, 1024, 50257, 64
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((v, e), (b, t, e), (b, t))]
+    targets = jax.ShapeDtypeStruct((b, t), jnp.int32)
+
+    def naive(table, x, weights, targets):
+        return (head.cross_entropy(jnp.einsum("btd,vd->btv", x, table), targets) * weights).sum()
+
+    def ours(table, x, weights, targets):
+        return head.summed(table, x, targets, weights)[0]
+
+    def temporary(f):
+        program = jax.jit(jax.grad(f, argnums=(0, 1))).lower(*shapes, targets).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert temporary(ours) < 0.1 * temporary(naive)
+
+
+# --- reading on -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_reading_on_gives_what_reading_all_gives(network):
+    model, _, params = asked(network=NETWORKS[network])
+    tokens = BATCH["tokens"]
+    sight = Visibility(np.ones_like(tokens), causal=True)
+    whole = model.encode(params["encoder"], Inputs(tokens=tokens, visibility=sight))
+    cache, parts = model.start_cache(4, T), []
+    decode = jax.jit(model.decode)
+    for size in (5, 1, 1, 1, 1, 1, 1, 1):
+        at = int(cache.place)
+        hidden, cache = decode(params["encoder"], tokens[:, at : at + size], cache)
+        parts.append(hidden)
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole.hidden, rtol=1e-4, atol=2e-5)
+
+
+def test_a_cache_longer_than_the_positions_is_refused():
+    model, _, _ = asked()
+    with pytest.raises(ValueError, match="a cache of 13 tokens was asked for; the model has positions for 12"):
+        model.start_cache(1, 13)
