@@ -40,7 +40,8 @@ class Run:
         value.pool("mean")[-1]                  # f32[d], a vector of the sentence
         value.by_word("first")[-1]              # f32[w, d], a vector for each word
         run.fill_masks(["Return the [MASK] of the key."])
-        run.extend(["Return the"], tokens=20)   # where the objective was causal
+
+    One that was trained with a causal objective continues texts instead: `run.extend(["Return the"], tokens=20)`.
 
     Inside one's own program, as a pure function of parameters and inputs:
 

@@ -213,8 +213,10 @@ def test_a_changed_field_is_marked(field, value, shown):
     assert [name for name, *_ in found.differing] == ["data.corpus", shown] and all(row[3] for row in found.differing)
 
 
-def test_every_preset_is_nearest_to_itself():
-    for name, preset in PRESETS.items():
+def test_every_preset_whose_recipe_is_known_is_nearest_to_itself():
+    known = {name: preset for name, preset in PRESETS.items() if name.partition("_")[0] in recipes.PAPERS}
+    assert len(known) == 10
+    for name, preset in known.items():
         assert recipes.nearest(preset.config, lowercase=not name.endswith("_cased")) == name
 
 

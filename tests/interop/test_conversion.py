@@ -235,7 +235,7 @@ def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
     assert not found.left and all(path.startswith("objective/generator") for path in found.missing)
     assert same(found.values, published.read(directory).params)
     answer = small.command("predict", f"--workdir={workdir}", "a [MASK]")
-    assert answer.code == 2 and "has no masked-LM head" in answer.err
+    assert answer.code == 2 and "not trained to fill masks but with objective 'replaced_token'" in answer.err
     with pytest.raises(UserError, match=r"--part is 'generator', and .* has one network alone"):
         conversion.to_published(workdir, workdir.parent / "part", part="generator")
 

@@ -285,16 +285,19 @@ def _attention(runs: Runs) -> str:
 
 def _config(runs: Runs) -> str:
     def one(facts: Facts, _: Answers) -> str:
-        found, meaning = compare(facts), meanings(facts.experiment)
-        rows = [(name, _code(ours, "mark"), _code(theirs), help) for name, ours, theirs, help in found.differing]
+        meaning = meanings(facts.experiment)
         every = [(name, _code(value), meaning.get(name, "")) for name, value in F.flat(facts.experiment).items()]
+        whole = ('<details class="long"><summary>Every field</summary>'
+                 f"{_table(('field', 'value', 'meaning'), every, 'stack')}</details>")
+        if facts.stages[0].objective_name != "masked":
+            return f"<p>There is no recipe here of a paper with this objective to compare with.</p>{whole}"
+        found = compare(facts)
+        rows = [(name, _code(ours, "mark"), _code(theirs), help) for name, ours, theirs, help in found.differing]
         return (f"<p>The nearest published network is <b>{e(found.preset)}</b>. From the recipe of {e(found.paper)}, "
                 f"this run departs in {len(found.differing)} fields and agrees in {len(found.same)}.</p>"
                 + _table(("field", "this run", "the paper", "meaning"), rows, "stack")
                 + f'<details class="long"><summary>The {len(found.same)} fields that agree</summary>'
-                f"<p>{e(', '.join(found.same))}</p></details>"
-                '<details class="long"><summary>Every field</summary>'
-                f"{_table(('field', 'value', 'meaning'), every, 'stack')}</details>")
+                f"<p>{e(', '.join(found.same))}</p></details>{whole}")
 
     return _section("config", "Config", _each(runs, one))
 
