@@ -3,8 +3,17 @@
 import logging
 
 import jax.numpy as jnp
+import pytest
+from jax._src import profiler
 
 from lmrep.training.profiling import WARM_UP, Profile
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """JAX takes a trace that could not be written for one that still goes on, in whatever test comes next."""
+    yield
+    profiler._profile_state.reset()
 
 
 class Line:
