@@ -27,6 +27,7 @@ from lmrep.training.stages import check as check_stages
 from lmrep.training.state import TrainState, abstract, specs_of
 
 CROWDED = 0.7  # share of a device's memory that the state may take before activations are likely to want for room
+NOTES = 1_000  # bytes, at the least, that Orbax writes about each array: its shape, sharding, chunks, checksum
 
 
 def mesh(devices: int, processes: int, experiment: Experiment) -> Seen:
@@ -135,7 +136,8 @@ class Taken(NamedTuple):
 def checkpoints(directory: Path, experiment: Experiment, parts: list[Part]) -> Seen:
     """Checkpoints have room on the workdir's disk. Gives a Taken."""
     keeping = experiment.checkpoint
-    one = max(sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(part.state)) for part in parts)
+    one = max(sum(math.prod(x.shape) * x.dtype.itemsize + NOTES for x in jax.tree.leaves(part.state))
+              for part in parts)
     number = keeping.keep + keeping.keep_best + 1  # one is being saved while the others stand
     held = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
     needed = max(one, number * one - held)

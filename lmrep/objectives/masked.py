@@ -168,6 +168,7 @@ def how_many(fraction: Array, n: Array, length: int, c: Config) -> Array:
 
 
 def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
+    """bool like `tokens`: whether each is one of the special tokens of these roles."""
     ids = sorted({specials[role] for role in roles if role in specials})
     return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
 
