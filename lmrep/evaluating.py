@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,8 @@ from lmrep.trained import Run, load, own_tokenizer, read_config, stage_at
 from lmrep.training import mirror, workdir
 from lmrep.training.evaluation import Evaluator
 from lmrep.training.state import specs_of
+
+BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
 
 log = logging.getLogger(__name__)
 
@@ -219,15 +222,12 @@ def opening(stage: StagePlan | None, vocabulary: Vocabulary) -> int | None:
 
 def as_it_stands(tokenizer: Tokenizer, text: str, most: int = tokenizing.AT_ONCE) -> np.ndarray:
     """int32 ids of a text with its white space, as published models were trained to read it; corpora here give theirs
-    sentence by sentence (`data/tokenizing.py`). One of more than `most` characters is cut before a space between two
-    words, over which no tokenizer looks."""
+    sentence by sentence (`data/tokenizing.py`). One of more than `most` characters is cut where no tokenizer looks
+    across: before a space or line break between two words."""
     cuts = [0]
     while len(text) - cuts[-1] > most:
         low, high = cuts[-1] + most // 2, cuts[-1] + most
-        at = text.rfind(" ", low, high)
-        while at >= 0 and (text[at - 1].isspace() or text[at + 1].isspace()):
-            at = text.rfind(" ", low, at)
-        cuts.append(at if at >= 0 else high)
+        cuts.append(max((found.start() for found in BETWEEN_WORDS.finditer(text, low, high)), default=high))
     return np.concatenate([tokenizer.encode_batch([text[start:end]])[0] for start, end in pairwise([*cuts, len(text)])])
 
 

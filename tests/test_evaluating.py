@@ -85,14 +85,13 @@ def sequence(run, text):
 # What is computed
 
 
-@pytest.mark.parametrize("text", ["the", "the red cat sees the old dog. the dog sleeps."])
-def test_a_text_of_one_window_is_foreseen_as_the_network_says(run, scored, text):
+@pytest.mark.parametrize(("text", "stride"), [("the", 1), ("the red cat sees the old dog. the dog sleeps.", 31)])
+def test_a_text_of_one_window_is_foreseen_as_the_network_says(run, scored, text, stride):
     ids = sequence(run, text)
     logs = scored(ids)
     expected = -sum(logs[i - 1, ids[i]] for i in range(1, len(ids)))
-    for stride in (1, LENGTH - 1):
-        found = evaluating.foresight(run, [text], LENGTH, stride)
-        assert found.tokens == len(ids) - 1 < LENGTH and found.nats == pytest.approx(expected, rel=1e-5)
+    found = evaluating.foresight(run, [text], LENGTH, stride)
+    assert found.tokens == len(ids) - 1 < LENGTH and found.nats == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("stride", [1, 7, LENGTH - 1])
@@ -141,7 +140,7 @@ def test_words_and_bytes_of_files_are_the_raw_text_s(home, run, tmp_path):
 
 @pytest.mark.parametrize("most", [20, 25, 40])
 def test_a_long_text_has_the_pieces_of_the_whole(run, most):
-    text = "the cat  sees\n the\u00a0dog , it's a b 12 345 6   \n\n x y z " * 3
+    text = "the cat  sees\nthe\u00a0dog , it's a b 12 345 6   \n\n x y z " * 3
     bytes_ = byte_level.train(300, lambda: iter([text, "the the cat cat sees sees"]))
     for tokenizer in (run.tokenizer, bytes_):
         whole = tokenizer.encode_batch([text])[0]
