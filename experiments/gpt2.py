@@ -19,7 +19,7 @@ Every part can be chosen after the colon:
     optimizer  gpt bert roberta lamb adafactor adamw, with the rate and warm-up above
     mesh       data, fsdp, or sizes data x fsdp x tensor as 2x2x2
 
-`lmrep predict` continues texts, `lmrep evaluate` has the perplexity.
+`lmrep predict` continues texts, `lmrep evaluate --stride=512` has the perplexities.
 """
 
 from lmrep.config.loading import parts

@@ -30,23 +30,24 @@ from lmrep.core import remote
 from lmrep.core.distributed import agreed
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import default_data_dir
-from lmrep.core.params import flatten, unflatten
-from lmrep.core.sharding import make_mesh, shardings
-from lmrep.data import corpora, loader, tokenizers
-from lmrep.data.prepare import Prepared, prepare
+from lmrep.core.sharding import make_mesh
+from lmrep.data import tokenizers
+from lmrep.data.prepare import Prepared
+from lmrep.evaluating import evaluate, other_corpus
 from lmrep.experiment import Experiment
 from lmrep.models import transformer
-from lmrep.trained import CONFIG, Run, load, masked_rows, own_tokenizer, read_config, stage_at
+from lmrep.trained import CONFIG, load, masked_rows, own_tokenizer, read_config
 from lmrep.training import logging as logs
 from lmrep.training import mirror, provenance, workdir
 from lmrep.training.checkpoints import Checkpoints
-from lmrep.training.evaluation import Evaluator
 from lmrep.training.loop import Trainer
 from lmrep.training.processes import by_first_process
 from lmrep.training.profiling import Profile
 from lmrep.training.stages import Stage, locate
 from lmrep.training.state import specs_of
 from lmrep.training.watchdog import Watch
+
+__all__ = ["Outcome", "evaluate", "load", "other_corpus", "train"]
 
 log = logging.getLogger(__name__)
 
@@ -293,77 +294,3 @@ def _announce(experiment: Experiment, stages: Sequence[Stage], sizes: tuple[int,
         log.info("all %s steps are done", f"{resumed:,}")
     elif resumed is not None:
         log.info("going on from step %s of %s", f"{resumed:,}", f"{experiment.steps:,}")
-
-
-# Evaluation
-
-
-def evaluate(
-    directory: str | os.PathLike, *, split: str | None = None, data_dir: str | os.PathLike | None = None,
-    examples: int | None = None, step: int | None = None, files: str = "",
-) -> dict[str, float]:
-    """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir.
-
-    Args:
-      directory: the workdir.
-      split: "train", "validation" or "test", which None is too.
-      data_dir: where token stores live.
-      examples: how many, from the first on; None for all.
-      step: of the checkpoint; None for the newest.
-      files: a glob of text files, all of which to take in place of a split. A file is a document, or a single one holds
-        a document between blank lines.
-    """
-    if examples is not None and examples < 1:
-        raise UserError(f"examples is {examples}; expected at least 1")
-    if files and split:
-        raise UserError(f"files and a split ({split!r}) were asked for: other files are evaluated whole, a split is of "
-                        "the run's own corpus; leave one out")
-    run = load(directory, step)
-    data_dir, split = Path(data_dir or default_data_dir()), split or "test"
-    prepared, split = _other_files(run, files, data_dir) if files else (_own_corpus(run, split, data_dir), split)
-    stage = stage_at(run.experiment, run.step)
-    vocabulary = prepared.tokenizer.vocabulary
-    objective = assembly.objective(stage, assembly.model(run.experiment, vocabulary), vocabulary)
-    wanted, held = flatten(specs_of(objective)), flatten(run.params)
-    if lacking := sorted(wanted.keys() - held.keys()):
-        raise UserError(f"{directory} lacks what its objective asks with: {', '.join(lacking[:3])}; train it first, "
-                        f"from a run that starts with :init={directory}")
-    params = unflatten({path: held[path] for path in wanted})  # a pooler that came along is not asked
-    plan = assembly.held_out_plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
-    # Not the training's mesh: what was trained on eight devices is evaluated on those that are here.
-    mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
-    evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed, stage.microbatches)
-    batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, rows=evaluator.rows, limit=examples)
-    values = evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
-    number = plan.once if examples is None else min(examples, plan.once)
-    workdir.write_json(run.directory / "eval.json", {
-        "step": run.step, **({"files": files} if files else {"split": split}), "examples": number, "metrics": values})
-    if url := remote.address(directory):
-        mirror.put(url, run.directory / "eval.json")
-    return values
-
-
-def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
-    """What the run was trained on; refuses a split that it lacks, and a corpus that is the run's no longer."""
-    recorded = read_config(run.directory)["data"]
-    if "train" not in recorded:
-        raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
-                        "give text with --files='texts/*.txt'")
-    prepared = assembly.prepared(run.experiment, data_dir, log.info, own_tokenizer(run.directory, run.experiment))
-    if split not in prepared.stores:
-        raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
-    if prepared.stores[split].fingerprint != recorded.get(split):
-        raise UserError(f"the corpus is not the one that {run.directory} was trained on: its files have changed")
-    return prepared
-
-
-def other_corpus(data: corpora.Config, files: str) -> corpora.Config:
-    """What `evaluate` takes a glob of text files for: a corpus of one split."""
-    return dataclasses.replace(data, corpus="text_files", files=files, documents="auto", validation=0.0, test=0.0)
-
-
-def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
-    """Other text files under the run's tokenizer, and the split that holds all of them."""
-    data = other_corpus(run.experiment.data, files)
-    tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
-    return prepare(data, tokenizer, data_dir, log.info), "train"

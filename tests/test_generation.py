@@ -83,7 +83,7 @@ def test_each_token_but_the_first_is_asked_for_once_with_what_was_promised_befor
 
 @pytest.mark.parametrize("stride", [0, 8, -1])
 def test_a_stride_that_leaves_tokens_out_is_refused(stride):
-    with pytest.raises(UserError, match=rf"stride is {stride}; expected 1 to 7"):
+    with pytest.raises(UserError, match=rf"stride is {stride}; expected 1 to 7"):  # at once
         generation.windows(30, 8, stride)
 
 
@@ -91,7 +91,7 @@ def test_a_text_is_foreseen_as_its_windows_say():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, V, n).astype(np.int32) for n in (25, 3, 1, 12)]
     run = jax.jit(partial(generation.nats_of, PARAMS, objective=OBJECTIVE))
-    found = np.sum([*generation.foresee(run, texts, T, 5, pad=2, rows=3)], axis=0)
+    found = np.sum([*generation.foresee(run, iter(texts), T, 5, pad=2, tokens=3 * T)], axis=0)
     expected = 0.0
     for text in texts:
         for start, end, first in generation.windows(len(text), T, 5):
@@ -102,6 +102,6 @@ def test_a_text_is_foreseen_as_its_windows_say():
 
 
 def test_figures():
-    found = generation.Foresight(nats=8 * np.log(2), tokens=4, words=2, bytes=8).figures
+    found = generation.Foresight(nats=8 * np.log(2), tokens=4, words=2, bytes=8, documents=1).figures
     assert found["token_perplexity"] == pytest.approx(4) and found["word_perplexity"] == pytest.approx(16)
     assert found["bits_per_byte"] == pytest.approx(1)

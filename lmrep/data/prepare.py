@@ -184,6 +184,20 @@ def _again(corpus: corpora.Corpus, survey: _Survey) -> Iterator[str]:
         yield text
 
 
+def documents(data: corpora.Config, split: str, progress: Progress | None = None) -> tuple[int, Iterator[str]]:
+    """The raw documents of one split of a corpus, in its order, and how many characters they have. The corpus is read
+    once to find where its splits end, and once more as the documents are taken.
+
+    Raises:
+      UserError: the corpus or its splits will not do.
+      RunFault: it changed between the readings.
+    """
+    corpus, number = corpora.open_corpus(data), corpora.SPLITS.index(split)
+    survey = _survey(corpus, data, progress or (lambda line: None))
+    texts = (text for i, text in zip(survey.splits, _again(corpus, survey), strict=True) if i == number)
+    return int(survey.lengths[survey.splits == number].sum()), texts
+
+
 def _sample(corpus: corpora.Corpus, survey: _Survey, report: "_Report") -> Iterator[str]:
     """The train split's lines; of a split of more than TRAINING_SAMPLE characters, those of documents chosen by hash.
 

@@ -129,3 +129,29 @@ def test_continuations_are_the_references(name, tmp_path):
     expected = expected[: expected.index(special["sep"])] if special["sep"] in expected else expected
     whole = run.tokenizer.decode([*prompt, *expected])
     assert run.extend([text], tokens=20, how=greedy) == [[whole[len(run.tokenizer.decode(prompt)) :]]]
+
+
+@pytest.mark.parametrize("stride", [9, 40])
+def test_perplexity_is_the_references(tmp_path, stride):
+    """As its guide has it of models of fixed length: labels of a window are those of its last tokens alone."""
+    torch.manual_seed(1)
+    cls, length = transformers.GPT2LMHeadModel, GPT["n_positions"]
+    model = cls(cls.config_class(**GPT, initializer_range=0.3)).eval()
+    conversion.to_workdir(save(model, tmp_path / "published"), tmp_path / "run")
+    (tmp_path / "text.txt").write_text(text := "the cat. Th\n  the dog, the " * 8 + "end")
+    run = lmrep.load(tmp_path / "run")
+    ids = torch.tensor([run.prompt(text)])
+    nats, before = 0.0, 1
+    for start in range(0, ids.shape[1], stride):
+        end = min(start + length, ids.shape[1])
+        labels = ids[:, start:end].clone()
+        labels[:, : before - start] = -100
+        with torch.no_grad():
+            nats += float(model(ids[:, start:end], labels=labels).loss) * (end - before)
+        before = end
+        if end == ids.shape[1]:
+            break
+    found = lmrep.evaluate(tmp_path / "run", files=f"{tmp_path}/text.txt", stride=stride)
+    assert found["tokens"] == ids.shape[1] - 1 > 3 * length
+    assert found["token_perplexity"] == pytest.approx(np.exp(nats / found["tokens"]), rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(nats / np.log(2) / len(text.encode()), rel=1e-5)
