@@ -132,7 +132,7 @@ def mask_row(
     words_together = c.whole_word or c.ngram > 0
     if words_together:
         lengths = 1 + one_by_share(draws[4], 1 / np.arange(1, c.ngram + 1)) if c.ngram > 1 else None
-        starts_word = jnp.asarray(vocabulary.starts_word)[tokens]
+        starts_word = word_starts(tokens, vocabulary)
         chosen = _choose_words(choice, maskable, segment_ids, starts_word, wanted, lengths, max(1, c.ngram))
         order = chosen.astype(jnp.float32)
     else:
@@ -171,6 +171,13 @@ def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> A
     """bool like `tokens`: whether each is one of the special tokens of these roles."""
     ids = sorted({specials[role] for role in roles if role in specials})
     return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
+
+
+def word_starts(tokens: Array, vocabulary: Vocabulary) -> Array:
+    """bool[t]: which tokens i32[t] of a row start a word."""
+    if vocabulary.ends_word is None:
+        return jnp.asarray(vocabulary.starts_word)[tokens]
+    return jnp.pad(jnp.asarray(vocabulary.ends_word)[tokens], (1, 0), constant_values=True)[:-1]
 
 
 def random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
