@@ -251,16 +251,19 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens; plus, where asked for, that of the pairs' labels."""
     first, hidden = _hidden(params, batch, batch["inputs"], model, key)
-    total, metrics = charge(params, hidden, batch, model, frequent)
+    total, metrics = charge(params, hidden, batch, model, frequent, key)
     if c.sentence_pair:
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
     return total, (metrics, carry)
 
 
-def charge(params: Tree, hidden: Array, batch: Batch, model: Model, frequent: int) -> tuple[Array, Metrics]:
-    """The weighted sum of the cross-entropies of `targets` by the states [b, m, d] at their positions, and figures."""
-    own, table = params["objective"]["masked"], model.output_table(params["encoder"])
+def charge(
+    params: Tree, hidden: Array, batch: Batch, model: Model, frequent: int, key: Array | None
+) -> tuple[Array, Metrics]:
+    """The weighted sum of the cross-entropies of `targets` by the states [b, m, d] at their positions, and figures;
+    `key` is what the states were encoded with."""
+    own, table = params["objective"]["masked"], model.output_table(params["encoder"], key)
     nats, hits = head.asked(own, table, _transformed(params, hidden, model), batch["targets"])
     asked = batch["weights"] > 0
     number = asked.sum()

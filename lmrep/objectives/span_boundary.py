@@ -228,10 +228,10 @@ def loss(
     """Mean cross-entropy of the batch's masked tokens by their own states, plus `weight` times that by the states
     around their spans; plus, where asked for, that of the pairs' labels."""
     hidden = masked.hidden_at(params, batch, batch["inputs"], batch["needed"], model, key)
-    total, metrics = masked.charge(params, _states(hidden, batch["own"]), batch, model, frequent)
+    total, metrics = masked.charge(params, _states(hidden, batch["own"]), batch, model, frequent, key)
     if c.boundary:
         x = by_boundary(params["objective"]["boundary"], hidden, batch, model)
-        table, asked = model.output_table(params["encoder"]), batch["boundary_weights"] > 0
+        table, asked = model.output_table(params["encoder"], key), batch["boundary_weights"] > 0
         nats, hits = head.asked(params["objective"]["boundary"], table, x, batch["targets"])
         total += c.weight * (nats * batch["boundary_weights"]).sum()
         metrics |= {"boundary_nats": ((nats * asked).sum(), asked.sum()),

@@ -21,7 +21,8 @@ from tests.data.test_tokenizers import words
 
 CHARACTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!'()[]<>/-大"]
 MERGES = [tuple(line.split()) for line in (
-    "t h", "th e</w>", "h e</w>", "i n", "in g</w>", "e r</w>", "b e", "a a", "a a</w>", "aa aa", "aa aa</w>", "1 2</w>")]
+    "t h", "th e</w>", "h e</w>", "i n", "in g</w>", "e r</w>", "b e", "a a", "a a</w>", "aa aa", "aa aa</w>",
+    "1 2</w>")]
 JOINED = ["".join(merge) for merge in MERGES]
 PIECES = ["<unk>", *CHARACTERS, *(f"{c}</w>" for c in CHARACTERS), *JOINED, "\n</w>"]
 FIVE = ["<s>", "<pad>", "</s>", *PIECES[:-1], "<mask>"]
@@ -179,7 +180,7 @@ def test_cased_text_and_small_vocabularies_are_refused(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     for config, call in ((Config("bpe", lowercase=False), lambda c: tokenizers.train(c, lambda: iter(CORPUS))),
                          (Config("bpe", lowercase=False, vocab_file=str(tmp_path)), tokenizers.from_vocab_file)):
-        with pytest.raises(UserError, match="set --config.tokenizer.lowercase=True"):
+        with pytest.raises(UserError, match=r"set --config.tokenizer.lowercase=True"):
             call(config)
-    with pytest.raises(UserError, match="is of kind bpe, and tokenizer.kind is byte_level_bpe"):
+    with pytest.raises(UserError, match=r"is of kind bpe, and tokenizer.kind is byte_level_bpe"):
         tokenizers.from_vocab_file(Config("byte_level_bpe", vocab_file=str(tmp_path / "vocab.json")))
