@@ -46,8 +46,8 @@ class Config:
     activation: str = setting("gelu_tanh", "of the feed-forward block and of heads", choices=tuple(ACTIVATIONS))
     share: str = setting("none", "what all layers use one copy of (ALBERT: all)", choices=tuple(SHARING))
     dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
-    table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, and so on those "
-                                  "of the tied output layer, and not on the sum of embeddings (GPT)")
+    table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, and so of the "
+                                  "tied output layer, and not on the sum of embeddings (GPT)")
     attention_dropout: float = setting(0.1, "on attention probabilities", at_least=0, below=1)
     mlp_dropout: float = setting(0.0, "inside the feed-forward block", at_least=0, below=1)
     init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))

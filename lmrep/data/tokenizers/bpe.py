@@ -5,8 +5,9 @@ each CJK character, accents dropped. The characters of a word, the last one with
 earliest merge of the list first. A character that has no piece is <unk>.
 
 These are the rules that other libraries have for GPT's vocabulary. The code released with the paper cuts words
-otherwise: it mends the text's encoding (ftfy), keeps line breaks as a token, keeps accents, and cuts as spaCy does,
-which leaves "n't", "'s", "..." and "mr." whole.
+otherwise: it mends the text's encoding (ftfy), writes all dashes as "-", keeps line breaks as a token, keeps accents,
+and cuts as spaCy does, which leaves "n't", "'s", "..." and "mr." whole. Line by line that gave other pieces for 0.3 and
+0.9 % of the tokens of two English novels and for 2.0 % of Wikipedia's, of which 0.08 % were <unk>, and here 0.32 %.
 """
 
 import json
