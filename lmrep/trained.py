@@ -231,7 +231,7 @@ class Run:
             before, each = self.tokenizer.decode(prompt), []
             for row in np.asarray(found).tolist():
                 end = next((i for i, token in enumerate(row) if token in ends), len(row))
-                each.append(_beyond(before, self.tokenizer.decode([*prompt, *row[:end]])))
+                each.append(beyond(before, self.tokenizer.decode([*prompt, *row[:end]])))
             answers.append(each)
         return answers
 
@@ -352,7 +352,7 @@ def masked_rows(
     return rows
 
 
-def _beyond(before: str, whole: str) -> str:
+def beyond(before: str, whole: str) -> str:
     """What a text `whole` says after `before`, which it begins with but for spaces: what follows a mark of punctuation
     may close it up."""
     if whole.startswith(before):
