@@ -16,8 +16,9 @@ Every part can be chosen after the colon:
     optimizer  gpt bert roberta lamb adafactor adamw, with the rate and warm-up of GPT
     mesh       data, fsdp, or sizes data x fsdp x tensor as 2x2x2
 
-A vocabulary is trained as byte-level BPE; GPT's own is read from a published directory: `init=`, or
---config.tokenizer.vocab_file. `lmrep predict` continues texts, `lmrep evaluate` has the perplexity.
+A vocabulary is trained as the paper's, by BPE on lower-cased text; GPT's own is read from a published directory
+(`init=`, or --config.tokenizer.vocab_file), and cased text has --config.tokenizer.kind=byte_level_bpe. `lmrep predict`
+continues texts, `lmrep evaluate` has the perplexity.
 """
 
 from lmrep.config.loading import parts
@@ -38,7 +39,7 @@ def get_config(argument=""):
     config.name = "gpt"
     config.steps, config.batch_size, config.length = 3_000_000, 64, 512
     config.data.corpus = CORPORA[chosen.data]
-    config.tokenizer.update({"kind": "byte_level_bpe", "vocab_size": config.model.vocab, "lowercase": False})
+    config.tokenizer.update({"kind": "bpe", "vocab_size": config.model.vocab})
     config.objective.across = chosen.across == "yes"
     if chosen.format == "stream":
         config.format.isolate = chosen.across == "no"

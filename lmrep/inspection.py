@@ -83,5 +83,6 @@ def _tokenizer(prepared: Prepared) -> str:
     order = np.argsort(-vocabulary.counts)[:12]
     total = max(1, int(vocabulary.counts.sum()))
     frequent = ", ".join(f"{prepared.tokenizer.piece(int(i))} {vocabulary.counts[i] / total:.1%}" for i in order)
-    return (f"Tokenizer: {vocabulary.size:,} pieces, {int(vocabulary.starts_word.sum()):,} of which start a word; "
+    mark, says = ("start", vocabulary.starts_word) if vocabulary.ends_word is None else ("end", vocabulary.ends_word)
+    return (f"Tokenizer: {vocabulary.size:,} pieces, {int(says.sum()):,} of which {mark} a word; "
             f"{int((vocabulary.counts == 0).sum()):,} do not occur in the train split\n  most frequent: {frequent}")

@@ -231,17 +231,25 @@ class Run:
             before, each = self.tokenizer.decode(prompt), []
             for row in np.asarray(found).tolist():
                 end = next((i for i, token in enumerate(row) if token in ends), len(row))
-                each.append(self.tokenizer.decode([*prompt, *row[:end]])[len(before):])
+                each.append(beyond(before, self.tokenizer.decode([*prompt, *row[:end]])))
             answers.append(each)
         return answers
 
     def prompt(self, text: str, name: str | None = None) -> list[int]:
-        """The ids of a text after what a document begins with: [CLS], or the token that ends the one before."""
+        """The ids of a text after what a document begins with: [CLS], or the token that ends the one before.
+
+        Raises:
+          UserError: the text is empty, and the tokenizer has no token that a document begins with.
+        """
         special = self.tokenizer.vocabulary.specials
         before, after = map(len, representations.edges(self.tokenizer))
         ids = representations.read(text, self.tokenizer, name).ids.tolist()
         starts = [special[role] for role in ("cls", "bos", "eos") if role in special]
-        return [*starts[:1], *ids[before : len(ids) - after]]
+        found = [*starts[:1], *ids[before : len(ids) - after]]
+        if not found:
+            raise UserError(f"{name or 'a text'} is empty, and this tokenizer has no token that a document begins "
+                            "with; give a word at least")
+        return found
 
     @functools.cached_property
     def _extend(self) -> Callable:
@@ -342,6 +350,15 @@ def masked_rows(
             raise UserError(f"{where}{text[:60]!r}... has {len(row)} tokens; the model takes {longest} at most")
         rows.append(row)
     return rows
+
+
+def beyond(before: str, whole: str) -> str:
+    """What a text `whole` says after `before`, which it begins with but for spaces: what follows a mark of punctuation
+    may close it up."""
+    if whole.startswith(before):
+        return whole[len(before):]
+    written, said = (np.flatnonzero([not c.isspace() for c in text]) for text in (whole, before))
+    return whole[written[len(said) - 1] + 1 :] if len(said) else whole
 
 
 def _alike(rows: Sequence[np.ndarray], most: int = 32) -> list[list[int]]:

@@ -1,5 +1,6 @@
 """What a run in hand gives: vectors, words, attention, and the network as a pure function."""
 
+import dataclasses
 import inspect
 import textwrap
 from functools import partial
@@ -13,6 +14,7 @@ import lmrep
 from lmrep import trained
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten
+from lmrep.data.tokenizers import Bpe
 from lmrep.models.base import Inputs
 from tests import given, small
 
@@ -165,3 +167,19 @@ def test_another_tokenizer_is_refused(home, tmp_path):
     with pytest.raises(RunFault, match="is not the tokenizer that the run was trained with"):
         lmrep.load(other)
     assert small.contents(home)
+
+
+@pytest.mark.parametrize(("before", "whole", "said"), [
+    ("the cat", "the cat sat.", " sat."), ("the ", "the  cat", " cat"), ("", "the cat", "the cat"),
+    ("well -", "well-known.", "known."), ("he don '", "he don't know", "t know"), ("he (", "he (said", "said"),
+    ("a -", "a-", ""),
+])
+def test_a_continuation_is_what_comes_after_the_text(before, whole, said):
+    assert trained.beyond(before, whole) == said
+
+
+def test_nothing_to_continue_is_refused(run):
+    bare = dataclasses.replace(run, tokenizer=Bpe(["<unk>", "a</w>"], [], specials={"unk": "<unk>"}))
+    assert bare.prompt("a") == [1]
+    with pytest.raises(UserError, match="line 3 is empty, and this tokenizer has no token that a document begins with"):
+        bare.prompt("", "line 3")

@@ -69,7 +69,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
     """
     workdir.check_free(target)
     checkpoint = published.read(source)
-    tokenizer = _tokenizer(checkpoint, source)
+    tokenizer = tokenizers.load(source)
     record = experiment(checkpoint, tokenizer, target.name)
     proof = certificate.certify(checkpoint, source)
     with workdir.beside(target) as draft:
@@ -93,18 +93,6 @@ def to_workdir(source: Path, target: Path) -> Converted:
     if not {"masked", "causal"} & {*checkpoint.heads}:
         remarks.append(LACKING[record.objective["name"]])
     return Converted(checkpoint, proof, remarks)
-
-
-def _tokenizer(checkpoint: Published, source: Path) -> tokenizers.Tokenizer:
-    """The tokenizer beside a checkpoint."""
-    try:
-        return tokenizers.load(source)
-    except UserError as error:
-        if checkpoint.kind != "openai-gpt":
-            raise
-        raise UserError(f"{source}: GPT's own tokenizer, BPE with </w> at the end of words, is not read here, and "
-                        f"without one there is no workdir ({error}). Its network alone is read by "
-                        "lmrep.interop.published.read") from None
 
 
 def to_published(

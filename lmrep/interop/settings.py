@@ -120,7 +120,7 @@ class Family(NamedTuple):
     record: type
     fields: dict[str, str]  # their key: our field
     fixed: dict[str, Any]  # our fields that all its networks have so, and that change what they compute
-    initial: dict[str, str | float]  # our fields that say how its weights start
+    initial: dict[str, str | float]  # our fields that say how its weights start, and where it drops
     pad: int | None = 0  # padding's id, unless the config says another
     rows: str = "max_position_embeddings"  # their key of the rows of the position table
     activation: str = "hidden_act"  # their key
@@ -154,7 +154,8 @@ FAMILIES = {
                       ends=False, head_activation="gelu"),
     "albert": Family(Albert, NARROW_FIELDS, ENCODER | {"share": "all"}, {"init": "truncated_normal"},
                      projects=True),
-    "openai-gpt": Family(Gpt, GPT_FIELDS, DECODER, {"init": "normal"}, None, "n_positions", "afn", GPT_ACTIVATIONS),
+    "openai-gpt": Family(Gpt, GPT_FIELDS, DECODER, {"init": "normal", "table_dropout": True}, None,
+                         "n_positions", "afn", GPT_ACTIVATIONS),
     "gpt2": Family(Gpt2, GPT_FIELDS | {"n_inner": "mlp"}, DECODER | {"norm": "pre"},
                    {"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"}, None, "n_positions",
                    "activation_function"),

@@ -14,7 +14,20 @@ def apply(key: Array | None, x: Array, rate: float) -> Array:
     """
     if key is None or rate == 0:
         return x
-    keep = bits(key, x.shape) >= np.uint32(round(rate * 2**32))
+    return _dropped(x, bits(key, x.shape), rate)
+
+
+def rows(key: Array | None, x: Array, places: Array, rate: float) -> Array:
+    """Of a table [v, d] whose rows `places` i32[...] are x [..., d]: what these are of `apply(key, table, rate)`, which
+    is never made."""
+    if key is None or rate == 0:
+        return x
+    first = places[..., None].astype(jnp.uint32) * np.uint32(x.shape[-1])
+    return _dropped(x, _hash(key, first + jax.lax.broadcasted_iota(jnp.uint32, x.shape, x.ndim - 1)), rate)
+
+
+def _dropped(x: Array, words: Array, rate: float) -> Array:
+    keep = words >= np.uint32(round(rate * 2**32))
     return jnp.where(keep, x.astype(jnp.float32) / (1 - rate), 0).astype(x.dtype)  # bfloat16 has no 0.9
 
 
@@ -25,10 +38,14 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
     does not need that quality. An element's word depends on its place in the whole array alone, so that any
     sharding gives the same mask, and it is recomputed in the backward pass rather than stored.
     """
-    seed = jax.random.key_data(key).astype(jnp.uint32).ravel()
     number = jnp.zeros(shape, jnp.uint32)
     for axis, stride in enumerate(np.cumprod((1, *shape[:0:-1]))[::-1]):
         number += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride % 2**32)
+    return _hash(key, number)
+
+
+def _hash(key: Array, number: Array) -> Array:
+    seed = jax.random.key_data(key).astype(jnp.uint32).ravel()
     return mix(mix(number * np.uint32(0x9E3779B1) + seed[0]) ^ seed[-1])
 
 

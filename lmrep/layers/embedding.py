@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 
+from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal
+from lmrep.layers import dropout
 from lmrep.layers import positions as fixed
 
 
@@ -31,21 +33,31 @@ def specs(
 
 
 def apply(
-    params: Tree, tokens: Array, positions: Array, token_type_ids: Array | None, *, sinusoidal_length: int = 0
+    params: Tree, tokens: Array, positions: Array, token_type_ids: Array | None, *, sinusoidal_length: int = 0,
+    key: Array | None = None, rate: float = 0.0,
 ) -> Array:
     """tokens, positions, token_type_ids i32[b, t] -> float32 [b, t, d].
 
     Where the parameters have a position table, `positions` are rows of it; otherwise `sinusoidal_length`
     rows of fixed sinusoids are added, unless it is 0. Token types default to 0.
+
+    With a `key` the tables' own entries are dropped before they are looked up, each wherever it is: the token table is
+    then what `thinned` gives.
     """
-    x = jnp.take(params["token"], tokens, axis=0)
+    token_key, position_key, type_key = prng.split(key, 3)
+    x = dropout.rows(token_key, jnp.take(params["token"], tokens, axis=0), tokens, rate)
     if "token_type" in params:
         kinds = jnp.zeros_like(tokens) if token_type_ids is None else token_type_ids
         # A product with the few rows' one-hot codes: its gradient is a product too, not a scatter.
-        rows = params["token_type"]
+        rows = dropout.apply(type_key, params["token_type"], rate)
         x += jnp.einsum("btr,rd->btd", jnp.eye(rows.shape[0], dtype=x.dtype)[kinds], rows)
     if "position" in params:
-        x += jnp.take(params["position"], positions, axis=0)
+        x += dropout.rows(position_key, jnp.take(params["position"], positions, axis=0), positions, rate)
     elif sinusoidal_length:
         x += jnp.asarray(fixed.sinusoidal(sinusoidal_length, x.shape[-1]))[positions]
     return x
+
+
+def thinned(table: Array, key: Array | None, rate: float) -> Array:
+    """The token table [v, d] as `apply` looks it up with this key."""
+    return dropout.apply(prng.split(key, 3)[0], table, rate)

@@ -36,7 +36,8 @@ class Model(NamedTuple):
     name: str
     specs: Tree
     encode: Callable[..., Encoded]  # (params, Inputs, key=None, *, at=None, layers=False, attention=False)
-    output_table: Callable[[Tree], Array | None]  # the table [v, e] that a tied softmax uses
+    output_table: Callable[..., Array | None]
+    # (params, key=None) -> the table [v, e] that a tied softmax uses; with `encode`'s key, as dropout left it there
     takes: frozenset[str]  # names of `Inputs` fields
     width: int  # d
     vocabulary: int  # rows of the token table

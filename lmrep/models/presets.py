@@ -46,8 +46,10 @@ def _electra(layers: int, width: int, embedding: int = 0) -> Config:
 
 
 def _gpt() -> Config:
-    """Radford et al., 2018: BERT's layer without norms on embeddings, read from left to right, 512 positions."""
-    return replace(_bert(12, 768, vocab=40478), token_types=0, embedding_norm=False, norm_eps=1e-5, init="normal")
+    """Radford et al., 2018: BERT's layer without norms on embeddings, read from left to right, 512 positions; dropout
+    of the tables."""
+    return replace(_bert(12, 768, vocab=40478), token_types=0, embedding_norm=False, norm_eps=1e-5, init="normal",
+                   table_dropout=True)
 
 
 def _gpt2(layers: int, width: int) -> Config:

@@ -46,6 +46,8 @@ class Config:
     activation: str = setting("gelu_tanh", "of the feed-forward block and of heads", choices=tuple(ACTIVATIONS))
     share: str = setting("none", "what all layers use one copy of (ALBERT: all)", choices=tuple(SHARING))
     dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
+    table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, and so of the "
+                                  "tied output layer, and not on the sum of embeddings (GPT)")
     attention_dropout: float = setting(0.1, "on attention probabilities", at_least=0, below=1)
     mlp_dropout: float = setting(0.0, "inside the feed-forward block", at_least=0, below=1)
     init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))
@@ -86,7 +88,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_table=lambda params: params["embedding"]["token"],
+        output_table=partial(output_table, c=c),
         takes=takes(c),
         width=c.width,
         vocabulary=c.vocab,
@@ -205,6 +207,13 @@ def encode(
     return Encoded(last, None if each is None else jnp.concatenate([x[None], each]), maps)
 
 
+def output_table(params: Tree, key: Array | None = None, *, c: Config) -> Array:
+    """The token table [v, e]: as `encode` with this key looks it up, where dropout acts on the tables."""
+    embedding_key, _ = prng.split(key, 2)
+    table = params["embedding"]["token"]
+    return embedding.thinned(table, embedding_key, c.dropout) if c.table_dropout else table
+
+
 def start_cache(rows: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
     """The cache before the first token, with room for `length` of them. Raises ValueError where the model has no
     positions for so many."""
@@ -246,11 +255,13 @@ def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
         positions = jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)
     x = embedding.apply(
         tables, inputs.tokens, positions + c.position_offset, inputs.token_type_ids,
-        sinusoidal_length=c.length + c.position_offset if c.positions == "sinusoidal" else 0)
+        sinusoidal_length=c.length + c.position_offset if c.positions == "sinusoidal" else 0,
+        key=key if c.table_dropout else None, rate=c.dropout)
     x = shard(x, "batch", None, None)
     if c.embedding_norm:
         x = norm.apply(params["embedding_norm"], x, c.norm_eps)
-    x = dropout.apply(key, x, c.dropout)
+    if not c.table_dropout:
+        x = dropout.apply(key, x, c.dropout)
     return linear.apply(params["project"], x) if "project" in params else x
 
 

@@ -78,7 +78,7 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of all tokens that have one before them."""
     hidden = read(params, batch, model, c, key)
-    table, bias = model.output_table(params["encoder"]), _own(params).get("bias")
+    table, bias = model.output_table(params["encoder"], key), _own(params).get("bias")
     total, nats, hits = head.summed(table, hidden, batch["targets"], batch["weights"], bias)
     asked = batch["weights"] > 0
     number = asked.sum()

@@ -132,7 +132,7 @@ def mask_row(
     words_together = c.whole_word or c.ngram > 0
     if words_together:
         lengths = 1 + one_by_share(draws[4], 1 / np.arange(1, c.ngram + 1)) if c.ngram > 1 else None
-        starts_word = jnp.asarray(vocabulary.starts_word)[tokens]
+        starts_word = word_starts(tokens, vocabulary)
         chosen = _choose_words(choice, maskable, segment_ids, starts_word, wanted, lengths, max(1, c.ngram))
         order = chosen.astype(jnp.float32)
     else:
@@ -171,6 +171,13 @@ def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> A
     """bool like `tokens`: whether each is one of the special tokens of these roles."""
     ids = sorted({specials[role] for role in roles if role in specials})
     return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
+
+
+def word_starts(tokens: Array, vocabulary: Vocabulary) -> Array:
+    """bool[t]: which tokens i32[t] of a row start a word."""
+    if vocabulary.ends_word is None:
+        return jnp.asarray(vocabulary.starts_word)[tokens]
+    return jnp.pad(jnp.asarray(vocabulary.ends_word)[tokens], (1, 0), constant_values=True)[:-1]
 
 
 def random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
@@ -244,16 +251,19 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens; plus, where asked for, that of the pairs' labels."""
     first, hidden = _hidden(params, batch, batch["inputs"], model, key)
-    total, metrics = charge(params, hidden, batch, model, frequent)
+    total, metrics = charge(params, hidden, batch, model, frequent, key)
     if c.sentence_pair:
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
     return total, (metrics, carry)
 
 
-def charge(params: Tree, hidden: Array, batch: Batch, model: Model, frequent: int) -> tuple[Array, Metrics]:
-    """The weighted sum of the cross-entropies of `targets` by the states [b, m, d] at their positions, and figures."""
-    own, table = params["objective"]["masked"], model.output_table(params["encoder"])
+def charge(
+    params: Tree, hidden: Array, batch: Batch, model: Model, frequent: int, key: Array | None
+) -> tuple[Array, Metrics]:
+    """The weighted sum of the cross-entropies of `targets` by the states [b, m, d] at their positions, and figures;
+    `key` is what the states were encoded with."""
+    own, table = params["objective"]["masked"], model.output_table(params["encoder"], key)
     nats, hits = head.asked(own, table, _transformed(params, hidden, model), batch["targets"])
     asked = batch["weights"] > 0
     number = asked.sum()

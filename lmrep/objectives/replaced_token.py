@@ -170,13 +170,13 @@ def loss(
         return total + c.weight * more, (metrics | found, carry)
     if c.kind == "replace_mlm":
         hidden = _hidden(params["encoder"], model, batch, shown, encoder_key, at=batch["predicted"])
-        nats, hits = head.asked(own["masked"], model.output_table(params["encoder"]),
+        nats, hits = head.asked(own["masked"], model.output_table(params["encoder"], encoder_key),
                                 _transformed(own["masked"], hidden, model), batch["targets"])
         metrics |= {"masked_nats": ((nats * asked).sum(), asked.sum()),
                     "masked_accuracy": ((hits & asked).sum(), asked.sum())}
         return total + (nats * batch["weights"]).sum(), (metrics, carry)
     hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
-    table = model.output_table(params["encoder"])
+    table = model.output_table(params["encoder"], encoder_key)
     nats, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
     metrics |= {"token_nats": ((nats * real).sum(), real.sum()), "copied_share": ((copied * real).sum(), real.sum())}
     return total + (nats * batch["token_weights"]).sum(), (metrics, carry)
@@ -188,7 +188,7 @@ def generate(
     """(nats, whether the likeliest word is right, the words drawn i32) of the generator, [b, m] each."""
     own, whole = params["objective"]["generator_head"], generator_params(params, c)
     hidden = _hidden(whole, generator, batch, batch["inputs"], key, at=batch["predicted"])
-    return head.asked_and_sampled(own, generator.output_table(whole), _transformed(own, hidden, generator),
+    return head.asked_and_sampled(own, generator.output_table(whole, key), _transformed(own, hidden, generator),
                                   batch["targets"], batch["seeds"], c.temperature)
 
 

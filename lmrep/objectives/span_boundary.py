@@ -126,7 +126,7 @@ def mask_row(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabu
     draws = jax.random.bits(key, (4, t))
     maskable = (segment_ids > 0) & ~masked.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))
     goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))  # the text of the token before it
-    starts_word = maskable & (~goes_on | jnp.asarray(vocabulary.starts_word)[tokens])
+    starts_word = maskable & (~goes_on | masked.word_starts(tokens, vocabulary))
     lengths = 1 + masked.one_by_share(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.longest))
     wanted = jnp.minimum(_budget(segment_ids > 0, maskable, c), m)
     chosen = _choose(masked.uniform(draws[0]), lengths, maskable, goes_on, starts_word, wanted, m)
@@ -228,10 +228,10 @@ def loss(
     """Mean cross-entropy of the batch's masked tokens by their own states, plus `weight` times that by the states
     around their spans; plus, where asked for, that of the pairs' labels."""
     hidden = masked.hidden_at(params, batch, batch["inputs"], batch["needed"], model, key)
-    total, metrics = masked.charge(params, _states(hidden, batch["own"]), batch, model, frequent)
+    total, metrics = masked.charge(params, _states(hidden, batch["own"]), batch, model, frequent, key)
     if c.boundary:
         x = by_boundary(params["objective"]["boundary"], hidden, batch, model)
-        table, asked = model.output_table(params["encoder"]), batch["boundary_weights"] > 0
+        table, asked = model.output_table(params["encoder"], key), batch["boundary_weights"] > 0
         nats, hits = head.asked(params["objective"]["boundary"], table, x, batch["targets"])
         total += c.weight * (nats * batch["boundary_weights"]).sum()
         metrics |= {"boundary_nats": ((nats * asked).sum(), asked.sum()),

@@ -6,13 +6,17 @@ import pytest
 
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
-from lmrep.data.tokenizers import SPECIALS, Added, ByteLevel, Config, WordPiece, byte_level
+from lmrep.data.tokenizers import SPECIALS, Added, Bpe, ByteLevel, Config, WordPiece, bpe, byte_level
 from lmrep.data.tokenizers.byte_level import BYTES
 
 WORDS = [*SPECIALS.values(), "the", "é", "e", "##e", "T", "x", "##x"]
 MERGES = [("h", "e"), ("Ġ", "t"), ("Ġt", "he")]
 GPT2 = [*BYTES, *("".join(merge) for merge in MERGES), "<|endoftext|>"]
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", *reversed(GPT2), "madeupword0000", "<mask>"]
+ENDING = [("t", "h"), ("th", "e</w>")]
+LETTERS = [*"aehtT", *(f"{c}</w>" for c in "aeht<>/"), "th", "the</w>"]
+GPT = ["<unk>", *LETTERS, "\n</w>"]
+FIVE = [*byte_level.SPECIALS.values(), *LETTERS]
 
 
 def write(directory, **files):
@@ -76,9 +80,30 @@ def test_every_layout_of_gpt2_gives_the_same_tokenizer(tmp_path, names):
         tokenizers.load(directory)
 
 
+@pytest.mark.parametrize("names", [("encoder_bpe_40000_json", "vocab_40000_bpe"), ("vocab_json", "merges_txt")])
+def test_every_layout_of_gpt_gives_the_same_tokenizer(tmp_path, names):
+    own, lines = Bpe(GPT, ENDING, specials=bpe.GPT), ["#version: 0.2", *map(" ".join, ENDING)]
+    directory = write(tmp_path / "a", **dict(zip(names, (ids(GPT), lines), strict=True)))
+    file = names[0].removesuffix("_json") + ".json"
+    other = {"tokenizer_class": "OpenAIGPTTokenizerFast", "do_lower_case": True}
+    found = [tokenizers.load(directory), tokenizers.load(saved(own, tmp_path / "b")),
+             tokenizers.load(saved(own, tmp_path / "c", "tokenizer.json")),
+             tokenizers.load(write(saved(own, tmp_path / "d", "tokenizer.json", "vocab.json", "merges.txt"),
+                                   tokenizer_config_json=other)),
+             tokenizers.load(edited(saved(own, tmp_path / "e", "tokenizer.json"),
+                                    lambda facts: facts["model"].pop("type"))),
+             tokenizers.from_vocab_file(Config("bpe", vocab_file=str(directory / file)))]
+    assert {each.fingerprint for each in found} == {own.fingerprint}
+    assert found[0].vocabulary.specials == {"unk": 0, "eos": len(GPT) - 1}
+    without = tokenizers.load(write(tmp_path / "f", vocab_json=ids(GPT[:-1]), merges_txt=lines))
+    assert without.vocabulary.specials == {"unk": 0}
+
+
 @pytest.mark.parametrize("place", ["special_tokens_map_json", "tokenizer_config_json"])
 @pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "T"), (lambda: ByteLevel(PIECES, MERGES), "Ġthe"),
-                                        (lambda: ByteLevel(GPT2, MERGES, specials=byte_level.GPT2), "Ġthe")])
+                                        (lambda: ByteLevel(GPT2, MERGES, specials=byte_level.GPT2), "Ġthe"),
+                                        (lambda: Bpe(FIVE, ENDING), "the</w>"),
+                                        (lambda: Bpe(GPT, ENDING, specials=bpe.GPT), "the</w>")])
 def test_special_tokens_have_the_names_that_the_files_give(tmp_path, place, make, mask):
     own, files = make(), ("vocab.txt", "vocab.json", "merges.txt")
     for number, named in enumerate((mask, {"content": mask, "lstrip": False})):
@@ -153,7 +178,8 @@ def test_a_shorter_longest_word_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "[MASK]"),
-                                        (lambda: ByteLevel(PIECES, MERGES), "<mask>")])
+                                        (lambda: ByteLevel(PIECES, MERGES), "<mask>"),
+                                        (lambda: Bpe(FIVE, ENDING), "<mask>")])
 @pytest.mark.parametrize("alone", [True, False])
 def test_added_pieces_keep_their_ids(tmp_path, make, mask, alone):
     own = make()
@@ -210,9 +236,20 @@ def put(*path):
     ("b", put("model", "merges", [["h", 3]]), "merge 1 is"),
     ("b", put("model", "merges", [["z", "q"]]), "'zq' is no piece"),
     ("b", put("model", "vocab", {"a": 0}), "'<s>' has id 0"),
+    ("g", put("normalizer", None), "normalizer is none"),
+    ("g", put("normalizer", "lowercase", False), "lowercase of its normalizer is False"),
+    ("g", put("normalizer", "strip_accents", False), "strip_accents is False"),
+    ("g", put("pre_tokenizer", {"type": "Whitespace"}), "pre_tokenizer is Whitespace"),
+    ("g", put("model", "type", "WordLevel"), "its model is WordLevel"),
+    ("g", put("model", "end_of_word_suffix", "@"), "end_of_word_suffix of its model is @"),
+    ("g", put("model", "continuing_subword_prefix", "##"), "continuing_subword_prefix is '##'"),
+    ("g", put("model", "unk_token", "e"), "unk_token of its model is e"),
+    ("g", put("model", "dropout", 0.1), "dropout is 0.1"),
+    ("g", put("model", "merges", [["a", "</w>"]]), "'</w>' is no piece"),
 ])
 def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, change, message):
-    own = {"w": WordPiece(WORDS), "b": ByteLevel(PIECES, MERGES)}[kind]
+    own = {"w": WordPiece(WORDS), "b": ByteLevel(PIECES, MERGES),
+           "g": Bpe(GPT, ENDING, specials=bpe.GPT)}[kind]
     directory = saved(own, tmp_path, "tokenizer.json")
     with pytest.raises(UserError) as caught:
         tokenizers.load(edited(directory, change))
@@ -242,6 +279,11 @@ def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, chan
      "CLIPTokenizer"),
     ({"vocab_txt": WORDS, "added_tokens_json": {"[MASK]": 4, "[NEW]": 12}}, "adds '[NEW]'"),
     ({"vocab_json": {"a": 0, "b": 0}, "merges_txt": LINES}, "'b' has id 0"),
+    ({"vocab_json": ids(GPT[1:]), "merges_txt": [*map(" ".join, ENDING)]}, "<unk> is none of its"),
+    ({"vocab_json": ids(GPT), "merges_txt": [*map(" ".join, ENDING)], "tokenizer_config_json": {
+        "do_lower_case": False}}, "do_lower_case is False"),
+    ({"vocab_json": ids(GPT), "merges_txt": [*map(" ".join, ENDING)], "tokenizer_config_json": {
+        "tokenizer_class": "XLMTokenizer"}}, "XLMTokenizer"),
     ({"dict_txt": ["13"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "line 1 is '13'"),
     ({"dict_txt": ["99999 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "no piece 99999"),
     ({"dict_txt": ["1 1", "1 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "a piece twice"),

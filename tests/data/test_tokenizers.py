@@ -19,8 +19,8 @@ PIECES = [*SPECIALS.values(), *"abcdefghijklmnopqrstuvwxyz0123456789.,!'()[]-é�
           "##n", "##ing", "##s", "the", "ing", "in", "an", "mask", "B", "É", "##É", "##é"]
 
 
-def reference(text, pieces, lowercase):
-    """BERT's tokenizer, one rule a line, from its description."""
+def words(text, lowercase):
+    """BERT's words, one rule a line, from the description of its tokenizer."""
     category = unicodedata.category
     text = "".join(" " if c in "\t\n\r" or category(c) == "Zs" else c for c in text
                    if c in "\t\n\r" or not (c in "\0\ufffd" or category(c) in ("Cc", "Cf")))
@@ -28,7 +28,11 @@ def reference(text, pieces, lowercase):
     if lowercase:
         text = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if category(c) != "Mn")
     text = "".join(f" {c} " if category(c)[0] == "P" or (c.isascii() and category(c)[0] == "S") else c for c in text)
-    return [piece for word in text.split() for piece in greedy(word, pieces)]
+    return text.split()
+
+
+def reference(text, pieces, lowercase):
+    return [piece for word in words(text, lowercase) for piece in greedy(word, pieces)]
 
 
 def greedy(word, pieces):

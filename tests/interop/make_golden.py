@@ -32,6 +32,10 @@ B, T = 3, 13
 ALPHABET = "abcdefghijklmnopqrstuvwxyz.,"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *ALPHABET, *(f"##{c}" for c in ALPHABET[:20])]
 SENTENCES = ["the cat sees the dog.", "a bird finds the mouse, and the horse likes it.", "quick zebras vex my fox."]
+GPT_PIECES = ["<unk>", *ALPHABET[:22], *(f"{c}</w>" for c in ALPHABET[:21]), "th", "the</w>", "in", "ing</w>",
+              "er</w>", ".</w>", ",</w>", "'</w>", "\n</w>"]
+HOSTILE = ["The cat, naïve.", "e\u0301cole  'thing'\tther\r\n", "大学 the\u3000in \U0001f600",
+           "a\0b\u200b c\u00ad\ufffd", "</w><unk> the </w>", "", " \n ", "...in-the", "İstanbul ﬁ ß", "a" * 40]
 LETTERS = ["<s>", "<pad>", "</s>", "<unk>", *ALPHABET, *ALPHABET[:16].upper(), "Ġ", "th", "Ġthe", "Ġth", "<mask>"]
 
 
@@ -152,9 +156,15 @@ def albert() -> None:
 
 
 def gpt() -> None:
-    """Of its network alone: its tokenizer is another."""
+    """With the ids that the reference gives to texts."""
     model = randomised(transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**GPT)), 7)
     save("gpt", model, state(model), GPT)
+    ids = {piece: i for i, piece in enumerate(GPT_PIECES)}
+    (HERE / "gpt" / "vocab.json").write_text(json.dumps(ids) + "\n")
+    (HERE / "gpt" / "merges.txt").write_text("#version: 0.2\nt h\nth e</w>\ni n\nin g</w>\ne r</w>\n")
+    (HERE / "gpt" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "OpenAIGPTTokenizer"}) + "\n")
+    read = transformers.AutoTokenizer.from_pretrained(HERE / "gpt")
+    (HERE / "gpt" / "expected_ids.json").write_text(json.dumps({text: read.encode(text) for text in HOSTILE}) + "\n")
 
 
 def gpt2() -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep import starting
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten
+from lmrep.data import formats
 from lmrep.interop import certificate, conversion, names, published, tensor_files
 from lmrep.layers.attention import Visibility
 from lmrep.models.base import Inputs
@@ -26,7 +28,7 @@ def without_the_reference(monkeypatch):
 
 
 @pytest.fixture(scope="module", params=["bert", "bert_tanh", "roberta", "bert_half", "electra_discriminator",
-                                        "electra_generator", "gpt2"])
+                                        "electra_generator", "gpt", "gpt2"])
 def converted(request, tmp_path_factory):
     """(the published directory, the workdir made of it, what the command said)."""
     with pytest.MonkeyPatch.context() as patch:
@@ -155,8 +157,6 @@ def test_a_note_that_does_not_fit_is_told(converted, tmp_path):
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
 def test_a_run_may_start_from_what_was_converted(converted):
-    from lmrep import starting
-
     directory, workdir, _ = converted
     origin = starting.load(workdir)
     assert same(origin.params, published.read(directory).params)
@@ -214,21 +214,25 @@ def test_a_vocabulary_smaller_than_the_table_is_told(tmp_path):
 # --- GPT, ELECTRA -----------------------------------------------------------------------------------------------
 
 
-def test_a_gpt_without_its_tokenizer_is_refused_and_with_another_is_a_run(tmp_path):
-    shutil.copytree(GOLDEN / "gpt", tmp_path / "gpt")
-    with pytest.raises(UserError, match=r"GPT's own tokenizer, BPE with </w> .*, is not read here"):
-        conversion.to_workdir(tmp_path / "gpt", tmp_path / "run")
-    directory = spoken(GOLDEN / "gpt", tmp_path / "other")
-    conversion.to_workdir(directory, tmp_path / "run")
-    assert lmrep.load(tmp_path / "run").objective.name == "causal"
-    conversion.to_published(tmp_path / "run", tmp_path / "back")
+@pytest.mark.parametrize("converted", ["gpt"], indirect=True)
+def test_gpt_reads_and_continues_text_with_its_own_tokenizer(converted, tmp_path):
+    directory, workdir, _ = converted
+    run, expected = lmrep.load(workdir), json.loads((directory / "expected_ids.json").read_text())
+    assert run.objective.name == "causal" and run.tokenizer.kind == "bpe" and run.tokenizer.lowercase
+    assert {text: run.tokenizer.encode(text, specials=True).ids.tolist() for text in expected} == expected
+    end = run.tokenizer.pieces.index("\n</w>")
+    assert formats.base.layout(run.tokenizer.vocabulary) == (None, end, end, 1)  # it can go on learning
+    assert run.prompt("The in.") == [end, *run.tokenizer.encode("the in.").ids]
+    answer = small.command("predict", f"--workdir={workdir}", "--tokens=6", "--temperature=0", "The thing,")
+    assert answer.code == 0 and answer.out.startswith("The thing,") and "</w>" not in answer.out
+    assert small.command("convert", workdir, tmp_path / "back", "--to=huggingface").code == 0
     assert same(files(tmp_path / "back"), files(directory))
+    for name in ("vocab.json", "merges.txt"):
+        assert (tmp_path / "back" / name).read_text().split() == (directory / name).read_text().split()
 
 
 @pytest.mark.parametrize("converted", ["electra_discriminator"], indirect=True)
 def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
-    from lmrep import starting
-
     directory, workdir, _ = converted
     run = lmrep.load(workdir)
     found = starting.fit(run.objective.specs, starting.load(directory), run.tokenizer.pieces)

@@ -75,6 +75,7 @@ def test_gpt(name):
     assert shape(config) == tuple(expected) and config.length == length
     assert P.count(objective.specs) == encoder == pretraining == total
     assert (config.norm, config.norm_eps, config.activation) == ("post" if name == "gpt" else "pre", 1e-5, "gelu_tanh")
+    assert config.table_dropout == (name == "gpt")
 
 
 def test_gpt_2_starts_with_a_narrow_residual_stream():

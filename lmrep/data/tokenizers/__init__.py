@@ -1,7 +1,7 @@
 """Tokenizers: text to ids and back. One interface (`base.py`) and its kinds, each by the rules of what was published:
-BERT's WordPiece (`wordpiece.py`), the byte-level BPE of GPT-2 and RoBERTa (`byte_level.py`), and SentencePiece, of
-unigrams or BPE, as ALBERT, XLNet and T5 have it (`sentence_piece.py`). Any is trained on a corpus or read from files
-(`published.py`).
+BERT's WordPiece (`wordpiece.py`), GPT's BPE (`bpe.py`), the byte-level BPE of GPT-2 and RoBERTa (`byte_level.py`), and
+SentencePiece, of unigrams or BPE, as ALBERT, XLNet and T5 have it (`sentence_piece.py`). Any is trained on a corpus or
+read from files (`published.py`).
 """
 
 import dataclasses
@@ -11,17 +11,18 @@ from pathlib import Path
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import byte_level, sentence_piece, wordpiece
+from lmrep.data.tokenizers import bpe, byte_level, sentence_piece, wordpiece
 from lmrep.data.tokenizers.base import Added, Encoding, Tokenizer
+from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
 from lmrep.data.tokenizers.published import load, read_vocabulary, refuse_capitals
 from lmrep.data.tokenizers.sentence_piece import SentencePiece
 from lmrep.data.tokenizers.wordpiece import PUBLISHED_LONGEST, SPECIALS, WordPiece
 
-__all__ = ["RULES", "SPECIALS", "Added", "ByteLevel", "Config", "Encoding", "SentencePiece", "Tokenizer", "WordPiece",
-           "from_vocab_file", "load", "read_vocabulary", "size", "train"]
+__all__ = ["RULES", "SPECIALS", "Added", "Bpe", "ByteLevel", "Config", "Encoding", "SentencePiece", "Tokenizer",
+           "WordPiece", "from_vocab_file", "load", "read_vocabulary", "size", "train"]
 
-KINDS = {"wordpiece": wordpiece, "byte_level_bpe": byte_level, "sentencepiece_unigram": sentence_piece,
+KINDS = {"wordpiece": wordpiece, "bpe": bpe, "byte_level_bpe": byte_level, "sentencepiece_unigram": sentence_piece,
          "sentencepiece_bpe": sentence_piece}
 RULES = {name: kind.RULES for name, kind in KINDS.items()}
 
@@ -30,15 +31,15 @@ RULES = {name: kind.RULES for name, kind in KINDS.items()}
 class Config:
     """Which tokenizer to train, or to load."""
 
-    kind: str = setting("wordpiece", "how words are cut: as BERT's, as RoBERTa's and GPT-2's, as ALBERT's, XLNet's and "
-                        "T5's (unigram), or by the same library's BPE", choices=tuple(KINDS))
+    kind: str = setting("wordpiece", "how words are cut: as BERT's, as GPT's, as RoBERTa's and GPT-2's, as ALBERT's, "
+                        "XLNet's and T5's (unigram), or by the same library's BPE", choices=tuple(KINDS))
     vocab_size: int = setting(8192, "how many pieces to train; a loaded vocabulary keeps its own size", at_least=64,
                               at_most=2**31 - 1)
     vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt (one piece a line), "
                               "a vocab.json with its merges.txt beside it (encoder.json, vocab.bpe), a SentencePiece "
                               "model (spiece.model), or the directory that holds one")
-    lowercase: bool = setting(True, "lower-case and strip accents: as BERT uncased and ALBERT (byte-level BPE never "
-                              "does)")
+    lowercase: bool = setting(True, "lower-case and strip accents: as BERT uncased and ALBERT (bpe always does, "
+                              "byte_level_bpe never)")
 
 
 def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
@@ -51,14 +52,18 @@ def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
     if config.kind.startswith("sentencepiece_"):
         return sentence_piece.train(config.kind.removeprefix("sentencepiece_"), config.vocab_size, config.lowercase,
                                     texts)
+    if config.kind == "bpe":
+        return bpe.train(config.vocab_size, texts)
     return byte_level.train(config.vocab_size, texts)
 
 
 def size(config: Config) -> int:
     """How many ids the tokenizer will have, at most. Raises UserError as `from_vocab_file`, and for a vocabulary that
-    is too small to be trained."""
+    is too small to be trained, and for cased text where the kind has none."""
     if config.vocab_file:
         return from_vocab_file(config).size
+    if config.kind == "bpe":
+        bpe.check_case(config.lowercase)
     if config.vocab_size <= (least := KINDS[config.kind].LEAST):
         raise UserError(f"tokenizer.vocab_size is {config.vocab_size}; {config.kind} has {least:,} pieces before it "
                         "learns any; set --config.tokenizer.vocab_size to more")
@@ -82,7 +87,7 @@ def from_vocab_file(config: Config) -> Tokenizer:
     return found
 
 
-def _check_case(found: WordPiece | SentencePiece, config: Config) -> None:
+def _check_case(found: WordPiece | Bpe | SentencePiece, config: Config) -> None:
     if found.lowercase != config.lowercase:
         raise UserError(f"{config.vocab_file} is {'lower-cased' if found.lowercase else 'cased'}; set "
                         f"--config.tokenizer.lowercase={found.lowercase}")

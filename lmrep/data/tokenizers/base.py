@@ -4,7 +4,7 @@ import copy
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -94,9 +94,10 @@ class Tokenizer:
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
         """What objectives need to know of it. The counts are zeros unless they were given."""
-        starts = np.array([self._starts_word(piece) for piece in self.pieces])
+        starts, ends = (np.array([says(piece) for piece in self.pieces]) if says else None
+                        for says in (self._starts_word, self._ends_word))
         specials = {role: self._ids[name] for role, name in self.specials.items()}
-        return Vocabulary(self.size, specials, starts, self._counts)
+        return Vocabulary(self.size, specials, starts, self._counts, ends)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -139,8 +140,9 @@ class Tokenizer:
 
     # What a kind gives
 
-    def _starts_word(self, piece: str) -> bool:
-        raise NotImplementedError
+    # One of the two, the other None: whether a piece begins a word, or whether it is the last of one.
+    _starts_word: Callable[[str], bool] | None = None
+    _ends_word: Callable[[str], bool] | None = None
 
     def _facts(self) -> list:
         """All that decides which ids a text gets, as JSON."""

@@ -94,9 +94,14 @@ class ByteLevel(MachineTokenizer):
                 "eos_token": self.specials.get("sep")}
 
     def _save_pieces(self, directory: Path) -> None:
-        (directory / "vocab.json").write_text(json.dumps(self._ids, ensure_ascii=False), encoding="utf8")
-        lines = ["#version: 0.2", *(" ".join(merge) for merge in self.merges)]
-        (directory / "merges.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
+        save(directory, self._ids, self.merges)
+
+
+def save(directory: Path, ids: dict[str, int], merges: Iterable[tuple[str, str]]) -> None:
+    """Writes a vocab.json and a merges.txt."""
+    (directory / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf8")
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in merges)]
+    (directory / "merges.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
 
 
 def train(vocab_size: int, texts: Callable[[], Iterator[str]]) -> ByteLevel:

@@ -4,9 +4,11 @@
     vocab.txt                       WordPiece: BERT's
     vocab.json, merges.txt          byte-level BPE: RoBERTa's, GPT-2's
     encoder.json, vocab.bpe         the same: GPT-2's own names
+    vocab.json, merges.txt          BPE with "</w>": GPT's
+    encoder_bpe_40000.json, vocab_40000.bpe  the same: GPT's own names
     dict.txt beside GPT-2's         fairseq's RoBERTa: GPT-2's pieces (encoder.json and vocab.bpe, or vocab.json and
                                     merges.txt) in the order of its dictionary
-    tokenizer.json                  WordPiece or byte-level BPE, where there is none of the above
+    tokenizer.json                  WordPiece, BPE or byte-level BPE, where there is none of the above
 
 tokenizer.json and tokenizer_config.json beside a vocabulary give the case, and pieces that were added; the latter and
 special_tokens_map.json, what special tokens are called. Whatever in them would cut text otherwise than our rules is
@@ -20,15 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import byte_level, spiece_files, wordpiece
+from lmrep.data.tokenizers import bpe, byte_level, spiece_files, wordpiece
 from lmrep.data.tokenizers.base import CONFIG, Added, Tokenizer
+from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
 from lmrep.data.tokenizers.files import read_json, read_lines, special_names
 from lmrep.data.tokenizers.wordpiece import PUBLISHED_LONGEST, WordPiece
 
 JSON = "tokenizer.json"
 # Classes of other libraries that cut text by our rules. Others with the same files cut words otherwise.
-CLASSES = {"wordpiece": ("Bert", "Electra", "DistilBert"), "byte_level_bpe": ("Roberta", "GPT2", "Bart", "Longformer")}
+CLASSES = {"wordpiece": ("Bert", "Electra", "DistilBert"), "bpe": ("OpenAIGPT",),
+           "byte_level_bpe": ("Roberta", "GPT2", "Bart", "Longformer")}
+# What may hold a vocabulary of BPE, and what its merges.
+VOCABULARIES, MERGES = ("encoder.json", "encoder_bpe_40000.json"), ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 
 
 def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
@@ -62,23 +68,23 @@ def _load(directory: Path, has: set[str], vocab: str) -> Tokenizer:
     if "vocab.txt" in has:
         path = directory / "vocab.txt"
         return _wordpiece(path, read_vocabulary(path, wordpiece.SPECIALS | _five(names)), facts, config, names)
-    if vocab in has or "encoder.json" in has:
-        path = directory / (vocab if vocab in has else "encoder.json")
-        ids, source = read_json(path), directory / ("merges.txt" if "merges.txt" in has else "vocab.bpe")
+    if file := next((name for name in (vocab, *VOCABULARIES) if name in has), None):
+        path = directory / file
+        ids, source = read_json(path), directory / next((name for name in MERGES if name in has), MERGES[0])
         merges = read_lines(source, "the merges that belong to the vocabulary")
         if "dict.txt" in has and byte_level.SPECIALS["mask"] not in ids:
             return _fairseq(directory / "dict.txt", path, _pieces(path, ids), merges, source)
-        return _byte_level(path, ids, merges, source, facts, config, names)
+        return _of_merges(path, ids, merges, source, facts, config, names)
     model = facts.get("model")
     if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
         path = directory / JSON
         if model.get("type") == "WordPiece":
             return _wordpiece(path, _extended(path, model["vocab"], facts), facts, config, names)
         if model.get("type") == "BPE" and isinstance(model.get("merges"), list):
-            return _byte_level(path, model["vocab"], model["merges"], path, facts, config, names)
+            return _of_merges(path, model["vocab"], model["merges"], path, facts, config, names)
     if facts:
-        raise UserError(f"{directory / JSON}: its model is {_kind(model)}; expected WordPiece as BERT's or byte-level "
-                        "BPE as RoBERTa's, with its vocabulary, or the spiece.model of SentencePiece")
+        raise UserError(f"{directory / JSON}: its model is {_kind(model)}; expected WordPiece as BERT's or BPE as "
+                        "GPT's or RoBERTa's, with its vocabulary, or the spiece.model of SentencePiece")
     raise UserError(f"no tokenizer in {directory}; expected vocab.txt, vocab.json with merges.txt, encoder.json with "
                     f"vocab.bpe, spiece.model, or {JSON}")
 
@@ -133,21 +139,47 @@ def refuse_capitals(path: str | Path, pieces: Sequence[str], mend: str) -> None:
                         f"reaches; {mend}")
 
 
+def _of_merges(path: Path, ids: dict, merges: list, source: Path, facts: dict, config: dict,
+               names: dict[str, str]) -> Bpe | ByteLevel:
+    """From a vocabulary piece -> id, the merges of the file `source`, and what else the directory says."""
+    kind = _bpe if any(piece.endswith(bpe.END) for piece in ids) else _byte_level
+    return kind(path, ids, merges, source, facts, config, names)
+
+
+def _bpe(path: Path, ids: dict, merges: list, source: Path, facts: dict, config: dict, names: dict[str, str]) -> Bpe:
+    """GPT's. One that has none of RoBERTa's special tokens but <unk> has that, GPT's line break if it is there, and
+    what the directory names."""
+    if facts:
+        place, normalizer = path.with_name(JSON), facts.get("normalizer")
+        _expect(place, "normalizer", normalizer, "BertNormalizer", clean_text=True, handle_chinese_chars=True,
+                lowercase=True)
+        _one_of(place, "strip_accents", normalizer.get("strip_accents"), None, True)
+        _expect(place, "pre_tokenizer", facts.get("pre_tokenizer"), "BertPreTokenizer")
+        _expect_plain(place, facts.get("model"), "continuing_subword_prefix")
+        _expect(place, "model", facts["model"], "BPE", end_of_word_suffix=bpe.END)
+        _agree(path, ids, facts["model"])
+    _of_class(path.with_name(CONFIG), config, "bpe")
+    _one_of(path.with_name(CONFIG), "do_lower_case", config.get("do_lower_case"), None, True)
+    pieces = _extended(path, ids, facts)
+    gpt = not (set(bpe.SPECIALS.values()) - {bpe.GPT["unk"]}) & set(pieces)
+    own = {role: name for role, name in bpe.GPT.items() if role == "unk" or name in ids}
+    specials = own | names if gpt else bpe.SPECIALS | _five(names)
+    _check_specials(path, pieces, specials, "GPT's" if gpt else "those that are trained here")
+    if facts:
+        _expect(path.with_name(JSON), "model", facts["model"], "BPE", unk_token=specials["unk"])
+    return Bpe(pieces, _merges(source, merges, set(pieces)), _added(facts, specials), specials)
+
+
 def _byte_level(path: Path, ids: dict, merges: list, source: Path, facts: dict, config: dict,
                 names: dict[str, str]) -> ByteLevel:
-    """From a vocabulary piece -> id, the merges of the file `source`, and what else the directory says. One that has
-    GPT-2's special token and none of RoBERTa's has that alone, and what the directory names."""
+    """RoBERTa's or GPT-2's. One that has GPT-2's special token and none of RoBERTa's has that alone, and what the
+    directory names."""
     if facts:
         place = path.with_name(JSON)
         _one_of(place, "normalizer", _kind(facts.get("normalizer")), "none")
         _expect(place, "pre_tokenizer", facts.get("pre_tokenizer"), "ByteLevel", add_prefix_space=False,
                 use_regex=True)
-        _expect(place, "model", facts.get("model"), "BPE")
-        for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
-                     "ignore_merges"):
-            if facts["model"].get(name):
-                raise UserError(f"{place}: its model's {name} is {facts['model'][name]!r}, which would cut text "
-                                "otherwise; expected none")
+        _expect_plain(place, facts.get("model"), "continuing_subword_prefix", "end_of_word_suffix")
     _of_class(path.with_name(CONFIG), config, "byte_level_bpe")
     _one_of(path.with_name(CONFIG), "add_prefix_space", config.get("add_prefix_space"), None, False)
     if facts:
@@ -297,6 +329,15 @@ def _expect(path: Path, name: str, part: Any, kind: str, **wanted: Any) -> None:
         if part.get(field, value) != value:
             raise UserError(f"{path}: {field} of its {name} is {str(part[field])[:60]}, which would cut text "
                             f"otherwise; expected {value}")
+
+
+def _expect_plain(path: Path, model: Any, *fields: str) -> None:
+    """Refuses a model that is not BPE, or one with other values of `fields`, or of any other, than BPE itself has."""
+    _expect(path, "model", model, "BPE")
+    for name in ("dropout", *fields, "fuse_unk", "byte_fallback", "ignore_merges"):
+        if model.get(name):
+            raise UserError(f"{path}: its model's {name} is {model[name]!r}, which would cut text otherwise; expected "
+                            "none")
 
 
 def _one_of(path: Path, name: str, value: Any, *wanted: Any) -> None:

@@ -49,10 +49,7 @@ class WordPiece(MachineTokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text: pieces joined to words, punctuation close to them, special tokens kept. Case, accents and
         spacing that the tokenizer dropped do not come back."""
-        text = " ".join(self.pieces[i] for i in ids).replace(" ##", "")
-        for pattern, replacement in TIDY:
-            text = pattern.sub(replacement, text)
-        return text
+        return tidy(" ".join(self.pieces[i] for i in ids).replace(" ##", ""))
 
     def piece(self, token: int) -> str:
         """The piece that an id stands for, "##" before it where it continues a word."""
@@ -79,13 +76,20 @@ class WordPiece(MachineTokenizer):
         (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self.pieces), encoding="utf8")
 
 
-# Patterns that close up what tokenizing spread apart, for `decode`.
+# Patterns that close up what cutting at punctuation spread apart.
 TIDY = [(re.compile(pattern), replacement) for pattern, replacement in (
     (r" ([.,;:!?%)\]}’”])(?=\W|$)", r"\1"),
     (r"(?<!\w)([(\[{‘“$]) (?!(?:PAD|UNK|CLS|SEP|MASK)\])", r"\1"),
     (r"(\w) (['’]) (s|t|d|m|re|ve|ll)\b", r"\1\2\3"),
     (r"(\w) ([-‐_/]) (?=\w)", r"\1\2"),
 )]
+
+
+def tidy(text: str) -> str:
+    """Words and punctuation between spaces, with punctuation close to the words as people write it."""
+    for pattern, replacement in TIDY:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> WordPiece:
@@ -96,18 +100,17 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
     each that can continue a word, is given its id beforehand.
     """
     machine = _machine({}, lowercase)
-    alphabet = _alphabet(machine, texts(), vocab_size)
-    inside = ["##" + c for c in alphabet if _continues(machine, c)]
+    single = alphabet(machine, texts(), vocab_size)
+    inside = ["##" + c for c in single if _continues(machine, c)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=2, show_progress=False, continuing_subword_prefix="##",
-        special_tokens=[*SPECIALS.values(), *alphabet, *inside], initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet))
+        special_tokens=[*SPECIALS.values(), *single, *inside], initial_alphabet=single, limit_alphabet=len(single))
     machine.train_from_iterator(texts(), trainer)
     ids = machine.get_vocab()
     return WordPiece(sorted(ids, key=ids.__getitem__), lowercase)
 
 
-def _alphabet(machine: tokenizers.Tokenizer, texts: Iterable[str], vocab_size: int) -> list[str]:
+def alphabet(machine: tokenizers.Tokenizer, texts: Iterable[str], vocab_size: int) -> list[str]:
     """The characters to give pieces: the most frequent ones, up to COVERAGE of the text or a third of the pieces."""
     counts: Counter[str] = Counter()
     for text in texts:
@@ -127,8 +130,13 @@ def _machine(ids: dict[str, int], lowercase: bool, longest: int = LONGEST_WORD,
              unknown: str = SPECIALS["unk"]) -> tokenizers.Tokenizer:
     """The library's tokenizer with BERT's rules over a vocabulary."""
     machine = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=longest))
+    machine.decoder = decoders.WordPiece(prefix="##")
+    return with_words(machine, lowercase)
+
+
+def with_words(machine: tokenizers.Tokenizer, lowercase: bool) -> tokenizers.Tokenizer:
+    """The library's tokenizer, with BERT's words."""
     machine.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
                                                     lowercase=lowercase)
     machine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    machine.decoder = decoders.WordPiece(prefix="##")
     return machine

@@ -1,0 +1,186 @@
+"""GPT's BPE: its rules against a plain reading of them, readable text, words for masks, deterministic training."""
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers as library
+
+from lmrep.core.errors import UserError
+from lmrep.data import corpora, prepare, tokenizers
+from lmrep.data.tokenizers import Bpe, Config, bpe
+from lmrep.objectives import masked
+from tests.data.test_tokenizers import words
+
+CHARACTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!'()[]<>/-大"]
+MERGES = [tuple(line.split()) for line in (
+    "t h", "th e</w>", "h e</w>", "i n", "in g</w>", "e r</w>", "b e", "a a", "a a</w>", "aa aa", "aa aa</w>",
+    "1 2</w>")]
+JOINED = ["".join(merge) for merge in MERGES]
+PIECES = ["<unk>", *CHARACTERS, *(f"{c}</w>" for c in CHARACTERS), *JOINED, "\n</w>"]
+FIVE = ["<s>", "<pad>", "</s>", *PIECES[:-1], "<mask>"]
+PARTS = [
+    "the", " the", "being", " Ing", "HER", "É", "e\u0301", "İ", "ß", "大学", "学", "\U0001f600",
+    "\U0001f469\u200d\U0001f467", "\0", "\x07", "\x7f", "\u200b", "\ufeff", "\ufffd", "\u00ad", " ", "     ", "\t",
+    "\n", "\r\n", "\u00a0", "\u3000", "\u2028", ".", "..", "!!", "'s", "n't", "—", "“", "…", "12", "½", "_", "-",
+    "</w>", "<unk>", "aaaaaaaaa", "a" * 300, "ж", "Ġ"]
+
+
+def reference(text):
+    """The pieces of a text: of each word's characters, the pair of the earliest merge is joined until there is none."""
+    order, known = {merge: n for n, merge in enumerate(MERGES)}, set(PIECES)
+    for word in words(text, lowercase=True):
+        parts = [*word[:-1], f"{word[-1]}</w>"]
+        while (best := min(itertools.pairwise(parts), key=lambda pair: order.get(pair, np.inf), default=None)) in order:
+            i = 0
+            while i + 1 < len(parts):
+                if (parts[i], parts[i + 1]) == best:
+                    parts[i : i + 2] = ["".join(best)]
+                i += 1
+        yield from (part if part in known else "<unk>" for part in parts)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """As GPT's own files are."""
+    return Bpe(PIECES, MERGES, specials=bpe.GPT)
+
+
+def test_ids_equal_a_plain_reading_of_the_rules(tokenizer):
+    draw = random.Random(0)
+    texts = ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 30))) for _ in range(500))]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert ids.dtype == np.int32
+        assert [PIECES[i] for i in ids] == list(reference(text)), text
+        assert tokenizer.encode(text).ids.tolist() == ids.tolist()
+
+
+def test_pieces_offsets_and_words_are_of_the_text(tokenizer):
+    text = "The  Hers, é大!"
+    found = tokenizer.encode(text)
+    assert found.pieces == ["the ", "h", "e", "r", "s ", ", ", "e ", "大 ", "! "]
+    assert [text[start:end] for start, end in found.offsets] == ["The", "H", "e", "r", "s", ",", "é", "大", "!"]
+    assert found.words == [0, 1, 1, 1, 1, 2, 3, 4, 5]
+
+
+def test_decode_reads_like_text(tokenizer):
+    text = "the being's in (her) bed, can't be-in!"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert tokenizer.decode([PIECES.index(piece) for piece in ("th", "in", "g</w>", "\n</w>", "the</w>", "<unk>")]) == \
+        "thing\nthe <unk>"
+    spacy = Bpe([*PIECES, "n't</w>", "'s</w>"], MERGES, specials=bpe.GPT)
+    assert spacy.decode([PIECES.index("a"), PIECES.index("s</w>"), len(PIECES), PIECES.index("the</w>"),
+                         len(PIECES) + 1]) == "asn't the's"
+
+
+def test_special_tokens_in_a_text_are_ordinary_text_unless_asked_for():
+    five = Bpe(FIVE, MERGES)
+    plain = five.encode("<s>The <mask>, <unk>")
+    assert not {"<s>", "<mask>", "<unk>"} & set(plain.pieces) and plain.pieces[:4] == ["< ", "s ", "> ", "the "]
+    asked = five.encode("<s>The <mask>, <unk>", specials=True)
+    assert asked.pieces == ["<s>", "the ", "<mask>", ", ", "<unk>"]
+    assert five.decode(asked.ids) == "<s> the <mask>, <unk>"
+
+
+def test_vocabulary_says_which_pieces_end_a_word(tokenizer):
+    vocabulary = tokenizer.with_counts(np.arange(len(PIECES))).vocabulary
+    assert vocabulary.specials == {"unk": 0, "eos": len(PIECES) - 1} and vocabulary.starts_word is None
+    assert {PIECES[i] for i in np.flatnonzero(vocabulary.ends_word)} == {
+        "<unk>", *(piece for piece in PIECES if piece.endswith("</w>"))}
+    assert vocabulary.counts[7] == 7 and not tokenizer.vocabulary.counts.any()
+
+
+def test_words_are_masked_whole():
+    five = Bpe(FIVE, MERGES)
+    found = five.encode("hers being thick, a bed (in there) they said")
+    first, last = 0, len(FIVE) - 1
+    tokens = jnp.array([first, *found.ids, FIVE.index("</s>"), 1], jnp.int32)
+    starts = masked.word_starts(tokens, five.vocabulary)
+    assert np.flatnonzero(starts[1:-2]).tolist() == [found.words.index(word) for word in range(found.words[-1] + 1)]
+    words_of = np.array([-1, *found.words, -1, -1])
+    c, taken = masked.Config(rate=0.3, mask=1, keep=0, random=0, whole_word=True), set()
+    mask = jax.jit(lambda key: masked.mask_row(key, tokens, (tokens != 1).astype(jnp.int32), c=c,
+                                               vocabulary=five.vocabulary)[0])
+    for seed in range(20):
+        hidden = np.asarray(mask(jax.random.key(seed))) == last
+        chosen = set(words_of[hidden])
+        assert -1 not in chosen and (np.isin(words_of, [*chosen]) == hidden).all()
+        taken |= chosen
+    assert len(taken) > 6
+
+
+def test_what_is_saved_is_the_same_here_and_elsewhere(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    loaded = tokenizers.load(tmp_path)
+    assert loaded.fingerprint == tokenizer.fingerprint and loaded.merges == MERGES
+    elsewhere = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "".join(PARTS)
+    assert elsewhere.encode(text).ids == loaded.encode(text, specials=True).ids.tolist()
+    assert elsewhere.decode(loaded.encode("The being 's").ids.tolist()) == "the being ' s"
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "OpenAIGPTTokenizer"
+    others = Bpe(PIECES, MERGES[:-1], specials=bpe.GPT), Bpe([*PIECES, "x y"], MERGES, specials=bpe.GPT)
+    assert len({t.fingerprint for t in (tokenizer, *others)}) == 3
+
+
+CORPUS = [" ".join(f"{a}{b}{c}" for c in "aeiouж大" for b in "klmnrst" for a in "bdfgpqvwx"), "Was it?\nIt was!"] * 3
+CONFIG = Config("bpe", vocab_size=150)
+TRAIN = """
+import sys
+from lmrep.data.tokenizers import Config, train
+texts = sys.stdin.read().split("|")
+print(train(Config("bpe", vocab_size=150), lambda: iter(texts)).fingerprint)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return tokenizers.train(CONFIG, lambda: iter(CORPUS))
+
+
+def test_the_same_corpus_trains_the_same_vocabulary(trained):
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "RAYON_NUM_THREADS": "2"}
+    other = subprocess.run([sys.executable, "-c", TRAIN], input="|".join(CORPUS), env=environment, text=True,
+                           capture_output=True, check=True).stdout.strip()
+    assert trained.fingerprint == other == tokenizers.train(CONFIG, lambda: iter(CORPUS)).fingerprint
+
+
+def test_a_trained_vocabulary_opens_with_specials_and_characters(trained, tmp_path):
+    assert trained.pieces[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert trained.size == 150 == len(set(trained.pieces))
+    letters = trained.pieces[5 : trained.size - len(trained.merges)]
+    half = len(letters) // 2
+    assert {*letters[:half]} == {*"".join(CORPUS).lower()} - {*" \n"}
+    assert letters[half:] == [f"{c}</w>" for c in letters[:half]]
+    assert ["".join(merge) for merge in trained.merges] == trained.pieces[5 + 2 * half :] and trained.merges
+    assert not any(np.isin(range(5), ids).any() for ids in trained.encode_batch(CORPUS))
+    assert trained.decode(trained.encode(CORPUS[1]).ids) == "was it? it was!"
+    trained.save(tmp_path)
+    assert tokenizers.load(tmp_path).fingerprint == trained.fingerprint
+
+
+def test_a_prepared_document_is_one_text(tmp_path):
+    (tmp_path / "corpus.txt").write_text("Was it here? It was! So it is.")
+    data = corpora.Config(corpus="text_files", files=str(tmp_path / "corpus.txt"), validation=0.0, test=0.0)
+    ready = prepare.prepare(data, Config("bpe", vocab_size=64), tmp_path / "data")
+    store = ready.stores["train"]
+    text = ready.tokenizer.decode(store.take(np.arange(store.tokens)))
+    assert len(store.sentences) == 4 and text == "was it here? it was! so it is."
+
+
+def test_cased_text_and_small_vocabularies_are_refused(tokenizer, tmp_path):
+    with pytest.raises(UserError, match="has 5 pieces before it learns any"):
+        tokenizers.size(Config("bpe", vocab_size=5))
+    tokenizer.save(tmp_path)
+    for config, call in ((Config("bpe", lowercase=False), lambda c: tokenizers.train(c, lambda: iter(CORPUS))),
+                         (Config("bpe", lowercase=False, vocab_file=str(tmp_path)), tokenizers.from_vocab_file)):
+        with pytest.raises(UserError, match=r"set --config.tokenizer.lowercase=True"):
+            call(config)
+    with pytest.raises(UserError, match=r"is of kind bpe, and tokenizer.kind is byte_level_bpe"):
+        tokenizers.from_vocab_file(Config("byte_level_bpe", vocab_file=str(tmp_path / "vocab.json")))
