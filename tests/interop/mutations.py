@@ -121,6 +121,8 @@ def attempt(number: int, names: tuple[str, ...], place: Path) -> str:
     directory = place / "mutated"
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(GOLDEN / names[number % len(names)], directory)
+    if number % 3 == 0 and (directory / "tokenizer_config.json").exists():
+        tokenizers.load(directory).save(directory)  # with a tokenizer.json
     changed, written, found = mutate(directory, number), place / "written", {}
     shutil.rmtree(written, ignore_errors=True)
     written.mkdir()
@@ -174,8 +176,8 @@ def main() -> None:
                 print(f"mutation {number}: {type(error).__name__}: {str(error)[:300]}")
             slowest = max(slowest, (time.process_time() - began, number))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(dict(sorted(counts.items())), f"slowest {slowest[0]:.2f} s of processor (mutation {slowest[1]}), peak of memory "
-          f"{peak:.0f} MB, address space limited to 512 MB more than at the start")
+    print(dict(sorted(counts.items())), f"slowest {slowest[0]:.2f} s of processor (mutation {slowest[1]}), peak of "
+          f"memory {peak:.0f} MB, address space limited to 512 MB more than at the start")
 
 
 if __name__ == "__main__":

@@ -199,8 +199,8 @@ def read_vocabulary(path: str | Path, specials: dict[str, str] = wordpiece.SPECI
         if not piece:
             raise UserError(f"{path}, line {number} is empty; expected one piece a line")
         if piece in seen:
-            raise UserError(f"{path}, line {number}: {piece!r} stands on line {seen[piece]} already; expected each "
-                            "piece once")
+            raise UserError(f"{path}, line {number}: {piece[:60]!r} stands on line {seen[piece]} already; expected "
+                            "each piece once")
         seen[piece] = number
     missing = [name for name in specials.values() if name not in seen]
     if missing:
