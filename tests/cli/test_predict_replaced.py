@@ -47,7 +47,7 @@ def by_hand(specs, tokenizer):
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("replaced")
-    given.workdir(home, "replaced_token", params=by_hand, activation="gelu")
+    given.workdir(home, "replaced_token", params=by_hand, activation="gelu", layers=1)
     return home
 
 
@@ -153,7 +153,7 @@ def other(request, tmp_path_factory):
     """A run of random parameters whose encoder finds words."""
     home = tmp_path_factory.mktemp(request.param)
     kind = request.param.removeprefix("masked")
-    given.workdir(home, "replaced_token" if kind else "masked", kind)
+    given.workdir(home, "replaced_token" if kind else "masked", kind, layers=1)
     return home
 
 

@@ -121,7 +121,7 @@ def attempt(number: int, names: tuple[str, ...], place: Path) -> str:
     directory = place / "mutated"
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(GOLDEN / names[number % len(names)], directory)
-    if number % 3 == 0 and (directory / "tokenizer_config.json").exists():
+    if number // len(names) % 3 == 0 and (directory / "tokenizer_config.json").exists():
         tokenizers.load(directory).save(directory)  # with a tokenizer.json
     changed, written, found = mutate(directory, number), place / "written", {}
     shutil.rmtree(written, ignore_errors=True)

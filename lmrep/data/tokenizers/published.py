@@ -146,8 +146,8 @@ def _byte_level(path: Path, ids: dict, merges: list, source: Path, facts: dict, 
         for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
                      "ignore_merges"):
             if facts["model"].get(name):
-                raise UserError(f"{place}: its model's {name} is {facts['model'][name]!r}, which would cut text "
-                                "otherwise; expected none")
+                raise UserError(f"{place}: its model's {name} is {str(facts['model'][name])[:60]}, which would cut "
+                                "text otherwise; expected none")
     _of_class(path.with_name(CONFIG), config, "byte_level_bpe")
     _one_of(path.with_name(CONFIG), "add_prefix_space", config.get("add_prefix_space"), None, False)
     if facts:
