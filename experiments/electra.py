@@ -72,4 +72,7 @@ def get_config(argument=""):
     config.checkpoint.every = config.evaluation.every = 10_000
     if chosen.init:
         start_from(config, chosen.init)
+    config.samples = ("The [MASK] of a list is an integer.",)
+    if chosen.kind != "bert":
+        config.samples = ("The length of a list is an elephant.", *config.samples)
     return config

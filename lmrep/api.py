@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lmrep import assembly, starting
+from lmrep import assembly, questions, starting
 from lmrep import experiment as experiments
 from lmrep.analysis import flops
 from lmrep.core import remote
@@ -36,7 +36,7 @@ from lmrep.data.prepare import Prepared
 from lmrep.evaluating import evaluate, other_corpus
 from lmrep.experiment import Experiment
 from lmrep.models import transformer
-from lmrep.trained import CONFIG, load, masked_rows, own_tokenizer, read_config
+from lmrep.trained import CONFIG, load, own_tokenizer, read_config
 from lmrep.training import logging as logs
 from lmrep.training import mirror, provenance, workdir
 from lmrep.training.checkpoints import Checkpoints
@@ -202,8 +202,11 @@ def vocabulary_fits(experiment: Experiment) -> None:
 
 def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
     """Refuses sample texts that the trained model could not be asked. Raises UserError."""
-    if experiments.answers(experiment) == "masks":
-        masked_rows(experiment.samples, tokenizer, experiments.model_config(experiment).length)
+    texts, longest = experiment.samples, experiments.model_config(experiment).length
+    if (answers := experiments.answers(experiment)) == "masks":
+        questions.masked_rows(texts, tokenizer, longest)
+    elif answers == "replaced":
+        questions.read_whole(texts, tokenizer, longest)
 
 
 def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:

@@ -22,12 +22,9 @@ from lmrep.core.errors import UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import corpora, loader, tokenizing
-from lmrep.data.formats.base import layout
 from lmrep.data.prepare import Prepared, documents, prepare
 from lmrep.data.tokenizers import Tokenizer
-from lmrep.experiment import StagePlan
 from lmrep.generation import Foresight
 from lmrep.objectives.base import Objective
 from lmrep.representations import BATCH, BATCH_ELSEWHERE
@@ -154,10 +151,10 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
 
     A text is read in windows of `length` tokens that begin `stride` apart: each of its tokens is asked for once, after
     the `length - stride` before it at least, or all that there are. Its first is predicted from what the run was
-    trained to see before a document (`opening`); where that is nothing, it is given and not asked for, though its word
-    and bytes count. What ends a document is not asked for. Words and bytes are those of the text as it was given,
-    whatever the tokenizer makes of it, so that case or spacing that it drops need not be foreseen. A text that gives no
-    token to ask for is left out.
+    trained to see before a document (`questions.opening`); where that is nothing, it is given and not asked for, though
+    its word and bytes count. What ends a document is not asked for. Words and bytes are those of the text as it was
+    given, whatever the tokenizer makes of it, so that case or spacing that it drops need not be foreseen. A text that
+    gives no token to ask for is left out.
 
     Args:
       run: its objective has `follow`.
@@ -170,8 +167,7 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
       UserError: no text gives a token; a stride out of range.
     """
     counts: Counter[str] = Counter()
-    specials, converted = run.tokenizer.vocabulary.specials, _converted(run)
-    start = opening(None if converted else stage_at(run.experiment, run.step), run.tokenizer.vocabulary)
+    specials, start = run.tokenizer.vocabulary.specials, run.opening
     mesh = make_mesh(data=jax.device_count())
     tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
     params = jax.device_put(_held(run, run.objective), shardings(specs_of(run.objective), mesh))
@@ -179,7 +175,8 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
 
     def sequences() -> Iterator[np.ndarray]:
         for text in texts:
-            ids = as_it_stands(run.tokenizer, text) if converted else tokenizing.tokenize(run.tokenizer, [text]).tokens
+            ids = (as_it_stands(run.tokenizer, text) if run.converted
+                   else tokenizing.tokenize(run.tokenizer, [text]).tokens)
             counts["characters"] += len(text)
             if len(ids) + (start is not None) < 2 or not len(ids):
                 counts["left out"] += 1
@@ -204,22 +201,6 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
     return Foresight(nats, asked, counts["words"], counts["bytes"], counts["documents"])
 
 
-def opening(stage: StagePlan | None, vocabulary: Vocabulary) -> int | None:
-    """The token that stands before a document's first one, as the run was trained; None where nothing does.
-
-    That is what the stage's format puts there, [CLS] say, or what ends the document before, where rows go on across.
-    `stage` is None for a converted checkpoint: [CLS], or the token that begins or ends its texts.
-    """
-    if stage is None:
-        return next((vocabulary.specials[role] for role in ("cls", "bos", "eos") if role in vocabulary.specials), None)
-    across = getattr(stage.objective, "across", False)
-    if stage.format_name == "stream":
-        marks, across = layout(vocabulary, lead=(), tail=("eos", "sep")), across or not stage.format.isolate
-    else:
-        marks = layout(vocabulary)
-    return marks.lead if marks.lead is not None else marks.tail if across else None
-
-
 def as_it_stands(tokenizer: Tokenizer, text: str, most: int = tokenizing.AT_ONCE) -> np.ndarray:
     """int32 ids of a text with its white space, as published models were trained to read it; corpora here give theirs
     sentence by sentence (`data/tokenizing.py`). One of more than `most` characters is cut where no tokenizer looks
@@ -229,10 +210,6 @@ def as_it_stands(tokenizer: Tokenizer, text: str, most: int = tokenizing.AT_ONCE
         low, high = cuts[-1] + most // 2, cuts[-1] + most
         cuts.append(max((found.start() for found in BETWEEN_WORDS.finditer(text, low, high)), default=high))
     return np.concatenate([tokenizer.encode_batch([text[start:end]])[0] for start, end in pairwise([*cuts, len(text)])])
-
-
-def _converted(run: Run) -> bool:
-    return "train" not in read_config(run.directory)["data"]
 
 
 def _window(run: Run, length: int | None, stride: int) -> int:
@@ -246,7 +223,7 @@ def _window(run: Run, length: int | None, stride: int) -> int:
     if length is None:
         stages = experiments.plans(run.experiment)
         last = stages.index(stage_at(run.experiment, run.step))
-        length = most if most and _converted(run) else max(stage.length for stage in stages[: last + 1])
+        length = most if most and run.converted else max(stage.length for stage in stages[: last + 1])
     if length < 2 or (most and length > most):
         raise UserError(f"length is {length:,}; expected at least 2" + f", and {most:,} at most, which the model takes"
                         * bool(most))

@@ -5,13 +5,13 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from lmrep import assembly, generation, representations
+from lmrep import assembly, generation, questions, representations
 from lmrep import experiment as experiments
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
@@ -20,7 +20,9 @@ from lmrep.data import tokenizers
 from lmrep.experiment import Experiment
 from lmrep.generation import Sampling
 from lmrep.models.base import Encoded, Inputs, Model
+from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Objective
+from lmrep.questions import Doubt
 from lmrep.representations import Layers, Pieces, Representation
 from lmrep.training import averaging, mirror
 from lmrep.training.checkpoints import Checkpoints
@@ -41,7 +43,8 @@ class Run:
         value.by_word("first")[-1]              # f32[w, d], a vector for each word
         run.fill_masks(["Return the [MASK] of the key."])
 
-    One that was trained with a causal objective continues texts instead: `run.extend(["Return the"], tokens=20)`.
+    One that was trained with a causal objective continues texts instead: `run.extend(["Return the"], tokens=20)`. One
+    of ELECTRA tells which words of a text were replaced: `run.spot_replaced(["Return the value of the sea."])`.
 
     Inside one's own program, as a pure function of parameters and inputs:
 
@@ -174,29 +177,62 @@ class Run:
     def fill_masks(
         self, texts: Sequence[str], k: int = 5, names: Sequence[str | None] | None = None
     ) -> list[list[list[tuple[str, float]]]]:
-        """For each text and each [MASK] in it, the k likeliest pieces with their probabilities. `names` are what
-        messages call the texts.
+        """For each text and each [MASK] in it, the k likeliest pieces with their probabilities; of ELECTRA, those of
+        its generator. `names` are what messages call the texts.
 
         Raises:
-          UserError: a text has no [MASK], or is longer than the model.
+          UserError: a text has no [MASK], or is longer than the model; the run cannot fill masks.
         """
         if self.objective.predict is None:
             raise UserError(f"{self.directory} was not trained to fill masks but with objective "
                             f"{self.objective.name!r}")
-        if "masked" not in self.params.get("objective", {}):
+        own = self.params.get("objective", {})
+        if self.answers == "replaced" and "generator_head" not in own:
+            raise UserError(f"{self.directory} has no generator to fill masks with, as the checkpoint that it was "
+                            f"converted from; give texts without {self.tokenizer.mask_token}, to be told which of "
+                            "their words were replaced")
+        if self.answers != "replaced" and "masked" not in own:
             raise UserError(f"{self.directory} has no masked-LM head, as the checkpoint that it was converted from; "
                             "train one (init=), or ask for vectors (lmrep embed)")
         special = self.tokenizer.vocabulary.specials
-        rows = masked_rows(texts, self.tokenizer, self.model.length, names)
+        rows = questions.masked_rows(texts, self.tokenizer, self.model.length, names)
         answers: list = [None] * len(rows)
-        for members in _alike(rows):
-            batch = _mask_batch([rows[i] for i in members], special, self.model.length)
+        for members in questions.alike(rows):
+            batch = questions.mask_batch([rows[i] for i in members], special["pad"], special["mask"], self.model.length)
             found = jax.device_get(self._predict(self.params, batch, k=min(k, self.tokenizer.size)))
             for row, i in enumerate(members):
                 number = int((rows[i] == special["mask"]).sum())
                 answers[i] = [
                     [(self.tokenizer.piece(int(w)), float(p)) for w, p in zip(words, shares, strict=True)]
                     for words, shares in zip(found["words"][row], found["probabilities"][row], strict=True)][:number]
+        return answers
+
+    # Replaced tokens
+
+    def spot_replaced(
+        self, texts: Sequence[str], names: Sequence[str | None] | None = None
+    ) -> list[list[Doubt]]:
+        """For each text a `Doubt` for each of its pieces, in their order. `names` are what messages call the texts.
+
+        Raises:
+          UserError: the run was not trained with replaced_token; a text is longer than the model, or no Unicode text.
+        """
+        if self.answers != "replaced":
+            raise UserError(f"{self.directory} was not trained to tell which words were replaced but with objective "
+                            f"{self.objective.name!r}; train one with objective=replaced_token")
+        if not {"discriminator", "masked"} & self.params.get("objective", {}).keys():
+            raise UserError(f"{self.directory} has no head that tells tokens apart, as the checkpoint that it was "
+                            "converted from; train one (init=), or ask for vectors (lmrep embed)")
+        pad, longest = self.tokenizer.vocabulary.specials["pad"], self.model.length
+        read = questions.read_whole(texts, self.tokenizer, longest, names)
+        answers: list = [None] * len(read)
+        for members in questions.alike([each.ids for each in read]):
+            batch = questions.batch([read[i].ids for i in members], pad, longest)
+            found = jax.device_get(self._predict(self.params, batch)["replaced"])
+            for row, i in enumerate(members):
+                each = zip(found[row], read[i].offsets, read[i].words, strict=False)  # padding has neither
+                answers[i] = [Doubt(texts[i][start:end], start, end, float(p))
+                              for p, (start, end), word in each if word is not None]
         return answers
 
     # Continuations
@@ -231,25 +267,34 @@ class Run:
             before, each = self.tokenizer.decode(prompt), []
             for row in np.asarray(found).tolist():
                 end = next((i for i, token in enumerate(row) if token in ends), len(row))
-                each.append(beyond(before, self.tokenizer.decode([*prompt, *row[:end]])))
+                each.append(questions.beyond(before, self.tokenizer.decode([*prompt, *row[:end]])))
             answers.append(each)
         return answers
 
     def prompt(self, text: str, name: str | None = None) -> list[int]:
-        """The ids of a text after what a document begins with: [CLS], or the token that ends the one before.
+        """The ids of a text after `opening`, where there is one.
 
         Raises:
-          UserError: the text is empty, and the tokenizer has no token that a document begins with.
+          UserError: the text is empty, and nothing stands before a document's first token.
         """
-        special = self.tokenizer.vocabulary.specials
         before, after = map(len, representations.edges(self.tokenizer))
         ids = representations.read(text, self.tokenizer, name).ids.tolist()
-        starts = [special[role] for role in ("cls", "bos", "eos") if role in special]
-        found = [*starts[:1], *ids[before : len(ids) - after]]
+        found = [*([] if self.opening is None else [self.opening]), *ids[before : len(ids) - after]]
         if not found:
-            raise UserError(f"{name or 'a text'} is empty, and this tokenizer has no token that a document begins "
-                            "with; give a word at least")
+            raise UserError(f"{name or 'a text'} is empty, and {self.directory} learned of no token before the first "
+                            "one of a document; give a word at least")
         return found
+
+    @functools.cached_property
+    def converted(self) -> bool:
+        """Whether it was made of a published checkpoint and never trained here."""
+        return "train" not in read_config(self.directory)["data"]
+
+    @functools.cached_property
+    def opening(self) -> int | None:
+        """`questions.opening` of the stage that made the checkpoint."""
+        stage = None if self.converted else stage_at(self.experiment, self.step)
+        return questions.opening(stage, self.tokenizer.vocabulary)
 
     @functools.cached_property
     def _extend(self) -> Callable:
@@ -260,6 +305,11 @@ class Run:
         extend = functools.partial(generation.extend, model=self.model, objective=self.objective,
                                    barred=tuple(sorted(barred)))
         return jax.jit(extend, static_argnames=("how", "tokens", "room"))
+
+    @property
+    def answers(self) -> str:
+        """What it can be asked in words, as `objectives.Kind.answers` says it."""
+        return OBJECTIVES[self.objective.name].answers
 
     @functools.cached_property
     def _predict(self) -> Callable:
@@ -328,56 +378,3 @@ def read_config(directory: str | os.PathLike) -> dict:
         raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run") from None
     except (ValueError, RecursionError) as error:
         raise RunFault(f"{path} is damaged: {error}; restore it, or start anew in another --workdir") from None
-
-
-def masked_rows(
-    texts: Sequence[str], tokenizer: tokenizers.Tokenizer, longest: int, names: Sequence[str | None] | None = None
-) -> list[np.ndarray]:
-    """The ids int32[t] of each text, between [CLS] and [SEP]. `names` are what messages call the texts.
-
-    Raises:
-      UserError: a text has no [MASK], more than `longest` tokens, or is no Unicode text.
-    """
-    mask, rows = tokenizer.vocabulary.specials["mask"], []
-    for text, name in zip(texts, names or [None] * len(texts), strict=True):
-        # [MASK] is every tokenizer's mask here, so that a sample text outlives a change of tokenizer.
-        read = text.replace("[MASK]", tokenizer.mask_token)
-        where, row = f"{name}: " if name else "", representations.read(read, tokenizer, name).ids
-        if not (row == mask).any():
-            name = tokenizer.mask_token
-            raise UserError(f"{where}there is no {name} in {text!r}; write {name} where a word is to be found")
-        if len(row) > longest:
-            raise UserError(f"{where}{text[:60]!r}... has {len(row)} tokens; the model takes {longest} at most")
-        rows.append(row)
-    return rows
-
-
-def beyond(before: str, whole: str) -> str:
-    """What a text `whole` says after `before`, which it begins with but for spaces: what follows a mark of punctuation
-    may close it up."""
-    if whole.startswith(before):
-        return whole[len(before):]
-    written, said = (np.flatnonzero([not c.isspace() for c in text]) for text in (whole, before))
-    return whole[written[len(said) - 1] + 1 :] if len(said) else whole
-
-
-def _alike(rows: Sequence[np.ndarray], most: int = 32) -> list[list[int]]:
-    """Groups of row numbers of like length, at most `most` a group, so that little is padding."""
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    return [order[i : i + most] for i in range(0, len(order), most)]
-
-
-def _mask_batch(rows: Sequence[np.ndarray], special: Mapping[str, int], longest: int) -> dict[str, np.ndarray]:
-    """Rows padded to a power of two, so that few shapes are compiled."""
-    def room(n: int) -> int:
-        return 1 << (n - 1).bit_length()
-
-    b, t = room(len(rows)), min(max(16, room(max(map(len, rows)))), longest)
-    m = room(max(int((row == special["mask"]).sum()) for row in rows))
-    tokens, segments = np.full((b, t), special["pad"], np.int32), np.zeros((b, t), np.int32)
-    predicted = np.zeros((b, m), np.int32)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)], segments[i, : len(row)] = row, 1
-        places = np.flatnonzero(row == special["mask"])
-        predicted[i, : len(places)] = places
-    return {"tokens": tokens, "segment_ids": segments, "predicted": predicted}

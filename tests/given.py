@@ -1,9 +1,10 @@
-"""A run that nobody trained, for tests of what a run can be asked: a workdir of random parameters at step 0, as
+"""A run that nobody trained, for tests of what a run can be asked: a workdir of given parameters at step 0, as
 converting a published checkpoint leaves it."""
 
 import contextlib
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from lmrep import assembly
@@ -14,19 +15,30 @@ from tests import small
 from tests.reference import random_params
 
 
-def workdir(directory: Path, **model) -> Path:
-    """Writes a run of a BERT of 3 layers of width 32 that takes 48 tokens; `model` are fields of its config."""
+def workdir(directory: Path, objective: str = "masked", kind: str = "",
+            params: Callable = lambda specs, tokenizer: random_params(specs), **model) -> Path:
+    """Writes a run of a BERT of 3 layers of width 32 that takes 48 tokens.
+
+    Args:
+      directory: where; the run is in its folder `run`.
+      objective: a name in `OBJECTIVES`.
+      kind: of that objective, where it has kinds.
+      params: (specs, tokenizer) -> the parameters; random ones by default.
+      **model: fields of the network's config.
+    """
     texts = [path.read_text() for path in sorted(small.corpus(directory / "texts").iterdir())]
     tokenizer = tokenizers.train(tokenizers.Config(vocab_size=120), lambda: iter(texts))
-    config = small.config(directory / "texts")
+    config = small.config(directory / "texts", objective)
     config.model.update({"layers": 3, "length": 48, **model})
+    if kind:
+        config.objective.kind = kind
     experiment = experiments.parse(config)
     network = assembly.model(experiment, tokenizer.vocabulary)
-    objective = assembly.objective(experiments.plans(experiment)[0], network, tokenizer.vocabulary)
+    asked = assembly.objective(experiments.plans(experiment)[0], network, tokenizer.vocabulary)
     tokenizer.save(directory / "run/tokenizer")
     (directory / "run/config.json").write_text(json.dumps(
         {"config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint}}))
     with contextlib.closing(Checkpoints(directory / "run/checkpoints")) as checkpoints:
-        checkpoints.save(0, {"params": random_params(objective.specs)}, {})
+        checkpoints.save(0, {"params": params(asked.specs, tokenizer)}, {})
         checkpoints.wait()
     return directory / "run"

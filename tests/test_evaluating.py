@@ -18,7 +18,7 @@ import pytest
 from scipy.special import log_softmax
 
 import lmrep
-from lmrep import assembly, evaluating, generation
+from lmrep import assembly, evaluating, generation, questions
 from lmrep import experiment as experiments
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
@@ -27,7 +27,6 @@ from lmrep.data.tokenizers import byte_level
 from lmrep.interop import conversion
 from lmrep.representations import inputs_of
 from tests import small
-from tests.interop.test_conversion import spoken
 from tests.interop.test_published import GOLDEN
 
 LENGTH = 32
@@ -49,7 +48,7 @@ def home(tmp_path_factory):
     lmrep.train(config, home / "run", data_dir=home / "data")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)  # it takes seconds to import
-        conversion.to_workdir(spoken(GOLDEN / "gpt2", home / "gpt2"), home / "converted")
+        conversion.to_workdir(GOLDEN / "gpt2", home / "converted")
         conversion.to_workdir(GOLDEN / "bert", home / "masked")
     return home
 
@@ -169,13 +168,13 @@ def test_the_first_token_follows_what_it_did_in_training(tmp_path, specials, for
         config = small.config(tmp_path, "causal", format)
         config.update_from_flattened_dict(fields)
         [stage] = experiments.plans(experiments.parse(config))
-    assert evaluating.opening(stage, vocabulary) == expected
+    assert questions.opening(stage, vocabulary) == expected
 
 
 def test_where_nothing_stands_before_it_the_first_token_is_given(run, monkeypatch):
     texts = ["the red cat", "the"]
-    monkeypatch.setattr(evaluating, "opening", lambda stage, vocabulary: None)
-    found = evaluating.foresight(run, texts, LENGTH, 4)
+    monkeypatch.setattr(questions, "opening", lambda stage, vocabulary: None)
+    found = evaluating.foresight(dataclasses.replace(run), texts, LENGTH, 4)
     assert (found.tokens, found.words, found.documents) == (2, 3, 1)  # nothing is asked of "the"
 
 

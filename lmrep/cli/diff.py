@@ -1,11 +1,12 @@
 """Compares two checkpoints, workdirs (at their newest checkpoint) or published directories, parameter by parameter: the
-largest absolute difference, the norm of the difference over that of the first, and the layer, the largest first. The
-exit code is 0 whether they differ or not."""
+largest absolute difference, the norm of the difference over that of the first, and the layer, the largest first. Of a
+run with averages (optimizer.ema) these are compared, as they are what every command uses. The exit code is 0 whether
+they differ or not."""
 
-from lmrep.cli.arguments import Arguments
+from lmrep.cli.arguments import Arguments, Flag
 from lmrep.core.errors import UserError
 
-FLAGS = {}
+FLAGS = {"raw": Flag(False, "compare the parameters as the optimizer left them, where a run has averages")}
 
 
 def run(arguments: Arguments) -> int:
@@ -17,6 +18,6 @@ def run(arguments: Arguments) -> int:
     from lmrep.interop import conversion, differences
     from lmrep.training import mirror
 
-    found = differences.compare(conversion.arrays(mirror.here(a)), conversion.arrays(mirror.here(b)))
-    print(differences.describe(found, a, b))
+    (one, which), (other, whose) = (conversion.arrays(mirror.here(place), arguments.flags.raw) for place in (a, b))
+    print(f"{a} ({which})\n{b} ({whose})\n{differences.describe(differences.compare(one, other), a, b)}")
     return 0

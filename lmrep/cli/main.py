@@ -46,7 +46,7 @@ COMMANDS = {
         "lmrep evaluate --workdir=runs/quickstart",
         "lmrep.cli.evaluate"),
     "predict": Command(
-        "fill in masked words, of the arguments or of standard input",
+        "fill in masked words, continue texts, or tell which of their words were replaced",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."',
         "lmrep.cli.predict"),
     "fields": Command(

@@ -1,15 +1,21 @@
-"""Asks a trained model what its objective taught it: to fill in masked words, or to continue texts.
+"""Asks a trained model what its objective taught it: to fill in masked words, to continue texts, or to tell which of
+their words were replaced.
 
 Of a masked language model, prints the likeliest ones for each [MASK] (<mask> with RoBERTa's tokenizer), of the texts
-given as words, or line by line in a file or on standard input. Of a causal one, prints continuations of each text.
+given as words, or line by line in a file or on standard input. Of a causal one, prints continuations of each text. Of
+ELECTRA, prints each text with the pieces between asterisks that were rather replaced than not, and for each piece with
+what probability it was; a text with [MASK] is its generator's to fill.
 
 With --jsonl, lines are JSON as {"text": "The [MASK] of a list."}, and so are the answers: the same with "masks", for
-each [MASK] a list of {"word": ..., "probability": ...}. Answers come in order, after every 256 lines and at the end."""
+each [MASK] a list of {"word": ..., "probability": ...}; or "continuations", a list of texts; or "replaced", for each
+piece {"word": ..., "start": ..., "end": ..., "probability": ...}, the characters [start, end) of the text. Answers come
+in order, after every 256 lines and at the end."""
 
 import contextlib
 import itertools
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 
@@ -29,6 +35,7 @@ FLAGS = {
     "step": Flag(-1, "which checkpoint; -1: the newest"),
 }
 LINES = 256  # that are answered at once
+WIDE = 100  # columns of a table of pieces
 
 
 def run(arguments: Arguments) -> int:
@@ -64,21 +71,32 @@ def run(arguments: Arguments) -> int:
 
 def _answers(trained, records: Sequence[dict], names: Sequence[str | None], flags: SimpleNamespace) -> Iterator[str]:
     """What is printed for each record."""
-    texts = [record["text"] for record in records]
-    if trained.objective.follow is None:
-        for record, answer in zip(records, trained.fill_masks(texts, flags.top, names), strict=True):
-            yield _json(record, answer) if flags.jsonl else _text(record, answer, trained.tokenizer.mask_token)
-        return
+    from lmrep.questions import has_mask
+
+    texts, answers = [record["text"] for record in records], {}
+    asked = ["masks" if trained.answers == "replaced" and has_mask(text, trained.tokenizer) else trained.answers
+             for text in texts]
+    for what in dict.fromkeys(asked):
+        members = [i for i, each in enumerate(asked) if each == what]
+        given = [texts[i] for i in members], [names[i] for i in members]
+        answers |= zip(members, _ask(trained, what, *given, flags), strict=True)
+    for i, (record, what) in enumerate(zip(records, asked, strict=True)):
+        told, shown = TELLING[what]
+        yield (json.dumps(record | told(answers[i]), ensure_ascii=False) if flags.jsonl
+               else shown(texts[i], answers[i], trained.tokenizer))
+
+
+def _ask(trained, what: str, texts: Sequence[str], names: Sequence[str | None], flags: SimpleNamespace) -> list:
+    """The answers to texts that ask the same."""
+    if what == "replaced":
+        return trained.spot_replaced(texts, names)
+    if what != "texts":
+        return trained.fill_masks(texts, flags.top, names)
     from lmrep.config.record import read
     from lmrep.generation import Sampling
 
     how = read(Sampling, {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}, "sampling")
-    found = trained.extend(texts, flags.tokens, flags.samples, how, flags.seed, names)
-    for record, continuations in zip(records, found, strict=True):
-        if flags.jsonl:
-            yield json.dumps({**record, "continuations": continuations}, ensure_ascii=False)
-        else:
-            yield "\n".join(f"{record['text']} |{text}" for text in continuations)
+    return trained.extend(texts, flags.tokens, flags.samples, how, flags.seed, names)
 
 
 @contextlib.contextmanager
@@ -119,17 +137,52 @@ def _record(line: str, name: str) -> dict:
     return record
 
 
-def _text(record: dict, answers: list[list[tuple[str, float]]], mask: str) -> str:
-    """For the eye."""
-    lines = [record["text"]]
+# Answers for the eye, and as the fields that they add to a record
+
+
+def marked(text: str, doubts: Sequence) -> str:
+    """The text, asterisks around what was rather replaced than not; `doubts` as `Run.spot_replaced` gives them."""
+    spans: list[tuple[int, int]] = []
+    for _, start, end, probability in doubts:
+        if probability > 0.5 and start < end:
+            joined = spans.pop() if spans and start <= spans[-1][1] else (start, end)  # a word has one pair around it
+            spans.append((joined[0], max(joined[1], end)))
+    for start, end in reversed(spans):
+        text = f"{text[:start]}*{text[start:end]}*{text[end:]}"
+    return text
+
+
+def _doubted(text: str, doubts: Sequence, tokenizer) -> str:
+    """Under the marked text its pieces, each above its probability. A piece of white space alone is left out."""
+    lines, above, below = [marked(text, doubts)], "", ""
+    for doubt in doubts:
+        word = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in doubt.word)
+        columns = sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in word)
+        share, width = f"{doubt.probability:.0%}", max(4, columns)
+        if above and len(below) + width > WIDE:
+            lines, above, below = [*lines, above, below], "", ""
+        if word:
+            above, below = f"{above}  {' ' * (width - columns)}{word}", f"{below}  {share:>{width}}"
+    return "\n".join([*lines, above, below] if above else lines)
+
+
+def _filled(text: str, answers: list[list[tuple[str, float]]], tokenizer) -> str:
+    lines, mask = [text], tokenizer.mask_token
     for number, answer in enumerate(answers, 1):
         lines.append(f"  {mask} {number}" if len(answers) > 1 else f"  {mask}")
         lines += [f"    {probability:6.1%}  {word}" for word, probability in answer]
     return "\n".join(lines)
 
 
-def _json(record: dict, answers: list[list[tuple[str, float]]]) -> str:
-    """As one line; other fields of the record come back with it."""
-    masks = [[{"word": word, "probability": float(f"{probability:.6g}")} for word, probability in answer]
-             for answer in answers]
-    return json.dumps({**record, "masks": masks}, ensure_ascii=False)
+def _figure(probability: float) -> float:
+    return float(f"{probability:.6g}")
+
+
+TELLING = {  # what is asked: (fields of the answer, the answer as text)
+    "masks": (lambda answers: {"masks": [
+        [{"word": word, "probability": _figure(p)} for word, p in answer] for answer in answers]}, _filled),
+    "replaced": (lambda doubts: {"replaced": [d._asdict() | {"probability": _figure(d.probability)} for d in doubts]},
+                 _doubted),
+    "texts": (lambda texts: {"continuations": texts},
+              lambda text, texts, tokenizer: "\n".join(f"{text} |{more}" for more in texts)),
+}

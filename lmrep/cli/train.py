@@ -44,7 +44,8 @@ def run(arguments: Arguments) -> int:
     texts, answers = list(config.get("samples") or ()), api.experiments.answers(api.experiments.parse(config))
     if texts and answers and not distributed.joined():  # one of several does not keep the others waiting
         print(samples(api.load(workdir), texts))
-    example = {"masks": "The [MASK] of a list is an integer.", "texts": "The value of"}.get(answers, "")
+    example = {"masks": "The [MASK] of a list is an integer.", "texts": "The value of",
+               "replaced": "The length of a list is an elephant."}.get(answers, "")
     print(next_steps(workdir, flags.data_dir, texts[0] if texts and answers else example))
     return 0
 
@@ -93,11 +94,20 @@ def summary(outcome) -> str:
 
 
 def samples(run, texts: list[str]) -> str:
-    """What the model puts in the place of masks, or after a text."""
-    if run.objective.follow is not None:
+    """What the model puts in the place of masks, or after a text, or which words it takes for replaced."""
+    from lmrep.cli.predict import marked
+    from lmrep.questions import has_mask
+
+    if run.answers == "texts":
         found = run.extend(texts, tokens=20)
         return "\n".join(["\nContinued:", *(f"  {text} |{more}" for text, (more,) in zip(texts, found, strict=True))])
-    lines = ["\nFilled masks:"]
+    lines, plain = [], [text for text in texts if run.answers == "replaced" and not has_mask(text, run.tokenizer)]
+    if plain:
+        found = run.spot_replaced(plain)
+        lines += ["\nBetween asterisks, what it takes for replaced:",
+                  *(f"  {marked(text, doubts)}" for text, doubts in zip(plain, found, strict=True))]
+    if texts := [text for text in texts if text not in plain]:
+        lines.append("\nFilled masks:")
     for text, answers in zip(texts, run.fill_masks(texts, k=3), strict=True):
         lines.append(f"  {text}")
         for answer in answers:

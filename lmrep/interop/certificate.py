@@ -18,13 +18,11 @@ from lmrep.core.params import unflatten
 from lmrep.interop import published
 from lmrep.interop import settings as families
 from lmrep.interop.published import Published
-from lmrep.layers import linear
 from lmrep.layers import vocabulary as head
 from lmrep.layers.attention import Visibility
-from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
-from lmrep.objectives import causal, sentence_pair
+from lmrep.objectives import causal, replaced_token, sentence_pair
 
 ROWS, LENGTH = 2, 64
 MOST = 1e-3  # a larger difference is no rounding
@@ -100,8 +98,7 @@ def ours(checkpoint: Published, asked: Question) -> Answers:
             answers["pair"] = sentence_pair.scores(tree["objective"]["pair"], hidden[:, 0])
         if "discriminator" in heads:
             own = tree["objective"]["discriminator"]
-            x = ACTIVATIONS[model.activation](linear.apply(own["transform"], hidden))
-            answers["discriminator"] = linear.apply(own["out"], x)[..., 0]
+            answers["discriminator"] = replaced_token.replaced_logits(own, hidden, model.activation)
         if "causal" in heads:
             answers["causal"] = causal.scores(tree, hidden, model=model, c=causal.Config())
         return answers

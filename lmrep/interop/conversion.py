@@ -29,17 +29,17 @@ from lmrep.interop.published import Published
 from lmrep.models import transformer
 from lmrep.objectives import replaced_token
 from lmrep.objectives.masked import RULES
-from lmrep.training import optimizers, workdir
+from lmrep.training import averaging, optimizers, workdir
 from lmrep.training.checkpoints import Checkpoints
 
 FOLDER, NOTE, CARRIED, CERTIFICATE = "interop", "published.json", "carried.safetensors", "certificate.json"
 PARTS = ("discriminator", "generator")  # of a run of replaced-token detection: two networks
-GENERATOR, GENERATOR_HEAD = "objective/generator/", "objective/generator_head/"
+GENERATOR = "objective/generator"  # begins the paths of its own parameters and of its head
 # What a workdir says whose checkpoint lacks a head.
 LACKING = {
     "masked": "it has no masked-LM head: `lmrep predict` cannot ask it, and a run with init= starts one fresh",
-    "replaced_token": "it is a discriminator without its generator, so that it cannot be evaluated; a run with init= "
-                      "starts one fresh",
+    "replaced_token": "it is a discriminator without its generator: `lmrep predict` tells replaced words, but fills no "
+                      "masks, and it cannot be evaluated; a run with init= starts a generator fresh",
 }  # fmt: skip
 
 
@@ -164,16 +164,10 @@ def _part(
     if part not in PARTS:
         raise UserError(f"--part is {part!r}; expected {' or '.join(PARTS)}")
     if part == "discriminator":
-        return config, {path: value for path, value in params.items()
-                        if not path.startswith((GENERATOR, GENERATOR_HEAD))}
+        return config, {path: value for path, value in params.items() if not path.startswith(GENERATOR)}
     asked = trained.stage_at(run.experiment, run.step).objective
-    generator = run.model.narrower(asked.generator, asked.generator_layers)
-    own = flatten(replaced_token.generator_params(unflatten(params), asked))
-    heads = {path.removeprefix(GENERATOR_HEAD): value for path, value in params.items()
-             if path.startswith(GENERATOR_HEAD)}
-    return generator.encode.keywords["c"], {
-        **{f"encoder/{path}": value for path, value in own.items()},
-        **{f"objective/masked/{path}": value for path, value in heads.items()}}
+    return (transformer.narrowed(config, asked.generator, asked.generator_layers),
+            flatten(replaced_token.generator_alone(unflatten(params), asked)))
 
 
 def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
@@ -201,12 +195,17 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
                             lowercase=getattr(tokenizer, "lowercase", False))
     if "masked" in heads:
         config.samples = ("Paris is the [MASK] of France.",)
+    elif "discriminator" in heads:
+        config.samples = ("Paris is the capital of France.", "Paris is the Friday of France.")
     return experiments.parse(config)
 
 
-def arrays(place: Path) -> dict[str, np.ndarray]:
-    """Every array of a workdir's newest checkpoint, or of a published directory, by our path; what was carried along by
-    its own name.
+def arrays(place: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
+    """Every array of a workdir's newest checkpoint, or of a published directory, by our path (what was carried along by
+    its own name); and which they are, for people.
+
+    Of a run that keeps averages they are these, as wherever it is loaded, unless its `evaluation.averaged` says
+    otherwise, or `raw`: the parameters as the optimizer left them.
 
     Raises:
       UserError: there is neither.
@@ -214,13 +213,14 @@ def arrays(place: Path) -> dict[str, np.ndarray]:
     """
     if not is_workdir(place):
         checkpoint = published.read(place)
-        return checkpoint.params | checkpoint.carried
+        return checkpoint.params | checkpoint.carried, "as published"
+    used = trained.read_config(place)["config"].get("evaluation", {}).get("averaged", True)
     with contextlib.closing(Checkpoints(place / "checkpoints")) as checkpoints:
         step = checkpoints.newest()
         if step is None:
             raise UserError(f"{place} holds no checkpoint yet")
-        params, _ = checkpoints.read(step, "params")
+        averaged = used and not raw and checkpoints.holds(step, averaging.AVERAGE)
+        params = averaging.parameters(checkpoints, step, averaged)
     carried = place / FOLDER / CARRIED
-    return flatten(params) | (tensor_files.read(carried)[0] if carried.exists() else {})
-
-
+    return (flatten(params) | (tensor_files.read(carried)[0] if carried.exists() else {}),
+            f"step {step:,}" + (", averages (optimizer.ema)" if averaged else ""))

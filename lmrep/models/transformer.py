@@ -98,17 +98,17 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         init=initializer(c),
         start_cache=partial(start_cache, c=c, execution=execution),
         decode=partial(decode, c=c, execution=execution),
-        narrower=partial(narrower, c=c, execution=execution, name=name),
+        narrower=lambda share, layers=0: build(narrowed(c, share, layers), execution, name),
     )
 
 
-def narrower(share: float, layers: int = 0, *, c: Config, execution: stack.Execution, name: str) -> Model:
+def narrowed(c: Config, share: float, layers: int = 0) -> Config:
     """A network of that share of the width and that many layers (0: as many) over tables like these (Clark et al.,
     2020: the generator). Heads are as wide as here, and there is one at least."""
     width = max(1, round(share * c.width))
     heads = max(1, width * c.heads // c.width)
-    return build(replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
-                         layers=layers or c.layers), execution, name)
+    return replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
+                   layers=layers or c.layers)
 
 
 def takes(c: Config) -> frozenset[str]:

@@ -13,13 +13,16 @@ class Kind(NamedTuple):
     fields: Callable  # config -> the batch fields that it needs of a format
     check: Callable  # config -> None; raises UserError where its fields do not fit each other
     build: Callable  # (config, model, vocabulary) -> Objective
-    answers: str = ""  # what a trained model can be asked in words: "masks", to fill them; "texts", to continue them
+    answers: str = ""
+    # What a trained model can be asked in words: "masks", to fill them; "texts", to continue them; "replaced", which
+    # words of a text were, and to fill masks.
 
 
 OBJECTIVES = {
     "masked": Kind(masked.Config, masked.fields, masked.check, masked.build, "masks"),
     "causal": Kind(causal.Config, causal.fields, causal.check, causal.build, "texts"),
-    "replaced_token": Kind(replaced_token.Config, replaced_token.fields, replaced_token.check, replaced_token.build),
+    "replaced_token": Kind(
+        replaced_token.Config, replaced_token.fields, replaced_token.check, replaced_token.build, "replaced"),
     "span_boundary": Kind(
         span_boundary.Config, span_boundary.fields, span_boundary.check, span_boundary.build, "masks"),
 }

@@ -47,7 +47,9 @@ class Objective(NamedTuple):
     frozen: Tree = {}  # noqa: RUF012
     carry: Callable[[int], Carry] = lambda rows: Carry()  # rows -> the state that the first step starts from
     penalty: Callable[[Tree], Array] | None = None  # params -> a term added once a step
-    predict: Callable[[Tree, Batch], dict[str, Array]] | None = None  # rows of answers; `batch` needs no targets
+    predict: Callable[[Tree, Batch], dict[str, Array]] | None = None
+    # (params, what is asked, without targets) -> rows of answers: `words` and their `probabilities` [b, m, k] at
+    # batch["predicted"] i32[b, m]; where that is not asked, `replaced` [b, t], the probability that a token was
     follow: Callable[[Tree, Array], Array] | None = None  # hidden [b, t, d] -> scores [b, t, v] of what is next
     score: Callable[[dict[str, Any]], dict[str, float]] | None = None  # all rows -> figures that do not add
     describe: Callable[[Batch, Any], list[str]] | None = None  # (corrupted batch, tokenizer) -> a text for each row

@@ -26,6 +26,7 @@ from lmrep.objectives import masked
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
 
 KINDS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
+TELLING = KINDS[:2]  # those whose encoder tells tokens apart; that of the others finds words
 TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
 
 
@@ -73,6 +74,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, "objective": specs(c, model, generator)},
         corrupt=partial(corrupt, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, generator=generator),
+        predict=partial(predict, c=c, model=model, generator=generator, vocabulary=vocabulary),
         describe=describe,
     )
 
@@ -84,7 +86,7 @@ def specs(c: Config, model: Model, generator: Model) -> Tree:
         own["embedding"] = {name: spec for name, spec in own["embedding"].items() if name != "token"}
     e = _table_width(model)
     tree = {"generator": own, "generator_head": head.specs(generator.width, e, model.vocabulary, generator.init)}
-    if c.kind in ("electra", "electra_15"):
+    if c.kind in TELLING:
         tree["discriminator"] = {"transform": linear.specs(model.width, model.width, ("embed", None), model.init),
                                  "out": linear.specs(model.width, 1, (None, None), glorot_uniform)}
     else:
@@ -100,6 +102,11 @@ def generator_params(params: Tree, c: Config) -> Tree:
     if c.tie == "tokens":
         return own | {"embedding": own["embedding"] | {"token": shared["embedding"]["token"]}}
     return own | {name: shared[name] for name in TABLES[c.tie] if name in shared}
+
+
+def generator_alone(params: Tree, c: Config) -> Tree:
+    """Parameters of the generator and its head as those of a masked language model, which it is."""
+    return {"encoder": generator_params(params, c), "objective": {"masked": params["objective"]["generator_head"]}}
 
 
 def corrupt(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
@@ -164,7 +171,7 @@ def loss(
     metrics = {"generator_nats": ((nats * asked).sum(), asked.sum()),
                "generator_accuracy": ((hits & asked).sum(), asked.sum()),
                "replaced_share": ((replaced & real).sum(), real.sum())}
-    if c.kind in ("electra", "electra_15"):
+    if c.kind in TELLING:
         hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
         more, found = tell_apart(own["discriminator"], hidden, replaced, batch["token_weights"], model.activation)
         return total + c.weight * more, (metrics | found, carry)
@@ -204,8 +211,7 @@ def tell_apart(
     own: Tree, hidden: Array, replaced: Array, weights: Array, activation: str
 ) -> tuple[Array, Metrics]:
     """The weighted sum of the binary cross-entropies of `replaced` bool[b, t], and figures."""
-    x = ACTIVATIONS[activation](linear.apply(own["transform"], hidden))
-    logits = linear.apply(own["out"], x.astype(jnp.float32))[..., 0]
+    logits = replaced_logits(own, hidden, activation)
     nats = jax.nn.softplus(logits) - logits * replaced
     asked = weights > 0
     right = ((logits > 0) == replaced) & asked
@@ -216,17 +222,64 @@ def tell_apart(
     }
 
 
+def replaced_logits(own: Tree, hidden: Array, activation: str) -> Array:
+    """The head that tells tokens apart: hidden [b, t, d] -> float32 [b, t], above 0 where one seems replaced."""
+    x = ACTIVATIONS[activation](linear.apply(own["transform"], hidden))
+    return linear.apply(own["out"], x.astype(jnp.float32))[..., 0]
+
+
 def copy_or_predict(
     own: Tree, table: Array, hidden: Array, targets: Array, same: Array, model: Model
 ) -> tuple[Array, Array]:
     """-log of D [the token shown is the text's own] + (1 - D) softmax(scores)[its own], and D; [b, t] each. D is the
     copy gate's sigmoid, `same` bool[b, t] whether the token shown is the text's own."""
     gate = linear.apply(own["copy"], hidden.astype(jnp.float32))[..., 0]
-    nats = head.in_parts(lambda x, targets: head.asked(own["masked"], table, _transformed(own["masked"], x, model),
-                                                       targets)[0], table.shape[0], hidden, targets)
-    predicted = jax.nn.log_sigmoid(-gate) - nats
+    predicted = jax.nn.log_sigmoid(-gate) - _nats(own["masked"], table, hidden, targets, model)
     either = jnp.logaddexp(jax.nn.log_sigmoid(gate), predicted)
     return -jnp.where(same, either, predicted), jax.nn.sigmoid(gate)
+
+
+def predict(
+    params: Tree, batch: Batch, *, c: Config, model: Model, generator: Model, vocabulary: Vocabulary, k: int = 5
+) -> dict[str, Array]:
+    """What `batch` asks: with `predicted` i32[b, m] in it, the k likeliest words there as `masked.predict` gives them;
+    without, `replaced` float32[b, t], for each token the probability that it is not the text's own.
+
+    The words are the generator's or, of the kinds whose encoder finds words, those of the encoder, which sees the
+    generator's likeliest in place of each [MASK], as in training.
+    """
+    if "predicted" not in batch:
+        return {"replaced": doubt(params, batch, c, model)}
+    found = masked.predict(generator_alone(params, c), batch, model=generator, size=vocabulary.size, k=k)
+    if c.kind in TELLING:
+        return found
+    own, places = params["objective"], batch["predicted"]
+    empty = jnp.take_along_axis(batch["tokens"], places, 1) == vocabulary.specials["mask"]
+    shown = replace(batch | {"weights": empty}, found["words"][..., 0])
+    hidden = _hidden(params["encoder"], model, batch, shown, None, at=places)
+    probabilities = jax.nn.softmax(head.scores(
+        own["masked"], model.output_table(params["encoder"]), _transformed(own["masked"], hidden, model)))
+    if c.kind == "all_tokens_mlm":
+        copied = jax.nn.sigmoid(linear.apply(own["copy"], hidden.astype(jnp.float32)))
+        same = jax.nn.one_hot(jnp.take_along_axis(shown, places, 1), probabilities.shape[-1])
+        probabilities = copied * same + (1 - copied) * probabilities
+    best, words = jax.lax.top_k(probabilities[..., : vocabulary.size], k)
+    return {"words": words, "probabilities": best}
+
+
+def doubt(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
+    """The encoder's probability, float32[b, t], that each of the tokens is not the text's own: where it finds words,
+    1 less the probability of the one that stands there."""
+    own, tokens = params["objective"], batch["tokens"]
+    hidden = _hidden(params["encoder"], model, batch, tokens, None)
+    if c.kind in TELLING:
+        return jax.nn.sigmoid(replaced_logits(own["discriminator"], hidden, model.activation))
+    table = model.output_table(params["encoder"])
+    if c.kind == "replace_mlm":
+        nats = _nats(own["masked"], table, hidden, tokens, model)
+    else:
+        nats, _ = copy_or_predict(own, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)
+    return -jnp.expm1(-nats)
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
@@ -241,6 +294,12 @@ def _hidden(
              "positions": batch.get("positions"), "token_type_ids": batch.get("token_type_ids")}
     inputs = Inputs(**{name: value for name, value in given.items() if name in model.takes})
     return model.encode(params, inputs, key, at=at).hidden
+
+
+def _nats(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
+    """-log of the probability of `targets` i32[b, t] by the states [b, t, d] there, a part of t at a time."""
+    return head.in_parts(lambda x, targets: head.asked(own, table, _transformed(own, x, model), targets)[0],
+                         table.shape[0], hidden, targets)
 
 
 def _transformed(own: Tree, hidden: Array, model: Model) -> Array:

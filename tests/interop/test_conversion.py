@@ -1,5 +1,6 @@
 """`lmrep convert` and `lmrep diff` as commands, in a world without the reference."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -11,13 +12,14 @@ import pytest
 import lmrep
 from lmrep import starting
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.params import flatten
+from lmrep.core.params import flatten, unflatten
 from lmrep.data import formats
 from lmrep.interop import certificate, conversion, names, published, tensor_files
 from lmrep.layers.attention import Visibility
 from lmrep.models.base import Inputs
 from lmrep.objectives import replaced_token
-from tests import small
+from lmrep.training.checkpoints import Checkpoints
+from tests import given, small
 from tests.interop.test_published import GOLDEN, copy, files, rewrite, same
 
 
@@ -28,24 +30,14 @@ def without_the_reference(monkeypatch):
 
 
 @pytest.fixture(scope="module", params=["bert", "bert_tanh", "roberta", "bert_half", "electra_discriminator",
-                                        "electra_generator", "gpt", "gpt2"])
+                                        "electra_generator", "albert", "gpt", "gpt2"])
 def converted(request, tmp_path_factory):
     """(the published directory, the workdir made of it, what the command said)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
         place = tmp_path_factory.mktemp(request.param)
         directory, workdir = GOLDEN / request.param, place / "deep" / "run"
-        if request.param == "gpt2":
-            directory = spoken(directory, place / "gpt2")
         return directory, workdir, small.command("convert", directory, workdir)
-
-
-def spoken(directory, to):
-    """A copy of a directory with RoBERTa's tokenizer."""
-    shutil.copytree(directory, to)
-    for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
-        shutil.copy(GOLDEN / "roberta" / name, to)
-    return to
 
 
 def test_a_published_directory_becomes_a_workdir(converted):
@@ -53,7 +45,7 @@ def test_a_published_directory_becomes_a_workdir(converted):
     assert answer.code == 0 and not answer.err
     run, expected = lmrep.load(workdir), published.read(directory)
     assert run.step == 0 and lmrep.experiment.model_config(run.experiment) == expected.config
-    assert same(conversion.arrays(workdir), expected.params | expected.carried)
+    assert same(conversion.arrays(workdir)[0], expected.params | expected.carried)
     proof = json.loads((workdir / "certificate.json").read_text())
     assert proof["against"].startswith("itself written and read again") and set(proof["differences"].values()) == {0}
     assert "largest difference from itself written and read again (transformers is not installed)" in answer.out
@@ -124,8 +116,8 @@ def test_there_and_back_nothing_has_changed(converted, tmp_path, most):
     assert same(files(target), files(directory))
     assert json.loads((target / "config.json").read_text()) == json.loads((directory / "config.json").read_text())
     assert lmrep.data.tokenizers.load(target).fingerprint == lmrep.load(workdir).tokenizer.fingerprint
-    assert small.command("diff", directory, target).out.startswith("equal: all ")
-    assert small.command("diff", target, workdir).out.startswith("equal: all ")
+    for pair in ((directory, target), (target, workdir)):
+        assert small.command("diff", *pair).out.splitlines()[-1].startswith("equal: all ")
 
 
 def test_a_run_of_our_own_is_written_under_the_references_names(converted, tmp_path):
@@ -239,9 +231,35 @@ def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
     assert not found.left and all(path.startswith("objective/generator") for path in found.missing)
     assert same(found.values, published.read(directory).params)
     answer = small.command("predict", f"--workdir={workdir}", "a [MASK]")
-    assert answer.code == 2 and "not trained to fill masks but with objective 'replaced_token'" in answer.err
+    assert answer.code == 2 and "has no generator to fill masks with, as the checkpoint" in answer.err
+    with pytest.raises(UserError, match="was not trained to continue texts"):
+        run.extend(["a cat"])
     with pytest.raises(UserError, match=r"--part is 'generator', and .* has one network alone"):
         conversion.to_published(workdir, workdir.parent / "part", part="generator")
+
+
+@pytest.mark.parametrize("converted", ["electra_discriminator"], indirect=True)
+def test_a_discriminator_tells_what_the_checkpoint_says(converted):
+    directory, workdir, _ = converted
+    run, text = lmrep.load(workdir), "the cat, a quick DOG."
+    asked = run.inputs([text])
+    question = certificate.Question(asked.tokens, np.zeros_like(asked.tokens), np.ones_like(asked.tokens))
+    logits = certificate.ours(published.read(directory), question)["discriminator"][0, 1:-1]
+    (doubts,) = run.spot_replaced([text])
+    np.testing.assert_allclose([doubt.probability for doubt in doubts], 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
+    assert all(doubt.word == text[doubt.start : doubt.end] for doubt in doubts)
+    answer = small.command("predict", f"--workdir={workdir}", text)
+    assert answer.code == 0 and answer.out.count("%") == len(doubts)
+
+
+def test_an_encoder_without_heads_answers_nothing(tmp_path):
+    def bare(tensors):
+        return {name: value for name, value in tensors.items() if not name.startswith("discriminator")}
+
+    directory = rewrite(copy("electra_discriminator", tmp_path / "x", architectures=["ElectraModel"]), bare)
+    assert conversion.to_workdir(directory, tmp_path / "run").checkpoint.heads == ()
+    answer = small.command("predict", f"--workdir={tmp_path / 'run'}", "a cat")
+    assert answer.code == 2 and "has no head that tells tokens apart" in answer.err and answer.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("converted", ["electra_generator"], indirect=True)
@@ -303,7 +321,8 @@ def test_differences_are_sorted_and_say_the_layer(tmp_path):
 
     other = rewrite(copy("bert", tmp_path / "x"), change)
     answer = small.command("diff", GOLDEN / "bert", other)
-    lines = answer.out.splitlines()
+    places, lines = answer.out.splitlines()[:2], answer.out.splitlines()[2:]
+    assert places == [f"{GOLDEN / 'bert'} (as published)", f"{other} (as published)"]
     assert answer.code == 0 and lines[1].split() == [
         "encoder/layers/mlp/out/bias", "0.5", lines[1].split()[2], "1", "F32[2,", "15]"]
     bias = published.read(GOLDEN / "bert").params["encoder/layers/mlp/out/bias"]
@@ -319,8 +338,32 @@ def test_rows_of_a_layer_that_all_share_are_no_layers(tmp_path):
         return tensors
 
     other = rewrite(copy("albert", tmp_path / "x"), change)
-    line = small.command("diff", GOLDEN / "albert", other).out.splitlines()[1].split()
+    line = small.command("diff", GOLDEN / "albert", other).out.splitlines()[3].split()
     assert line[0] == "encoder/layers/mlp/in/kernel" and line[3:] == ["F32[15,", "22]"]
+
+
+def test_a_run_with_averages_is_compared_by_them(tmp_path):
+    """As it is loaded, unless its config, or the command, says otherwise."""
+    place = given.workdir(tmp_path)
+    raw = conversion.arrays(place)[0]
+    averages = {path: value + 1 for path, value in raw.items()}
+    with contextlib.closing(Checkpoints(place / "checkpoints")) as checkpoints:
+        checkpoints.save(5, {"params": unflatten(raw), "opt_state": {"average": unflatten(averages)}}, {})
+        checkpoints.wait()
+    loaded = {path: np.asarray(value) for path, value in flatten(lmrep.load(place).params).items()}
+    found, which = conversion.arrays(place)
+    assert same(found, averages) and same(found, loaded) and which == "step 5, averages (optimizer.ema)"
+    found, which = conversion.arrays(place, raw=True)
+    assert same(found, raw) and which == "step 5"
+    told = json.loads((place / "config.json").read_text())
+    shutil.copytree(place, tmp_path / "plain")
+    told["config"]["evaluation"]["averaged"] = False
+    (tmp_path / "plain" / "config.json").write_text(json.dumps(told))
+    assert same(conversion.arrays(tmp_path / "plain")[0], raw)
+    answer = small.command("diff", place, tmp_path / "plain")
+    assert answer.out.startswith(f"{place} (step 5, averages (optimizer.ema))\n{tmp_path / 'plain'} (step 5)\n")
+    assert f"0 of {len(raw)} common parameters are equal" in answer.out
+    assert "equal: all" in small.command("diff", "--raw", place, tmp_path / "plain").out
 
 
 def test_shapes_and_what_is_not_a_number_are_told():
@@ -336,6 +379,6 @@ def test_shapes_and_what_is_not_a_number_are_told():
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
 def test_carried_tensors_are_compared_too(converted):
     directory, workdir, _ = converted
-    assert set(conversion.arrays(workdir)) == set(conversion.arrays(directory))
+    assert set(conversion.arrays(workdir)[0]) == set(conversion.arrays(directory)[0])
     assert tensor_files.read(workdir / "interop" / "carried.safetensors")[0].keys() == published.read(
         directory).carried.keys()

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import expit, log_softmax
+from scipy.special import expit, log_softmax, softmax
 
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
@@ -239,3 +239,65 @@ def test_what_generator_and_encoder_share(tie, own):
     assert set(found.get("embedding", {})) == own and ("embedding_norm" in found) == (tie != "all")
     total, _ = jax.jit(lambda p: objective.loss(p, question(objective), None, Carry()))(params)
     assert np.isfinite(total)
+
+
+# --- what it answers ------------------------------------------------------------------------------------------------
+
+
+def words_of(p, hidden, table):
+    """Softmax over the vocabulary by a masked-LM head in float64, [b, t, v]."""
+    x = reference.ACTIVATIONS["gelu"](reference.linear(p["transform"], np.asarray(hidden, np.float64)))
+    x = reference.layer_norm(p["norm"], x, NETWORK.norm_eps)
+    return softmax(x @ np.asarray(table, np.float64).T + p["bias"], -1)
+
+
+def hidden_of(params, model, tokens):
+    return np.asarray(electra._hidden(params, model, BATCH, tokens, None))
+
+
+@pytest.mark.parametrize("kind", electra.KINDS)
+def test_what_it_doubts_has_the_probability_that_its_encoder_gives(kind):
+    _, objective, params = asked(kind=kind)
+    found = np.asarray(jax.jit(objective.predict)(params, BATCH)["replaced"])
+    hidden = hidden_of(params["encoder"], transformer.build(NETWORK), BATCH["tokens"])
+    p, gelu = reference.float64(params)["objective"], reference.ACTIVATIONS["gelu"]
+    if "discriminator" in p:
+        own = p["discriminator"]
+        expected = expit(reference.linear(own["out"], gelu(reference.linear(own["transform"], hidden)))[..., 0])
+    else:
+        stands = words_of(p["masked"], hidden, params["encoder"]["embedding"]["token"])
+        stands = np.take_along_axis(stands, BATCH["tokens"][..., None], -1)[..., 0]
+        gate = expit(reference.linear(p["copy"], hidden)[..., 0]) if "copy" in p else 0
+        expected = 1 - (gate + (1 - gate) * stands)
+    assert found.shape == BATCH["tokens"].shape and found.std() > 1e-3
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", electra.KINDS)
+def test_masks_are_filled_by_the_generator_or_by_an_encoder_that_finds_words(kind):
+    c, objective, params = asked(kind=kind)
+    tokens, places = BATCH["tokens"].copy(), np.array([[2, 4], [1, 0], [3, 2], [4, 4]], np.int32)
+    for row, each in enumerate(places):
+        tokens[row, each[each > 0]] = VOCABULARY.specials["mask"]
+    found = jax.jit(objective.predict, static_argnames="k")(
+        params, BATCH | {"tokens": tokens, "predicted": places}, k=3)
+    model = transformer.build(NETWORK)
+    whole, p = electra.generator_params(params, c), reference.float64(params)["objective"]
+
+    def at(x):
+        return np.take_along_axis(x, places[..., None], 1)
+
+    table = params["encoder"]["embedding"]["token"]
+    expected = words_of(p["generator_head"], at(hidden_of(whole, model.narrower(c.generator), tokens)), table)
+    if kind in ("replace_mlm", "all_tokens_mlm"):
+        shown = tokens.copy()
+        for row, each in enumerate(places):
+            shown[row, each[each > 0]] = expected[row, each > 0].argmax(-1)  # nothing is put where no mask stands
+        hidden = at(hidden_of(params["encoder"], model, shown))
+        expected = words_of(p["masked"], hidden, table)
+        if kind == "all_tokens_mlm":
+            gate = expit(reference.linear(p["copy"], hidden))
+            expected = gate * np.eye(V)[np.take_along_axis(shown, places, 1)] + (1 - gate) * expected
+    order = np.argsort(-expected, -1)[..., :3]
+    np.testing.assert_array_equal(found["words"], order)
+    np.testing.assert_allclose(found["probabilities"], np.take_along_axis(expected, order, -1), rtol=0, atol=2e-5)

@@ -68,7 +68,7 @@ def special_names(directory: Path, config: dict[str, Any]) -> dict[str, str]:
             name = named.get("content") if isinstance(named, dict) else named
             if named is None:
                 continue
-            if not (isinstance(name, str) and name):
+            if not (isinstance(name, str) and 0 < len(name) <= 100):
                 raise UserError(f"{place}: its {role}_token is {str(named)[:60]}; expected the text of a piece")
             if found.setdefault(role, name) != name:
                 raise UserError(f"{directory / CONFIG} calls its {role}_token {found[role][:60]!r}, and {MAP} beside "

@@ -231,8 +231,8 @@ def read_vocabulary(path: str | Path, specials: dict[str, str] = wordpiece.SPECI
         if not piece:
             raise UserError(f"{path}, line {number} is empty; expected one piece a line")
         if piece in seen:
-            raise UserError(f"{path}, line {number}: {piece!r} stands on line {seen[piece]} already; expected each "
-                            "piece once")
+            raise UserError(f"{path}, line {number}: {piece[:60]!r} stands on line {seen[piece]} already; expected "
+                            "each piece once")
         seen[piece] = number
     missing = [name for name in specials.values() if name not in seen]
     if missing:
@@ -336,8 +336,8 @@ def _expect_plain(path: Path, model: Any, *fields: str) -> None:
     _expect(path, "model", model, "BPE")
     for name in ("dropout", *fields, "fuse_unk", "byte_fallback", "ignore_merges"):
         if model.get(name):
-            raise UserError(f"{path}: its model's {name} is {model[name]!r}, which would cut text otherwise; expected "
-                            "none")
+            raise UserError(f"{path}: its model's {name} is {str(model[name])[:60]}, which would cut text otherwise; "
+                            "expected none")
 
 
 def _one_of(path: Path, name: str, value: Any, *wanted: Any) -> None:

@@ -1,0 +1,172 @@
+"""`lmrep predict` of ELECTRA: which words of a text were replaced, and masks filled by the generator."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import lmrep
+from lmrep import api
+from lmrep import experiment as experiments
+from lmrep.cli.predict import marked
+from lmrep.cli.train import samples
+from lmrep.core.errors import UserError
+from lmrep.core.params import is_spec
+from lmrep.data import tokenizers
+from lmrep.questions import Doubt
+from tests import given, small
+
+WRONG = ("cat", "s", "##s", "[UNK]")  # pieces that the network by hand takes for replaced
+LIKELY = expit(2.0)
+
+HOSTILE = [
+    "The cat's fish \u2014 CAT, cats.", "", "   ", "caf\u00e9 cat cafe\u0301cat", "\u732b cat\u732bfish",
+    "a\0cat\ufeff\tcat\r\ncat", "\U0001f431\u200dcat \U0001f1e9\U0001f1ea", "[CLS] cat [SEP] cat",
+    "\u05d7\u05ea\u05d5\u05dc cat \u202ecat", "\ufb01sh \u0130cat \u00dfcat", "a" * 300 + " cat", "cat " * 40]
+
+
+def by_hand(specs, tokenizer):
+    """Parameters of which the logit of each piece is 2 or -2, by what it is and nothing else.
+
+    The token table's rows are u or -u, of +-1 in turn; no layer adds anything, and norms leave them as they are. The
+    transform is the identity, so that gelu(x) - gelu(-x) = x gives a readout of u / 16 the logit 32 / 16.
+    """
+    u = np.where(np.arange(32) % 2, 1.0, -1.0).astype(np.float32)
+    params = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), specs, is_leaf=is_spec)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: np.ones_like(x) if path[-1].key == "scale" else x, params)
+    wrong = np.array([piece in WRONG for piece in tokenizer.pieces])
+    params["encoder"]["embedding"]["token"] = np.where(wrong[:, None], u, -u).astype(np.float32)
+    own = params["objective"]["discriminator"]
+    own["transform"]["kernel"], own["out"]["kernel"] = np.eye(32, dtype=np.float32), u[:, None] / 8
+    return params
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("replaced")
+    given.workdir(home, "replaced_token", params=by_hand, activation="gelu", layers=1)
+    return home
+
+
+@pytest.fixture(scope="module")
+def run(home):
+    return lmrep.load(home / "run")
+
+
+def asked(home, *words, stdin=""):
+    return small.command("predict", f"--workdir={home}/run", *words, stdin=stdin)
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def test_each_piece_has_its_characters_and_its_probability_in_any_text(home, run):
+    answer = asked(home, "--jsonl", stdin=lines(*({"id": i, "text": text} for i, text in enumerate(HOSTILE))))
+    assert answer.code == 0, answer
+    found = [json.loads(line) for line in answer.out.splitlines()]
+    assert [(record["id"], record["text"]) for record in found] == list(enumerate(HOSTILE))
+    for record in found:
+        text, doubts = record["text"], record["replaced"]
+        pieces = run.tokenizer.encode(text, specials=True).pieces
+        assert len(doubts) == len(pieces)
+        for doubt, piece in zip(doubts, pieces, strict=True):
+            assert doubt["word"] == text[doubt["start"] : doubt["end"]] != ""
+            if piece.strip("#").isascii() and not piece.startswith("["):
+                assert piece.removeprefix("##") in doubt["word"].lower() or len(doubt["word"]) == 1  # or a ligature
+            assert doubt["probability"] == pytest.approx(LIKELY if piece in WRONG else 1 - LIKELY, abs=1e-5)
+        starts = [doubt["start"] for doubt in doubts]
+        assert starts == sorted(starts)
+    assert not found[1]["replaced"] and not found[2]["replaced"] and len(found[-1]["replaced"]) == 40
+    assert found[-2]["replaced"][0] == {"word": "a" * 300, "start": 0, "end": 300, "probability": pytest.approx(LIKELY)}
+
+
+def test_what_was_rather_replaced_is_marked_and_every_piece_told(home):
+    answer = asked(home, "The old cat sees the fish.", "The cats fish")
+    first, second = answer.out.split("The *cats* fish\n")
+    assert answer.code == 0 and first == (
+        "The old *cat* sees the fish.\n"
+        "   The   old   cat  sees   the  fish     .\n"
+        "   12%   12%   88%   12%   12%   12%   12%\n")
+    assert second.splitlines()[1].split() == ["12%", *["88%"] * (len(second.splitlines()[0].split()) - 2), "12%"]
+    answer = asked(home, "cat fish " * 20)
+    table = answer.out.splitlines()[1:]
+    assert len(table) > 2 and len(table) % 2 == 0 and max(map(len, table)) <= 110
+    assert " ".join(table[::2]).split() == ["cat", "fish"] * 20
+    assert " ".join(table[1::2]).split() == ["88%", "12%"] * 20
+
+
+def test_marks_stand_around_whole_words():
+    text = "It was unbelievably (dull) \U0001f431."
+    doubts = [Doubt("", start, end, p) for start, end, p in (
+        (0, 2, 0.5), (7, 9, 0.9), (9, 14, 0.6), (14, 19, 0.7), (20, 21, 0.9), (21, 25, 0.2), (26, 26, 0.9),
+        (27, 28, 0.9), (27, 28, 0.8), (28, 29, 0.51))]
+    assert marked(text, doubts) == "It was *unbelievably* *(*dull) *\U0001f431.*"
+    assert marked(text, []) == text
+
+
+def test_masks_are_the_generators_and_answers_keep_their_order(home, run):
+    texts = ["The cat.", "The [MASK] cat [MASK].", "A [MASK].", "The fish.", "[MASK]"]
+    answer = asked(home, "--jsonl", "--top=3", stdin=lines(*({"text": text} for text in texts)))
+    found = [json.loads(line) for line in answer.out.splitlines()]
+    assert [record["text"] for record in found] == texts
+    assert ["masks" in record for record in found] == ["[MASK]" in text for text in texts]
+    assert [len(record["masks"]) for record in found if "masks" in record] == [2, 1, 1]
+    words = [[answer["word"] for answer in record["masks"][0]] for record in found if "masks" in record]
+    assert words == [[word for word, _ in answers[0]] for answers in run.fill_masks([t for t in texts if "[" in t], 3)]
+    answer = asked(home, "The [MASK].", "The cat.")
+    assert answer.out.startswith("The [MASK].\n  [MASK]\n    ") and "\nThe *cat*.\n" in answer.out
+
+
+def test_what_training_ends_with(run):
+    shown = samples(run, ["The old cat.", "The [MASK] fish."])
+    assert "Between asterisks, what it takes for replaced:\n  The old *cat*.\n" in shown
+    assert "Filled masks:\n  The [MASK] fish.\n      " in shown
+    assert "Filled" not in samples(run, ["The old cat."]) and "asterisks" not in samples(run, ["A [MASK]."])
+
+
+def test_sample_texts_need_no_mask_but_must_fit(home):
+    config = small.config(home / "texts", "replaced_token")
+    tokenizer = tokenizers.load(home / "run/tokenizer")
+    config.samples = ("The old cat.", "The [MASK] cat.")
+    api.check_samples(experiments.parse(config), tokenizer)
+    config.samples = ("cat " * 40,)
+    with pytest.raises(UserError, match="has 42 tokens; the model takes 32 at most"):
+        api.check_samples(experiments.parse(config), tokenizer)
+
+
+@pytest.mark.parametrize(("record", "message"), [
+    ({"text": "cat " * 60}, "line 2 of standard input: 'cat cat"),
+    ({"text": "\ud800 cat"}, "line 2 of standard input is not UTF-8 text"),
+    ({"text": ["cat"]}, 'expected {"text": "..."}'),
+])
+def test_a_bad_line_is_reported_by_number(home, record, message):
+    answer = asked(home, "--jsonl", stdin=lines({"text": "A cat."}, record))
+    assert answer.code == 2 and message in answer.err and answer.err.count("\n") == 1, answer
+
+
+@pytest.fixture(scope="module", params=["masked", "replace_mlm", "all_tokens_mlm"])
+def other(request, tmp_path_factory):
+    """A run of random parameters whose encoder finds words."""
+    home = tmp_path_factory.mktemp(request.param)
+    kind = request.param.removeprefix("masked")
+    given.workdir(home, "replaced_token" if kind else "masked", kind, layers=1)
+    return home
+
+
+def test_a_run_that_finds_words_with_and_without_masks(other):
+    answer = asked(other, "--jsonl", stdin=lines({"text": "The [MASK] cat."}))
+    shares = [word["probability"] for word in json.loads(answer.out)["masks"][0]]
+    assert len(shares) == 5 and 0 < sum(shares) <= 1 and shares == sorted(shares, reverse=True)
+    answer = asked(other, "--jsonl", stdin=lines({"text": "The cat."}))
+    if lmrep.load(other / "run").answers == "replaced":
+        doubts = json.loads(answer.out)["replaced"]
+        assert [doubt["word"] for doubt in doubts] == ["The", "cat", "."]
+        assert all(0 < doubt["probability"] < 1 for doubt in doubts)
+        return
+    assert answer.code == 2 and "there is no [MASK] in 'The cat.'" in answer.err and answer.err.count("\n") == 1
+    with pytest.raises(UserError, match="not trained to tell which words were replaced but with objective 'masked'"):
+        lmrep.load(other / "run").spot_replaced(["The cat."])
