@@ -1,5 +1,6 @@
 """Eight devices for every test, and quick compilation: what is tested is what programs compute, not how fast."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -21,6 +22,8 @@ if CACHE not in os.environ:
     os.environ[CACHE] = made = tempfile.mkdtemp(prefix="lmrep-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+# Tracing makes millions of small objects that live on, and every collection looks through XLA's arrays too.
+gc.set_threshold(50_000)
 
 
 def pytest_unconfigure():
