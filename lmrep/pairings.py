@@ -25,9 +25,11 @@ from lmrep.training.step import train_step
 
 ROLES = ("pad", "unk", "cls", "sep", "mask", "eos")
 ROWS, LENGTH = 2, 32
-LITTLE = {"vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "length": 64,
-          "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
-          "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same"}
+LITTLE = {
+    "vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "length": 64,
+    "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
+    "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
+}
 
 
 class Pairing(NamedTuple):
