@@ -1,13 +1,14 @@
 """Which networks, objectives and formats go together: every triple, found by trying it on shapes alone.
 
-A triple works where its config is accepted and one training step can be traced with it. Sizes decide nothing about
-that, so presets that differ in sizes alone are traced once, in little.
+A triple works where its config is accepted and one training step can be traced with it. Neither sizes nor rates nor
+initial values decide anything about that, so presets that differ in these alone are traced once, in little; and
+formats that give a step all that it reads are traced once.
 """
 
 import dataclasses
 from collections.abc import Iterator
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,14 +25,18 @@ from lmrep.training.step import train_step
 
 ROLES = ("pad", "unk", "cls", "sep", "mask", "eos")
 ROWS, LENGTH = 2, 32
-SMALL = {"vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "length": 64}
+LITTLE = {
+    "vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "length": 64,
+    "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
+    "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
+}
 
 
 class Pairing(NamedTuple):
     """A triple; `refused` says why it does not work, and is "" where it does."""
 
     preset: str
-    objective: str
+    objective: str  # a name, and the switch that is on in it, if any: "masked sentence_pair"
     format: str
     refused: str = ""
 
@@ -39,41 +44,72 @@ class Pairing(NamedTuple):
 def pairings() -> Iterator[Pairing]:
     """Every triple."""
     for preset in PRESETS:
-        for objective in OBJECTIVES:
+        for objective in objectives():
             for form in FORMATS:
                 yield Pairing(preset, objective, form, refusal(preset, objective, form))
 
 
+@cache
+def objectives() -> tuple[str, ...]:
+    """Every objective as it is, and with each of its switches that has it need more of a format."""
+    found = []
+    for name, kind in OBJECTIVES.items():
+        plain = kind.config()
+        switches = [field.name for field in dataclasses.fields(plain) if getattr(plain, field.name) is False]
+        found += [name, *(f"{name} {switch}" for switch in switches
+                          if set(kind.fields(dataclasses.replace(plain, **{switch: True}))) > set(kind.fields(plain)))]
+    return tuple(found)
+
+
+def settings(objective: str) -> tuple[str, dict[str, Any]]:
+    """(name, fields) of one of `objectives()`."""
+    name, *switches = objective.split()
+    return name, dict.fromkeys(switches, True)
+
+
 def refusal(preset: str, objective: str, form: str) -> str:
     """Why a triple is refused; "" where it works."""
+    name, fields = settings(objective)
     try:
-        config = experiments.base(preset, objective, form)
+        config = experiments.base(preset, name, form)
         config.length = LENGTH
+        config.objective.update(fields)
         experiments.parse(config)
-        trace(in_little(PRESETS[preset].config), objective, FORMATS[form].fields)
+        network, given = in_little(PRESETS[preset].config), FORMATS[form].fields
+        if not reads(network, objective, _any_field()) <= set(given):
+            reads(network, objective, given)
     except UserError as error:
         return str(error)
     return ""
 
 
 def in_little(config: transformer.Config) -> transformer.Config:
-    """The same network, small."""
+    """The same network, small, without dropout, and with plain initial values."""
     narrow = {"embedding": 16} if config.embedding else {}
-    return dataclasses.replace(config, **SMALL, **narrow)
+    return dataclasses.replace(config, **LITTLE, **narrow)
+
+
+def _any_field() -> tuple[str, ...]:
+    return tuple(sorted({name for form in FORMATS.values() for name in form.fields}))
 
 
 @cache
-def trace(config: transformer.Config, objective: str, fields: tuple[str, ...]) -> None:
-    """Traces a training step; nothing is compiled. Raises UserError as the parts do."""
-    kind, size = OBJECTIVES[objective], config.vocab
+def reads(network: transformer.Config, objective: str, given: tuple[str, ...]) -> frozenset[str]:
+    """The fields, of those given, that a training step reads; it is traced, and nothing compiled. Raises UserError as
+    the parts do."""
+    name, fields = settings(objective)
+    kind, size = OBJECTIVES[name], network.vocab
     vocabulary = Vocabulary(size, {role: i for i, role in enumerate(ROLES)}, np.ones(size, bool), np.ones(size, int))
-    asked = kind.build(kind.config(), transformer.build(config), vocabulary)
+    asked = kind.build(kind.config(**fields), transformer.build(network), vocabulary)
     optimizer = optimizers.build(optimizers.Config(), asked.specs, 10)
     shapes = {"b": ROWS, "t": LENGTH}
-    batch = {name: jax.ShapeDtypeStruct([shapes[axis] for axis in FIELDS[name].axes], FIELDS[name].dtype)
-             for name in fields}
+    batch = {field: jax.ShapeDtypeStruct([shapes[axis] for axis in FIELDS[field].axes], FIELDS[field].dtype)
+             for field in given}
     state = jax.eval_shape(partial(create, asked, optimizer, ROWS), 0)
-    jax.eval_shape(partial(train_step, objective=asked, optimizer=optimizer, seed=0), state, batch)
+    program = jax.make_jaxpr(partial(train_step, objective=asked, optimizer=optimizer, seed=0))(state, batch).jaxpr
+    used = {id(x) for operation in program.eqns for x in operation.invars} | {id(x) for x in program.outvars}
+    places = program.invars[len(program.invars) - len(batch):]  # the batch stands last, sorted by name
+    return frozenset(field for field, place in zip(sorted(batch), places, strict=True) if id(place) in used)
 
 
 def table(found: list[Pairing]) -> str:

@@ -168,7 +168,8 @@ def test_masks_are_filled_with_the_model_s_own_probabilities(run):
     ids = [special["cls"], *run.tokenizer.encode(TEXTS[0], specials=True).ids, special["sep"]]
     tokens = np.array([ids], np.int32)
     inputs = Inputs(tokens=tokens, visibility=Visibility(np.ones_like(tokens)), token_type_ids=np.zeros_like(tokens))
-    hidden = run.model.encode(run.params["encoder"], inputs).hidden[0, ids.index(special["mask"])]
+    hidden = jax.jit(lambda params: run.model.encode(params, inputs).hidden)(run.params["encoder"])
+    hidden = hidden[0, ids.index(special["mask"])]
     head = run.params["objective"]["masked"]
     x = jax.nn.gelu(hidden @ head["transform"]["kernel"] + head["transform"]["bias"], approximate=True)
     x = (x - x.mean()) / np.sqrt(x.var() + 1e-12) * head["norm"]["scale"] + head["norm"]["bias"]

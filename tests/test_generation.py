@@ -1,6 +1,6 @@
 """Continuing texts, and how well they are foreseen."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +28,14 @@ def scores(tokens):
     return OBJECTIVE.follow(PARAMS, hidden)
 
 
+@cache
+def program(**given):
+    return jax.jit(partial(generation.extend, model=MODEL, objective=OBJECTIVE, room=T, **given))
+
+
 def extend(prompt, how, tokens=T - 4, seed=0, filled=0, **given):
-    f = partial(generation.extend, model=MODEL, objective=OBJECTIVE, how=how, tokens=tokens, room=T, **given)
-    size = prompt.shape[1]
-    return np.asarray(jax.jit(f)(PARAMS, np.pad(prompt, ((0, 0), (0, filled))), size, jax.random.key(seed)))
+    f, size = program(how=how, tokens=tokens, **given), prompt.shape[1]
+    return np.asarray(f(PARAMS, np.pad(prompt, ((0, 0), (0, filled))), size, jax.random.key(seed)))
 
 
 def test_without_a_temperature_each_token_is_the_likeliest_after_all_before_it():

@@ -1,13 +1,13 @@
-"""Which networks, objectives and formats go together, by shape; and that some of those which do, train."""
+"""Which networks, objectives and formats go together, by shape; and that those which do, train: every network shape
+under every objective, for two steps on one device and on eight, with the formats in turn."""
 
-from dataclasses import replace
 from functools import partial
+from itertools import cycle
 
 import jax
 import numpy as np
 import pytest
 
-from lmrep import experiment as experiments
 from lmrep import pairings
 from lmrep.core.sharding import batch_sharding, make_mesh, use
 from lmrep.core.vocabulary import Vocabulary
@@ -18,16 +18,36 @@ from lmrep.training import optimizers, state
 from lmrep.training.step import train_step
 from tests import small
 
-FOUND = list(pairings.pairings())
-NETWORKS = {pairings.in_little(preset.config): name for name, preset in PRESETS.items()}  # one name a network shape
-V = pairings.SMALL["vocab"]
+V = pairings.LITTLE["vocab"]
 VOCABULARY = Vocabulary(V, {role: i for i, role in enumerate(pairings.ROLES)}, np.arange(V) % 3 > 0, np.ones(V, int))
 
 
-def test_every_triple_works_or_says_why_not():
-    assert len(FOUND) == len(PRESETS) * len(OBJECTIVES) * len(FORMATS)
-    assert {p.objective for p in FOUND if not p.refused} == set(OBJECTIVES)
-    assert {p.preset for p in FOUND if not p.refused} == set(PRESETS)
+# By shape
+
+
+def test_the_command_prints_every_triple_and_why_some_are_refused():
+    found = list(pairings.pairings())
+    assert {p[:3] for p in found} == {(preset, objective, form) for preset in PRESETS
+                                      for objective in pairings.objectives() for form in FORMATS}
+    assert set(OBJECTIVES) < set(pairings.objectives())
+    refused = {p[1:] for p in found if p.refused}
+    pairs = [name for name in pairings.objectives() if name.endswith(" sentence_pair")]
+    assert "masked sentence_pair" in pairs and refused == {
+        (name, form, f"objective '{name.split()[0]}' as configured needs pair_label, which format '{form}' does not "
+                     "give; formats that do: segment_pair, sentence_pair")
+        for name in pairs for form in FORMATS if form not in ("segment_pair", "sentence_pair")}
+
+    answer = small.command("pairings", "bert_tiny", "gpt2")
+    head, *lines = answer.out.splitlines()
+    assert answer.code == 0 and head.split() == list(FORMATS)
+    assert lines[0].split() == ["bert_tiny", "masked", *["works"] * len(FORMATS)]
+    assert lines[1].split()[:6] == ["bert_tiny", "masked", "sentence_pair", "[1]", "works", "works"]
+    rows = [line for line in lines if not line.startswith("[")]
+    assert len(rows) == len(pairings.objectives()) * len(
+        [name for name in PRESETS if name.startswith(("bert_tiny", "gpt2"))])
+    assert [line.partition("] ")[2] for line in lines[len(rows):]] == list(dict.fromkeys(
+        p.refused for p in found if p.preset == "bert_tiny" and p.refused))
+    assert small.command("pairings", "bart").code == 2
 
 
 def test_what_a_question_needs_and_a_format_lacks_is_refused(monkeypatch):
@@ -36,17 +56,34 @@ def test_what_a_question_needs_and_a_format_lacks_is_refused(monkeypatch):
     assert "needs segment_ids, which format 'bare' does not give" in pairings.refusal("bert_tiny", "masked", "bare")
 
 
-def test_the_command():
-    answer = small.command("pairings", "bert_tiny", "gpt2")
-    lines = answer.out.splitlines()
-    assert answer.code == 0 and lines[0].split() == list(FORMATS)
-    assert lines[1].split() == ["bert_tiny", "masked", *["works"] * len(FORMATS)]
-    assert len([line for line in lines if line.startswith("gpt2")]) == len(OBJECTIVES) * len(
-        [name for name in PRESETS if name.startswith("gpt2")])
-    assert small.command("pairings", "bart").code == 2
+def test_what_a_step_reads_is_found():
+    """So that formats are traced together only where what they differ in is not read."""
+    little = {name: pairings.in_little(PRESETS[name].config) for name in ("bert_tiny", "gpt2")}
+    given = (*FORMATS["stream"].fields, "pair_label")
+    common = {"tokens", "segment_ids", "positions"}
+    assert pairings.reads(little["bert_tiny"], "masked sentence_pair", given) == {
+        *common, "token_type_ids", "pair_label"}
+    assert pairings.reads(little["gpt2"], "causal", given) == common
 
 
-def question(fields, seed=0):
+# In earnest
+
+
+def triples():
+    """(network, objective, format): every network under every objective, and the objectives' switches with one network
+    each, the formats in turn."""
+    shapes = {pairings.in_little(preset.config): name for name, preset in reversed(PRESETS.items())}  # the first's name
+    switched = [name for name in pairings.objectives() if name not in OBJECTIVES]
+    asked = [(network, objective) for network in reversed(shapes.values()) for objective in OBJECTIVES]
+    asked += zip(cycle(shapes.values()), switched, strict=False)
+    turns = cycle(FORMATS)
+    for network, objective in asked:
+        name, fields = pairings.settings(objective)
+        needed = OBJECTIVES[name].fields(OBJECTIVES[name].config(**fields))
+        yield network, objective, next(form for form in turns if set(needed) <= set(FORMATS[form].fields))
+
+
+def question(fields, seed):
     """A batch of `fields` with packed, padded rows."""
     rng, rows, t = np.random.default_rng(seed), 8, pairings.LENGTH
     segments = np.ones((rows, t), np.int32)
@@ -59,43 +96,28 @@ def question(fields, seed=0):
     return {name: made[name] for name in fields}
 
 
-# Every objective with one network, over eight devices too; every other network with one of the objectives in turn.
-FIRST, *OTHERS = NETWORKS
-TURNS = list(FORMATS), list(OBJECTIVES)
-OVER_EIGHT = [(FIRST, objective, TURNS[0][i]) for i, objective in enumerate(OBJECTIVES)]
-TRIPLES = OVER_EIGHT + [(network, TURNS[1][i % len(TURNS[1])], TURNS[0][(i + 4) % len(TURNS[0])])
-                        for i, network in enumerate(OTHERS)]
+@pytest.mark.parametrize(("network", "objective", "form"), triples())
+def test_it_trains_on_one_device_and_on_eight_alike(network, objective, form):
+    name, fields = pairings.settings(objective)
+    kind = OBJECTIVES[name]
+    network = transformer.build(pairings.in_little(PRESETS[network].config))
+    asked = kind.build(kind.config(**fields), network, VOCABULARY)
+    optimizer = optimizers.build(optimizers.Config(learning_rate=1e-3), asked.specs, 10)
+    start = state.create(asked, optimizer, 8, 0)
 
-
-def losses(network, objective, form, sizes):
-    """Of two steps of eight rows."""
-    kind, mesh, found = OBJECTIVES[objective], make_mesh(*sizes), []
-    network = replace(network, dropout=0.0, attention_dropout=0.0)
-    asked = kind.build(kind.config(), transformer.build(network), VOCABULARY)
-    optimizer = optimizers.build(optimizers.Config(), asked.specs, 10)
-    with use(mesh):
-        layout = state.layout(asked, optimizer, 8, mesh)
-        made = jax.jit(partial(state.create, asked, optimizer, 8), static_argnums=0, out_shardings=layout)(0)
+    def losses(*sizes):
+        mesh, found, now = make_mesh(*sizes), [], start
         step = jax.jit(partial(train_step, objective=asked, optimizer=optimizer, seed=0))
-        for number in range(2):
-            batch = jax.device_put(question(FORMATS[form].fields, number), batch_sharding(mesh))
-            made, metrics = step(made, batch)
-            found.append(float(metrics["loss"][0]))
-    return found
+        with use(mesh):
+            now = jax.device_put(start, state.layout(asked, optimizer, 8, mesh))
+            for number in range(2):
+                batch = jax.device_put(question(FORMATS[form].fields, number), batch_sharding(mesh))
+                now, metrics = step(now, batch)
+                found.append(float(metrics["loss"][0]))
+        return found, now
 
-
-def named(x):
-    return NETWORKS[x] if isinstance(x, transformer.Config) else x
-
-
-@pytest.mark.parametrize(("network", "objective", "form"), TRIPLES, ids=named)
-def test_networks_train_under_objectives(network, objective, form):
-    one = losses(network, objective, form, (1, 1, 1))
-    assert np.isfinite(one).all()
-    if (network, objective, form) in OVER_EIGHT:
-        np.testing.assert_allclose(losses(network, objective, form, (2, 2, 2)), one, rtol=1e-5)
-
-
-def test_a_triple_that_parses_is_one_that_the_shown_commands_may_choose():
-    for name in OBJECTIVES:
-        experiments.parse(experiments.base("bert_tiny", name))
+    one, after = losses(1, 1, 1)
+    assert np.isfinite(one).all() and after.step == 2
+    moved = jax.tree.map(lambda old, new: (np.asarray(old) != np.asarray(new)).any(), start.params, after.params)
+    assert all(jax.tree.leaves(moved))
+    np.testing.assert_allclose(losses(2, 2, 2)[0], one, rtol=1e-5)

@@ -76,19 +76,22 @@ def test_nnx_gives_the_pure_functions_vectors_and_gradients(expected):
 
 def test_dropout_is_on_when_asked_for():
     linen, other = modules.linen(MODEL, PARAMS), modules.nnx(MODEL, PARAMS)
-    variables = linen.init(KEY, INPUTS)
-    plain = linen.apply(variables, INPUTS).hidden
-    noisy = [linen.apply(variables, INPUTS, deterministic=False, rngs={"dropout": jax.random.key(i)}).hidden
-             for i in (0, 0, 1)]
+    noise = jax.jit(lambda variables, key: linen.apply(
+        variables, INPUTS, deterministic=False, rngs={"dropout": key}).hidden)
+    variables = jax.jit(linen.init)(KEY, INPUTS)
+    plain = jax.jit(linen.apply)(variables, INPUTS).hidden
+    noisy = [noise(variables, jax.random.key(i)) for i in (0, 0, 1)]
     np.testing.assert_array_equal(noisy[0], noisy[1])
     assert not np.allclose(noisy[0], noisy[2]) and not np.allclose(noisy[0], plain)
     rngs = nnx.Rngs(dropout=0)
-    drawn = [other(INPUTS, rngs=rngs).hidden for _ in range(2)]
-    assert not np.allclose(*drawn) and np.allclose(other(INPUTS).hidden, plain, atol=1e-6)
+    draw = nnx.jit(lambda module, rngs: module(INPUTS, rngs=rngs).hidden)
+    drawn = [draw(other, rngs) for _ in range(2)]
+    assert not np.allclose(*drawn)
+    assert np.allclose(nnx.jit(lambda module: module(INPUTS).hidden)(other), plain, atol=1e-6)
 
 
 def test_without_weights_they_draw_their_own():
-    fresh = modules.linen(MODEL).init(KEY, INPUTS)["params"]["encoder"]
+    fresh = jax.jit(modules.linen(MODEL).init)(KEY, INPUTS)["params"]["encoder"]
     drawn = nnx.to_pure_dict(nnx.state(modules.nnx(MODEL, rngs=nnx.Rngs(0)), nnx.Param))["params"]
     for tree in (fresh, drawn):
         assert jax.tree.map(jnp.shape, tree) == jax.tree.map(jnp.shape, PARAMS)
@@ -99,8 +102,8 @@ def test_without_weights_they_draw_their_own():
 
 def test_layers_and_attention_come_out_where_asked_for():
     linen = modules.linen(MODEL, PARAMS)
-    encoded = linen.apply(linen.init(KEY, INPUTS), INPUTS, layers=True, attention=True)
-    also = modules.nnx(MODEL, PARAMS)(INPUTS, layers=True, attention=True)
+    encoded = jax.jit(lambda: linen.apply(linen.init(KEY, INPUTS), INPUTS, layers=True, attention=True))()
+    also = nnx.jit(lambda module: module(INPUTS, layers=True, attention=True))(modules.nnx(MODEL, PARAMS))
     assert encoded.layers.shape == (3, 2, 8, 12) and encoded.attention.shape == (2, 2, 3, 8, 8)
     equal(encoded.layers, also.layers)
 
@@ -119,7 +122,7 @@ def test_it_is_a_submodule_with_its_weights():
         def __call__(self, inputs):
             return nn.Dense(2)(modules.linen(MODEL, PARAMS)(inputs).hidden[:, 0])
 
-    variables = Outer().init(KEY, INPUTS)
+    variables = jax.jit(Outer().init)(KEY, INPUTS)
     equal(variables["params"]["LinenEncoder_0"]["encoder"], PARAMS)
 
 

@@ -67,8 +67,8 @@ def test_the_loss_is_the_mean_of_log_probabilities(network, kind):
     batch = question(objective)
     total, (metrics, carry) = jax.jit(lambda p: objective.loss(p, batch, None, Carry()))(params)
     given = Inputs(tokens=batch["tokens"], positions=batch["positions"], visibility=Visibility(SEGMENTS, causal=True))
-    hidden = model.encode(params["encoder"], given).hidden
-    logs = log_softmax(np.asarray(objective.follow(params, hidden)).astype(np.float64), -1)
+    scores = jax.jit(lambda p: objective.follow(p, model.encode(p["encoder"], given).hidden))(params)
+    logs = log_softmax(np.asarray(scores).astype(np.float64), -1)
     own = np.take_along_axis(logs, np.asarray(batch["targets"])[..., None], -1)[..., 0]
     counted = np.asarray(batch["weights"]) > 0
     assert float(total) == pytest.approx(-own[counted].mean(), rel=1e-5)
@@ -149,7 +149,7 @@ def test_reading_on_gives_what_reading_all_gives(network):
     model, _, params = asked(network=NETWORKS[network])
     tokens = BATCH["tokens"]
     sight = Visibility(np.ones_like(tokens), causal=True)
-    whole = model.encode(params["encoder"], Inputs(tokens=tokens, visibility=sight))
+    whole = jax.jit(lambda p: model.encode(p, Inputs(tokens=tokens, visibility=sight)))(params["encoder"])
     cache, parts = model.start_cache(4, T), []
     decode = jax.jit(model.decode)
     for size in (5, 1, 1, 1, 1, 1, 1, 1):

@@ -165,10 +165,14 @@ def test_a_position_drawn_twice_has_one_word():
 def parts(c, objective, params, batch):
     """(found, generator nats [b, m], words, hidden of the encoder [b, t, d]) by the functions that are tested above."""
     model = transformer.build(NETWORK)
-    nats, _, words = electra.generate(params, batch, None, c, model.narrower(c.generator))
-    shown = electra.replace(batch, words)
-    hidden = electra._hidden(params["encoder"], model, batch, shown, None)
-    return np.asarray(nats), np.asarray(shown), np.asarray(hidden)
+
+    @jax.jit
+    def f(params, batch):
+        nats, _, words = electra.generate(params, batch, None, c, model.narrower(c.generator))
+        shown = electra.replace(batch, words)
+        return nats, shown, electra._hidden(params["encoder"], model, batch, shown, None)
+
+    return [np.asarray(x) for x in f(params, batch)]
 
 
 @pytest.mark.parametrize("kind", electra.KINDS)
@@ -217,11 +221,13 @@ def test_no_gradient_passes_through_the_choice_and_shared_tables_get_both():
     _, objective, params = asked()
     batch = question(objective)
 
-    def gradient(**fields):
-        _, objective, _ = asked(**fields)
-        return P.flatten(jax.jit(jax.grad(lambda p: objective.loss(p, batch, None, Carry())[0]))(params))
+    @jax.jit
+    def gradient(params, generator_weight, weight):
+        _, objective, _ = asked(generator_weight=generator_weight, weight=weight)
+        return jax.grad(lambda p: objective.loss(p, batch, None, Carry())[0])(params)
 
-    only_encoder, only_generator, both = gradient(generator_weight=0.0), gradient(weight=0.0), gradient()
+    only_encoder, only_generator, both = (
+        P.flatten(gradient(params, *weights)) for weights in ((0.0, 50.0), (1.0, 0.0), (1.0, 50.0)))
     for path, g in only_encoder.items():  # what the encoder is asked moves nothing of the generator's own
         assert np.any(g) != path.startswith("objective/generator"), path
     for path, g in only_generator.items():

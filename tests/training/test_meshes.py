@@ -21,7 +21,7 @@ from tests import small
 STEPS = 10
 SHIPPED = [(8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 2, 2)]
 NETWORKS = {
-    "scanned": {"model.vocab": 208},
+    "scanned": {"model.vocab": 208, "execution.scan": True},
     # Factorised embeddings, and a vocabulary that no tensor axis divides.
     "unrolled": {"model.vocab": 203, "model.embedding": 16, "execution.scan": False, "execution.remat": "full"},
     "dropout": {"model.dropout": 0.1, "model.attention_dropout": 0.1, "model.mlp_dropout": 0.1,
