@@ -30,7 +30,6 @@ import jax.numpy as jnp
 from common import arguments, page, score, small, train
 
 from lmrep import assembly
-from lmrep.core.errors import UserError
 from lmrep.data.formats.packed import Packed
 from lmrep.objectives import masked, replaced_token
 
@@ -101,14 +100,14 @@ def line(name, run, found):
             + ", ".join(f"{said} {after[metric]:.1%}" for metric, said in others.items() if metric in after))
 
 
-def main():
-    """The command."""
+def main(words=None):
+    """The command; `words` are its flags, by default those of the command line."""
     parser = arguments(__doc__)
     parser.add_argument("--runs", default=",".join(DEFAULT), help=f"of {', '.join(RUNS)}")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     names = given.runs.split(",")
     if unknown := [name for name in names if name not in RUNS]:
-        raise UserError(f"--runs has {', '.join(unknown)}; expected some of {', '.join(RUNS)}")
+        parser.error(f"--runs has {', '.join(unknown)}; expected some of {', '.join(RUNS)}")
     done, lines, blind = [], [], []
     for name, run in zip(names, train({name: config(name, given) for name in names}, given), strict=True):
         found = {} if name in KINDS else score(run.place, given.data_dir, "packed", Packed(TIMES), ask)

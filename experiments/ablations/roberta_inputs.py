@@ -40,14 +40,14 @@ def ask(stage, network, vocabulary):
     return assembly.objective(replace(stage, objective=asked), network, vocabulary)
 
 
-def main():
-    """The command."""
-    given = arguments(__doc__).parse_args()
+def main(words=None):
+    """The command; `words` are its flags, by default those of the command line."""
+    given = arguments(__doc__).parse_args(words)
     configs = {f"{form}-{masking}": config(form, masking, given) for form, masking in RUNS}
     done, lines = [], []
     for (form, masking), run in zip(RUNS, train(configs, given), strict=True):
-        found, pair = score(run.place, given.data_dir, "packed", Packed(MASKS), ask), run.outcome.after.get(
-            "pair_accuracy")
+        found = score(run.place, given.data_dir, "packed", Packed(MASKS), ask)
+        pair = run.outcome.after.get("pair_accuracy")
         lines.append(f"{form:16}{masking:9}{run.rows:6}{run.rows * run.facts['tokens_per_row']:13,.0f}"
                      f"{run.facts['padding']:10.1%}{found['masked_accuracy']:11.2%}{found['masked_nats']:8.3f}"
                      f"{f'{pair:.1%}' if pair else '':>8}{run.seconds:9.0f}")

@@ -1,0 +1,151 @@
+"""The report of runs that were asked other things than hidden words, and of several such on one page."""
+
+import math
+
+import pytest
+
+import lmrep
+from lmrep.analysis import report
+from lmrep.analysis.report import answers, facts, measures, prose
+from lmrep.generation import Sampling
+from tests import small
+from tests.analysis.test_report import Page
+
+RUNS = {"left": ("causal", "packed"), "told": ("replaced_token", "packed"), "spans": ("span_boundary", "segment_pair")}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a short run of each of RUNS."""
+    home = tmp_path_factory.mktemp("objectives")
+    texts = small.corpus(home / "texts")
+    for name, (objective, form) in RUNS.items():
+        config = small.config(texts, objective, form)
+        config.steps, config.samples = 6, ("The old cat",) if objective == "causal" else ()
+        config.log.every = 2
+        if name == "spans":
+            config.objective.sentence_pair = True
+        lmrep.train(config, home / name, data_dir=home / "data")
+    return home
+
+
+@pytest.fixture(scope="module")
+def gathered(home):
+    return {name: facts.gather(home / name, name, home / "data") for name in RUNS}
+
+
+@pytest.fixture(scope="module")
+def asked(gathered):
+    return {name: answers.ask(run, 0) for name, run in gathered.items()}
+
+
+@pytest.fixture(scope="module")
+def page(home):
+    return Page(report.write([home / name for name in RUNS], home / "all.html", data_dir=home / "data"))
+
+
+# The headline
+
+
+def test_a_causal_run_is_told_by_its_perplexity(home, gathered):
+    first, *_, last = small.lines(home / "left", "validation")
+    blind = prose.perplexity(facts.by_frequency(gathered["left"]))
+    text = prose.verdict(gathered["left"]).text
+    for said in (prose.percent(last["token_accuracy"]), f"{math.exp(last['token_nats']):,.0f} a token",
+                 f"before training it was {math.exp(first['token_nats']):,.0f}", f"alone it would be {blind}"):
+        assert said in text
+    assert "to foretell each next word" in prose.subject(gathered["left"])
+
+
+def test_electra_is_told_by_what_it_finds_and_lets_pass(home, gathered):
+    last = small.lines(home / "told", "validation")[-1]
+    text = prose.verdict(gathered["told"]).text
+    for name in ("replaced_share", "replaced_accuracy", "original_accuracy", "generator_accuracy"):
+        assert prose.percent(last[name]) in text
+    assert f"{math.exp(last['generator_nats']):,.0f} equally likely" in text
+
+
+def test_spans_are_told_by_both_heads_and_the_pairs(home, gathered):
+    last = small.lines(home / "spans", "validation")[-1]
+    text = prose.verdict(gathered["spans"]).text
+    for name in ("masked_accuracy", "most_frequent", "boundary_accuracy", "pair_accuracy"):
+        assert prose.percent(last[name]) in text
+
+
+@pytest.mark.parametrize(("found", "passed", "mark"), [(0.5, 0.98, "good"), (0.1, 0.97, "some"), (0.9, 0.1, "bad"),
+                                                       (0.0, 1.0, "bad")])
+def test_who_suspects_all_alike_tells_nothing_apart(gathered, found, passed, mark):
+    line = {"step": 6, "loss": 1.0, "replaced_accuracy": found, "original_accuracy": passed, "replaced_share": 0.1}
+    run = gathered["told"].__class__(**{**vars(gathered["told"]), "validation": [line]})
+    assert prose.verdict(run).mark == mark
+
+
+# Curves
+
+
+def test_what_questions_share_is_on_one_pair_of_axes_and_their_own_is_apart(page, gathered):
+    charts = measures.charts([*gathered.values()])
+    assert charts["nats"].lines == {0: "token_nats", 1: "generator_nats", 2: "masked_nats"}
+    assert charts["guessed"].lines == {0: "token_accuracy", 1: "generator_accuracy", 2: "masked_accuracy"}
+    assert [c.lines for name, c in charts.items() if name.startswith("loss")] == [{1: "loss"}, {2: "loss"}]
+    assert charts["pair_accuracy"].lines == {2: "pair_accuracy"} and charts["replaced_accuracy"].lines == {
+        1: "replaced_accuracy"}
+    for chart in charts.values():
+        for number, metric in chart.lines.items():
+            run = page.figures["runs"][number]
+            assert any(metric in run[kind] for kind in ("train", "validation", "timing"))
+    assert "different questions" in page.text and "the next word" not in charts
+
+
+def test_losses_of_one_question_share_their_axes(gathered):
+    one = gathered["left"]
+    assert measures.charts([one, one])["loss"].lines == {0: "loss", 1: "loss"}
+    assert "nats" not in measures.charts([one])  # which its loss is
+
+
+def test_the_dashed_line_of_frequencies_is_their_entropy(page, gathered):
+    for run, of in zip(page.figures["runs"], gathered.values(), strict=True):
+        found = run["validation"]
+        assert found["by_frequency"] == [pytest.approx(facts.by_frequency(of), rel=1e-4)] * len(found["step"])
+
+
+# What it is asked
+
+
+def test_the_next_word_is_the_network_s_own(home, asked):
+    run, found = lmrep.load(home / "left"), asked["left"].held_out
+    whole = [blank for blank in found if not blank.left.startswith("…")]
+    assert len(whole) > 2 and all(blank.right == "" for blank in found)
+    for blank in whole[:3]:
+        [[more]] = run.extend([blank.left], tokens=1, how=Sampling(temperature=0.0))
+        probable = [word for word, _ in blank.now if word not in ("[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]")]
+        assert probable[0].removeprefix("##") == more.strip()
+        assert blank.before != blank.now
+
+
+def test_texts_are_continued_before_and_now(page, asked):
+    found = asked["left"].continued
+    assert found[0].text == "The old cat" and found[0].actual is None
+    assert len(found) == 1 + answers.BEGINNINGS and all(one.before != one.now for one in found)
+    for one in found:
+        assert one.text in page.text and one.now.strip() in page.text
+        assert one.actual is None or one.actual.strip() in page.text
+
+
+def test_what_electra_is_asked_is_described(page, asked):
+    rows = asked["told"].described
+    assert len(rows) == answers.DESCRIBED and all(row in page.text for row in rows)
+    assert any("-> [MASK]}" in row for row in rows)
+    assert not (asked["told"].held_out or asked["told"].samples or asked["told"].continued)
+
+
+def test_spans_are_asked_as_hidden_words(asked):
+    assert len(asked["spans"].held_out) > 4 and not asked["spans"].described
+
+
+def test_the_next_steps_ask_what_can_be_asked(gathered, asked):
+    def commands(name):
+        return [command for _, command in prose.next_steps(gathered[name], asked[name])]
+
+    assert any("lmrep predict" in c and "'The old cat'" in c for c in commands("left"))
+    assert not any("lmrep predict" in c for c in commands("told"))
