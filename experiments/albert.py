@@ -9,9 +9,9 @@ The recipe of the released code: 4,096 rows of 512 tokens a step for 125,000 ste
 32 hours. After fine-tuning, base has MNLI 81.6, SQuAD 1.1 F1 89.3 and SQuAD 2.0 F1 80.0 (development sets), large 83.5,
 90.6 and 82.3, xlarge 86.4, 92.5 and 86.1; xxlarge, after a million steps and more, 90.8, 94.8 and 90.2.
 
-    lmrep train --config=experiments/albert.py:size=tiny --workdir=runs/albert-tiny
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
 
-takes two cores about two minutes, on the documentation that comes with Python.
+    lmrep train --config=experiments/albert.py:size=tiny --workdir=runs/albert-tiny
 
 Every part can be chosen after the colon, which makes each of the paper's ablations one flag:
 

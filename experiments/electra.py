@@ -8,9 +8,9 @@ The recipes of the released code, all with 10,000 steps of warm-up: small, 128 r
 2e-4. After fine-tuning, the paper reports GLUE 79.9, 85.1 and 89.0 (development sets). small_plus, as released, has a
 generator as wide as the encoder and four million steps.
 
-    lmrep train --config=experiments/electra.py:size=tiny --workdir=runs/electra-tiny
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
 
-takes two cores about two minutes, on the documentation that comes with Python.
+    lmrep train --config=experiments/electra.py:size=tiny --workdir=runs/electra-tiny
 
 Every part can be chosen after the colon, which makes each of the paper's ablations one flag:
 

@@ -9,9 +9,9 @@ and cosine, with 2,000 steps of warm-up, and 100,000 steps, some five passes ove
 the paper has perplexities a word of 37.5, 26.4, 22.1 and 17.5 on WikiText-103, of 29.4, 22.8, 19.9 and 18.3 on
 WikiText-2.
 
-    lmrep train --config=experiments/gpt2.py:size=tiny --workdir=runs/gpt2-tiny
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
 
-takes two cores about a minute, on the documentation that comes with Python.
+    lmrep train --config=experiments/gpt2.py:size=tiny --workdir=runs/gpt2-tiny
 
 Every part can be chosen after the colon:
 

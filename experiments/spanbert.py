@@ -8,9 +8,9 @@ document, without pairs; new masks each time; Adam at 1e-4, warmed up over 10,00
 32 V100s, on BERT's text. After fine-tuning, base has SQuAD 1.1 F1 92.4 and SQuAD 2.0 F1 83.6 (development sets), where
 BERT-base has 88.5 and 76.5; large has 94.6 and 88.7 (test), where BERT-large has 91.3 and 83.3.
 
-    lmrep train --config=experiments/spanbert.py:size=tiny --workdir=runs/spanbert-tiny
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
 
-takes two cores about two minutes, on the documentation that comes with Python.
+    lmrep train --config=experiments/spanbert.py:size=tiny --workdir=runs/spanbert-tiny
 
 Every part can be chosen after the colon, which makes each of the paper's ablations one flag:
 

@@ -225,6 +225,7 @@ def _next_words(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.nda
     found = []
     for i, (row, place) in enumerate(places.items()):
         text = _read(rows, row, place)
+        text = text[~np.isin(text, list(tokenizer.vocabulary.specials.values()))]
         left = ("… " if len(text) > 2 * AROUND else "") + tokenizer.decode(text[-2 * AROUND :].tolist())
         found.append(Blank(left, "", tokenizer.piece(int(rows["targets"][row, place])), *(
             each and _words(each[1][i], each[0][i], tokenizer) for each in given)))
@@ -254,7 +255,10 @@ def _continued(
     facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray] | None, notes: list[str]
 ) -> list[Continued]:
     """The config's sample texts, and the beginnings of some rows."""
-    tokenizer = facts.network.tokenizer
+    tokenizer, longest = facts.network.tokenizer, facts.network.model.length
+    more = min(MORE, (longest - FIRST) // 2) if longest else MORE  # there is room, if the text is cut otherwise anew
+    if more < 1:
+        return []
     texts: dict[str, str | None] = dict.fromkeys(facts.experiment.samples[:TEXTS])
     special = list(tokenizer.vocabulary.specials.values())
     for row in range(0, ROWS, ROWS // BEGINNINGS) if rows else ():
@@ -263,9 +267,9 @@ def _continued(
             own = own[~np.isin(own, special)]
             text = tokenizer.decode(own[:FIRST].tolist())
             if len(own) > FIRST and text.strip():
-                texts[text] = tokenizer.decode(own[: FIRST + MORE].tolist())[len(text) :]
+                texts[text] = tokenizer.decode(own[: FIRST + more].tolist())[len(text) :]
     try:
-        given = [run and [more for (more,) in run.extend(list(texts), MORE)] for run in runs]
+        given = [run and [each for (each,) in run.extend(list(texts), more)] for run in runs]
     except UserError as error:
         notes.append(f"Texts could not be continued: {error}")
         return []

@@ -3,7 +3,7 @@
 import json
 
 from lmrep.analysis.report import measures, prose
-from lmrep.analysis.report.answers import Answers, Blank, Continued, Guesses
+from lmrep.analysis.report.answers import Answers, Blank, Guesses
 from lmrep.analysis.report.facts import Facts
 from lmrep.analysis.report.markup import Html, Runs, e, each, figure, section, table
 
@@ -78,10 +78,8 @@ def answers(runs: Runs) -> str:
 
 
 def _continued(answers: Answers, name: str) -> str:
-    def cell(one: Continued, text: str | None) -> Html:
-        return Html(f"{e(one.text)} <mark>{e(text.strip())}</mark>" if text is not None else "unknown")
-
-    rows = [(one.text, *(cell(one, text) for text in (one.before, one.now, one.actual))) for one in answers.continued]
+    rows = [(one.text, *("" if text is None else text.strip() for text in (one.before, one.now, one.actual)))
+            for one in answers.continued]
     return (f"<h3>Texts continued{e(name)}</h3><p class=note>Each token is drawn with the probability that the network "
             "gives it. The last column has what follows in held-out texts, which are evenly spread and not chosen by "
             "how they are continued.</p>"

@@ -105,19 +105,21 @@ def _tiles(facts: Facts) -> str:
 
 
 def _side_by_side(runs: Runs) -> str:
+    several = len({question(facts.stage) for facts, _ in runs}) > 1
+
     def column(f: Facts) -> Mapping[str, str]:
         def last(name: str) -> float | None:
             return f.last("validation", name)
 
         measure = MEASURES.get(f.stage.objective_name)
         return {
-            "asked": question(f.stage) if len({question(g.stage) for g, _ in runs}) > 1 else "unknown",
+            "asked": question(f.stage) if several else "unknown",
             "tokens guessed": share(measure and last(measure.right)),
             "nats of a token": figure(measure and last(measure.nats), ".4f"),
             "replaced found": share(last("replaced_accuracy")),
             "others let pass": share(last("original_accuracy")),
             "pairs": share(last("pair_accuracy")),
-            "loss": figure(last("loss"), ".4f"),
+            "loss": "unknown" if several else figure(last("loss"), ".4f"),
             "steps": f"{f.step:,}",
             "tokens": figure(f.tokens, prose.number),
             "operations": figure(f.flops_at(f.step), prose.number),
@@ -128,10 +130,9 @@ def _side_by_side(runs: Runs) -> str:
     names = [name for name in columns[0] if any(c[name] != "unknown" for c in columns)]
     cells = [[f.label, *("" if c[name] == "unknown" else c[name] for name in names)]
              for (f, _), c in zip(runs, columns, strict=True)]
-    apart = ("" if "asked" not in names else
-             '<p class="note">Of held-out text. These runs were asked different questions, so that neither losses nor '
+    apart = ('<p class="note">Of held-out text. These runs were asked different questions, so that neither losses nor '
              "shares of tokens guessed say which network is better: masked ones are guessed from both sides, those of "
-             "a causal objective from the left, those of replaced_token by its generator.</p>")
+             "a causal objective from the left, those of replaced_token by its generator.</p>") if several else ""
     return table(("run", *names), cells, "figures") + apart
 
 
@@ -141,8 +142,13 @@ def _differences(runs: Runs) -> str:
              if len({json.dumps(c.get(name, "none")) for c in configs}) > 1]
     if not names:
         return '<p class="note">Their configs are the same.</p>'
-    rows = [(name, *(code(c[name]) if name in c else "none" for c in configs)) for name in names]
-    return "<h3>What differs between their configs</h3>" + table(("field", *(f.label for f, _ in runs)), rows)
+    head = ("field", *(f.label for f, _ in runs))
+    rows = {name: (name, *(code(c[name]) if name in c else "" for c in configs)) for name in names}
+    some = {name: row for name, row in rows.items() if not all(name in c for c in configs)}  # with their part's name
+    folded = (f"<details><summary>The fields of what only some of them have</summary>{table(head, some.values())}"
+              "</details>" if some else "")
+    return ("<h3>What differs between their configs</h3>"
+            + table(head, (row for name, row in rows.items() if name not in some)) + folded)
 
 
 def _config(runs: Runs) -> str:

@@ -15,7 +15,9 @@ from lmrep.analysis.report.recipes import compare, corpus
 # It "worked" where it is so many times as often right as the most frequent word is, and the text around a word makes
 # its choice so many times narrower; it learned something from SOME on.
 TIMES, NARROWED, SOME = 2.0, 2.0, 1.1
-APART = 0.3  # by how much more of the replaced tokens it suspects than of the others, from which "it worked"
+# By how much more of the replaced tokens it suspects than of the others, from which "it worked"; it learned something
+# from a sixth of that on, or of the nats that the tokens' share alone leaves.
+APART = 0.3
 STILL = 0.01  # share that the validation loss fell by over the last quarter or more, from which it still falls
 GAP = 0.2  # nats by which training text is easier than held-out text, from which the network fits its own text
 
@@ -142,11 +144,17 @@ def _told_apart(facts: Facts) -> Verdict:
                  f"from it, and picks as if among {perplexity(nats)} equally likely pieces of words")
         start = _untrained(facts, "generator_nats")
         text += "." if start is None else f" (before training: {perplexity(start)})."
+    share, nats = facts.last("validation", "replaced_share"), facts.last("validation", "discriminator_nats")
+    saved = 0.0
+    if getattr(facts.stage.objective, "kind", "") == "electra" and nats is not None and share and share < 1:
+        blind = -share * math.log(share) - (1 - share) * math.log(1 - share)
+        saved = 1 - nats / blind
+        text += f" Telling them apart takes it {nats:.3f} nats a token; their share alone, known, {blind:.3f}."
     above = found + passed - 1
     if above >= APART:
         return Verdict("good", f"It worked: it finds {percent(found)} of the replaced tokens and suspects "
                        f"{percent(1 - passed)} of the others. {text}")
-    if above >= APART / 6:
+    if above >= APART / 6 or saved >= APART / 6:
         return Verdict("some", f"It has begun to tell replaced tokens from the text's own. {text}")
     return Verdict("bad", f"It does not yet tell replaced tokens from the text's own. {text}")
 
