@@ -129,6 +129,10 @@ def ask(facts: Facts, room: int) -> Answers:
     elif rows:
         described = _described(facts, runs, rows)
     texts = [*facts.experiment.samples[:3], *(f"{blank.left} {blank.answer} {blank.right}" for blank in held_out[:2])]
+    if described:
+        special = list(tokenizer.vocabulary.specials.values())
+        texts += [tokenizer.decode([i for i in row[: 2 * AROUND].tolist() if i not in special])
+                  for row in rows["tokens"][:2]]
     maps = _attention(now, texts, mask, room) if now and room else ()
     return Answers(now and now.step, mask, samples, held_out, continued, described, maps, tuple(notes))
 

@@ -12,7 +12,7 @@ class Measure(NamedTuple):
 
     Attributes:
       task: what it was trained to do.
-      asked: what it is asked for, in the plural.
+      guessed: what `right` is the share of.
       where: where these stand, in a sentence about all of them.
       context: what it answers from.
       right: the metric that is the share of them which it guesses.
@@ -20,7 +20,7 @@ class Measure(NamedTuple):
     """
 
     task: str
-    asked: str
+    guessed: str
     where: str
     context: str
     right: str
@@ -28,16 +28,16 @@ class Measure(NamedTuple):
 
 
 MEASURES = {
-    "masked": Measure("to guess hidden words", "hidden words", "hidden in text that it never saw",
+    "masked": Measure("to guess hidden words", "hidden words guessed", "hidden in text that it never saw",
                       "the text around a word", "masked_accuracy", "masked_nats"),
-    "span_boundary": Measure("to guess hidden spans of words", "words of hidden spans",
+    "span_boundary": Measure("to guess hidden spans of words", "words of hidden spans guessed",
                              "of the spans hidden in text that it never saw", "the text around a span",
                              "masked_accuracy", "masked_nats"),
-    "causal": Measure("to foretell each next word", "next words", "of text that it never saw",
+    "causal": Measure("to foretell each next word", "next words foretold", "of text that it never saw",
                       "the text before a word", "token_accuracy", "token_nats"),
-    "replaced_token": Measure("to tell another network's words from the text's own", "words hidden from the generator",
-                              "hidden from the generator", "the text around a word", "generator_accuracy",
-                              "generator_nats"),
+    "replaced_token": Measure("to tell another network's words from the text's own",
+                              "hidden words guessed by the generator", "hidden from it", "the text around a word",
+                              "generator_accuracy", "generator_nats"),
 }
 OWN = {  # metric of some objectives alone: title
     "replaced_accuracy": "Replaced tokens found",
@@ -96,14 +96,13 @@ def charts(runs: Sequence[Facts]) -> dict[str, Chart]:
     kinds: dict[str, list[str]] = {}
     for run in runs:
         if measure := MEASURES.get(run.stage.objective_name):
-            kinds.setdefault(measure.asked, []).append(run.label)
+            kinds.setdefault(measure.guessed, []).append(run.label)
     about = ". ".join(f"{', '.join(dict.fromkeys(labels))}: {words}" for words, labels in kinds.items())
-    several, asked_for = len(kinds) > 1, next(iter(kinds), "tokens")
-    found = {"guessed": Chart("Tokens guessed" if several else f"{asked_for.capitalize()} guessed", of_tokens("right"),
-                              True, "most_frequent", f"{about}." * several)}
+    several, title = len(kinds) > 1, next(iter(kinds), "tokens guessed").capitalize()
+    found = {"guessed": Chart("Tokens guessed" if several else title, of_tokens("right"), True, "most_frequent",
+                              f"{about}." * several)}
     if len(asked) > 1 or not all(is_nats(run.stage) for run in runs):
-        found["nats"] = Chart("Nats of a token" if several else f"Nats, {asked_for}", of_tokens("nats"), False,
-                              "by_frequency", f"{about}." * several)
+        found["nats"] = Chart("Nats of such a token", of_tokens("nats"), False, "by_frequency", f"{about}." * several)
     for name, numbers in asked.items():
         if len(asked) == 1:
             found["loss"] = Chart("Loss, nats", lines(lambda _: "loss", numbers))

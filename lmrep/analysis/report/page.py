@@ -88,7 +88,7 @@ def _tiles(facts: Facts) -> str:
     measure, known = MEASURES.get(facts.stage.objective_name), last("replaced_accuracy") is not None
     tiles = [("replaced tokens found", share(last("replaced_accuracy")),
               f"of the others let pass: {share(last('original_accuracy'))}"),
-             (f"held-out {measure.asked} guessed", share(last(measure.right)), "" if known else
+             (f"held-out {measure.guessed}", share(last(measure.right)), "" if known else
               f"most frequent word: {share(last('most_frequent'))}") if measure else ("", "unknown", ""),
              ("perplexity a token", figure(last("token_nats"), prose.perplexity)
               if facts.stage.objective_name == "causal" else "unknown",

@@ -183,7 +183,10 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
     losses = [(line["step"], line["loss"]) for line in facts.validation if "loss" in line]
     late = [(step, loss) for step, loss in losses if step <= 0.75 * facts.step]
     best_step, best = min(losses, key=lambda pair: pair[1]) if losses else (0, 0.0)
-    mark, train, held_out = verdict(facts).mark, _lately(facts, "loss"), facts.last("validation", "loss")
+    measure, mark = MEASURES.get(facts.stage.objective_name), verdict(facts).mark
+    # A loss may be weighted beyond nats.
+    name = measure.nats if measure and _lately(facts, measure.nats) is not None else "loss"
+    train, held_out = _lately(facts, name), facts.last("validation", name)
     if len(losses) > 2 and best < losses[-1][1] * (1 - STILL):
         found.append((f"On held-out text it was best at step {best_step:,} ({best:.3f} against {losses[-1][1]:.3f}) "
                       "and then learned its own text by heart: give it more text, dropout, or fewer steps.", ""))
