@@ -31,11 +31,11 @@ LENGTH, TOKENS = 64, 1792  # of a row, and of a step
 PAIRS = ("segment_pair", "sentence_pair")
 
 
-def arguments(about: str) -> argparse.ArgumentParser:
-    """The flags of every ablation."""
+def arguments(about: str, steps: int = 1000) -> argparse.ArgumentParser:
+    """The flags of every ablation; `steps` is the default of its --steps."""
     parser = argparse.ArgumentParser(description=about.split("\n")[0])
     parser.add_argument("--workdir", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--files", default="", help="a glob of text files; none: the interpreter's documentation")
     parser.add_argument("--data_dir", type=Path, default=default_data_dir())
     return parser

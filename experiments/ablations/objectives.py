@@ -102,7 +102,7 @@ def line(name, run, found):
 
 def main(words=None):
     """The command; `words` are its flags, by default those of the command line."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, steps=800)
     parser.add_argument("--runs", default=",".join(DEFAULT), help=f"of {', '.join(RUNS)}")
     given = parser.parse_args(words)
     names = given.runs.split(",")

@@ -85,11 +85,11 @@ def _tiles(facts: Facts) -> str:
     def last(name: str) -> float | None:
         return facts.last("validation", name)
 
-    measure, known = MEASURES.get(facts.stage.objective_name), last("replaced_accuracy") is not None
+    measure, base = MEASURES.get(facts.stage.objective_name), last("most_frequent")
     tiles = [("replaced tokens found", share(last("replaced_accuracy")),
               f"of the others let pass: {share(last('original_accuracy'))}"),
-             (f"held-out {measure.guessed}", share(last(measure.right)), "" if known else
-              f"most frequent word: {share(last('most_frequent'))}") if measure else ("", "unknown", ""),
+             (f"held-out {measure.guessed}", share(last(measure.right)),
+              "" if base is None else f"most frequent word: {share(base)}") if measure else ("", "unknown", ""),
              ("perplexity a token", figure(last("token_nats"), prose.perplexity)
               if facts.stage.objective_name == "causal" else "unknown",
               f"by frequency alone: {figure(F.by_frequency(facts), prose.perplexity)}"),
