@@ -56,7 +56,7 @@ def small(objective: str, form: str, given: argparse.Namespace) -> ConfigDict:
     c.optimizer.update({"learning_rate": 4e-3, "betas": (0.9, 0.98), "eps": 1e-6})
     c.optimizer.schedule.warmup_share = 0.1
     c.checkpoint.every = c.evaluation.every = max(1, given.steps // 4)
-    c.log.report = False
+    c.log.every, c.log.report = max(1, given.steps // 40), False
     return c
 
 

@@ -139,13 +139,13 @@ def _side_by_side(runs: Runs) -> str:
 def _differences(runs: Runs) -> str:
     configs = [F.flat(facts.experiment) for facts, _ in runs]
     names = [name for name in dict.fromkeys(name for c in configs for name in c)
-             if len({json.dumps(c.get(name, "none")) for c in configs}) > 1]
+             if name != "name" and len({json.dumps(c.get(name, "none")) for c in configs}) > 1]
     if not names:
         return '<p class="note">Their configs are the same.</p>'
     head = ("field", *(f.label for f, _ in runs))
     rows = {name: (name, *(code(c[name]) if name in c else "" for c in configs)) for name in names}
     some = {name: row for name, row in rows.items() if not all(name in c for c in configs)}  # with their part's name
-    folded = (f"<details><summary>The fields of what only some of them have</summary>{table(head, some.values())}"
+    folded = (f"<details><summary>Fields that only some of them have</summary>{table(head, some.values())}"
               "</details>" if some else "")
     return ("<h3>What differs between their configs</h3>"
             + table(head, (row for name, row in rows.items() if name not in some)) + folded)
