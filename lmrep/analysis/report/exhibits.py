@@ -33,6 +33,8 @@ def curves(runs: Runs) -> str:
     apart = (" These runs were asked different questions: a loss is drawn with those of the same question alone, and a "
              "token that is guessed from both sides is easier than one that is foretold from the left."
              if len(questions) > 1 else "")
+    if any(len({repr(stage.objective) for stage in facts.stages}) > 1 for facts, _ in runs):
+        apart += " A loss jumps where a stage begins that asks for other things, or weighs them otherwise."
     return section(
         "curves", "Curves",
         '<p class="note">Thin: training text, as it was learned. Thick, with dots: held-out text. Dashed: what costs '
