@@ -273,6 +273,18 @@ def test_the_verdict_follows_the_figures(one, asked):
     assert prose.verdict(dataclasses.replace(one, validation=())).mark == "unknown"
 
 
+def test_losses_of_another_stage_s_objective_are_not_compared(one, asked):
+    """Nor is a stage that asks otherwise said to have learned by heart, where its loss is the larger one."""
+    lines = [{"step": n, "loss": loss, "masked_accuracy": 0.7, "most_frequent": 0.2, "masked_nats": loss}
+             for n, loss in ((0, 5.0), (3, 1.0), (6, 1.0), (9, 2.0), (12, 2.0))]
+    for rate, said in ((0.15, True), (0.2, False)):
+        config = {**dataclasses.asdict(one.experiment), "stages": (
+            {"share": 0.5}, {"share": 0.5, "objective": {"rate": rate}})}
+        experiment = experiments.parse(config)
+        run = dataclasses.replace(one, experiment=experiment, stages=experiments.plans(experiment), validation=lines)
+        assert any("by heart" in text for text, _ in prose.next_steps(run, asked)) == said
+
+
 # Runs that are not whole
 
 

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -180,7 +181,9 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
                       "its newest checkpoint:", command(facts)))
     if facts.train and not facts.validation:
         found.append(("Hold some text out, so that the next run can be judged: set data.validation to 0.05, say.", ""))
-    losses = [(line["step"], line["loss"]) for line in facts.validation if "loss" in line]
+    begin = _asked_since(facts)
+    losses = [(line["step"], line["loss"]) for line in facts.validation
+              if "loss" in line and (line["step"] > begin or not begin)]
     late = [(step, loss) for step, loss in losses if step <= 0.75 * facts.step]
     best_step, best = min(losses, key=lambda pair: pair[1]) if losses else (0, 0.0)
     measure, mark = MEASURES.get(facts.stage.objective_name), verdict(facts).mark
@@ -217,6 +220,15 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
         found.append(("Use its vectors:", f"lmrep embed --workdir={where} --input=texts.txt "
                       "--output=vectors.safetensors"))
     return found
+
+
+def _asked_since(facts: Facts) -> int:
+    """The step from which on the losses are of the objective, with its weights, of the stage that was reached."""
+    begin, since = 0, 0
+    for former, stage in pairwise(facts.stages[: facts.stages.index(facts.stage) + 1]):
+        begin += former.steps
+        since = since if stage.objective == former.objective else begin
+    return since
 
 
 def _lately(facts: Facts, name: str) -> float | None:
