@@ -15,13 +15,14 @@ and under ten minutes; a run that is there is not trained again, and one that wa
 
 --runs=masked,causal chooses; ELECTRA's other kinds are there by their names too: electra_15 replace_mlm all_tokens_mlm.
 
-What each is asked differs, and so "own question" in the table says only that it learns: a hidden word is guessed from
+What each is asked differs, so that "own question" in the table says only that it learns: a hidden word is guessed from
 both sides, 15 % of which are hidden too, a next word from the left. For the worth of the right context there is one
-question to all that were trained to name words: a token in each row of the test split, the same for all. To the others
-it is hidden, alone; the causal network reads up to it. `saved` is the share of the nats by frequency alone, of these
-tokens, that a network saves. The rows are `packed`, in which those without pairs were trained. Electra's kinds are not
-asked, as no encoder of theirs was trained to read [MASK]; their generator's nats are in the page. A step of causal or
-electra asks about every token, one of the others about 15 % of them, which is part of what is compared.
+question to all that were trained to name words: one token in each row of the test split, the same for all. From those
+that read both sides it alone is hidden; the causal network reads up to it. `saved` is the share of the nats by
+frequency alone, of these tokens, that a network saves. The rows are `packed`, as those without pairs were trained.
+ELECTRA's kinds are not asked, as no encoder of theirs was trained to read [MASK]; their generator's nats are in the
+page. A step of causal or electra asks about every token, one of the others about 15 % of them: that is part of what is
+compared.
 """
 
 from dataclasses import replace
