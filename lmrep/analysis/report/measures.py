@@ -69,8 +69,8 @@ class Chart(NamedTuple):
 
 def question(stage: StagePlan) -> str:
     """What is asked, in a word or two. Losses of one question compare; those of different ones do not."""
-    kind = getattr(stage.objective, "kind", "")
-    named = f"{stage.objective_name} ({kind})" if kind else stage.objective_name
+    kind = getattr(stage.objective, "kind", "electra")  # which is the objective itself; the others are ablations of it
+    named = stage.objective_name if kind == "electra" else f"{stage.objective_name} ({kind})"
     return f"{named} with pairs" if getattr(stage.objective, "sentence_pair", False) else named
 
 
