@@ -9,9 +9,13 @@ The recipe of the released code: 4,096 rows of 512 tokens a step for 125,000 ste
 32 hours. After fine-tuning, base has MNLI 81.6, SQuAD 1.1 F1 89.3 and SQuAD 2.0 F1 80.0 (development sets), large 83.5,
 90.6 and 82.3, xlarge 86.4, 92.5 and 86.1; xxlarge, after a million steps and more, 90.8, 94.8 and 90.2.
 
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
+
+    lmrep train --config=experiments/albert.py:size=tiny --workdir=runs/albert-tiny
+
 Every part can be chosen after the colon, which makes each of the paper's ablations one flag:
 
-    size       base large xlarge xxlarge
+    size       base large xlarge xxlarge; tiny (base's, of two layers, for a try on two cores)
     share      what all layers use one copy of: all, attention, mlp, none
     pairs      sop (are the two in order), nsp (is the second the real next), none (no question)
     format     segment_pair (with a question about the pair; sentence_pair knows only nsp), or any other (without)
@@ -28,7 +32,7 @@ follows the paper; --config.objective.max_predictions=20 the command. Dropout is
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import base
+from lmrep.experiment import base, in_little
 from lmrep.models.transformer import SHARING
 from lmrep.objectives.masked import RULES
 from lmrep.starting import start_from
@@ -39,10 +43,12 @@ CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl"
 
 def get_config(argument=""):
     """The config; `argument` chooses parts, as above."""
-    chosen = parts(argument, size=("base", ("base", "large", "xlarge", "xxlarge")), share=("all", tuple(SHARING)),
-                   pairs=("sop", ("sop", "nsp", "none")), format=("segment_pair", tuple(FORMATS)),
-                   data=("python_docs", tuple(CORPORA)), optimizer=("lamb", tuple(RECIPES)), mesh="data", init="")
-    config = base(f"albert_{chosen.size}", "masked", chosen.format, chosen.optimizer, chosen.mesh)
+    chosen = parts(argument, size=("base", ("base", "large", "xlarge", "xxlarge", "tiny")),
+                   share=("all", tuple(SHARING)), pairs=("sop", ("sop", "nsp", "none")),
+                   format=("segment_pair", tuple(FORMATS)), data=("python_docs", tuple(CORPORA)),
+                   optimizer=("lamb", tuple(RECIPES)), mesh="data", init="")
+    size = "base" if chosen.size == "tiny" else chosen.size
+    config = base(f"albert_{size}", "masked", chosen.format, chosen.optimizer, chosen.mesh)
     config.name = f"albert_{chosen.size}"
     config.steps, config.batch_size, config.length = 125_000, 4096, 512
     config.model.share = chosen.share
@@ -59,6 +65,8 @@ def get_config(argument=""):
     if chosen.optimizer != "adafactor":
         config.optimizer.schedule.warmup_share = 0.025  # 3,125 steps
     config.checkpoint.every = config.evaluation.every = 1_250
+    if chosen.size == "tiny":
+        in_little(config, learning_rate=1e-2 if chosen.optimizer == "lamb" else 2e-3)
     if chosen.init:
         start_from(config, chosen.init)
     config.samples = ("The [MASK] of a list is an integer.",)

@@ -8,9 +8,13 @@ The recipes of the released code, all with 10,000 steps of warm-up: small, 128 r
 2e-4. After fine-tuning, the paper reports GLUE 79.9, 85.1 and 89.0 (development sets). small_plus, as released, has a
 generator as wide as the encoder and four million steps.
 
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
+
+    lmrep train --config=experiments/electra.py:size=tiny --workdir=runs/electra-tiny
+
 Every part can be chosen after the colon, which makes each of the paper's ablations one flag:
 
-    size       small small_plus base large
+    size       small small_plus base large; tiny (small's, of two layers, for a try on two cores)
     kind       electra; electra_15 (asked of the hidden tokens alone); replace_mlm and all_tokens_mlm (which word it
                was, at those or at all); two_stage (the generator, as wide as the encoder, is trained first, and the
                encoder starts from it); bert (no generator: masked language modelling with the same masks)
@@ -29,7 +33,7 @@ from dataclasses import asdict
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import StageConfig, base
+from lmrep.experiment import StageConfig, base, in_little
 from lmrep.objectives.replaced_token import KINDS, TABLES
 from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
@@ -46,13 +50,14 @@ GENERATOR = ("objective/generator", "objective/generator_head")
 
 def get_config(argument=""):
     """The config; `argument` chooses parts, as above."""
-    chosen = parts(argument, size=("small", tuple(SIZES)), kind=("electra", (*KINDS, "two_stage", "bert")),
+    chosen = parts(argument, size=("small", (*SIZES, "tiny")), kind=("electra", (*KINDS, "two_stage", "bert")),
                    tie=("all", tuple(TABLES)), format=("doc_sentences", tuple(FORMATS)),
                    data=("python_docs", tuple(CORPORA)), optimizer=("bert", tuple(RECIPES)), mesh="data", init="")
     objective = "masked" if chosen.kind == "bert" else "replaced_token"
-    config = base(f"electra_{chosen.size}", objective, chosen.format, chosen.optimizer, chosen.mesh)
+    size = "small" if chosen.size == "tiny" else chosen.size
+    config = base(f"electra_{size}", objective, chosen.format, chosen.optimizer, chosen.mesh)
     config.name = f"electra_{chosen.size}"
-    config.length, config.batch_size, config.steps, rate, generator, hidden = SIZES[chosen.size]
+    config.length, config.batch_size, config.steps, rate, generator, hidden = SIZES[size]
     config.data.corpus = CORPORA[chosen.data]
     config.tokenizer.vocab_size = config.model.vocab
     config.objective.rate = hidden
@@ -70,6 +75,8 @@ def get_config(argument=""):
     config.optimizer.learning_rate = rate
     config.optimizer.schedule.update({"warmup": 10_000, "warmup_share": 0.0})
     config.checkpoint.every = config.evaluation.every = 10_000
+    if chosen.size == "tiny":
+        in_little(config)
     if chosen.init:
         start_from(config, chosen.init)
     config.samples = ("The [MASK] of a list is an integer.",)

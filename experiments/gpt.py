@@ -7,6 +7,15 @@ The paper's recipe: 64 rows of 512 tokens a step, 100 passes over BooksCorpus, w
 at 2.5e-4, warmed up over 2,000 steps and down to 0 along a cosine; decay 0.01. It took a month on 8 P600s and ended at
 perplexity 18.4 a token. After fine-tuning, GLUE is 75.2 (test, by its average in the BERT paper).
 
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
+
+    lmrep train --config=experiments/gpt.py --workdir=runs/gpt-tiny --config.steps=200 --config.batch_size=16 \\
+        --config.length=64 --config.tokenizer.vocab_size=2048 --config.model.vocab=0 --config.model.layers=2 \\
+        --config.model.width=128 --config.model.heads=4 --config.model.mlp=512 --config.model.length=64 \\
+        --config.model.init_stddev=0.08 --config.model.dropout=0 --config.model.attention_dropout=0 \\
+        --config.optimizer.learning_rate=2e-3 --config.optimizer.schedule.warmup=20 --config.evaluation.every=100 \\
+        --config.checkpoint.every=100
+
 Every part can be chosen after the colon:
 
     across     no; yes: a document sees those before it in its row

@@ -9,9 +9,13 @@ and cosine, with 2,000 steps of warm-up, and 100,000 steps, some five passes ove
 the paper has perplexities a word of 37.5, 26.4, 22.1 and 17.5 on WikiText-103, of 29.4, 22.8, 19.9 and 18.3 on
 WikiText-2.
 
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
+
+    lmrep train --config=experiments/gpt2.py:size=tiny --workdir=runs/gpt2-tiny
+
 Every part can be chosen after the colon:
 
-    size       small medium large xl
+    size       small medium large xl; tiny (two layers, for a try on two cores)
     across     no; yes: a document sees those before it in its row
     format     stream (rows cut from one long text), packed, or any other
     data       python_docs, files, jsonl or parquet (give --config.data.files) or tfds (give --config.data.tfds_name)
@@ -24,12 +28,12 @@ Every part can be chosen after the colon:
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import base
+from lmrep.experiment import base, in_little
 from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}
-SIZES = {"small": "gpt2", "medium": "gpt2_medium", "large": "gpt2_large", "xl": "gpt2_xl"}
+SIZES = {"small": "gpt2", "medium": "gpt2_medium", "large": "gpt2_large", "xl": "gpt2_xl", "tiny": "gpt2"}
 
 
 def get_config(argument=""):
@@ -39,7 +43,7 @@ def get_config(argument=""):
                    optimizer=("gpt", ("gpt", *RECIPES)), mesh="data", init="")
     recipe = "adamw" if chosen.optimizer == "gpt" else chosen.optimizer
     config = base(SIZES[chosen.size], "causal", chosen.format, recipe, chosen.mesh)
-    config.name = SIZES[chosen.size]
+    config.name = "gpt2_tiny" if chosen.size == "tiny" else SIZES[chosen.size]
     config.steps, config.batch_size, config.length = 100_000, 512, 1024
     config.data.corpus = CORPORA[chosen.data]
     config.tokenizer.update({"kind": "byte_level_bpe", "vocab_size": config.model.vocab, "lowercase": False})
@@ -51,6 +55,8 @@ def get_config(argument=""):
         config.optimizer.schedule.name = "cosine"
     config.optimizer.schedule.update({"warmup": 2_000, "warmup_share": 0.0})
     config.checkpoint.every = config.evaluation.every = 1_000
+    if chosen.size == "tiny":
+        in_little(config)
     if chosen.init:
         start_from(config, chosen.init)
     return config

@@ -8,9 +8,13 @@ document, without pairs; new masks each time; Adam at 1e-4, warmed up over 10,00
 32 V100s, on BERT's text. After fine-tuning, base has SQuAD 1.1 F1 92.4 and SQuAD 2.0 F1 83.6 (development sets), where
 BERT-base has 88.5 and 76.5; large has 94.6 and 88.7 (test), where BERT-large has 91.3 and 83.3.
 
+In little, for a try of minutes on two cores, on the documentation that comes with Python:
+
+    lmrep train --config=experiments/spanbert.py:size=tiny --workdir=runs/spanbert-tiny
+
 Every part can be chosen after the colon, which makes each of the paper's ablations one flag:
 
-    size       base large (both cased)
+    size       base large (both cased); tiny (base's, of two layers, for a try on two cores)
     spans      boundary (geometric spans and the boundary objective), geometric (the spans alone), whole_word, subword
     format     doc_sentences (single texts, several of which share a row), segment_pair (two, with NSP), or any other
     data       python_docs, files, jsonl or parquet (give --config.data.files) or tfds (give --config.data.tfds_name)
@@ -24,7 +28,7 @@ The paper says weight decay 0.1, the released command 0.01 of every parameter: t
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import base
+from lmrep.experiment import base, in_little
 from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
@@ -39,12 +43,13 @@ SPANS = {  # objective, its fields
 
 def get_config(argument=""):
     """The config; `argument` chooses parts, as above."""
-    chosen = parts(argument, size=("base", ("base", "large")), spans=("boundary", tuple(SPANS)),
+    chosen = parts(argument, size=("base", ("base", "large", "tiny")), spans=("boundary", tuple(SPANS)),
                    format=("doc_sentences", tuple(FORMATS)), data=("python_docs", tuple(CORPORA)),
                    optimizer=("spanbert", ("spanbert", *RECIPES)), mesh="data", init="")
     objective, fields = SPANS[chosen.spans]
     recipe = "adamw" if chosen.optimizer == "spanbert" else chosen.optimizer
-    config = base(f"spanbert_{chosen.size}", objective, chosen.format, recipe, chosen.mesh)
+    size = "base" if chosen.size == "tiny" else chosen.size
+    config = base(f"spanbert_{size}", objective, chosen.format, recipe, chosen.mesh)
     config.name = f"spanbert_{chosen.size}"
     config.steps, config.batch_size, config.length = 2_400_000, 256, 512
     config.data.corpus = CORPORA[chosen.data]
@@ -56,6 +61,8 @@ def get_config(argument=""):
     config.optimizer.learning_rate = 1e-4
     config.optimizer.schedule.update({"warmup": 10_000, "warmup_share": 0.0})
     config.checkpoint.every = config.evaluation.every = 10_000
+    if chosen.size == "tiny":
+        in_little(config)
     if chosen.init:
         start_from(config, chosen.init)
     config.samples = ("The [MASK] of a list is an integer.",)

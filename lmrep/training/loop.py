@@ -194,7 +194,9 @@ class Trainer:
             return former.replace(params=params, carry=carry)
         create = partial(states.create, stage.objective, stage.optimizer, stage.batch_size)
         state = jax.jit(create, static_argnums=0, out_shardings=layout)(self._seed)
-        params = state.params if former is None else overlay(state.params, former.params, stage.start)
+        params = state.params
+        if former is not None:  # two parts may start from one: each gets its own copy, since a step donates them
+            params = jax.device_put(overlay(params, former.params, stage.start), layout.params, may_alias=False)
         params = jax.device_put(put(params, stage.given), layout.params)
         step = state.step if former is None else former.step
         return state.replace(step=jax.device_put(np.asarray(step), layout.step), params=params)

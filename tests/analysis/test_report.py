@@ -189,19 +189,41 @@ def test_names_tell_runs_apart(tmp_path):
 # The paper's recipe
 
 
-def published(argument, **changes):
-    config = loading.load("experiments/bert.py", argument)
+def published(argument, page="bert", **changes):
+    config = loading.load(f"experiments/{page}.py", argument)
     config.update_from_flattened_dict(changes)
     experiment = experiments.parse(config)
     plans = experiments.plans(experiment)
     return facts.Facts(Path(), "", {}, experiment, plans, (), (), (), (), 0, None, None, ())
 
 
-@pytest.mark.parametrize(("size", "paper"), [("base", "Devlin"), ("large_cased", "Devlin"), ("tiny", "Devlin")])
-def test_bert_departs_from_its_paper_in_the_corpus_alone(size, paper):
-    found = recipes.compare(published(f"size={size}"))
-    assert found.preset == f"bert_{size}" and found.paper.startswith(paper)
-    assert [name for name, *_ in found.differing] == ["data.corpus"] and len(found.same) > 40
+@pytest.mark.parametrize("preset", [name for name in PRESETS])
+def test_each_system_s_page_departs_from_its_paper_in_the_corpus_alone(preset):
+    page, _, size = preset.partition("_")
+    argument = "" if page == "gpt" else f"size={size or 'small'}"
+    found = recipes.compare(published(argument, page))
+    assert found.preset == preset and found.paper.startswith(recipes.PAPERS[page].authors)
+    assert [name for name, *_ in found.differing] == ["data.corpus"]
+    assert len(found.same) > (40 if recipes.PAPERS[page].optimizer else 25)
+    assert {"objective.name", "format.name", "batch_size", "length", "model.norm"} <= {*found.same}
+
+
+@pytest.mark.parametrize(("argument", "page", "preset"), [
+    ("size=tiny", "gpt2", "gpt2"), ("size=tiny", "electra", "electra_small"), ("size=tiny", "albert", "albert_base"),
+    ("size=tiny", "spanbert", "spanbert_base"), ("size=tiny,objective=causal", "bert", "bert_tiny"),
+    ("size=tiny,objective=replaced_token", "bert", "bert_tiny"), ("", "quickstart", "bert_tiny")])
+def test_a_small_network_is_compared_with_its_own_kind(argument, page, preset):
+    assert recipes.compare(published(argument, page)).preset == preset
+
+
+def test_what_a_paper_does_not_publish_is_not_compared():
+    found = recipes.compare(published("size=small", "gpt2", **{"optimizer.learning_rate": 1.0, "batch_size": 8}))
+    assert [name for name, *_ in found.differing] == ["data.corpus", "batch_size"]
+
+
+def test_the_left_to_right_ablation_departs_in_the_objective():
+    found = recipes.compare(published("size=small,objective=causal"))
+    assert [name for name, *_ in found.differing] == ["data.corpus", "objective.name"]
 
 
 @pytest.mark.parametrize(("field", "value", "shown"), [
@@ -213,11 +235,11 @@ def test_a_changed_field_is_marked(field, value, shown):
     assert [name for name, *_ in found.differing] == ["data.corpus", shown] and all(row[3] for row in found.differing)
 
 
-def test_every_preset_whose_recipe_is_known_is_nearest_to_itself():
-    known = {name: preset for name, preset in PRESETS.items() if name.partition("_")[0] in recipes.PAPERS}
-    assert len(known) == 10
-    for name, preset in known.items():
-        assert recipes.nearest(preset.config, lowercase=not name.endswith("_cased")) == name
+def test_every_preset_is_nearest_to_itself():
+    for name, preset in PRESETS.items():
+        objective = recipes.PAPERS[name.partition("_")[0]].objective
+        same = recipes.nearest(preset.config, objective, lowercase=not name.endswith("_cased"))
+        assert name in same and all(PRESETS[each].config == preset.config for each in same)
 
 
 # Time
@@ -249,6 +271,18 @@ def test_the_verdict_follows_the_figures(one, asked):
     assert "still improving" in said(0.7, 2.5)[1] and "by heart" in said(0.7, 2.5, before=1.0)[1]
     assert "stopped at step 8 of 12" in said(0.7, 2.5, steps=8)[1] and "stopped" not in said(0.7, 2.5)[1]
     assert prose.verdict(dataclasses.replace(one, validation=())).mark == "unknown"
+
+
+def test_losses_of_another_stage_s_objective_are_not_compared(one, asked):
+    """Nor is a stage that asks otherwise said to have learned by heart, where its loss is the larger one."""
+    lines = [{"step": n, "loss": loss, "masked_accuracy": 0.7, "most_frequent": 0.2, "masked_nats": loss}
+             for n, loss in ((0, 5.0), (3, 1.0), (6, 1.0), (9, 2.0), (12, 2.0))]
+    for rate, said in ((0.15, True), (0.2, False)):
+        config = {**dataclasses.asdict(one.experiment), "stages": (
+            {"share": 0.5}, {"share": 0.5, "objective": {"rate": rate}})}
+        experiment = experiments.parse(config)
+        run = dataclasses.replace(one, experiment=experiment, stages=experiments.plans(experiment), validation=lines)
+        assert any("by heart" in text for text, _ in prose.next_steps(run, asked)) == said
 
 
 # Runs that are not whole

@@ -20,13 +20,16 @@ HOSTILE = "The [MASK] </script><img src=//x> & \u2028"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """The report of a run and of its copy, by two names."""
+    """The report of a run, of its copy by another name, and of one that reads from the left."""
     home = tmp_path_factory.mktemp("browser")
     config = small.config(small.corpus(home / "texts"))
     config.samples = ("The old [MASK] sees the red cat.", HOSTILE)
     lmrep.train(config, home / "one", data_dir=home / "data", command=["lmrep", "train", "--workdir=runs/one"])
     shutil.copytree(home / "one", home / "a name that is far too long for the width of a phone_and_cannot_be_broken",
                     ignore=shutil.ignore_patterns(".lock"))
+    config = small.config(home / "texts", "causal")
+    config.samples = ("The old cat",)
+    lmrep.train(config, home / "two", data_dir=home / "data", command=["lmrep", "train", "--workdir=runs/two"])
     places = sorted(path.parent for path in home.glob("*/config.json"))
     return report.write(places, home / "report.html", data_dir=home / "data")
 
@@ -72,11 +75,15 @@ def charts(page):
 
 def test_it_shows_curves_answers_and_attention(visit):
     page = visit()
-    assert page.locator(".plot svg path.validation").count() == 4  # two runs, loss and accuracy
+    assert page.locator(".plot svg path.validation").count() == 6  # three runs, nats and accuracy
+    for metric in ("guessed", "nats"):
+        assert page.locator(f"figure[data-metric={metric}] path.validation").count() == 3
+        assert page.locator(f"figure[data-metric={metric}] path.base").count() == 3
     assert page.locator(".plot svg").count() == page.locator("figure[data-metric]").count() >= 5
     assert page.locator("#map svg rect.cell").count() > 20 and page.locator("#tokens button").count() > 8
     assert page.locator(".bars li").count() >= 40 and page.locator("main img").count() == 0
     assert "</script><img src=//x>" in page.locator("#answers ~ .asked").last.inner_text()
+    assert page.locator("#answers ~ .scroll", has_text="The old cat").count() >= 1
 
 
 def test_the_axes_change(visit):
@@ -95,7 +102,7 @@ def test_the_axes_change(visit):
 
 def test_a_pointer_reads_the_curves(visit):
     page = visit()
-    figure = page.locator("figure[data-metric=loss]")
+    figure = page.locator("figure[data-metric=nats]")
     figure.locator("svg").hover(position={"x": 200, "y": 60})
     said = figure.locator("output").inner_text()
     assert said.startswith("at ") and "held-out" in said

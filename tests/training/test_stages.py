@@ -88,6 +88,15 @@ def test_a_stage_that_starts_elsewhere_has_fresh_moments_and_its_own_count(tmp_p
     np.testing.assert_allclose(moved, 0.1, rtol=1e-3)  # Adam's very first step: the whole rate, whatever the gradient
 
 
+def test_two_parts_may_start_from_one(tmp_path):
+    """Each has its own memory, of which a step makes the next state."""
+    both = {"encoder": "objective/generator", "objective/generator": "objective/generator"}
+    state = train([stage(3, part="generator"), stage(2, after=3, part="generator", start=both)], tmp_path)
+    former = Checkpoints(tmp_path).read(3)[0]["params"]["objective"]["generator"]
+    jax.tree.map(np.testing.assert_array_equal, state.params["encoder"], former)  # which has no gradient here
+    assert state.step == 5 and np.any(state.params["objective"]["generator"]["token"] != former["token"])
+
+
 def tree(*shape):
     return {"encoder": {"a": np.full(shape, 1.0), "ab": np.full(shape, 2.0)},
             "objective": {"g": {"a": np.full(shape, 3.0)}}}

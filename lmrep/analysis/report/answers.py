@@ -4,16 +4,22 @@ import base64
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
 
-from lmrep import assembly, starting, trained
+from lmrep import assembly, representations, starting, trained
+from lmrep import experiment as experiments
 from lmrep.analysis.report.facts import Facts
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.params import Array, Tree
 from lmrep.data import loader
+from lmrep.data.formats import FIELDS
 from lmrep.data.tokenizers import Tokenizer
+from lmrep.models.base import Inputs, Model
+from lmrep.objectives.base import Objective
 from lmrep.trained import Run
 from lmrep.training.stages import put
 from lmrep.training.state import specs_of
@@ -22,16 +28,18 @@ from lmrep.training.step import question_keys
 TEXTS = 12  # sample texts that are shown, at most
 ROWS, AROUND = 16, 12  # held-out rows of each of which a word is shown, and pieces shown on either side of it
 LONGEST = 48  # tokens of a text whose attention is shown
+BEGINNINGS, FIRST, MORE = 4, 12, 20  # held-out texts that are continued, pieces given of each, and pieces asked for
+DESCRIBED, WORDS = 4, 60  # held-out rows that are shown as they are asked, and words of each
 
 Guesses = list[tuple[str, float]]  # words and their probabilities, the likeliest first
 
 
 @dataclass(frozen=True)
 class Blank:
-    """One hidden word.
+    """One hidden word, or the next one.
 
     Attributes:
-      left, right: the text around it.
+      left, right: the text around it; of a next word there is none on its right.
       answer: the word, where it is known.
       before: what the untrained network guesses; None where that could not be made.
       now: what the trained one guesses; None where there is no checkpoint.
@@ -42,6 +50,16 @@ class Blank:
     answer: str | None
     before: Guesses | None
     now: Guesses | None
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The beginning of a text, as the untrained network, the trained one and, where it is known, the text go on."""
+
+    text: str
+    before: str | None
+    now: str | None
+    actual: str | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,8 @@ class Answers:
       step: of the checkpoint; None where there is none.
       mask: the token that stands for a hidden word.
       samples, held_out: the config's texts and the corpus's own.
+      continued: of both, where the network continues texts.
+      described: held-out rows as they are asked, where it answers neither so nor so.
       attention: of some of these texts.
       notes: what could not be asked, for people.
     """
@@ -72,6 +92,8 @@ class Answers:
     mask: str
     samples: Sequence[Blank]
     held_out: Sequence[Blank]
+    continued: Sequence[Continued]
+    described: Sequence[str]
     attention: Sequence[Attention]
     notes: Sequence[str]
 
@@ -83,8 +105,9 @@ def ask(facts: Facts, room: int) -> Answers:
       facts: the run.
       room: bytes that the attention maps may take.
     """
+    nothing = Answers(None, "[MASK]", (), (), (), (), (), ())
     if facts.network is None:
-        return Answers(None, "[MASK]", (), (), (), ())
+        return nothing
     tokenizer = facts.network.tokenizer
     mask = tokenizer.piece(tokenizer.vocabulary.specials["mask"]) if "mask" in tokenizer.vocabulary.specials else ""
     notes, now = [], None
@@ -95,11 +118,23 @@ def ask(facts: Facts, room: int) -> Answers:
     before = _untrained(facts, now, notes)
     runs = (before, now)
     if not any(runs):
-        return Answers(None, mask, (), (), (), tuple(notes))
-    samples, held_out = _samples(facts, runs, mask, notes), _held_out(facts, runs)
+        return dataclasses.replace(nothing, mask=mask, notes=tuple(notes))
+    answered, rows = experiments.answers(facts.experiment), _rows(facts, runs)
+    samples, held_out, continued, described = (), (), (), ()
+    if answered == "masks":
+        samples, held_out = _samples(facts, runs, mask, notes), _hidden_words(facts, runs, rows) if rows else ()
+    elif answered == "texts":
+        held_out = _next_words(facts, runs, rows) if rows else ()
+        continued = _continued(facts, runs, rows, notes)
+    elif rows:
+        described = _described(facts, runs, rows)
     texts = [*facts.experiment.samples[:3], *(f"{blank.left} {blank.answer} {blank.right}" for blank in held_out[:2])]
-    maps = _attention(now, texts, mask, room) if now else ()
-    return Answers(now and now.step, mask, samples, held_out, maps, tuple(notes))
+    if described:
+        special = list(tokenizer.vocabulary.specials.values())
+        texts += [tokenizer.decode([i for i in row[: 2 * AROUND].tolist() if i not in special])
+                  for row in rows["tokens"][:2]]
+    maps = _attention(now, texts, mask, room) if now and room else ()
+    return Answers(now and now.step, mask, samples, held_out, continued, described, maps, tuple(notes))
 
 
 def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
@@ -125,7 +160,7 @@ def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
 def _samples(facts: Facts, runs: Sequence[Run | None], mask: str, notes: list[str]) -> list[Blank]:
     """The config's sample texts, a `Blank` for each of their masks."""
     texts = facts.experiment.samples[:TEXTS]
-    if not texts or not mask or any(run and run.objective.predict is None for run in runs):
+    if not texts or not mask:
         return []
     try:
         answers = [run.fill_masks(texts) if run else None for run in runs]
@@ -141,35 +176,119 @@ def _samples(facts: Facts, runs: Sequence[Run | None], mask: str, notes: list[st
     return found
 
 
-def _held_out(facts: Facts, runs: Sequence[Run | None]) -> list[Blank]:
-    """One of the words that the objective hides in each of some rows, evenly spread over the held-out ones: not chosen
-    by how they are answered."""
+def _rows(facts: Facts, runs: Sequence[Run | None]) -> dict[str, np.ndarray] | None:
+    """Some held-out rows with what they are asked, evenly spread and not chosen by how they are answered."""
     stage, prepared = facts.stage, facts.prepared
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
-    if not store or not store.tokens or any(run and run.objective.predict is None for run in runs):
-        return []
+    if not store or not store.tokens:
+        return None
     plan = assembly.held_out_plan(stage, store, facts.experiment.seed, prepared.directory.parent)
     batch = loader.gather(plan, np.unique(np.linspace(0, plan.examples - 1, ROWS).astype(np.int64)))
     objective = next(run.objective for run in reversed(runs) if run)
     seed = facts.experiment.seed
-    asked = jax.device_get(jax.jit(lambda batch: objective.corrupt(
+    return jax.device_get(jax.jit(lambda batch: objective.corrupt(
         question_keys(objective, batch, seed, np.int32(0)), batch))(batch))
-    if "predicted" not in asked:
+
+
+def _hidden_words(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray]) -> list[Blank]:
+    """One of the words that the objective hides in each row."""
+    if any(run and run.objective.predict is None for run in runs):
         return []
-    shown = {name: value for name, value in asked.items() if name in plan.fields} | {
-        "tokens": asked["inputs"], "predicted": asked["predicted"]}
+    shown = {name: value for name, value in rows.items() if name in FIELDS} | {
+        "tokens": rows["inputs"], "predicted": rows["predicted"]}
     given = [run and jax.device_get(jax.jit(run.objective.predict)(run.params, shown)) for run in runs]
     found, tokenizer = [], facts.network.tokenizer
     for row in range(len(shown["tokens"])):
-        counted = np.flatnonzero(asked["weights"][row] > 0)
+        counted = np.flatnonzero(rows["weights"][row] > 0)
         if not len(counted):
             continue
-        m = counted[np.argsort(asked["predicted"][row][counted])[len(counted) // 2]]  # with text on both sides
-        guesses = [each and [(tokenizer.piece(int(word)), float(share)) for word, share in
-                             zip(each["words"][row, m], each["probabilities"][row, m], strict=True)] for each in given]
-        left, right = _around(shown, row, int(asked["predicted"][row, m]), tokenizer)
-        found.append(Blank(left, right, tokenizer.piece(int(asked["targets"][row, m])), *guesses))
+        m = counted[np.argsort(rows["predicted"][row][counted])[len(counted) // 2]]  # with text on both sides
+        guesses = [each and _words(each["words"][row, m], each["probabilities"][row, m], tokenizer) for each in given]
+        left, right = _around(shown, row, int(rows["predicted"][row, m]), tokenizer)
+        found.append(Blank(left, right, tokenizer.piece(int(rows["targets"][row, m])), *guesses))
     return found
+
+
+def _next_words(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray]) -> list[Blank]:
+    """The next word at one place of each row, about its middle."""
+    tokenizer, t = facts.network.tokenizer, rows["tokens"].shape[1]
+    asked = [np.flatnonzero(weights > 0) for weights in rows["weights"]]
+    places = {row: int(each[len(each) // 2]) for row, each in enumerate(asked) if len(each)}
+    if not places:
+        return []
+    tokens, last = np.zeros((len(places), t), np.int32), np.zeros(len(places), np.int32)
+    for i, (row, place) in enumerate(places.items()):
+        text = _read(rows, row, place)
+        tokens[i, : len(text)], last[i] = text, len(text) - 1
+    segments = (np.arange(t) <= last[:, None]).astype(np.int32)
+    positions = np.broadcast_to(np.arange(t, dtype=np.int32), tokens.shape)
+    inputs = representations.inputs_of(facts.network.model, tokens, segments, positions, True)
+    given = [run and jax.device_get(jax.jit(partial(
+        _next, model=run.model, objective=run.objective, size=tokenizer.size))(run.params, inputs, last))
+        for run in runs]
+    found = []
+    for i, (row, place) in enumerate(places.items()):
+        text = _read(rows, row, place)
+        text = text[~np.isin(text, list(tokenizer.vocabulary.specials.values()))]
+        left = ("… " if len(text) > 2 * AROUND else "") + tokenizer.decode(text[-2 * AROUND :].tolist())
+        found.append(Blank(left, "", tokenizer.piece(int(rows["targets"][row, place])), *(
+            each and _words(each[1][i], each[0][i], tokenizer) for each in given)))
+    return found
+
+
+def _next(
+    params: Tree, inputs: Inputs, last: Array, *, model: Model, objective: Objective, size: int
+) -> tuple[Array, Array]:
+    """(probabilities, ids) of the five likeliest tokens after the place `last` i32[b] of each row."""
+    hidden = model.encode(params["encoder"], inputs, None, at=last[:, None]).hidden
+    probabilities = jax.nn.softmax(objective.follow(params, hidden)[:, 0])
+    return jax.lax.top_k(probabilities[:, :size], min(5, size))
+
+
+def _words(ids: np.ndarray, shares: np.ndarray, tokenizer: Tokenizer) -> Guesses:
+    return [(tokenizer.piece(int(word)), float(share)) for word, share in zip(ids, shares, strict=True)]
+
+
+def _read(rows: dict[str, np.ndarray], row: int, place: int) -> np.ndarray:
+    """The tokens up to a place and with it, of its own packed segment."""
+    own = rows["segment_ids"][row] == rows["segment_ids"][row, place]
+    return rows["tokens"][row][own & (np.arange(len(own)) <= place)]
+
+
+def _continued(
+    facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray] | None, notes: list[str]
+) -> list[Continued]:
+    """The config's sample texts, and the beginnings of some rows."""
+    tokenizer, longest = facts.network.tokenizer, facts.network.model.length
+    more = min(MORE, (longest - FIRST) // 2) if longest else MORE  # there is room, if the text is cut otherwise anew
+    if more < 1:
+        return []
+    texts: dict[str, str | None] = dict.fromkeys(facts.experiment.samples[:TEXTS])
+    special = list(tokenizer.vocabulary.specials.values())
+    for row in range(0, ROWS, ROWS // BEGINNINGS) if rows else ():
+        if row < len(rows["tokens"]):
+            own = rows["tokens"][row][rows["segment_ids"][row] == 1]
+            own = own[~np.isin(own, special)]
+            text = tokenizer.decode(own[:FIRST].tolist())
+            if len(own) > FIRST and text.strip():
+                texts[text] = tokenizer.decode(own[: FIRST + more].tolist())[len(text) :]
+    try:
+        given = [run and [each for (each,) in run.extend(list(texts), more)] for run in runs]
+    except UserError as error:
+        notes.append(f"Texts could not be continued: {error}")
+        return []
+    return [Continued(text, *(each and each[i] for each in given), actual)
+            for i, (text, actual) in enumerate(texts.items())]
+
+
+def _described(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray]) -> list[str]:
+    """Some rows as the objective tells of them."""
+    describe = next(run for run in runs if run).objective.describe
+    if describe is None:
+        return []
+    some = {name: value[:: ROWS // DESCRIBED] for name, value in rows.items() if np.ndim(value)}
+    texts = [text.split() for text in describe(some, facts.network.tokenizer)]
+    return [" ".join(words[:WORDS]) + (" …" if len(words) > WORDS else "") for words in texts]
 
 
 def _around(shown: dict[str, np.ndarray], row: int, place: int, tokenizer: Tokenizer) -> tuple[str, str]:

@@ -223,6 +223,15 @@ def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Pat
     return None
 
 
+def by_frequency(facts: Facts) -> float | None:
+    """Nats of a guess by frequency alone: the entropy of the training split's pieces. None where they are not known."""
+    if facts.prepared is None:
+        return None
+    counts = facts.prepared.tokenizer.vocabulary.counts
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
 # Time, speed, memory
 
 
@@ -278,6 +287,7 @@ def speed(facts: Facts) -> Speed:
 def curves(facts: Facts, most: int = 600) -> dict[str, dict[str, list]]:
     """{"train": {"step": [...], "tokens": [...], "flop": [...], metric: [...]}, "validation": ..., "timing": ...}.
 
+    The held-out ones have `by_frequency` too, always the same.
     Of more than `most` lines, neighbours are averaged. Tokens between the lines that tell them are interpolated.
     """
     known = [(0, 0), *((line["step"], line["tokens"]) for line in facts.train if "tokens" in line)]
@@ -295,6 +305,8 @@ def curves(facts: Facts, most: int = 600) -> dict[str, dict[str, list]]:
             "flop": [_short(facts.flops_at(step)) for step in where] if facts.network else [],
             **{name: [_mean(group, name) for group in groups] for name in names},
         }
+    if (nats := by_frequency(facts)) is not None:
+        found["validation"]["by_frequency"] = [_short(nats)] * len(found["validation"]["step"])
     return found
 
 

@@ -55,12 +55,12 @@
     return found;
   }
 
-  // Curves: one figure a metric, all under the same controls.
-  function lines(metric, axis, logX, logY) {
+  // Curves: each figure says which metric of which runs stands on its axes; all are under the same controls.
+  function lines(metrics, axis, logX, logY) {
     const found = [];
     data.runs.forEach((run, i) => {
       for (const kind of ["train", "timing", "validation"]) {
-        const x = run[kind].step.length ? run[kind][axis] : [], y = run[kind][metric];
+        const x = run[kind].step.length ? run[kind][axis] : [], y = run[kind][metrics[i]];
         if (!y || !x.length) continue;
         const points = [];
         y.forEach((value, j) => {
@@ -73,21 +73,21 @@
   }
 
   function draw(figure) {
-    const metric = figure.dataset.metric, percent = "percent" in figure.dataset, plot = $(".plot", figure);
+    const metrics = JSON.parse(figure.dataset.lines), percent = "percent" in figure.dataset, plot = $(".plot", figure);
     const axis = $("input[name=axis]:checked").value, logX = $("#logx").checked, logY = $("#logy").checked && !percent;
     const named = { step: "steps", tokens: "tokens seen", flop: "floating-point operations" }[axis];
-    const shown = lines(metric, axis, logX, logY);
+    const shown = lines(metrics, axis, logX, logY);
     const width = Math.max(260, plot.clientWidth), height = Math.round(Math.min(260, width * 0.62));
     const [left, right, top, bottom] = [46, 12, 10, 34];
     plot.textContent = "";
     if (!shown.length) { plot.textContent = `Not known over ${named}.`; return; }
-    const base = percent && metric === "masked_accuracy" ? lines("most_frequent", axis, logX, logY)
-      .filter((line) => line.kind === "validation") : [];
+    const bases = Object.fromEntries(Object.keys(metrics).map((run) => [run, figure.dataset.base]));
+    const base = lines(bases, axis, logX, logY).filter((line) => line.kind === "validation");
     const all = [...shown, ...base].flatMap((line) => line.points);
     const span = (values, log) => {
       let low = Infinity, high = -Infinity;
       for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
-      if (!log && (percent || metric === "tokens_per_second")) low = Math.min(low, 0);
+      if (!log && (percent || figure.dataset.metric === "tokens_per_second")) low = Math.min(low, 0);
       if (low === high) { low = log ? low / 2 : low - 0.5; high = log ? high * 2 : high + 0.5; }
       return [low, high];
     };

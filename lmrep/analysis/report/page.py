@@ -1,32 +1,22 @@
 """The page itself: sections as HTML, the figures as JSON beside them. Every text of a run passes `e` or `embedded`."""
 
-import html
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata, resources
-from typing import Any
 
+from lmrep.analysis.report import exhibits, prose
 from lmrep.analysis.report import facts as F
-from lmrep.analysis.report import prose
-from lmrep.analysis.report.answers import Answers, Blank, Guesses
+from lmrep.analysis.report.answers import Answers
 from lmrep.analysis.report.facts import Facts
+from lmrep.analysis.report.markup import Runs, code, e, each, embedded, figure, section, share, table
+from lmrep.analysis.report.measures import MEASURES, question
 from lmrep.analysis.report.recipes import compare, meanings
 from lmrep.core.errors import UserError
 
-CHARTS = {  # metric: (title, whether it is a share)
-    "loss": ("Loss, nats", False),
-    "masked_accuracy": ("Hidden words guessed", True),
-    "pair_accuracy": ("Pairs told apart", True),
-    "learning_rate": ("Learning rate", False),
-    "gradient_norm": ("Norm of the gradient", False),
-    "tokens_per_second": ("Tokens a second", False),
-}
 SECTIONS = {"curves": "Curves", "answers": "Answers", "attention": "Attention", "config": "Config", "data": "Data",
             "speed": "Speed", "repeat": "Repeat"}
-
-Runs = Sequence[tuple[Facts, Answers]]
 
 
 def render(runs: Runs) -> str:
@@ -34,8 +24,8 @@ def render(runs: Runs) -> str:
     title = ", ".join(facts.label for facts, _ in runs)
     curves = [{"label": facts.label, **F.curves(facts, max(60, 1800 // len(runs)))} for facts, _ in runs]
     attention = [vars(a) for _, answers in runs for a in answers.attention]
-    body = [_top(title, runs), _curves(runs), _answers(runs), _attention(runs), _config(runs), _data(runs),
-            _speed(runs), _repeat(runs)]
+    body = [_top(title, runs), exhibits.curves(runs), exhibits.answers(runs), exhibits.attention(runs), _config(runs),
+            _data(runs), _speed(runs), _repeat(runs)]
     links = "".join(f'<a href="#{name}">{text}</a>' for name, text in SECTIONS.items())
     return f"""<!DOCTYPE html>
 <html lang="en" data-theme="light">
@@ -65,54 +55,9 @@ script-src 'unsafe-inline'; img-src data:">
 """
 
 
-class Html(str):
-    """Text that is HTML already."""
-
-
-def e(text: Any) -> Html:
-    """`text` as HTML shows it, wherever it came from."""
-    return text if isinstance(text, Html) else Html(html.escape(str(text)))
-
-
-def embedded(value: Any) -> str:
-    """JSON that may stand in a script element: nothing in it can end the element or open another."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
 @cache
 def _asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf8")
-
-
-def _section(name: str, title: str, *parts: str) -> str:
-    return f'<section><h2 id="{name}">{e(title)}</h2>{"".join(parts)}</section>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "") -> str:
-    """A table. `kind` "figures": all columns but the first are numbers; "stack": a row is a list on narrow screens."""
-    number = ' class="n"' if kind == "figures" else ""
-    top = "".join(f"<th{number if i else ''}>{e(cell)}</th>" for i, cell in enumerate(head))
-    body = "".join("<tr>" + "".join(
-        f'<td{number} data-is="{e(head[i])}">{e(cell)}</td>' if i else f"<th>{e(cell)}</th>"
-        for i, cell in enumerate(row)) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _code(value: Any, mark: str = "") -> Html:
-    """A config's value."""
-    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
-    return Html(f'<code class="{mark}">{e(text)}</code>')
-
-
-def _each(runs: Runs, part) -> str:
-    """`part(facts, answers)` for every run, under its name where there are several; what says the same, once."""
-    texts: dict[str, list[str]] = {}
-    for facts, answers in runs:
-        texts.setdefault(part(facts, answers), []).append(facts.label)
-    return "".join((f"<h3>{e(', '.join(names))}</h3>" if len(runs) > 1 else "") + text for text, names in texts.items())
 
 
 # The sections
@@ -133,173 +78,94 @@ def _top(title: str, runs: Runs) -> str:
 
     heading = e(title) if len(runs) == 1 else f"{len(runs)} runs"
     several = (_side_by_side(runs) + _differences(runs)) if len(runs) > 1 else ""
-    return f"<h1>{heading}</h1>{several}{_each(runs, paragraph)}"
+    return f"<h1>{heading}</h1>{several}{each(runs, paragraph)}"
 
 
 def _tiles(facts: Facts) -> str:
-    tiles = [("held-out words guessed", _share(facts.last("validation", "masked_accuracy")),
-              f"most frequent word: {_share(facts.last('validation', 'most_frequent'))}"),
-             ("held-out loss", _figure(facts.last("validation", "loss"), ".3f"),
-              f"training: {_figure(facts.last('train', 'loss'), '.3f')}"),
+    def last(name: str) -> float | None:
+        return facts.last("validation", name)
+
+    measure, base = MEASURES.get(facts.stage.objective_name), last("most_frequent")
+    tiles = [("replaced tokens found", share(last("replaced_accuracy")),
+              f"of the others let pass: {share(last('original_accuracy'))}"),
+             (f"held-out {measure.guessed}", share(last(measure.right)),
+              "" if base is None else f"most frequent word: {share(base)}") if measure else ("", "unknown", ""),
+             ("perplexity a token", figure(last("token_nats"), prose.perplexity)
+              if facts.stage.objective_name == "causal" else "unknown",
+              f"by frequency alone: {figure(F.by_frequency(facts), prose.perplexity)}"),
+             ("pairs told apart", share(last("pair_accuracy")), ""),
+             ("held-out loss", figure(last("loss"), ".3f"), f"training: {figure(facts.last('train', 'loss'), '.3f')}"),
              ("parameters", prose.number(facts.network.parameters) if facts.network else "unknown",
               f"encoder: {prose.number(facts.network.encoder)}" if facts.network else ""),
              ("steps", "unknown" if facts.source else f"{facts.step:,}", f"of {facts.experiment.steps:,} planned"),
-             ("time", _figure(F.seconds(facts), prose.duration), _hours(facts))]
+             ("time", figure(F.seconds(facts), prose.duration), _hours(facts))]
     cells = "".join(f"<div><dt>{e(name)}</dt><dd>{e(value)}<small>{e(more)}</small></dd></div>"
                     for name, value, more in tiles if value != "unknown")
     return f'<dl class="tiles">{cells}</dl>'
 
 
 def _side_by_side(runs: Runs) -> str:
-    rows = [(f.label, _share(f.last("validation", "masked_accuracy")), _figure(f.last("validation", "loss"), ".4f"),
-             f"{f.step:,}", _figure(f.tokens, prose.number), _figure(f.flops_at(f.step), prose.number),
-             _figure(f.network and f.network.parameters, prose.number), _figure(F.seconds(f), prose.duration))
-            for f, _ in runs]
-    return _table(("run", "held-out words guessed", "held-out loss", "steps", "tokens", "operations", "parameters",
-                   "time"), rows, "figures")
+    several = len({question(facts.stage) for facts, _ in runs}) > 1
+
+    def column(f: Facts) -> Mapping[str, str]:
+        def last(name: str) -> float | None:
+            return f.last("validation", name)
+
+        measure = MEASURES.get(f.stage.objective_name)
+        return {
+            "asked": question(f.stage) if several else "unknown",
+            "tokens guessed": share(measure and last(measure.right)),
+            "nats of a token": figure(measure and last(measure.nats), ".4f"),
+            "replaced found": share(last("replaced_accuracy")),
+            "others let pass": share(last("original_accuracy")),
+            "pairs": share(last("pair_accuracy")),
+            "loss": "unknown" if several else figure(last("loss"), ".4f"),
+            "steps": f"{f.step:,}",
+            "tokens": figure(f.tokens, prose.number),
+            "operations": figure(f.flops_at(f.step), prose.number),
+            "parameters": figure(f.network and f.network.parameters, prose.number),
+            "time": figure(F.seconds(f), prose.duration)}
+
+    columns = [column(facts) for facts, _ in runs]
+    names = [name for name in columns[0] if any(c[name] != "unknown" for c in columns)]
+    cells = [[f.label, *("" if c[name] == "unknown" else c[name] for name in names)]
+             for (f, _), c in zip(runs, columns, strict=True)]
+    apart = ('<p class="note">Of held-out text. These runs were asked different questions, so that neither losses nor '
+             "shares of tokens guessed say which network is better: masked ones are guessed from both sides, those of "
+             "a causal objective from the left, those of replaced_token by its generator.</p>") if several else ""
+    return table(("run", *names), cells, "figures") + apart
 
 
 def _differences(runs: Runs) -> str:
     configs = [F.flat(facts.experiment) for facts, _ in runs]
     names = [name for name in dict.fromkeys(name for c in configs for name in c)
-             if len({json.dumps(c.get(name, "none")) for c in configs}) > 1]
+             if name != "name" and len({json.dumps(c.get(name, "none")) for c in configs}) > 1]
     if not names:
         return '<p class="note">Their configs are the same.</p>'
-    rows = [(name, *(_code(c[name]) if name in c else "none" for c in configs)) for name in names]
-    return "<h3>What differs between their configs</h3>" + _table(("field", *(f.label for f, _ in runs)), rows)
-
-
-def _curves(runs: Runs) -> str:
-    recorded = {name for facts, _ in runs for lines in (facts.train, facts.validation, facts.timing)
-                for line in lines for name in line}
-    figures = "".join(
-        f'<figure data-metric="{name}"{" data-percent" if share else ""}><h3>{e(title)}</h3><div class="plot"></div>'
-        "<output></output></figure>" for name, (title, share) in CHARTS.items() if name in recorded)
-    if not figures:
-        return _section("curves", "Curves", '<p class="note">No step was logged.</p>')
-    axes = "".join(f'<label><input type="radio" name="axis" value="{value}"{" checked" * (value == "step")}> {text}'
-                   "</label>" for value, text in (("step", "step"), ("tokens", "token"), ("flop", "FLOP")))
-    legend = "".join(f'<span style="--c:var(--r{i % 8})">{e(facts.label)}</span>' for i, (facts, _) in enumerate(runs))
-    return _section(
-        "curves", "Curves",
-        '<p class="note">Thin: training text, as it was learned. Thick, with dots: held-out text. Dashed: always the '
-        "most frequent word.</p>",
-        f'<div class="controls" id="axes"><fieldset><legend>over</legend>{axes}</fieldset>'
-        '<label><input type="checkbox" id="logx"> logarithmic across</label>'
-        '<label><input type="checkbox" id="logy"> logarithmic up</label></div>',
-        f'<div class="legend">{legend}</div>' if len(runs) > 1 else "", f'<div class="charts">{figures}</div>',
-        _each(runs, lambda facts, _: _validations(facts)))
-
-
-def _validations(facts: Facts) -> str:
-    names = [name for name in dict.fromkeys(n for line in facts.validation for n in line)
-             if name not in ("step", "kind")]
-    size = max(1, len(facts.validation) // 40)
-    chosen = [*facts.validation[::-1][::size]][::-1]
-    rows = [(f"{line['step']:,}", *(_figure(line.get(name), ".4f") for name in names)) for line in chosen]
-    if not rows:
-        return '<p class="note">Nothing was measured on held-out text.</p>'
-    return (f'<details class="long"><summary>The held-out figures as a table</summary>'
-            f'{_table(("step", *names), rows, "figures")}</details>')
-
-
-def _answers(runs: Runs) -> str:
-    parts, texts = [], {(b.left, b.right): answers.mask for _, answers in runs for b in answers.samples}
-    if texts:
-        parts.append("<h3>Sample texts</h3>")
-        for (left, right), mask in texts.items():
-            cells = [_guesses(facts, answers, blank, runs) for facts, answers in runs for blank in answers.samples
-                     if (blank.left, blank.right) == (left, right)]
-            parts.append(f'<div class="asked"><p>{_sentence(left, mask, right)}</p>'
-                         f'<div class="answers">{"".join(cells)}</div></div>')
-    for facts, answers in runs:
-        if answers.held_out:
-            parts.append(_held_out(facts, answers, len(runs) > 1))
-    if not parts:
-        parts.append('<p class="note">There is nothing to show: no sample texts in the config, and no held-out text or '
-                     "no parameters at hand.</p>")
-    return _section("answers", "What it is asked, and what it answers", *parts)
-
-
-def _sentence(left: str, word: str, right: str) -> Html:
-    marked = f"{e(left.rstrip())} <mark>{e(word)}</mark>"
-    return Html(f"{marked}{'' if right[:1] in '.,;:!?)' else ' '}{e(right.lstrip())}")
-
-
-def _guesses(facts: Facts, answers: Answers, blank: Blank, runs: Runs) -> str:
-    name = f"{facts.label}, " if len(runs) > 1 else ""
-    now = f"at step {answers.step:,}" if answers.step is not None else "now"
-    return "".join(f"<div><h4>{e(name + when)}</h4>{_bars(guesses)}</div>" for when, guesses in (
-        ("before training", blank.before), (now, blank.now)) if guesses is not None)
-
-
-def _bars(guesses: Guesses) -> str:
-    rows = "".join(f'<li style="--p:{min(1, share):.1%}"><b>{e(word)}</b><i>{prose.percent(share)}</i></li>'
-                   for word, share in guesses)
-    return f'<ol class="bars">{rows}</ol>'
-
-
-def _held_out(facts: Facts, answers: Answers, several: bool) -> str:
-    def first(blank: Blank, guesses: Guesses | None) -> str:
-        if not guesses:
-            return "none"
-        (word, share), *_ = guesses
-        hit = word == blank.answer
-        return Html(f'<span class="{"hit" if hit else "miss"}">{e(word)} {prose.percent(share)}{" ✓" * hit}</span>')
-
-    blanks = answers.held_out
-    before, now = (sum(bool(g) and g[0][0] == b.answer for b, g in pairs)
-                   for pairs in ([(b, b.before) for b in blanks], [(b, b.now) for b in blanks]))
-    counted = f"{before} right before training" + (f", {now} now" if answers.step is not None else "")
-    share = getattr(facts.stage.objective, "random", 0)
-    replaced = f", and {share:.0%} of the hidden ones have a random piece in their place" if share else ""
-    rows = [(_sentence(b.left, "?", b.right), b.answer, first(b, b.before), first(b, b.now)) for b in blanks]
-    return (f"<h3>Held-out text{f': {e(facts.label)}' if several else ''}</h3>"
-            "<p class=note>A hidden word of each of some rows, evenly spread over the held-out text and not chosen by "
-            f"how they are answered. Of {len(blanks)}, {counted}. The text is as the model is given it: "
-            f"{e(answers.mask)} is another hidden word{replaced}. A piece that begins with ## continues the word "
-            "before it.</p>"
-            + _table(("text", "hidden", "before training", "now"), rows, "stack"))
-
-
-def _attention(runs: Runs) -> str:
-    names = [(f"{facts.label}: " if len(runs) > 1 else "") + " ".join(a.pieces) for facts, answers in runs
-             for a in answers.attention]
-    if not names:
-        return _section("attention", "Attention", '<p class="note">There are no attention maps: no trained parameters, '
-                        "no text to show them on, or a network without attention.</p>")
-    options = "".join(f'<option value="{i}">{e(name if len(name) < 70 else name[:69] + "…")}</option>'
-                      for i, name in enumerate(names))
-    return _section(
-        "attention", "Attention",
-        '<p class="note">How much of each token enters the representation of another. Choose a token, a layer and a '
-        "head; a head can also be clicked among all of them.</p>",
-        f'<div class="controls"><label><span>text</span><select id="text">{options}</select></label>'
-        '<label><span>layer</span><select id="layer"></select></label>'
-        '<label><span>head</span><select id="head"></select></label></div>',
-        '<div class="tokens" id="tokens"></div><p class="note" id="looks" aria-live="polite"></p>',
-        '<div class="maps"><figure><div id="map"></div><figcaption>Rows take in, columns are taken in.</figcaption>'
-        '</figure><figure><canvas id="heads" role="img"></canvas><figcaption>All heads: a row a layer, a column a head.'
-        "</figcaption></figure></div>")
+    head = ("field", *(f.label for f, _ in runs))
+    rows = {name: (name, *(code(c[name]) if name in c else "" for c in configs)) for name in names}
+    some = {name: row for name, row in rows.items() if not all(name in c for c in configs)}  # with their part's name
+    folded = (f"<details><summary>Fields that only some of them have</summary>{table(head, some.values())}"
+              "</details>" if some else "")
+    return ("<h3>What differs between their configs</h3>"
+            + table(head, (row for name, row in rows.items() if name not in some)) + folded)
 
 
 def _config(runs: Runs) -> str:
     def one(facts: Facts, _: Answers) -> str:
         meaning = meanings(facts.experiment)
-        every = [(name, _code(value), meaning.get(name, "")) for name, value in F.flat(facts.experiment).items()]
+        every = [(name, code(value), meaning.get(name, "")) for name, value in F.flat(facts.experiment).items()]
         whole = ('<details class="long"><summary>Every field</summary>'
-                 f"{_table(('field', 'value', 'meaning'), every, 'stack')}</details>")
-        if facts.stages[0].objective_name != "masked":
-            return f"<p>There is no recipe here of a paper with this objective to compare with.</p>{whole}"
+                 f"{table(('field', 'value', 'meaning'), every, 'stack')}</details>")
         found = compare(facts)
-        rows = [(name, _code(ours, "mark"), _code(theirs), help) for name, ours, theirs, help in found.differing]
+        rows = [(name, code(ours, "mark"), code(theirs), help) for name, ours, theirs, help in found.differing]
         return (f"<p>The nearest published network is <b>{e(found.preset)}</b>. From the recipe of {e(found.paper)}, "
                 f"this run departs in {len(found.differing)} fields and agrees in {len(found.same)}.</p>"
-                + _table(("field", "this run", "the paper", "meaning"), rows, "stack")
+                + table(("field", "this run", "the paper", "meaning"), rows, "stack")
                 + f'<details class="long"><summary>The {len(found.same)} fields that agree</summary>'
                 f"<p>{e(', '.join(found.same))}</p></details>{whole}")
 
-    return _section("config", "Config", _each(runs, one))
+    return section("config", "Config", each(runs, one))
 
 
 def _data(runs: Runs) -> str:
@@ -316,14 +182,14 @@ def _data(runs: Runs) -> str:
                "times." if facts.tokens else ""
         stages = "".join(f"<li>{e(stage.name)}: {e(stage.format_name)} rows of {stage.length} tokens, "
                          f"{stage.batch_size} a step, {stage.steps:,} steps</li>" for stage in facts.stages)
-        return (_table(("split", "documents", "sentences", "characters", "tokens", "tokens a word", "unknown"), rows,
+        return (table(("split", "documents", "sentences", "characters", "tokens", "tokens a word", "unknown"), rows,
                        "figures")
                 + f"<p>Documents are held out whole.{e(seen)} The vocabulary has {len(counts):,} pieces, "
                 f"{int((counts == 0).sum()):,} of which do not occur in the training split. The most frequent: "
                 f"{e(frequent)}.</p>"
                 f"<ul>{stages}</ul>")
 
-    return _section("data", "Data", _each(runs, one))
+    return section("data", "Data", each(runs, one))
 
 
 def _speed(runs: Runs) -> str:
@@ -337,25 +203,25 @@ def _speed(runs: Runs) -> str:
             "devices": f"{devices['count']} × {devices['kind']}" if devices else "not recorded",
             "mesh: data × fsdp × tensor": _mesh(facts),
             "precision": facts.experiment.execution.dtype,
-            "tokens a second": _figure(s.tokens, ",.0f"),
-            "steps a second": _figure(s.steps, ",.3g"),
-            "FLOP a step": _figure(per_step, prose.number),
-            "FLOP a second": _figure(s.flops, prose.number),
+            "tokens a second": figure(s.tokens, ",.0f"),
+            "steps a second": figure(s.steps, ",.3g"),
+            "FLOP a step": figure(per_step, prose.number),
+            "FLOP a second": figure(s.flops, prose.number),
             "utilisation": use,
             "time, device-hours": ", ".join(
-                filter(None, (_figure(F.seconds(facts), prose.duration), _hours(facts)))),
-            "memory: parameters": _figure(weights, prose.amount),
-            "memory: gradients": _figure(weights, prose.amount),
-            "memory: optimizer state": _figure(network and network.optimizer_bytes, prose.amount),
-            "memory: most used on a device": _figure(s.memory.get("device_peak_bytes"), prose.amount),
-            "memory: most used by the process": _figure(s.memory.get("host_peak_bytes"), prose.amount),
+                filter(None, (figure(F.seconds(facts), prose.duration), _hours(facts)))),
+            "memory: parameters": figure(weights, prose.amount),
+            "memory: gradients": figure(weights, prose.amount),
+            "memory: optimizer state": figure(network and network.optimizer_bytes, prose.amount),
+            "memory: most used on a device": figure(s.memory.get("device_peak_bytes"), prose.amount),
+            "memory: most used by the process": figure(s.memory.get("host_peak_bytes"), prose.amount),
         }
 
     columns = [column(facts) for facts, _ in runs]
     rows = [(name, *(c[name] for c in columns)) for name in columns[0]
             if any(c[name] != "unknown" for c in columns)]
-    return _section(
-        "speed", "Speed, utilisation and memory", _table(("", *(f.label for f, _ in runs)), rows),
+    return section(
+        "speed", "Speed, utilisation and memory", table(("", *(f.label for f, _ in runs)), rows),
         '<p class="note">Speeds are medians over the log, validation and saving left out. FLOP are those of the matrix '
         "products of the training step's program. Parameters, gradients and optimizer state are computed from their "
         "shapes, over all devices; activations come on top. Time is from each start to its last logged step.</p>")
@@ -369,33 +235,20 @@ def _repeat(runs: Runs) -> str:
             return ('<p class="note">No start is on record; config.json in the workdir holds every field: '
                     "lmrep.train(config, directory) takes it.</p>")
         start = facts.starts[-1]
-        code, versions = start.get("code") or {}, start.get("versions") or {}
+        tree, versions = start.get("code") or {}, start.get("versions") or {}
         changed = ("<p>The code had changes that were not committed; the diff is in provenance.jsonl.</p>"
-                   if code.get("status") else "")
+                   if tree.get("status") else "")
         others = "".join(f"<li>{e(s['time'])}: <code>{e(s.get('command', ''))}</code></li>" for s in facts.starts)
         listed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
         return (f"<p>The command as it was given; with another --workdir it trains anew, with the same one it goes on "
                 f"from the newest checkpoint.</p><pre>{e(prose.command(facts))}</pre>"
                 f"<p>It ran in <code>{e(start.get('directory', 'a directory not recorded'))}</code>"
-                + (f", with the code at commit <code>{e(code['commit'])}</code>." if code.get("commit") else ".")
+                + (f", with the code at commit <code>{e(tree['commit'])}</code>." if tree.get("commit") else ".")
                 + f"</p>{changed}<p class=faint>Seed {facts.experiment.seed}. {e(listed)}.</p>"
                 + (f'<details class="long"><summary>All {len(facts.starts)} starts</summary><ul>{others}</ul></details>'
                    if len(facts.starts) > 1 else ""))
 
-    return _section("repeat", "Repeat it", _each(runs, one))
-
-
-# Values as text
-
-
-def _figure(value: float | None, how) -> str:
-    if value is None or isinstance(value, str):
-        return "unknown"
-    return how(value) if callable(how) else format(value, how)
-
-
-def _share(value: float | None) -> str:
-    return _figure(value, prose.percent)
+    return section("repeat", "Repeat it", each(runs, one))
 
 
 def _mesh(facts: Facts) -> str:

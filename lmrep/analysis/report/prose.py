@@ -2,19 +2,23 @@
 
 import math
 import shlex
+from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
-import numpy as np
-
+from lmrep import experiment as experiments
 from lmrep.analysis.report import facts as F
 from lmrep.analysis.report.answers import Answers
 from lmrep.analysis.report.facts import Facts
-from lmrep.analysis.report.recipes import corpus
+from lmrep.analysis.report.measures import MEASURES, Measure
+from lmrep.analysis.report.recipes import compare, corpus
 
 # It "worked" where it is so many times as often right as the most frequent word is, and the text around a word makes
 # its choice so many times narrower; it learned something from SOME on.
 TIMES, NARROWED, SOME = 2.0, 2.0, 1.1
+# By how much more of the replaced tokens it suspects than of the others, from which "it worked"; it learned something
+# from a sixth of that on, or of the nats that the tokens' share alone leaves.
+APART = 0.3
 STILL = 0.01  # share that the validation loss fell by over the last quarter or more, from which it still falls
 GAP = 0.2  # nats by which training text is easier than held-out text, from which the network fits its own text
 
@@ -28,13 +32,10 @@ class Verdict(NamedTuple):
 
 def subject(facts: Facts) -> str:
     """What was trained on what, and how long."""
-    network = facts.network
-    name = facts.stages[0].objective_name
-    asked = {"masked": "to guess hidden words", "causal": "to foretell each next word",
-             "span_boundary": "to guess hidden spans of words",
-             "replaced_token": "to tell another network's words from the text's own"}.get(
-                 name, f"with the objective {name}")
-    if getattr(facts.stages[0].objective, "sentence_pair", False):
+    network, stage = facts.network, facts.stages[0]
+    measure = MEASURES.get(stage.objective_name)
+    asked = measure.task if measure else f"with the objective {stage.objective_name}"
+    if getattr(stage.objective, "sentence_pair", False):
         asked += " and how two passages belong together"
     c = facts.experiment.model
     shape = f"a Transformer of {c['layers']} layers, {c['width']} wide, with {c['heads']} attention heads a layer" \
@@ -74,31 +75,11 @@ def cost(facts: Facts) -> str:
 
 def verdict(facts: Facts) -> Verdict:
     """Whether it worked, judged on text that it never saw."""
-    accuracy, base = facts.last("validation", "masked_accuracy"), facts.last("validation", "most_frequent")
-    if accuracy is not None and base:
-        times, nats, blind = accuracy / base, facts.last("validation", "masked_nats"), _blind(facts)
-        before = facts.validation[0].get("masked_accuracy") if facts.validation[0]["step"] == 0 else None
-        measured = facts.validation[-1]["step"]
-        when = "" if measured == facts.step else f" (measured at step {measured:,})"
-        text = (f"Of the words, pieces of words and punctuation hidden in text that it never saw it guesses "
-                f"{percent(accuracy)}{when}"
-                + (f" ({percent(before)} before training)" if before is not None else "")
-                + f"; always saying the most frequent one would give {percent(base)}.")
-        if (pairs := facts.last("validation", "pair_accuracy")) is not None:
-            text += f" Of the pairs of passages it labels {percent(pairs)} rightly."
-        if nats is not None and blind is not None:
-            text += (f" By how frequent words are alone, one would pick as if among {math.exp(blind):,.0f} equally "
-                     "likely pieces of words; reading the text around them, it picks as if among "
-                     f"{math.exp(nats):,.0f}.")
-            narrowed = math.exp(blind - nats)
-            worked, some = times >= TIMES and narrowed >= NARROWED, narrowed >= SOME
-        else:
-            worked, some = times >= 2 * TIMES, times >= SOME
-        if worked:
-            return Verdict("good", f"It worked: it is right {times:.1f} times as often as the simplest guess. {text}")
-        if some:
-            return Verdict("some", f"It has begun to learn, and makes little of the text around a word yet. {text}")
-        return Verdict("bad", f"It has not learned more than which words are frequent. {text}")
+    measure = MEASURES.get(facts.stage.objective_name)
+    if facts.last("validation", "replaced_accuracy") is not None:
+        return _told_apart(facts)
+    if measure and facts.last("validation", measure.right) is not None and facts.last("validation", "most_frequent"):
+        return _guessed(facts, measure)
     first, last = facts.validation[:1], facts.last("validation", "loss")
     if first and last is not None and facts.step > first[0]["step"]:
         fell = first[0].get("loss", last) - last
@@ -113,13 +94,82 @@ def verdict(facts: Facts) -> Verdict:
                                                                 if facts.source else "."))
 
 
-def _blind(facts: Facts) -> float | None:
-    """Nats of a guess by frequency alone: the entropy of the training split's pieces. None where they are not known."""
-    if facts.prepared is None:
-        return None
-    counts = facts.prepared.tokenizer.vocabulary.counts
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+def _guessed(facts: Facts, measure: Measure) -> Verdict:
+    """Of a network that is asked for words."""
+    causal = facts.stage.objective_name == "causal"
+    accuracy, base = facts.last("validation", measure.right), facts.last("validation", "most_frequent")
+    times, nats, blind = accuracy / base, facts.last("validation", measure.nats), F.by_frequency(facts)
+    before = _untrained(facts, measure.right)
+    text = (f"Of the words, pieces of words and punctuation {measure.where} it "
+            + ("foretells " if causal else "guesses ") + percent(accuracy) + _when(facts)
+            + (f" ({percent(before)} before training)" if before is not None else "")
+            + f"; always saying the most frequent one would give {percent(base)}.")
+    if (around := facts.last("validation", "boundary_accuracy")) is not None:
+        text += f" From the tokens around a span and a word's place in it alone it guesses {percent(around)}."
+    if (pairs := facts.last("validation", "pair_accuracy")) is not None:
+        text += f" Of the pairs of passages it labels {percent(pairs)} rightly."
+    if nats is not None and blind is not None:
+        narrowed = math.exp(blind - nats)
+        if causal:
+            start = _untrained(facts, measure.nats)
+            earlier = "" if start is None else f"; before training it was {perplexity(start)}"
+            text += (f" Its perplexity is {perplexity(nats)} a token, as if it chose among so many equally likely ones"
+                     f"{earlier}, and by how frequent tokens are alone it would be {perplexity(blind)}.")
+        else:
+            text += (f" By how frequent words are alone, one would pick as if among {perplexity(blind)} equally "
+                     f"likely pieces of words; reading the text around them, it picks as if among {perplexity(nats)}.")
+        worked, some = times >= TIMES and narrowed >= NARROWED, narrowed >= SOME
+    else:
+        worked, some = times >= 2 * TIMES, times >= SOME
+    if worked:
+        return Verdict("good", f"It worked: it is right {times:.1f} times as often as the simplest guess. {text}")
+    if some:
+        return Verdict("some", f"It has begun to learn, and makes little of {measure.context} yet. {text}")
+    return Verdict("bad", f"It has not learned more than which words are frequent. {text}")
+
+
+def _told_apart(facts: Facts) -> Verdict:
+    """Of a network that is asked which tokens were replaced. One that answers blindly finds as large a share of these
+    as it suspects of the others."""
+    found, passed = (facts.last("validation", name) for name in ("replaced_accuracy", "original_accuracy"))
+    passed = 1.0 if passed is None else passed
+    text = (f"In text that it never saw, {percent(facts.last('validation', 'replaced_share') or 0)} of whose tokens "
+            f"another network had replaced, it finds {percent(found)} of these and lets {percent(passed)} of the "
+            f"others that it is asked about pass{_when(facts)}.")
+    if (start := _untrained(facts, "replaced_accuracy")) is not None:
+        text += (f" Before training it found {percent(start)} and let "
+                 f"{percent(_untrained(facts, 'original_accuracy') or 0)} pass.")
+    if (nats := facts.last("validation", "generator_nats")) is not None:
+        right = facts.last("validation", "generator_accuracy") or 0
+        text += (f" The network that replaces them, trained beside it, guesses {percent(right)} of the words hidden "
+                 f"from it, and picks as if among {perplexity(nats)} equally likely pieces of words")
+        start = _untrained(facts, "generator_nats")
+        text += "." if start is None else f" (before training: {perplexity(start)})."
+    share, nats = facts.last("validation", "replaced_share"), facts.last("validation", "discriminator_nats")
+    saved = 0.0
+    if getattr(facts.stage.objective, "kind", "") == "electra" and nats is not None and share and share < 1:
+        blind = -share * math.log(share) - (1 - share) * math.log(1 - share)
+        saved = 1 - nats / blind
+        text += f" Telling them apart takes it {nats:.3f} nats a token; their share alone, known, {blind:.3f}."
+    above = found + passed - 1
+    if above >= APART:
+        return Verdict("good", f"It worked: it finds {percent(found)} of the replaced tokens and suspects "
+                       f"{percent(1 - passed)} of the others. {text}")
+    if above >= APART / 6 or saved >= APART / 6:
+        return Verdict("some", f"It has begun to tell replaced tokens from the text's own. {text}")
+    return Verdict("bad", f"It does not yet tell replaced tokens from the text's own. {text}")
+
+
+def _untrained(facts: Facts, name: str) -> float | None:
+    """A validation metric before the first step, where it was measured."""
+    first = facts.validation[0] if facts.validation else {}
+    return first.get(name) if first.get("step") == 0 else None
+
+
+def _when(facts: Facts) -> str:
+    """When the newest validation was, where it was not at the end."""
+    measured = facts.validation[-1]["step"]
+    return "" if measured == facts.step else f" (measured at step {measured:,})"
 
 
 def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
@@ -131,10 +181,15 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
                       "its newest checkpoint:", command(facts)))
     if facts.train and not facts.validation:
         found.append(("Hold some text out, so that the next run can be judged: set data.validation to 0.05, say.", ""))
-    losses = [(line["step"], line["loss"]) for line in facts.validation if "loss" in line]
+    begin = _asked_since(facts)
+    losses = [(line["step"], line["loss"]) for line in facts.validation
+              if "loss" in line and (line["step"] > begin or not begin)]
     late = [(step, loss) for step, loss in losses if step <= 0.75 * facts.step]
     best_step, best = min(losses, key=lambda pair: pair[1]) if losses else (0, 0.0)
-    mark, train, held_out = verdict(facts).mark, _lately(facts, "loss"), facts.last("validation", "loss")
+    measure, mark = MEASURES.get(facts.stage.objective_name), verdict(facts).mark
+    # A loss may be weighted beyond nats.
+    name = measure.nats if measure and _lately(facts, measure.nats) is not None else "loss"
+    train, held_out = _lately(facts, name), facts.last("validation", name)
     if len(losses) > 2 and best < losses[-1][1] * (1 - STILL):
         found.append((f"On held-out text it was best at step {best_step:,} ({best:.3f} against {losses[-1][1]:.3f}) "
                       "and then learned its own text by heart: give it more text, dropout, or fewer steps.", ""))
@@ -149,18 +204,31 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
         found.append((f"It answers its training text better than text it never saw ({train:.2f} against {held_out:.2f} "
                       "nats): more text is likely to help more than a larger network.", ""))
     if answers.step is not None:
-        found.append(("Ask it something:", f"lmrep predict --workdir={where} "
-                      + shlex.quote((*facts.experiment.samples, f"The {answers.mask} of a list is an integer.")[0])))
+        asked = {"masks": f"The {answers.mask} of a list is an integer.", "texts": "The value of"}.get(
+            experiments.answers(facts.experiment))
+        if asked:
+            found.append(("Ask it something:", f"lmrep predict --workdir={where} "
+                          + shlex.quote((*facts.experiment.samples, asked)[0])))
         if facts.prepared and "test" in facts.prepared.stores:
             found.append(("Measure it on the test split, which training never looks at:",
                           f"lmrep evaluate --workdir={where}"))
         if facts.source:
             found.append(("Measure it on text of your own:", f"lmrep evaluate --workdir={where} --files='texts/*.txt'"))
-            found.append(("Train it further on that text:", "lmrep train --config=experiments/bert.py:data=files,"
+            page = compare(facts).preset.partition("_")[0]
+            found.append(("Train it further on that text:", f"lmrep train --config=experiments/{page}.py:data=files,"
                           f"init={where} --workdir={where}-further --config.data.files='texts/*.txt'"))
         found.append(("Use its vectors:", f"lmrep embed --workdir={where} --input=texts.txt "
                       "--output=vectors.safetensors"))
     return found
+
+
+def _asked_since(facts: Facts) -> int:
+    """The step from which on the losses are of the objective, with its weights, of the stage that was reached."""
+    begin, since = 0, 0
+    for former, stage in pairwise(facts.stages[: facts.stages.index(facts.stage) + 1]):
+        begin += former.steps
+        since = since if stage.objective == former.objective else begin
+    return since
 
 
 def _lately(facts: Facts, name: str) -> float | None:
@@ -221,6 +289,12 @@ def amount(n: float) -> str:
 def percent(x: float) -> str:
     """31.4%; two digits more of a small share."""
     return f"{x:.1%}" if x >= 0.01 else f"{x:.2%}"
+
+
+def perplexity(nats: float) -> str:
+    """exp(nats): 1,234; below ten, 3.45."""
+    value = math.exp(min(nats, 700))
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}" if value < 1e9 else number(value)
 
 
 def duration(seconds: float) -> str:
