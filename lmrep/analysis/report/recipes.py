@@ -74,9 +74,9 @@ PAPERS = {
                          "optimizer.learning_rate": 2e-4},
         "electra_large": {"steps": 400_000, "batch_size": 2048, "length": "512", "objective.rate": 0.25,
                           "optimizer.learning_rate": 2e-4, "data.corpus": WIDER}}),
-    # GPT's own tokenizer, lower-cased pieces of words, is read from a published vocabulary only.
     "gpt": Paper("Radford et al., 2018", "causal", "stream", "adamw", {
-        "data.corpus": "BooksCorpus, 800 million words", "steps": 3_000_000, "batch_size": 64, "length": "512",
+        "data.corpus": "BooksCorpus, 800 million words", "tokenizer.kind": "bpe", "tokenizer.lowercase": True,
+        "steps": 3_000_000, "batch_size": 64, "length": "512",
         "objective.across": None, "format.isolate": None, "optimizer.schedule.name": "cosine",
         "optimizer.learning_rate": 2.5e-4, "warm-up steps": 2_000}),
     "gpt2": Paper("Radford et al., 2019", "causal", "stream", "", {
