@@ -12,9 +12,9 @@ torch.compile too). Both take the same tokens:
     bert_mini ...   `BertForMaskedLM`; 16 rows of 128 tokens, of which both predict 19 a row
     gpt2            `GPT2LMHeadModel`; 4 rows of 256
     gpt2_mini       the same with 4 layers of width 256 and the whole vocabulary; 8 rows of 256
-    electra_small   `ElectraForMaskedLM`, words drawn from its scores, `ElectraForPreTraining` on the same embeddings, in
-                    one step; 16 rows of 128. Theirs scores every position in the generator, as `ElectraForMaskedLM`
-                    does; a second row has its parts called one by one, so that the vocabulary is scored where asked
+    electra_small   `ElectraForMaskedLM`, words drawn from its scores, and `ElectraForPreTraining` on the same
+                    embeddings, in one step; 16 rows of 128. Theirs scores all positions in the generator, as
+                    `ElectraForMaskedLM` does; a second row calls its parts one by one, and scores those that are asked
 
 With --padded BERT's text is real: theirs gets a sentence a row, padded to 128 with an attention mask, as is customary;
 ours packs the documents' tokens into rows without padding. Tokens a second count real tokens alone.
