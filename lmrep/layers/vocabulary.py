@@ -85,7 +85,7 @@ def summed(
     return total, jax.lax.stop_gradient(nats), hits
 
 
-PARTS, LEAST = 16, 2**24  # parts of a batch, at most; scores that need not be cut any smaller
+PARTS, LEAST = 16, 2**25  # parts of a batch, at most; scores that need not be cut any smaller
 
 
 def _parts(b: int, t: int, v: int) -> int:
@@ -148,7 +148,8 @@ def _summed_forward(table: Array, x: Array, targets: Array, weights: Array, bias
         powers, total, nats, hits = _powers(table, bias, x, targets)
         share = weights / total
         dx = jnp.einsum("btv,vd->btd", powers.astype(x.dtype), table.astype(x.dtype)) * share[..., None]
-        dtable += jnp.einsum("btv,btd->vd", powers.astype(x.dtype), x * share[..., None].astype(x.dtype),
+        # Transposed, and turned once at the end: so the product is a quarter faster on XLA's CPU backend.
+        dtable += jnp.einsum("btv,btd->dv", powers.astype(x.dtype), x * share[..., None].astype(x.dtype),
                              preferred_element_type=jnp.float32)
         if bias is not None:
             dbias += jnp.einsum("bt,btv->v", share, powers, precision=EXACT)
@@ -156,12 +157,13 @@ def _summed_forward(table: Array, x: Array, targets: Array, weights: Array, bias
 
     b, t = targets.shape
     cut = partial(_cut, parts=_parts(b, t, table.shape[0]))
-    nothing = shard(jnp.zeros(table.shape, jnp.float32), "vocab", None), None if bias is None else jnp.zeros_like(bias)
+    nothing = (shard(jnp.zeros(table.T.shape, jnp.float32), None, "vocab"),
+               None if bias is None else jnp.zeros_like(bias))
     (dtable, dbias), parts = jax.lax.scan(part, nothing, (cut(x), cut(targets), cut(weights)))
     nats, hits, dx = (_joined(each, t) for each in parts)
     # softmax(y) - one_hot(target): the second part, of all positions at once.
     dx -= table[targets].astype(dx.dtype) * weights[..., None].astype(dx.dtype)
-    dtable = dtable.at[targets].add(-x.astype(jnp.float32) * weights[..., None])
+    dtable = dtable.T.at[targets].add(-x.astype(jnp.float32) * weights[..., None])
     if bias is not None:
         dbias = dbias.at[targets].add(-weights)
     total = (nats * weights).sum()
