@@ -152,7 +152,8 @@ class Watch:
             elif gone > silence:
                 return f"{name} has been silent for {gone:.0f} s; it was at: {heard.said['what']}"
         waited = now - self._since
-        if waited <= self._patience or not others:
+        quiet = any(now - heard.at > 3 * self._interval for heard in others.values())  # who is to be told as silent
+        if waited <= self._patience or not others or quiet:
             return None
         last = min(others, key=lambda index: others[index].said["marks"])
         heard = others[last]

@@ -166,7 +166,7 @@ def small_disk(tmp_path):
     if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", place], check=False).returncode:
         pytest.skip("making a disk takes the right to mount one")
     yield place
-    subprocess.run(["umount", place], check=True)
+    subprocess.run(["umount", "--lazy", place], check=True)  # what was read may still be mapped until it is collected
 
 
 def test_a_disk_that_is_really_full(whole, small_disk, tmp_path, counted):

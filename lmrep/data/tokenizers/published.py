@@ -336,7 +336,7 @@ def _expect_plain(path: Path, model: Any, *fields: str) -> None:
     _expect(path, "model", model, "BPE")
     for name in ("dropout", *fields, "fuse_unk", "byte_fallback", "ignore_merges"):
         if model.get(name):
-            raise UserError(f"{path}: its model's {name} is {str(model[name])[:60]}, which would cut text otherwise; "
+            raise UserError(f"{path}: its model's {name} is {repr(model[name])[:60]}, which would cut text otherwise; "
                             "expected none")
 
 
