@@ -1,7 +1,8 @@
 """How likely a network that tells replaced tokens apart holds each piece of a text to be replaced: of the config's
 texts, and of held-out ones in which its generator replaced some."""
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -15,7 +16,8 @@ from lmrep.trained import Run, stage_at
 
 AROUND = 12  # pieces shown on either side of a replaced one
 SHOWN = 6  # held-out rows that are shown
-CLOSED = (".", ",", ";", ":", "!", "?", ")", "]", "}", "'", "-")  # WordPiece does not say that no space is before them
+LOOSE = ("wordpiece", "bpe")  # tokenizers that keep no record of where words stand close
+CLOSED = frozenset(".,;:!?)]}'-")  # before which they do, mostly
 
 
 @dataclass(frozen=True)
@@ -129,22 +131,24 @@ def _part(
     ends = [special[role] for role in ("cls", "sep") if role in special]
     whole = np.flatnonzero((segments == segments[place]) & (swapped[row] | ~np.isin(rows["tokens"][row], ends)))
     own = whole[abs(whole - place) <= AROUND]
-    pieces, gap = [], ""
-    for i, (before, word, after) in zip(own, _spoken(shown[row, own].tolist(), tokenizer), strict=True):
+    pieces = []
+    for i, (gap, word) in zip(own, _spoken(shown[row, own].tolist(), tokenizer), strict=True):
         was = None
         if swapped[row, i]:  # both as they are, since they may differ in how they join the piece before
             word, was = (tokenizer.piece(int(tokens[row, i])).strip() or "␣" for tokens in (shown, rows["tokens"]))
-        pieces.append(Piece(gap + before, word or "␣", *(p if p is None else float(p[row, i]) for p in said), was))
-        gap = after
-    first = "… " if own[0] > whole[0] else ""
-    pieces[0] = Piece(first, *list(vars(pieces[0]).values())[1:])
+        pieces.append(Piece(gap, word or "␣", *(p if p is None else float(p[row, i]) for p in said), was))
+    pieces[0] = dataclasses.replace(pieces[0], gap="… " if own[0] > whole[0] else "")
     return Doubted(pieces, " …" if own[-1] < whole[-1] else "")
 
 
-def _spoken(tokens: Sequence[int], tokenizer: Tokenizer) -> Iterator[tuple[str, str, str]]:
-    """Each token as (the space before it, its characters, the space after it)."""
+def _spoken(tokens: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """Each token as the space before it and its characters."""
+    found, gap = [], ""
     for text in map(tokenizer.piece, tokens):
         if tokenizer.kind == "wordpiece":
-            text = text[2:] if text.startswith("##") and len(text) > 2 else text if text in CLOSED else f" {text}"
+            text = text[2:] if text.startswith("##") and len(text) > 2 else f" {text}"
         word = text.strip()
-        yield text[: len(text) - len(text.lstrip())] if word else text, word, text[len(text.rstrip()):] if word else ""
+        before = gap + text[: len(text) - len(text.lstrip())]
+        found.append(("" if word in CLOSED and tokenizer.kind in LOOSE else before, word))
+        gap = text[len(text.rstrip()):] if word else ""
+    return found
