@@ -195,9 +195,8 @@ def test_held_out_text_is_shown_as_the_generator_leaves_it(home, gathered, asked
     assert (found.rows, found.replaced, found.others) == (len(shown), (swapped & real).sum(), (~swapped & real).sum())
     assert found.now == tuple(((told > 0.5) & real & kind).sum() for kind in (swapped, ~swapped))
     assert found.before != found.now and not found.words and 0 < len(found.texts) <= doubts.SHOWN
-    exist = {(was, now): p for was, now, p in zip(*(x[swapped].tolist() for x in (rows["tokens"], shown, told)),
-                                                  strict=True)}
-    named = {tuple(map(run.tokenizer.piece, pair)) for pair in exist}
+    named = {tuple(map(run.tokenizer.piece, pair)) for pair in zip(
+        rows["tokens"][swapped].tolist(), shown[swapped].tolist(), strict=True)}
     for text in found.texts:
         changed = [piece for piece in text.pieces if piece.was is not None]
         assert changed and {(piece.was, piece.word) for piece in changed} <= named

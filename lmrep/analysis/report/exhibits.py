@@ -12,6 +12,8 @@ MARKS = {  # kind of tokenizer: how its pieces look, where they are not as in th
     "wordpiece": " A piece that begins with ## continues the word before it.",
 }
 SHADE = 55  # per cent of the colour behind a piece that was replaced for certain
+SHADED = ("Under each piece, and by its shade: how likely, in per cent, the network holds it to be replaced; "
+          "underlined where that is rather so than not.")
 
 
 def curves(runs: Runs) -> str:
@@ -68,8 +70,7 @@ def answers(runs: Runs) -> str:
             parts.append(f'<div class="asked"><p>{_sentence(left, mask, right)}</p>'
                          f'<div class="answers">{"".join(cells)}</div></div>')
     if doubted:
-        parts.append("<p class=note>Under each piece, and by its shade: how likely, in per cent, the network holds it "
-                     "to be replaced; underlined where that is rather so than not.</p>")
+        parts.append(f"<p class=note>{SHADED}</p>")
     for whole in doubted:
         cells = [_doubts(facts, answers, text, runs) for facts, answers in runs for text in answers.doubted
                  if _whole(text) == whole]
@@ -163,8 +164,7 @@ def _piece(piece: Piece, probability: float) -> str:
     found = probability > 0.5
     word = f"<b>{e(piece.word)}</b>"
     if piece.was is not None:
-        mark = f'<i class="{"hit" if found else "miss"}">{"✓" if found else "✗"}</i>'
-        word = f"<span><del>{e(piece.was)}</del> → <ins>{e(piece.word)}</ins> {mark}</span>"
+        word = f"<span><del>{e(piece.was)}</del> → <ins>{e(piece.word)}</ins> <i>{'✓' if found else '✗'}</i></span>"
     return (f'{e(piece.gap)}<span style="--p:{SHADE * probability:.0f}%"{" class=doubted" * found}>{word}'
             f"<small>{100 * probability:.0f}</small></span>")
 
@@ -181,7 +181,7 @@ def _replaced(facts: Facts, answers: Answers, replaced: Replaced, name: str) -> 
     return (f"<h3>Held-out text with words replaced{e(name)}</h3>"
             "<p class=note>Parts of some rows, evenly spread over the held-out text and not chosen by how they are "
             "answered, as the generator leaves them: what stands after an arrow it put there for what is struck out; ✓ "
-            f"where that is found, ✗ where not. Of the {replaced.replaced:,} pieces that it replaced in "
+            f"where that is found, ✗ where not. {SHADED} Of the {replaced.replaced:,} pieces that it replaced in "
             f"{replaced.rows:,} rows and the {replaced.others:,} others that the network is asked about, it suspects "
             f"{counted}.{words}{MARKS.get(facts.network.tokenizer.kind, '')}</p>{cells}")
 
