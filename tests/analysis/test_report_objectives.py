@@ -2,17 +2,25 @@
 
 import dataclasses
 import math
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
+import numpy as np
 import pytest
 
 import lmrep
 from lmrep import experiment as experiments
-from lmrep.analysis.report import answers, facts, measures, page, prose
+from lmrep.analysis.report import answers, doubts, facts, measures, page, prose
+from lmrep.data import tokenizers
 from lmrep.generation import Sampling
+from lmrep.objectives import OBJECTIVES, replaced_token
+from lmrep.questions import Doubt
 from tests import small
 
 RUNS = {"left": "causal", "told": "replaced_token"}
+SAMPLES = {"left": ("The old cat",), "told": ("The old cat sees <i>the sea</i> & caf\u00e9s.", "The [MASK] cat eats.")}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +30,7 @@ def home(tmp_path_factory):
     texts = small.corpus(home / "texts")
     for name, objective in RUNS.items():
         config = small.config(texts, objective)
-        config.steps, config.samples = 6, ("The old cat",) if objective == "causal" else ()
+        config.steps, config.samples = 6, SAMPLES[name]
         config.log.every = 2
         lmrep.train(config, home / name, data_dir=home / "data")
     return home
@@ -148,16 +156,100 @@ def test_texts_are_continued_before_and_now(html, asked):
         assert one.actual is None or one.actual.strip() in html
 
 
-def test_what_electra_is_asked_is_described(html, asked):
-    rows = asked["told"].described
-    assert len(rows) == answers.DESCRIBED and all(page.e(row) in html for row in rows)
-    assert any("-> [MASK]}" in row for row in rows)
-    assert not (asked["told"].held_out or asked["told"].samples or asked["told"].continued)
+def test_sample_texts_are_doubted_piece_by_piece(home, html, asked):
+    """A text with a mask is the generator's to fill."""
+    text, masked = SAMPLES["told"]
+    [found], [blank] = asked["told"].doubted, asked["told"].samples
+    assert "".join(piece.gap + piece.word for piece in found.pieces) + found.end == text
+    run = lmrep.load(home / "told")
+    [given], [[guesses]] = run.spot_replaced([text]), run.fill_masks([masked])
+    assert [(piece.word, piece.now) for piece in found.pieces] == [
+        (doubt.word, pytest.approx(doubt.probability)) for doubt in given]
+    assert blank.now == guesses and [blank.left, blank.right] == masked.split("[MASK]")
+    assert all(0 < piece.before < 1 and piece.before != piece.now for piece in found.pieces)
+    for piece in found.pieces:
+        assert f"<b>{page.e(piece.word)}</b><small>{100 * piece.now:.0f}</small>" in html
+
+
+def test_a_character_of_several_bytes_is_shown_once_by_the_byte_doubted_most():
+    run = SimpleNamespace(spot_replaced=lambda texts: [[
+        Doubt("a", 0, 1, 0.1), Doubt("\u732b", 2, 3, 0.2), Doubt("\u732b", 2, 3, 0.9), Doubt("", 3, 3, 0.6)]])
+    assert doubts.samples([None, run], ["a \u732b!"], []) == [doubts.Doubted(
+        [doubts.Piece("", "a", None, 0.1), doubts.Piece(" ", "\u732b", None, 0.9)], "!")]
+
+
+def test_held_out_text_is_shown_as_the_generator_leaves_it(home, gathered, asked):
+    """What it drew by the row's own seeds stands there, with the encoder's verdict on the whole row."""
+    run, stage, found = lmrep.load(home / "told"), gathered["told"].stage, asked["told"].replaced
+    rows = answers._rows(gathered["told"], [run])
+    generator = run.model.narrower(stage.objective.generator, stage.objective.generator_layers)
+    _, _, words = jax.jit(lambda params: replaced_token.generate(params, rows, None, stage.objective, generator))(
+        run.params)
+    shown = np.array(rows["tokens"])
+    for row, *asked_of in zip(shown, rows["predicted"], rows["weights"], np.asarray(words), strict=True):
+        for place, weight, word in zip(*asked_of, strict=True):
+            row[place] = word if weight else row[place]
+    swapped, real = shown != rows["tokens"], rows["segment_ids"] > 0
+    told = np.asarray(jax.jit(run.objective.predict)(run.params, {"tokens": shown, "segment_ids": rows["segment_ids"]})[
+        "replaced"])
+    assert (found.rows, found.replaced, found.others) == (len(shown), (swapped & real).sum(), (~swapped & real).sum())
+    assert found.now == tuple(((told > 0.5) & real & kind).sum() for kind in (swapped, ~swapped))
+    assert found.before != found.now and not found.words and 0 < len(found.texts) <= doubts.SHOWN
+    named = {tuple(map(run.tokenizer.piece, pair)) for pair in zip(
+        rows["tokens"][swapped].tolist(), shown[swapped].tolist(), strict=True)}
+    for text in found.texts:
+        changed = [piece for piece in text.pieces if piece.was is not None]
+        assert changed and {(piece.was, piece.word) for piece in changed} <= named
+        assert all(np.abs(told[swapped] - piece.now).min() < 1e-5 for piece in changed)
+        assert len(text.pieces) <= 2 * doubts.AROUND + 1
+
+
+def test_the_page_says_what_was_found(html, asked):
+    found = asked["told"].replaced
+    for tally, when in ((found.before, "before training"), (found.now, "now")):
+        assert f"{tally[0]:,} and {tally[1]:,} {when}" in html
+    swaps = [piece for text in found.texts for piece in text.pieces if piece.was is not None]
+    for piece in swaps:
+        assert f"<del>{page.e(piece.was)}</del> → <ins>{page.e(piece.word)}</ins>" in html
+    part = html.partition("Held-out text with words replaced")[2].partition("<section>")[0]
+    assert part.count("<del>") == 2 * len(swaps)
+    suspected = sum(p > 0.5 for piece in swaps for p in (piece.before, piece.now))
+    assert part.count(">✓<") == suspected and part.count(">✗<") == 2 * len(swaps) - suspected
+
+
+@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 64), ("bpe", 64), ("byte_level_bpe", 280),
+                                            ("sentencepiece_unigram", 20), ("sentencepiece_bpe", 40)])
+def test_pieces_join_as_in_the_text(kind, size):
+    text = "the old cats; see the sea, the mouse"
+    tokenizer = tokenizers.train(tokenizers.Config(kind, size), lambda: iter([text] * 20))
+    found = doubts._spoken(tokenizer.encode(text).ids.tolist(), tokenizer)
+    assert "".join(map("".join, found)).strip() == text and all(word == word.strip() for _, word in found)
+
+
+def test_a_stage_before_the_network_told_tokens_apart_answers_no_such_question(gathered, asked):
+    """Nor does what stood before training, where a first stage asked other things."""
+    told, masked = gathered["told"], gathered["told"].network
+    objective = OBJECTIVES["masked"].build(OBJECTIVES["masked"].config(), masked.model, masked.tokenizer.vocabulary)
+    first = dataclasses.replace(told, network=dataclasses.replace(masked, objectives=[objective]))
+    found = answers.ask(first, 0)
+    assert {piece.before for text in (*found.doubted, *found.replaced.texts) for piece in text.pieces} == {None}
+    assert found.replaced.before is None and found.replaced.now == asked["told"].replaced.now
+    assert [blank.before for blank in found.samples] == [None]
+    assert "before training" not in page.exhibits.answers([(first, found)])
+
+
+def test_rows_of_what_cannot_be_asked_in_words_are_described(gathered, monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "replaced_token", OBJECTIVES["replaced_token"]._replace(answers=""))
+    found = answers.ask(gathered["told"], 0)
+    assert len(found.described) == answers.DESCRIBED and any("-> [MASK]}" in row for row in found.described)
+    assert not (found.held_out or found.samples or found.continued or found.doubted or found.replaced)
+    html = page.exhibits.answers([(gathered["told"], found)])
+    assert all(page.e(row) in html for row in found.described)
 
 
 def test_the_next_steps_ask_what_can_be_asked(gathered, asked):
     def commands(name):
         return [command for _, command in prose.next_steps(gathered[name], asked[name])]
 
-    assert any("lmrep predict" in c and "'The old cat'" in c for c in commands("left"))
-    assert not any("lmrep predict" in c for c in commands("told"))
+    for name, (first, *_) in SAMPLES.items():
+        assert any("lmrep predict" in c and shlex.quote(first) in c for c in commands(name))

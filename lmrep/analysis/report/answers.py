@@ -9,8 +9,9 @@ from functools import partial
 import jax
 import numpy as np
 
-from lmrep import assembly, representations, starting, trained
-from lmrep import experiment as experiments
+from lmrep import assembly, questions, representations, starting, trained
+from lmrep.analysis.report import doubts
+from lmrep.analysis.report.doubts import Doubted, Replaced
 from lmrep.analysis.report.facts import Facts
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
@@ -83,7 +84,9 @@ class Answers:
       mask: the token that stands for a hidden word.
       samples, held_out: the config's texts and the corpus's own.
       continued: of both, where the network continues texts.
-      described: held-out rows as they are asked, where it answers neither so nor so.
+      doubted: the config's texts, where it tells replaced words from others.
+      replaced: the corpus's own, likewise.
+      described: held-out rows as they are asked, where it answers none of this.
       attention: of some of these texts.
       notes: what could not be asked, for people.
     """
@@ -93,6 +96,8 @@ class Answers:
     samples: Sequence[Blank]
     held_out: Sequence[Blank]
     continued: Sequence[Continued]
+    doubted: Sequence[Doubted]
+    replaced: Replaced | None
     described: Sequence[str]
     attention: Sequence[Attention]
     notes: Sequence[str]
@@ -105,7 +110,7 @@ def ask(facts: Facts, room: int) -> Answers:
       facts: the run.
       room: bytes that the attention maps may take.
     """
-    nothing = Answers(None, "[MASK]", (), (), (), (), (), ())
+    nothing = Answers(None, "[MASK]", (), (), (), (), None, (), (), ())
     if facts.network is None:
         return nothing
     tokenizer = facts.network.tokenizer
@@ -119,22 +124,31 @@ def ask(facts: Facts, room: int) -> Answers:
     runs = (before, now)
     if not any(runs):
         return dataclasses.replace(nothing, mask=mask, notes=tuple(notes))
-    answered, rows = experiments.answers(facts.experiment), _rows(facts, runs)
-    samples, held_out, continued, described = (), (), (), ()
+    answered, rows = next(run for run in reversed(runs) if run).answers, _rows(facts, runs)
+    runs = [run if run and run.answers == answered else None for run in runs]  # a first stage may ask other things
+    texts, given = facts.experiment.samples[:TEXTS], {}
     if answered == "masks":
-        samples, held_out = _samples(facts, runs, mask, notes), _hidden_words(facts, runs, rows) if rows else ()
+        given = {"samples": _samples(runs, texts, mask, notes),
+                 "held_out": _hidden_words(facts, runs, rows) if rows else ()}
     elif answered == "texts":
-        held_out = _next_words(facts, runs, rows) if rows else ()
-        continued = _continued(facts, runs, rows, notes)
+        given = {"held_out": _next_words(facts, runs, rows) if rows else (),
+                 "continued": _continued(facts, runs, rows, notes)}
+    elif answered == "replaced":
+        masked = [text for text in texts if questions.has_mask(text, tokenizer)]
+        plain = [text for text in texts if text not in masked]
+        given = {"samples": _samples(runs, masked, mask, notes),
+                 "doubted": doubts.samples(runs, plain, notes) if plain else (),
+                 "replaced": doubts.held_out(runs, rows) if rows else None}
     elif rows:
-        described = _described(facts, runs, rows)
-    texts = [*facts.experiment.samples[:3], *(f"{blank.left} {blank.answer} {blank.right}" for blank in held_out[:2])]
-    if described:
+        given = {"described": _described(facts, runs, rows)}
+    found = dataclasses.replace(nothing, step=now and now.step, mask=mask, **given)
+    texts = [*texts[:3], *(f"{blank.left} {blank.answer} {blank.right}" for blank in found.held_out[:2])]
+    if rows and not found.held_out:
         special = list(tokenizer.vocabulary.specials.values())
         texts += [tokenizer.decode([i for i in row[: 2 * AROUND].tolist() if i not in special])
                   for row in rows["tokens"][:2]]
     maps = _attention(now, texts, mask, room) if now and room else ()
-    return Answers(now and now.step, mask, samples, held_out, continued, described, maps, tuple(notes))
+    return dataclasses.replace(found, attention=maps, notes=tuple(notes))
 
 
 def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
@@ -157,9 +171,8 @@ def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
     return Run(facts.directory, 0, experiment, network.tokenizer, network.model, objective, params)
 
 
-def _samples(facts: Facts, runs: Sequence[Run | None], mask: str, notes: list[str]) -> list[Blank]:
+def _samples(runs: Sequence[Run | None], texts: Sequence[str], mask: str, notes: list[str]) -> list[Blank]:
     """The config's sample texts, a `Blank` for each of their masks."""
-    texts = facts.experiment.samples[:TEXTS]
     if not texts or not mask:
         return []
     try:
@@ -169,7 +182,7 @@ def _samples(facts: Facts, runs: Sequence[Run | None], mask: str, notes: list[st
         return []
     found = []
     for i, text in enumerate(texts):
-        parts = text.split(mask)
+        parts = text.replace("[MASK]", mask).split(mask)
         for place in range(len(parts) - 1):
             guesses = [each[i][place] if each and place < len(each[i]) else None for each in answers]
             found.append(Blank(mask.join(parts[: place + 1]), mask.join(parts[place + 1 :]), None, *guesses))

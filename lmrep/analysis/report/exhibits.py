@@ -4,16 +4,16 @@ import json
 
 from lmrep.analysis.report import measures, prose
 from lmrep.analysis.report.answers import Answers, Blank, Guesses
+from lmrep.analysis.report.doubts import Doubted, Piece, Replaced
 from lmrep.analysis.report.facts import Facts
 from lmrep.analysis.report.markup import Html, Runs, e, each, figure, section, table
 
-MARKS = {  # kind of tokenizer: how its pieces look
+MARKS = {  # kind of tokenizer: how its pieces look, where they are not as in the text
     "wordpiece": " A piece that begins with ## continues the word before it.",
-    "bpe": " A piece with </w> ends a word.",
-    "byte_level_bpe": " Ġ stands for a space.",
-    "sentencepiece_unigram": " ▁ stands for a space.",
-    "sentencepiece_bpe": " ▁ stands for a space.",
 }
+SHADE = 55  # per cent of the colour behind a piece that was replaced for certain
+SHADED = ("Under each piece, and by its shade: how likely, in per cent, the network holds it to be replaced; "
+          "underlined where that is rather so than not.")
 
 
 def curves(runs: Runs) -> str:
@@ -61,18 +61,26 @@ def _validations(facts: Facts) -> str:
 def answers(runs: Runs) -> str:
     """The section of what the networks are asked and answer."""
     parts, texts = [], {(b.left, b.right): answers.mask for _, answers in runs for b in answers.samples}
-    if texts:
+    doubted = list(dict.fromkeys(_whole(text) for _, answers in runs for text in answers.doubted))
+    if texts or doubted:
         parts.append("<h3>Sample texts</h3>")
         for (left, right), mask in texts.items():
             cells = [_guesses(facts, answers, blank, runs) for facts, answers in runs for blank in answers.samples
                      if (blank.left, blank.right) == (left, right)]
             parts.append(f'<div class="asked"><p>{_sentence(left, mask, right)}</p>'
                          f'<div class="answers">{"".join(cells)}</div></div>')
+    if doubted:
+        parts.append(f"<p class=note>{SHADED}</p>")
+    for whole in doubted:
+        cells = [_doubts(facts, answers, text, runs) for facts, answers in runs for text in answers.doubted
+                 if _whole(text) == whole]
+        parts.append(f'<div class="asked"><div class="answers wide">{"".join(cells)}</div></div>')
     for facts, answers in runs:
         name = f": {facts.label}" if len(runs) > 1 else ""
         parts += [_continued(answers, name) if answers.continued else "",
                   _held_out(facts, answers, name) if answers.held_out else "",
-                  _described(facts, answers, name) if answers.described else ""]
+                  _replaced(facts, answers, answers.replaced, name) if answers.replaced else "",
+                  _described(answers, name) if answers.described else ""]
     if not any(parts):
         parts.append('<p class="note">There is nothing to show: no sample texts in the config, and no held-out text or '
                      "no parameters at hand.</p>")
@@ -88,11 +96,9 @@ def _continued(answers: Answers, name: str) -> str:
             + table(("text", "before training", "now", "the text itself"), rows, "stack"))
 
 
-def _described(facts: Facts, answers: Answers, name: str) -> str:
+def _described(answers: Answers, name: str) -> str:
     rows = "".join(f"<li>{e(text)}</li>" for text in answers.described)
-    given = ", where the network that replaces tokens is to guess what stands before an arrow" \
-        if facts.stage.objective_name == "replaced_token" else ""
-    return (f"<h3>Held-out text, as it is asked{e(name)}</h3><p class=note>Some rows, evenly spread{given}. "
+    return (f"<h3>Held-out text, as it is asked{e(name)}</h3><p class=note>Some rows, evenly spread. "
             f"lmrep inspect shows more.</p><ul class=rows>{rows}</ul>")
 
 
@@ -102,10 +108,14 @@ def _sentence(left: str, word: str, right: str) -> Html:
 
 
 def _guesses(facts: Facts, answers: Answers, blank: Blank, runs: Runs) -> str:
+    return "".join(f"<div><h4>{e(when)}</h4>{_bars(guesses)}</div>" for when, guesses in zip(
+        _times(facts, answers, runs), (blank.before, blank.now), strict=True) if guesses is not None)
+
+
+def _times(facts: Facts, answers: Answers, runs: Runs) -> tuple[str, str]:
+    """What the answers before training and those of now are called."""
     name = f"{facts.label}, " if len(runs) > 1 else ""
-    now = f"at step {answers.step:,}" if answers.step is not None else "now"
-    return "".join(f"<div><h4>{e(name + when)}</h4>{_bars(guesses)}</div>" for when, guesses in (
-        ("before training", blank.before), (now, blank.now)) if guesses is not None)
+    return f"{name}before training", name + (f"at step {answers.step:,}" if answers.step is not None else "now")
 
 
 def _bars(guesses: Guesses) -> str:
@@ -136,6 +146,44 @@ def _held_out(facts: Facts, answers: Answers, name: str) -> str:
             f"<p class=note>{what} of each of some rows, evenly spread over the held-out text and not chosen by how "
             f"they are answered. Of {len(blanks)}, {counted}.{given}{marks}</p>"
             + table(("text", "next" if causal else "hidden", "before training", "now"), rows, "stack"))
+
+
+def _whole(text: Doubted) -> str:
+    return "".join(f"{piece.gap}{piece.word}" for piece in text.pieces) + text.end
+
+
+def _doubts(facts: Facts, answers: Answers, text: Doubted, runs: Runs) -> str:
+    """A text before training and now, its pieces shaded."""
+    said = [[piece.before for piece in text.pieces], [piece.now for piece in text.pieces]]
+    return "".join(
+        f'<div><h4>{e(when)}</h4><p class="pieces">{"".join(map(_piece, text.pieces, each))}{e(text.end)}</p></div>'
+        for when, each in zip(_times(facts, answers, runs), said, strict=True) if None not in each)
+
+
+def _piece(piece: Piece, probability: float) -> str:
+    found = probability > 0.5
+    word = f"<b>{e(piece.word)}</b>"
+    if piece.was is not None:
+        word = f"<span><del>{e(piece.was)}</del> → <ins>{e(piece.word)}</ins> <i>{'✓' if found else '✗'}</i></span>"
+    return (f'{e(piece.gap)}<span style="--p:{SHADE * probability:.0f}%"{" class=doubted" * found}>{word}'
+            f"<small>{100 * probability:.0f}</small></span>")
+
+
+def _replaced(facts: Facts, answers: Answers, replaced: Replaced, name: str) -> str:
+    def counts(tally: tuple[int, int] | None, when: str) -> list[str]:
+        return [] if tally is None else [f"{tally[0]:,} and {tally[1]:,} {when}"]
+
+    counted = ", ".join([*counts(replaced.before, "before training"), *counts(replaced.now, "now")])
+    words = (" The network finds words: a piece is the less likely replaced, the likelier it finds the one that stands "
+             "there.") if replaced.words else ""
+    cells = "".join(f'<div class="asked"><div class="answers wide">{_doubts(facts, answers, text, [])}</div></div>'
+                    for text in replaced.texts)
+    return (f"<h3>Held-out text with words replaced{e(name)}</h3>"
+            "<p class=note>Parts of some rows, evenly spread over the held-out text and not chosen by how they are "
+            "answered, as the generator leaves them: what stands after an arrow it put there for what is struck out; ✓ "
+            f"where that is found, ✗ where not. {SHADED} Of the {replaced.replaced:,} pieces that it replaced in "
+            f"{replaced.rows:,} rows and the {replaced.others:,} others that the network is asked about, it suspects "
+            f"{counted}.{words}{MARKS.get(facts.network.tokenizer.kind, '')}</p>{cells}")
 
 
 def attention(runs: Runs) -> str:
