@@ -308,7 +308,7 @@ def test_long_work_tells_how_far_it_is(monkeypatch, caplog):
     now = iter([0.0, 5.0, 12.0, 13.0])
     monkeypatch.setattr(evaluating.time, "monotonic", lambda: next(now))
     caplog.set_level(logging.INFO)
-    logging.getLogger("lmrep").propagate = True
+    monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
     report = evaluating._Report(Counter(tokens=400, characters=1000), 4000)
     for tokens in (100, 200, 300):
         report(2.0 * tokens, tokens)
