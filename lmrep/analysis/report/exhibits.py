@@ -7,6 +7,14 @@ from lmrep.analysis.report.answers import Answers, Blank, Guesses
 from lmrep.analysis.report.facts import Facts
 from lmrep.analysis.report.markup import Html, Runs, e, each, figure, section, table
 
+MARKS = {  # kind of tokenizer: how its pieces look
+    "wordpiece": " A piece that begins with ## continues the word before it.",
+    "bpe": " A piece with </w> ends a word.",
+    "byte_level_bpe": " Ġ stands for a space.",
+    "sentencepiece_unigram": " ▁ stands for a space.",
+    "sentencepiece_bpe": " ▁ stands for a space.",
+}
+
 
 def curves(runs: Runs) -> str:
     """The section of the curves; page.js draws what `measures.charts` says."""
@@ -122,8 +130,7 @@ def _held_out(facts: Facts, answers: Answers, name: str) -> str:
     replaced = f", and {random:.0%} of the hidden ones have a random piece in their place" if random else ""
     what, given = ("The next word", "") if causal else (
         "A hidden word", f" The text is as the model is given it: {e(answers.mask)} is another hidden word{replaced}.")
-    wordpiece = facts.network.tokenizer.kind == "wordpiece"  # pieces of others are shown as the text that they are
-    marks = " A piece that begins with ## continues the word before it." if wordpiece else ""
+    marks = MARKS.get(facts.network.tokenizer.kind, "")
     rows = [(_sentence(b.left, "?", b.right), b.answer, first(b, b.before), first(b, b.now)) for b in blanks]
     return (f"<h3>Held-out text{e(name)}</h3>"
             f"<p class=note>{what} of each of some rows, evenly spread over the held-out text and not chosen by how "

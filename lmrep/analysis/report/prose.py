@@ -204,8 +204,8 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
         found.append((f"It answers its training text better than text it never saw ({train:.2f} against {held_out:.2f} "
                       "nats): more text is likely to help more than a larger network.", ""))
     if answers.step is not None:
-        asked = {"masks": f"The {answers.mask} of a list is an integer.", "texts": "The value of",
-                 "replaced": "The length of a list is an elephant."}.get(experiments.answers(facts.experiment))
+        asked = {"masks": f"The {answers.mask} of a list is an integer.", "texts": "The value of"}.get(
+            experiments.answers(facts.experiment))
         if asked:
             found.append(("Ask it something:", f"lmrep predict --workdir={where} "
                           + shlex.quote((*facts.experiment.samples, asked)[0])))
