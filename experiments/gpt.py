@@ -9,15 +9,11 @@ perplexity 18.4 a token. After fine-tuning, GLUE is 75.2 (test, by its average i
 
 In little, for a try of minutes on two cores, on the documentation that comes with Python:
 
-    lmrep train --config=experiments/gpt.py --workdir=runs/gpt-tiny --config.steps=200 --config.batch_size=16 \\
-        --config.length=64 --config.tokenizer.vocab_size=2048 --config.model.vocab=0 --config.model.layers=2 \\
-        --config.model.width=128 --config.model.heads=4 --config.model.mlp=512 --config.model.length=64 \\
-        --config.model.init_stddev=0.08 --config.model.dropout=0 --config.model.attention_dropout=0 \\
-        --config.optimizer.learning_rate=2e-3 --config.optimizer.schedule.warmup=20 --config.evaluation.every=100 \\
-        --config.checkpoint.every=100
+    lmrep train --config=experiments/gpt.py:size=tiny --workdir=runs/gpt-tiny
 
 Every part can be chosen after the colon:
 
+    size       base (the paper's); tiny (two layers, for a try on two cores)
     across     no; yes: a document sees those before it in its row
     format     stream (rows cut from one long text), packed, or any other
     data       python_docs, files, jsonl or parquet (give --config.data.files) or tfds (give --config.data.tfds_name)
@@ -27,12 +23,12 @@ Every part can be chosen after the colon:
 
 A vocabulary is trained as the paper's, by BPE on lower-cased text; GPT's own is read from a published directory
 (`init=`, or --config.tokenizer.vocab_file), and cased text has --config.tokenizer.kind=byte_level_bpe. `lmrep predict`
-continues texts, `lmrep evaluate` has the perplexity.
+continues texts, `lmrep evaluate --stride=256` has the perplexities.
 """
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import base
+from lmrep.experiment import base, in_little
 from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
@@ -41,11 +37,12 @@ CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl"
 
 def get_config(argument=""):
     """The config; `argument` chooses parts, as above."""
-    chosen = parts(argument, across=("no", ("no", "yes")), format=("stream", tuple(FORMATS)),
-                   data=("python_docs", tuple(CORPORA)), optimizer=("gpt", ("gpt", *RECIPES)), mesh="data", init="")
+    chosen = parts(argument, size=("base", ("base", "tiny")), across=("no", ("no", "yes")),
+                   format=("stream", tuple(FORMATS)), data=("python_docs", tuple(CORPORA)),
+                   optimizer=("gpt", ("gpt", *RECIPES)), mesh="data", init="")
     recipe = "adamw" if chosen.optimizer == "gpt" else chosen.optimizer
     config = base("gpt", "causal", chosen.format, recipe, chosen.mesh)
-    config.name = "gpt"
+    config.name = "gpt_tiny" if chosen.size == "tiny" else "gpt"
     config.steps, config.batch_size, config.length = 3_000_000, 64, 512
     config.data.corpus = CORPORA[chosen.data]
     config.tokenizer.update({"kind": "bpe", "vocab_size": config.model.vocab})
@@ -57,6 +54,8 @@ def get_config(argument=""):
         config.optimizer.schedule.name = "cosine"
     config.optimizer.schedule.update({"warmup": 2_000, "warmup_share": 0.0})
     config.checkpoint.every = config.evaluation.every = 10_000
+    if chosen.size == "tiny":
+        in_little(config)
     if chosen.init:
         start_from(config, chosen.init)
     return config

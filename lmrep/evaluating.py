@@ -153,8 +153,9 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
     the `length - stride` before it at least, or all that there are. Its first is predicted from what the run was
     trained to see before a document (`questions.opening`); where that is nothing, it is given and not asked for, though
     its word and bytes count. What ends a document is not asked for. Words and bytes are those of the text as it was
-    given, whatever the tokenizer makes of it, so that case or spacing that it drops need not be foreseen. A text that
-    gives no token to ask for is left out.
+    given, whatever the tokenizer makes of it, so that case or spacing that it drops need not be foreseen, nor what it
+    does not know but as that: how many such pieces there are is logged. A text that gives no token to ask for is left
+    out.
 
     Args:
       run: its objective has `follow`.
@@ -168,6 +169,7 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
     """
     counts: Counter[str] = Counter()
     specials, start = run.tokenizer.vocabulary.specials, run.opening
+    unknown = specials.get("unk", -1)
     mesh = make_mesh(data=jax.device_count())
     tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
     params = jax.device_put(_held(run, run.objective), shardings(specs_of(run.objective), mesh))
@@ -181,7 +183,8 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
             if len(ids) + (start is not None) < 2 or not len(ids):
                 counts["left out"] += 1
                 continue
-            counts.update(documents=1, words=len(text.split()), bytes=len(text.encode()), tokens=len(ids))
+            counts.update(documents=1, words=len(text.split()), bytes=len(text.encode()), tokens=len(ids),
+                          unknown=int((ids == unknown).sum()))
             yield ids if start is None else np.append(np.array([start], ids.dtype), ids)
 
     def compute(batch: dict[str, np.ndarray]) -> jax.Array:
@@ -198,6 +201,9 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
                         "tokenizer any; give other text")
     if left := counts["left out"]:
         log.info("%s documents without a token to foresee are left out", f"{left:,}")
+    if strange := counts["unknown"]:
+        log.info("%s of %s tokens are %s; what they stand for is not foreseen, which flatters the figures",
+                 f"{strange:,}", f"{counts['tokens']:,}", run.tokenizer.pieces[unknown])
     return Foresight(nats, asked, counts["words"], counts["bytes"], counts["documents"])
 
 

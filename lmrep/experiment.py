@@ -165,8 +165,9 @@ def base(preset: str = "bert_tiny", objective: str = "masked", format: str = "pa
 
 
 def in_little(config: ml_collections.ConfigDict, steps: int = 400, learning_rate: float = 2e-3) -> None:
-    """Makes of a published recipe, in place, one that two cores train within minutes: sizes, steps and rate alone
-    change, and what is narrow starts as wide as it needs to (1 / sqrt(d)). All parts stay of their kinds."""
+    """Makes of a published recipe, in place, one that two cores train within minutes: of other sizes, steps and rate,
+    without dropout, and with initial weights as wide as a narrow network needs (1 / sqrt(d)). All parts stay of their
+    kinds."""
     config.steps, config.length, config.batch_size = steps, 64, 32
     config.model.update({"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "length": 64, "dropout": 0.0,
                          "attention_dropout": 0.0, "init_stddev": 0.08})

@@ -178,6 +178,15 @@ def test_where_nothing_stands_before_it_the_first_token_is_given(run, monkeypatc
     assert (found.tokens, found.words, found.documents) == (2, 3, 1)  # nothing is asked of "the"
 
 
+def test_what_the_tokenizer_does_not_know_is_told(run, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
+    caplog.set_level(logging.INFO, "lmrep")
+    evaluating.foresight(run, ["the cat sees the dog."], LENGTH, 4)
+    assert not caplog.messages
+    evaluating.foresight(run, ["the \u732b sees the dog \u732b."], LENGTH, 4)
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("2 of 7 tokens are [UNK]; ")
+
+
 # The corpus
 
 
@@ -300,7 +309,7 @@ def test_long_work_tells_how_far_it_is(monkeypatch, caplog):
     now = iter([0.0, 5.0, 12.0, 13.0])
     monkeypatch.setattr(evaluating.time, "monotonic", lambda: next(now))
     caplog.set_level(logging.INFO)
-    logging.getLogger("lmrep").propagate = True
+    monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
     report = evaluating._Report(Counter(tokens=400, characters=1000), 4000)
     for tokens in (100, 200, 300):
         report(2.0 * tokens, tokens)

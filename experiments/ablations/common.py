@@ -5,6 +5,7 @@ Found beside the script that imports it: `python experiments/ablations/NAME.py`.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import lmrep
 from lmrep import assembly
 from lmrep import experiment as experiments
 from lmrep.api import Outcome, default_data_dir
+from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.core.sharding import make_mesh, shardings
 from lmrep.core.vocabulary import Vocabulary
@@ -29,6 +31,15 @@ from lmrep.training.state import specs_of
 
 LENGTH, TOKENS = 64, 1792  # of a row, and of a step
 PAIRS = ("segment_pair", "sentence_pair")
+
+
+def told(main: Callable[[], None]) -> None:
+    """Runs a script; what a user can mend is one line and an exit code, as with `lmrep`."""
+    try:
+        main()
+    except (UserError, RunFault) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def arguments(about: str, steps: int = 1000) -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ compared, and puts the causal network ahead after few steps. --steps=3200 gives 
 from dataclasses import replace
 
 import jax.numpy as jnp
-from common import arguments, page, score, small, train
+from common import arguments, page, score, small, told, train
 
 from lmrep import assembly
 from lmrep.data.formats.packed import Packed
@@ -106,7 +106,7 @@ def main(words=None):
     parser = arguments(__doc__, steps=800)
     parser.add_argument("--runs", default=",".join(DEFAULT), help=f"of {', '.join(RUNS)}")
     given = parser.parse_args(words)
-    names = given.runs.split(",")
+    names = list(dict.fromkeys(given.runs.split(",")))
     if unknown := [name for name in names if name not in RUNS]:
         parser.error(f"--runs has {', '.join(unknown)}; expected some of {', '.join(RUNS)}")
     done, lines, blind = [], [], []
@@ -124,4 +124,4 @@ def main(words=None):
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

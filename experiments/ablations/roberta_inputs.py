@@ -16,7 +16,7 @@ behind; static and dynamic masks came out about alike.
 
 from dataclasses import replace
 
-from common import PAIRS, arguments, page, score, small, train
+from common import PAIRS, arguments, page, score, small, told, train
 
 from lmrep import assembly
 from lmrep.data.formats.packed import Packed
@@ -60,4 +60,4 @@ def main(words=None):
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -5,9 +5,9 @@ With --stride, how well a run that reads from left to right foresees the text: t
 compares runs of different tokenizers; bits_per_byte. A document (with --files, a file) is read in windows that begin
 --stride tokens apart, and each token is asked for once, after the length - stride before it at least: a small stride
 costs more and foresees better. Words are what white space separates, bytes are UTF-8, both of the raw text; but what
-the tokenizer drops need not be foreseen: the figures of one that lower-cases are of lower-cased text, and a run trained
-here, as its corpus was read, takes any white space for one space. The first token is asked for where the run was
-trained with one before it, [CLS] or the end of another document; what ends a document is not."""
+the tokenizer drops or does not know need not be foreseen: the figures of one that lower-cases are of lower-cased text,
+and a run trained here, as its corpus was read, takes any white space for one space. The first token is asked for where
+the run was trained with one before it, [CLS] or the end of another document; what ends a document is not."""
 
 from lmrep.cli.arguments import Arguments, Flag
 

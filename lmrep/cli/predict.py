@@ -14,6 +14,7 @@ in order, after every 256 lines and at the end."""
 import contextlib
 import itertools
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +37,7 @@ FLAGS = {
 }
 LINES = 256  # that are answered at once
 WIDE = 100  # columns of a table of pieces
+HALVES = re.compile("[\ud800-\udfff]")
 
 
 def run(arguments: Arguments) -> int:
@@ -55,7 +57,7 @@ def run(arguments: Arguments) -> int:
             file, source, flags.jsonl)
         first = next(asked, None)
         if first is None:
-            raise UserError(f"{source} has no text; give a text with [MASK] a line, or as arguments")
+            raise UserError(f"{source} has no text; give a text a line, or as arguments")
 
         from lmrep import api
 
@@ -82,8 +84,7 @@ def _answers(trained, records: Sequence[dict], names: Sequence[str | None], flag
         answers |= zip(members, _ask(trained, what, *given, flags), strict=True)
     for i, (record, what) in enumerate(zip(records, asked, strict=True)):
         told, shown = TELLING[what]
-        yield (json.dumps(record | told(answers[i]), ensure_ascii=False) if flags.jsonl
-               else shown(texts[i], answers[i], trained.tokenizer))
+        yield (_json(record | told(answers[i])) if flags.jsonl else shown(texts[i], answers[i], trained.tokenizer))
 
 
 def _ask(trained, what: str, texts: Sequence[str], names: Sequence[str | None], flags: SimpleNamespace) -> list:
@@ -130,11 +131,17 @@ def _record(line: str, name: str) -> dict:
     """The JSON object of a line."""
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f'{name} is not JSON: {error}; expected {{"text": "..."}}') from None
     if not isinstance(record, dict) or not isinstance(record.get("text"), str):
         raise UserError(f'{name} is {line.strip()[:60]}; expected {{"text": "..."}}')
     return record
+
+
+def _json(record: dict) -> str:
+    """A record as a line, in plain characters where there are such as UTF-8 has not: halves of a pair."""
+    line = json.dumps(record, ensure_ascii=False)
+    return line if line.isascii() or not HALVES.search(line) else json.dumps(record)
 
 
 # Answers for the eye, and as the fields that they add to a record

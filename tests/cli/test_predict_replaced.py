@@ -84,6 +84,12 @@ def test_each_piece_has_its_characters_and_its_probability_in_any_text(home, run
     assert found[-2]["replaced"][0] == {"word": "a" * 300, "start": 0, "end": 300, "probability": pytest.approx(LIKELY)}
 
 
+def test_a_field_that_is_no_text_is_kept_in_what_is_written(home):
+    given = {"text": "A cat \u732b.", "id": "\ud800"}
+    answer = asked(home, "--jsonl", stdin=lines(given))
+    assert answer.out.encode() and given.items() <= json.loads(answer.out).items()
+
+
 def test_what_was_rather_replaced_is_marked_and_every_piece_told(home):
     answer = asked(home, "The old cat sees the fish.", "The cats fish")
     first, second = answer.out.split("The *cats* fish\n")
@@ -142,9 +148,11 @@ def test_sample_texts_need_no_mask_but_must_fit(home):
     ({"text": "cat " * 60}, "line 2 of standard input: 'cat cat"),
     ({"text": "\ud800 cat"}, "line 2 of standard input is not UTF-8 text"),
     ({"text": ["cat"]}, 'expected {"text": "..."}'),
+    ("[" * 100_000, "line 2 of standard input is not JSON: maximum recursion depth"),
 ])
 def test_a_bad_line_is_reported_by_number(home, record, message):
-    answer = asked(home, "--jsonl", stdin=lines({"text": "A cat."}, record))
+    second = record if isinstance(record, str) else lines(record)
+    answer = asked(home, "--jsonl", stdin=lines({"text": "A cat."}) + second)
     assert answer.code == 2 and message in answer.err and answer.err.count("\n") == 1, answer
 
 

@@ -91,7 +91,7 @@ def test_one_question_asks_all_networks_for_the_same_tokens(objectives, given):
 def test_it_trains_scores_and_writes_a_page_and_does_not_train_twice(objectives, tmp_path, capsys):
     texts = small.corpus(tmp_path / "texts", 200)
     words = [f"--workdir={tmp_path / 'runs'}", f"--files={texts}/*.txt", f"--data_dir={tmp_path / 'data'}", "--steps=2"]
-    objectives.main([*words, "--runs=causal"])
+    objectives.main([*words, "--runs=causal,causal"])
     [row] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("causal ")]
     assert len(row) == 8 and row[2].endswith("%") and row[4].endswith("%") and row[6].endswith("%")
     assert float(row[5]) > 0 and (tmp_path / "runs/report.html").exists()
@@ -105,3 +105,9 @@ def test_an_unknown_run_is_refused(objectives, capsys):
     with pytest.raises(SystemExit):
         objectives.main(["--workdir=runs", "--runs=maskd"])
     assert "expected some of masked" in capsys.readouterr().err
+
+
+def test_what_a_user_can_mend_is_one_line(objectives, capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        objectives.told(lambda: objectives.main([f"--workdir={tmp_path}", f"--files={tmp_path}/no.txt"]))
+    assert stopped.value.code == 2 and capsys.readouterr().err.count("\n") == 1

@@ -1,12 +1,15 @@
 """The objective is one flag: the same network, text and steps under each."""
 
+from pathlib import Path
+
 import pytest
 
 from lmrep import experiment as experiments
 from lmrep.config import loading
 from lmrep.objectives import OBJECTIVES
 
-CONFIGS = {name: loading.load("experiments/bert.py", f"size=tiny,objective={name}").to_dict() for name in OBJECTIVES}
+PAGE = Path(__file__).parents[2] / "experiments/bert.py"
+CONFIGS = {name: loading.load(PAGE, f"size=tiny,objective={name}").to_dict() for name in OBJECTIVES}
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
