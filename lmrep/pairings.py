@@ -75,7 +75,7 @@ def refusal(preset: str, objective: str, form: str) -> str:
         config.length = LENGTH
         config.objective.update(fields)
         experiments.parse(config)
-        network, given = in_little(PRESETS[preset].config), FORMATS[form].fields
+        network, given = smallest(PRESETS[preset].config), FORMATS[form].fields
         if not reads(network, objective, _any_field()) <= set(given):
             reads(network, objective, given)
     except UserError as error:
@@ -83,7 +83,7 @@ def refusal(preset: str, objective: str, form: str) -> str:
     return ""
 
 
-def in_little(config: transformer.Config) -> transformer.Config:
+def smallest(config: transformer.Config) -> transformer.Config:
     """The same network, small, without dropout, and with plain initial values."""
     narrow = {"embedding": 16} if config.embedding else {}
     return dataclasses.replace(config, **LITTLE, **narrow)

@@ -110,4 +110,4 @@ def beyond(before: str, whole: str) -> str:
     if whole.startswith(before):
         return whole[len(before):]
     written, said = (np.flatnonzero([not c.isspace() for c in text]) for text in (whole, before))
-    return whole[written[len(said) - 1] + 1 :] if len(said) else whole
+    return whole[written[min(len(said), len(written)) - 1] + 1 :] if len(said) and len(written) else whole

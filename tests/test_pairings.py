@@ -58,7 +58,7 @@ def test_what_a_question_needs_and_a_format_lacks_is_refused(monkeypatch):
 
 def test_what_a_step_reads_is_found():
     """So that formats are traced together only where what they differ in is not read."""
-    little = {name: pairings.in_little(PRESETS[name].config) for name in ("bert_tiny", "gpt2")}
+    little = {name: pairings.smallest(PRESETS[name].config) for name in ("bert_tiny", "gpt2")}
     given = (*FORMATS["stream"].fields, "pair_label")
     common = {"tokens", "segment_ids", "positions"}
     assert pairings.reads(little["bert_tiny"], "masked sentence_pair", given) == {
@@ -72,7 +72,7 @@ def test_what_a_step_reads_is_found():
 def triples():
     """(network, objective, format): every network under every objective, and the objectives' switches with one network
     each, the formats in turn."""
-    shapes = {pairings.in_little(preset.config): name for name, preset in reversed(PRESETS.items())}  # the first's name
+    shapes = {pairings.smallest(preset.config): name for name, preset in reversed(PRESETS.items())}  # the first's name
     switched = [name for name in pairings.objectives() if name not in OBJECTIVES]
     asked = [(network, objective) for network in reversed(shapes.values()) for objective in OBJECTIVES]
     asked += zip(cycle(shapes.values()), switched, strict=False)
@@ -100,7 +100,7 @@ def question(fields, seed):
 def test_it_trains_on_one_device_and_on_eight_alike(network, objective, form):
     name, fields = pairings.settings(objective)
     kind = OBJECTIVES[name]
-    network = transformer.build(pairings.in_little(PRESETS[network].config))
+    network = transformer.build(pairings.smallest(PRESETS[network].config))
     asked = kind.build(kind.config(**fields), network, VOCABULARY)
     optimizer = optimizers.build(optimizers.Config(learning_rate=1e-3), asked.specs, 10)
     start = state.create(asked, optimizer, 8, 0)

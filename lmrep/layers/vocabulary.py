@@ -68,8 +68,8 @@ def summed(
     """The weighted sum of the cross-entropies at every position of a batch, without scores of all positions at once.
 
     The positions are taken in up to `PARTS` parts, one after the other, and the gradient of a part is computed where
-    its scores are at hand. So no array is larger than [b, t / PARTS, v], forward and backward, and the scores are
-    computed once, not again for the gradient.
+    its scores are at hand. So no array is larger than [b, t / PARTS, v] or, where that is more, holds more than
+    2 * LEAST scores, forward and backward; and the scores are computed once, not again for the gradient.
 
     Args:
       table: [v, e], tied (Press and Wolf, 2017).

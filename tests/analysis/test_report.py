@@ -342,6 +342,15 @@ def test_of_what_was_converted_it_says_where_it_is_from_and_how_to_measure_it(ho
     assert report.write([tmp_path / "run"], data_dir=home / "data").stat().st_size < 2e6
 
 
+def test_of_what_was_converted_without_a_head_nothing_is_advised_that_asks_for_it(tmp_path):
+    source = Path(__file__).parent.parent / "interop/golden/electra_discriminator"
+    assert small.command("convert", source, tmp_path / "run").code == 0
+    found = facts.gather(tmp_path / "run", "run", tmp_path / "data")
+    commands = [command for _, command in prose.next_steps(found, answers.ask(found, 10**6))]
+    assert any("lmrep predict" in command for command in commands)
+    assert not any("lmrep evaluate" in command for command in commands)
+
+
 def test_the_command(home, tmp_path):
     given = small.command("report", home / "one", f"--output={tmp_path / 'r.html'}", f"--data_dir={home / 'data'}")
     assert (given.code, given.out.strip()) == (0, str(tmp_path / "r.html")) and (tmp_path / "r.html").exists()

@@ -89,6 +89,7 @@ class Answers:
       described: held-out rows as they are asked, where it answers none of this.
       attention: of some of these texts.
       notes: what could not be asked, for people.
+      whole: whether the checkpoint has all that its objective asks with; a converted one may lack a head.
     """
 
     step: int | None
@@ -101,6 +102,7 @@ class Answers:
     described: Sequence[str]
     attention: Sequence[Attention]
     notes: Sequence[str]
+    whole: bool = False
 
 
 def ask(facts: Facts, room: int) -> Answers:
@@ -141,7 +143,8 @@ def ask(facts: Facts, room: int) -> Answers:
                  "replaced": doubts.held_out(runs, rows) if rows else None}
     elif rows:
         given = {"described": _described(facts, runs, rows)}
-    found = dataclasses.replace(nothing, step=now and now.step, mask=mask, **given)
+    whole = now is not None and P.flatten(specs_of(now.objective)).keys() <= P.flatten(now.params).keys()
+    found = dataclasses.replace(nothing, step=now and now.step, mask=mask, whole=whole, **given)
     texts = [*texts[:3], *(f"{blank.left} {blank.answer} {blank.right}" for blank in found.held_out[:2])]
     if rows and not found.held_out:
         special = list(tokenizer.vocabulary.specials.values())

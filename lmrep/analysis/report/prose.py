@@ -206,14 +206,16 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
     if answers.step is not None:
         asked = {"masks": f"The {answers.mask} of a list is an integer.", "texts": "The value of",
                  "replaced": "The length of a list is an elephant."}.get(OBJECTIVES[facts.stage.objective_name].answers)
-        if asked:
+        if asked and any((answers.samples, answers.held_out, answers.continued, answers.doubted)):
             found.append(("Ask it something:", f"lmrep predict --workdir={where} "
                           + shlex.quote((*facts.experiment.samples, asked)[0])))
         if facts.prepared and "test" in facts.prepared.stores:
             found.append(("Measure it on the test split, which training never looks at:",
                           f"lmrep evaluate --workdir={where}"))
         if facts.source:
-            found.append(("Measure it on text of your own:", f"lmrep evaluate --workdir={where} --files='texts/*.txt'"))
+            if answers.whole:
+                found.append(("Measure it on text of your own:",
+                              f"lmrep evaluate --workdir={where} --files='texts/*.txt'"))
             page = compare(facts).preset.partition("_")[0]
             found.append(("Train it further on that text:", f"lmrep train --config=experiments/{page}.py:data=files,"
                           f"init={where} --workdir={where}-further --config.data.files='texts/*.txt'"))
