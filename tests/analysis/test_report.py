@@ -347,7 +347,7 @@ def test_of_what_was_converted_without_a_head_nothing_is_advised_that_asks_for_i
     assert small.command("convert", source, tmp_path / "run").code == 0
     found = facts.gather(tmp_path / "run", "run", tmp_path / "data")
     commands = [command for _, command in prose.next_steps(found, answers.ask(found, 10**6))]
-    assert any("lmrep predict" in command for command in commands)
+    assert any("lmrep embed" in command for command in commands)
     assert not any("lmrep evaluate" in command for command in commands)
 
 
