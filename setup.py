@@ -14,6 +14,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
+    package_dir={"": "."},  # so that an editable install is a path, which a folder of this name cannot hide
     packages=find_packages(include=["lmrep", "lmrep.*"]),
     package_data={"lmrep.analysis.report": ["page.css", "page.js"]},
     install_requires=[

@@ -31,7 +31,7 @@ from lmrep.core.distributed import agreed
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.sharding import make_mesh
-from lmrep.data import tokenizers
+from lmrep.data import corpora, tokenizers
 from lmrep.data.prepare import Prepared
 from lmrep.evaluating import evaluate, other_corpus
 from lmrep.experiment import Experiment
@@ -81,7 +81,7 @@ def train(
       UserError: something does not fit; nothing was written to `directory`.
       RunFault: the run was stopped by a fault. Where one of several processes hangs or is gone, the others do not
         return: they name it and exit with code 3.
-      Stopped: by SIGTERM, with everything saved.
+      Stopped: by SIGTERM or Ctrl-C, with everything saved.
     """
     if url := remote.address(directory):
         mirror.check_alone(url, jax.process_count())
@@ -141,6 +141,11 @@ def _ready(experiment: Experiment, directory: Path, data_dir: Path, fresh: bool)
     prepared = assembly.prepared(experiment, data_dir, log.info)
     stages = assembly.stages(experiment, prepared, data_dir)
     network = experiments.model_config(experiment)
+    for doubt in (corpora.lopsided({split: facts["tokens"] for split, facts in prepared.statistics.items()},
+                                   sum(facts["documents"] for facts in prepared.statistics.values()), experiment.data),
+                  assembly.idle_rows(network, prepared.tokenizer.size)):
+        if doubt and fresh and jax.process_index() == 0:
+            log.warning("%s", doubt)
     check_samples(experiment, prepared.tokenizer)
     if experiment.init and fresh:
         stages[0] = _started(stages[0], experiment.init, network, prepared)

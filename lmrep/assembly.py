@@ -52,6 +52,14 @@ def check_vocabulary(config: transformer.Config, size: int) -> None:
                         f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
 
 
+def idle_rows(config: transformer.Config, size: int) -> str:
+    """What to tell of a table that has far more rows than the tokenizer has ids; "" where it has not."""
+    if config.vocab < 2 * size:
+        return ""
+    return (f"the model's table has {config.vocab:,} rows, and the tokenizer {size:,} ids: the others stand for "
+            "nothing; model.vocab=0 takes the tokenizer's size")
+
+
 def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objective:
     """What a stage asks of the network."""
     return OBJECTIVES[stage.objective_name].build(stage.objective, network, vocabulary)

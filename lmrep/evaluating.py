@@ -82,6 +82,8 @@ def evaluate(
     workdir.write_json(run.directory / "eval.json", {
         "step": run.step, **({"files": files} if files else {"split": split}), **asked,
         "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}})
+    log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}", files or f"split {split}",
+             ", ".join(f"{name} {value:,}" for name, value in asked.items()))
     if url := remote.address(directory):
         mirror.put(url, run.directory / "eval.json")
     return values

@@ -185,6 +185,9 @@ def test_a_workdir_alone_is_enough_to_go_on(home, copy, tmp_path):
     answer = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.seed=1")
     assert answer.code == 2 and "config.seed: 0 -> 1" in answer.err
     refused(small.command("train", f"--workdir={tmp_path}/none"), "needs an experiment")
+    answer = small.command("doctor", f"--workdir={copy}", f"--data_dir={home}/data")
+    assert answer.code == 0 and "16 steps" in answer.out and "FAILED" not in answer.out, answer
+    refused(small.command("doctor"), "needs an experiment")
 
 
 def test_a_finished_run_stays_as_it_is(home, copy):

@@ -16,6 +16,7 @@ from lmrep import experiment as experiments
 from lmrep.data import tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.doctor import machine, text
+from lmrep.models import PRESETS
 from lmrep.training import workdir
 from lmrep.training.checkpoints import Checkpoints
 from tests import small
@@ -191,6 +192,7 @@ def test_a_corpus_too_small_for_its_splits_or_a_batch(config, tmp_path):
     config.data.files = f"{small.corpus(tmp_path / 'three', 3)}/*.txt"
     found = examined(config, tmp_path / "run", tmp_path)["splits"]
     assert found.mark == doctor.WARNING and "lower batch_size or length" in found.text
+    assert "of the text is held out, where 20% was asked for: the corpus has 3 documents" in found.text
 
 
 def test_lines_of_jsonl_that_are_none(config, tmp_path):
@@ -257,6 +259,12 @@ def test_a_table_smaller_than_the_vocabulary(config, tmp_path):
     config.model.vocab = 100
     said = failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
     assert "200 ids, and the model's table 100 rows; set model.vocab to 200" in said
+
+
+def test_a_table_much_larger_than_the_vocabulary_is_told():
+    network = PRESETS["bert_tiny"].config
+    assert "30,522 rows, and the tokenizer 2,000 ids" in assembly.idle_rows(network, 2000)
+    assert not assembly.idle_rows(network, 30000)
 
 
 def test_a_vocabulary_of_another_language(config, pieces, tmp_path):

@@ -9,6 +9,7 @@ import os
 import socket
 
 from lmrep.cli.arguments import Arguments, Flag
+from lmrep.cli.train import config_of
 from lmrep.core import distributed
 from lmrep.core.errors import UserError
 
@@ -25,7 +26,7 @@ def run(arguments: Arguments) -> int:
     flags, here = arguments.flags, distributed.place(os.environ)
     if flags.devices < 0:
         raise UserError(f"--devices is {flags.devices}; expected how many the run will have")
-    config = arguments.load_config()
+    config = config_of(arguments)
 
     from lmrep import doctor
 

@@ -30,7 +30,7 @@ def run(arguments: Arguments) -> int:
     if flags.profile < 0:
         raise UserError(f"--profile is {flags.profile}; expected how many steps to trace")
     distributed.start()
-    config = distributed.agreed(lambda: _config(arguments, workdir))
+    config = distributed.agreed(lambda: config_of(arguments))
 
     from lmrep import api
     from lmrep.training.logging import show_messages
@@ -50,10 +50,10 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _config(arguments: Arguments, workdir: str) -> Any:
+def config_of(arguments: Arguments) -> Any:
     """The experiment's, or that of the run that is there."""
-    url = remote.address(workdir) if arguments.config_file is None else None
-    if url or (arguments.config_file is None and (Path(workdir) / "config.json").is_file()):
+    workdir, alone = arguments.workdir, arguments.workdir and arguments.config_file is None
+    if alone and (remote.address(workdir) or (Path(workdir) / "config.json").is_file()):
         from lmrep.config.loading import overridden
         from lmrep.trained import read_config
         from lmrep.training import mirror

@@ -103,14 +103,17 @@ def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Seen
     sizes = {name: int((which == i).sum()) for i, name in enumerate(corpora.SPLITS)}
     each = [f"{name} {n:,}" for name, n in reversed(sizes.items()) if n]
     text = f"documents: {', '.join(each)}"
+    held = {name: sum(len(text) for text, split in zip(sample.texts, which, strict=True) if split == i)
+            for i, name in enumerate(corpora.SPLITS)}
+    doubts = [doubt] if (doubt := corpora.lopsided(held, len(which), data)) else []
     tokens = int(sample.characters * sizes["train"] / len(which) / CHARACTERS_A_TOKEN)
     batch = max(stage.batch_size * stage.length for stage in experiments.plans(experiment))
     if tokens < batch:
-        return Seen(f"{text}; train has about {tokens:,} tokens, and a batch {batch:,}: give more text, or lower "
-                    "batch_size or length", mark=WARNING)
+        doubts.append(f"train has about {tokens:,} tokens, and a batch {batch:,}: give more text, or lower batch_size "
+                      "or length")
     if not shares["validation"]:
-        return Seen(f"{text}; without data.validation nothing tells how well a run learns", mark=WARNING)
-    return Seen(text)
+        doubts.append("without data.validation nothing tells how well a run learns")
+    return Seen("; ".join([text, *doubts]), **{"mark": WARNING} if doubts else {})
 
 
 class _Absent(Exception):

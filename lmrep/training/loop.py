@@ -8,7 +8,6 @@ resume. What becomes of faults is said in `faults`, of processes that hang in `w
 
 import itertools
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ from lmrep.training.evaluation import Evaluator, Sums
 from lmrep.training.faults import FaultsConfig, GoBack, Losses
 from lmrep.training.inputs import host_rows, placed
 from lmrep.training.logging import MetricsLog, Progress
-from lmrep.training.processes import stop_flag, stops
+from lmrep.training.processes import Stop, stop_flag, stops
 from lmrep.training.stages import Stage, locate, origin, overlay, put
 from lmrep.training.state import TrainState
 from lmrep.training.step import train_step
@@ -119,7 +118,7 @@ class Trainer:
         Raises:
           RunFault: a fault that the policy does not pass over; a full device; a checkpoint that cannot be saved.
           UserError: the checkpoint is of another model.
-          Stopped: on SIGTERM, once the state is saved.
+          Stopped: on SIGTERM or Ctrl-C, once the state is saved.
         """
         try:
             with stop_flag() as stop, use(self._mesh):
@@ -129,7 +128,7 @@ class Trainer:
                 raise fault from error
             raise
 
-    def _run(self, resumed: int | None, stop: threading.Event) -> TrainState:
+    def _run(self, resumed: int | None, stop: Stop) -> TrainState:
         i, begin, state = self._begin(resumed)
         while True:
             back = None
@@ -203,7 +202,7 @@ class Trainer:
 
     # One stage
 
-    def _stage(self, i: int, begin: int, state: TrainState, stop: threading.Event) -> TrainState:
+    def _stage(self, i: int, begin: int, state: TrainState, stop: Stop) -> TrainState:
         """Runs stage `i`, which begins after step `begin`, from `state` to its end."""
         stage, end = self._stages[i], begin + self._stages[i].steps
         first = int(state.step)
@@ -235,7 +234,7 @@ class Trainer:
             if stopping:
                 self._checkpoints.wait()
                 raise Stopped(f"stopped at step {step:,} of {self._total:,}, which is saved; "
-                              "the same command goes on from there")
+                              "the same command goes on from there", 128 + stop.signal)
         self._recent.clear()
         return state
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from lmrep.core.errors import RunFault, UserError
+
+log = logging.getLogger(__name__)
 
 FAULTS = {kind.__name__: kind for kind in (UserError, RunFault)}
 
@@ -37,21 +40,38 @@ def by_first_process(decide: Callable[[], Any]) -> Any:
     return outcome["value"]
 
 
+class Stop(threading.Event):
+    """Set once a run is asked to stop; `signal` is the number of the signal that asked."""
+
+    signal = signal.SIGTERM
+
+
 @contextlib.contextmanager
-def stop_flag() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets, in the main thread of a single process."""
-    stop = threading.Event()
+def stop_flag() -> Iterator[Stop]:
+    """A flag that SIGTERM and Ctrl-C set, in the main thread of a single process. A second Ctrl-C interrupts."""
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread() or jax.process_count() > 1:
         yield stop  # of several processes, JAX's own preemption service is told
         return
-    former = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def asked(number: int, _) -> None:
+        stop.signal = number
+        stop.set()
+        if number == signal.SIGINT:
+            signal.signal(number, former[number])
+            log.warning("stopping after this step, which will be saved; Ctrl-C again stops at once, and loses it")
+
+    for number in former:
+        signal.signal(number, asked)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGTERM, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
-def stops(stop: threading.Event, call: int) -> bool:
+def stops(stop: Stop, call: int) -> bool:
     """Whether every process stops now; `call` counts, alike on all of them, how often this was asked."""
     if jax.process_count() > 1:
         return multihost_utils.reached_preemption_sync_point(call)

@@ -203,28 +203,36 @@ def test_a_run_that_blows_up_later_keeps_what_was_finite(tmp_path):
     assert f"examples {(step - 1) * ROWS}, {(step - 1) * ROWS + 1}, " in str(fault.value)
 
 
-def told_to_stop(after):
-    """Sends SIGTERM to this process when the line of a step is written."""
+def told_to_stop(after, *signals):
+    """Sends signals, by default SIGTERM, to this process when the line of a step is written."""
     told = Told()
 
     def write(step, *rest):
         told.write(step, *rest)
         if step == after:
-            os.kill(os.getpid(), signal.SIGTERM)
+            for number in signals or [signal.SIGTERM]:
+                os.kill(os.getpid(), number)
 
     told.metrics.write = write
     return told
 
 
-def test_sigterm_ends_the_step_saves_it_and_stops(tmp_path):
-    told = told_to_stop(after=4)
-    former = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_step_saves_it_and_stops(tmp_path, number, code):
+    told = told_to_stop(4, number)
+    former = signal.getsignal(number)
     with pytest.raises(Stopped, match=r"stopped at step [56] of 10, which is saved; the same command goes on") as stop:
         run(tmp_path, stage(validation=False), told=told, log_every=1)
-    assert stop.value.exit_code == 143
+    assert stop.value.exit_code == code
     [step] = Checkpoints(tmp_path).steps()
     assert step in (5, 6) and told.steps("train") == list(range(1, step + 1))
-    assert signal.getsignal(signal.SIGTERM) is former
+    assert signal.getsignal(number) is former
+
+
+def test_a_second_interrupt_does_not_wait(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stage(validation=False), told=told_to_stop(4, signal.SIGINT, signal.SIGINT), log_every=1)
+    assert Checkpoints(tmp_path).steps() == [] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_sigterm_in_the_last_step_is_the_end_of_the_run(tmp_path):

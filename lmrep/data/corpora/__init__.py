@@ -31,9 +31,9 @@ from lmrep.data import python_docs
 from lmrep.data.corpora import records, text, tfds
 from lmrep.data.corpora.base import Config, Corpus, corpus
 from lmrep.data.corpora.cleaning import LONGEST
-from lmrep.data.corpora.splits import SPLITS, assign, place
+from lmrep.data.corpora.splits import SPLITS, assign, lopsided, place
 
-__all__ = ["CORPORA", "LONGEST", "SPLITS", "Config", "Corpus", "assign", "open_corpus", "place"]
+__all__ = ["CORPORA", "LONGEST", "SPLITS", "Config", "Corpus", "assign", "lopsided", "open_corpus", "place"]
 
 def _python_docs(config: Config) -> Corpus:
     folder = python_docs.root()

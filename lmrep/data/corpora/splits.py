@@ -4,6 +4,7 @@ So a document's copies stay together, and neither the order of the documents nor
 """
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -41,9 +42,28 @@ def assign(places: np.ndarray, config: Config) -> np.ndarray:
     return np.searchsorted(cuts, which, side="right").astype(np.int8)
 
 
+def lopsided(sizes: Mapping[str, int], documents: int, config: Config) -> str:
+    """What to tell where far more of the text, of which `sizes` says how much each split has, is held out than was
+    asked for, as in corpora of few documents; "" elsewhere."""
+    whole, asked = sum(sizes.values()), config.test + config.validation
+    held = whole - sizes.get("train", 0)
+    if held <= (2 * asked + 0.05) * whole:
+        return ""
+    return (f"{held / whole:.0%} of the text is held out, where {asked:.0%} was asked for: {_number(documents)}, each "
+            f"whole in one split; {_more(config)}")
+
+
 def _too_few(documents: int, distinct: int, config: Config) -> str:
-    found = f"the corpus has {documents} document{'' if documents == 1 else 's'}"
-    found += "" if documents == distinct else f", {distinct} of them distinct"
-    mend = "--config.data.documents=blank_line or =line makes a document of each paragraph or line" \
-        if config.corpus == "text_files" and config.documents != "line" else "give it more documents"
-    return f"{found}: too few for the splits asked for; {mend}, or set --config.data.validation=0 and test=0"
+    found = _number(documents) + ("" if documents == distinct else f", {distinct} of them distinct")
+    return (f"{found}: too few for the splits asked for; {_more(config)}, or set --config.data.validation=0 and "
+            "test=0")
+
+
+def _number(documents: int) -> str:
+    return f"the corpus has {documents:,} document{'' if documents == 1 else 's'}"
+
+
+def _more(config: Config) -> str:
+    if config.corpus == "text_files" and config.documents != "line":
+        return "--config.data.documents=blank_line or =line makes a document of each paragraph or line"
+    return "give it more documents"
