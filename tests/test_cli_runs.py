@@ -263,7 +263,8 @@ def test_a_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
 def test_training_tells_what_it_came_to_and_what_to_try(home):
     said = (home / "said").read_text()
     for part in ("Trained to step 12.", "always the most frequent word", "this model before training",
-                 "this model now", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run"):
+                 "this model now", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run",
+                 f"lmrep report {home}/run;"):  # which this run did not write
         assert part in said
 
 

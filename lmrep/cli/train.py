@@ -41,12 +41,14 @@ def run(arguments: Arguments) -> int:
     if not distributed.first():
         return 0
     print(summary(outcome))
-    texts, answers = list(config.get("samples") or ()), api.experiments.answers(api.experiments.parse(config))
+    experiment = api.experiments.parse(config)
+    texts, answers = list(experiment.samples), api.experiments.answers(experiment)
     if texts and answers and not distributed.joined():  # one of several does not keep the others waiting
         print(samples(api.load(workdir), texts))
     example = {"masks": "The [MASK] of a list is an integer.", "texts": "The value of",
                "replaced": "The length of a list is an elephant."}.get(answers, "")
-    print(next_steps(workdir, flags.data_dir, texts[0] if texts and answers else example))
+    print(next_steps(workdir, flags.data_dir, texts[0] if texts and answers else example,
+                     experiment.log.report))
     return 0
 
 
@@ -115,16 +117,17 @@ def samples(run, texts: list[str]) -> str:
     return "\n".join(lines)
 
 
-def next_steps(workdir: str, data_dir: str, text: str) -> str:
-    """What to try next."""
+def next_steps(workdir: str, data_dir: str, text: str, report: bool = True) -> str:
+    """What to try next; `report` says whether there is one."""
     from lmrep.training import mirror
 
     url = remote.address(workdir)
-    page = shlex.quote(str(mirror.own(url) if url else workdir))
+    page = f"{shlex.quote(str(mirror.own(url) if url else workdir))}/report.html"
+    look = f"open {page} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
     asking = f"\n  lmrep predict {run} {shlex.quote(text)}" if text else ""
     return f"""
 Next:{asking}
   lmrep evaluate {run}{stores}
   lmrep inspect {run}{stores}
-  open {page}/report.html in a browser; tensorboard --logdir={shlex.quote(workdir)}"""
+  {look}; tensorboard --logdir={shlex.quote(workdir)}"""
