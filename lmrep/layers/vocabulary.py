@@ -208,7 +208,7 @@ def _forward(
     # [n, e]: this stage moves memory more than it computes.
     powers = jnp.exp(y - top[:, None])
     total = jnp.matmul(powers, jnp.ones(powers.shape[1]), precision=EXACT)
-    words = None if seeds is None else (y / temperature + _gumbel(seeds, y.shape[-1])).argmax(-1).astype(jnp.int32)
+    words = None if seeds is None else _likeliest(y / temperature + _gumbel(seeds, y.shape[-1]))
     return (jnp.log(total) + top - own, own >= top, words), (x, table, targets, powers, total)
 
 
@@ -218,6 +218,12 @@ def _gumbel(seeds: Array, v: int) -> Array:
     bits = dropout.mix(dropout.mix(number[None] ^ seeds[:, None]) + seeds[:, None])
     uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23  # neither 0 nor 1
     return -jnp.log(-jnp.log(uniform))
+
+
+def _likeliest(y: Array) -> Array:
+    """y.argmax(-1) of [n, v], i32[n], as two plain reductions: XLA's CPU backend does not vectorise that of pairs."""
+    top = y.max(-1, keepdims=True)
+    return jnp.where(y == top, jnp.arange(y.shape[-1], dtype=jnp.int32), y.shape[-1] - 1).min(-1)
 
 
 def _backward(temperature: float, kept: tuple, cotangents: tuple) -> tuple[Array, Array, Array, None, None]:
