@@ -13,6 +13,9 @@ from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import StagePlan
 from lmrep.representations import Pieces
 
+EXAMPLES = {"masks": "The [MASK] of a list is an integer.", "texts": "The value of",
+            "replaced": "The length of a list is an elephant."}  # by what a run answers
+
 
 class Doubt(NamedTuple):
     """How likely one piece of a text was replaced: the characters [start, end) of the text, which are `word`, and the
@@ -27,7 +30,14 @@ class Doubt(NamedTuple):
 
 def has_mask(text: str, tokenizer: Tokenizer) -> bool:
     """Whether a text asks for a word. [MASK] is every tokenizer's mask, so that a text outlives a change of it."""
-    return "[MASK]" in text or tokenizer.mask_token in text
+    return "[MASK]" in text or tokenizer.specials.get("mask", "[MASK]") in text
+
+
+def example(samples: Sequence[str], answers: str) -> str:
+    """A text for `lmrep predict`: the first of a run's sample texts that it takes, or one of EXAMPLES; "" where the run
+    answers none. Samples may be left over from another objective, and a mask is nothing that a text goes on from."""
+    fitting = [text for text in samples if answers != "texts" or not any(mask in text for mask in ("[MASK]", "<mask>"))]
+    return next(iter(fitting), EXAMPLES[answers]) if answers in EXAMPLES else ""
 
 
 def masked_rows(
