@@ -31,6 +31,7 @@ from lmrep.representations import BATCH, BATCH_ELSEWHERE
 from lmrep.trained import Run, load, own_tokenizer, read_config, stage_at
 from lmrep.training import mirror, workdir
 from lmrep.training.evaluation import Evaluator
+from lmrep.training.logging import append
 from lmrep.training.state import specs_of
 
 BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
@@ -43,7 +44,8 @@ def evaluate(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None,
 ) -> dict[str, float]:
-    """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir.
+    """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir, and
+    to eval.jsonl, which keeps every evaluation, a line each.
 
     With a `stride`, how well a run that reads from left to right foresees the raw documents, as
     `generation.Foresight.figures` has it: `foresight` says what is read and asked for.
@@ -79,13 +81,16 @@ def evaluate(
         length = _window(run, length, stride)
         values = _foresight(run, split, data_dir, examples, files, length, stride).figures
         asked = {"stride": stride, "length": length}
-    workdir.write_json(run.directory / "eval.json", {
-        "step": run.step, **({"files": files} if files else {"split": split}), **asked,
-        "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}})
+    result = {"step": run.step, **({"files": files} if files else {"split": split}), **asked,
+              "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
+    newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
+    workdir.write_json(newest, result)
+    append(every, result)
     log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}", files or f"split {split}",
              ", ".join(f"{name} {value:,}" for name, value in asked.items()))
     if url := remote.address(directory):
-        mirror.put(url, run.directory / "eval.json")
+        mirror.put(url, newest)
+        mirror.put(url, every)
     return values
 
 

@@ -191,8 +191,10 @@ def test_what_the_tokenizer_does_not_know_is_told(run, caplog, monkeypatch):
 
 
 def test_splits_are_the_run_s_own_documents(home):
-    """Each split has the tokens of its store, and together they have the words and bytes of the files."""
-    total = Counter()
+    """Each split has the tokens of its store, and together they have the words and bytes of the files. No evaluation
+    takes the place of another."""
+    total, every = Counter(), home / "run/eval.jsonl"
+    former = every.read_text().splitlines() if every.exists() else []
     for split in ("train", "test"):
         found = lmrep.evaluate(home / "run", split=split, stride=16, data_dir=home / "data")
         written = json.loads((home / "run/eval.json").read_text())
@@ -202,6 +204,8 @@ def test_splits_are_the_run_s_own_documents(home):
         assert (found["tokens"], found["documents"]) == (kept["tokens"], kept["documents"])
         assert found["documents"] > 2
         total.update(found)
+        former.append(json.dumps(written))
+    assert every.read_text().splitlines() == former
     texts = [path.read_text().strip() for path in (home / "texts").iterdir()]
     assert total["bytes"] == sum(map(len, texts)) and total["words"] == sum(len(text.split()) for text in texts)
 

@@ -106,8 +106,9 @@ def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, mon
     jax.tree.map(np.testing.assert_array_equal, mine.params, run.params)
     assert {p.name for p in (run.directory / "checkpoints").iterdir()} == {"12"}  # no other was fetched
     assert lmrep.load(URL, 5).step == 5
-    values = lmrep.evaluate(URL, data_dir=home / "data", examples=4)
-    assert json.loads(contents()["eval.json"])["metrics"] == values
+    each = [lmrep.evaluate(URL, data_dir=home / "data", examples=number) for number in (4, 8)]
+    assert json.loads(contents()["eval.json"])["metrics"] == each[1]
+    assert [json.loads(line)["metrics"] for line in contents()["eval.jsonl"].splitlines()] == each
 
 
 def test_the_command_goes_on_by_the_workdir_alone_and_reads_it(home, machine):
