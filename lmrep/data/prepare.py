@@ -385,8 +385,8 @@ def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, pr
     share = statistics["train"]["unknown_share"]
     line = f"{share:.0%} of the corpus is [UNK] to {config.vocab_file or 'the trained vocabulary'}"
     if share > 0.5:
-        raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another with "
-                        "--config.tokenizer.vocab_file, or train one with vocab_file=''")
+        raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another to train with "
+                        "(--config.tokenizer.vocab_file), or have one trained (vocab_file='')")
     if share > 0.05:
         progress(f"warning: {line}; is that the vocabulary you meant?")
 
