@@ -231,8 +231,7 @@ def _window(run: Run, length: int | None, stride: int) -> int:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and a stride asks how "
                         "well a run foresees text from left to right; evaluate it without a stride, or train one with "
                         "objective=causal")
-    network = experiments.model_config(run.experiment, run.tokenizer.size)
-    most = 0 if network.positions == "none" else run.model.length
+    most = run.model.length
     if length is None:
         stages = experiments.plans(run.experiment)
         last = stages.index(stage_at(run.experiment, run.step))

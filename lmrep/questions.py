@@ -43,7 +43,8 @@ def example(samples: Sequence[str], answers: str) -> str:
 def masked_rows(
     texts: Sequence[str], tokenizer: Tokenizer, longest: int, names: Sequence[str | None] | None = None
 ) -> list[np.ndarray]:
-    """The ids int32[t] of each text, between [CLS] and [SEP]. `names` are what messages call the texts.
+    """The ids int32[t] of each text, between [CLS] and [SEP]. `longest` is how many the model takes, 0 for any number;
+    `names` are what messages call the texts.
 
     Raises:
       UserError: a text has no [MASK], more than `longest` tokens, or is no Unicode text.
@@ -64,7 +65,7 @@ def read_whole(
     found = []
     for text, name in zip(texts, names or [None] * len(texts), strict=True):
         found.append(representations.read(text, tokenizer, name))
-        if len(found[-1].ids) > longest:
+        if 0 < longest < len(found[-1].ids):
             raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r}... has {len(found[-1].ids)} tokens; the model "
                             f"takes {longest} at most")
     return found
@@ -82,7 +83,8 @@ def _room(n: int) -> int:
 
 def batch(rows: Sequence[np.ndarray], pad: int, longest: int) -> dict[str, np.ndarray]:
     """Rows padded to a power of two, so that few shapes are compiled."""
-    b, t = _room(len(rows)), min(max(16, _room(max(map(len, rows)))), longest)
+    b, t = _room(len(rows)), max(16, _room(max(map(len, rows))))
+    t = min(t, longest) if longest else t
     tokens, segments = np.full((b, t), pad, np.int32), np.zeros((b, t), np.int32)
     for i, row in enumerate(rows):
         tokens[i, : len(row)], segments[i, : len(row)] = row, 1
