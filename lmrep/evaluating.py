@@ -23,7 +23,8 @@ from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use
 from lmrep.data import corpora, loader, tokenizing
-from lmrep.data.prepare import Prepared, documents, prepare
+from lmrep.data.prepare import Prepared, prepare
+from lmrep.data.readings import documents
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.generation import Foresight
 from lmrep.objectives.base import Objective
