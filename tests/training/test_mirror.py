@@ -17,7 +17,7 @@ import lmrep
 from lmrep import doctor, trained
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, Stopped, UserError
-from lmrep.training import mirror, workdir
+from lmrep.training import claims, mirror, workdir
 from lmrep.training.checkpoints import Checkpoints
 from tests import small
 
@@ -52,7 +52,7 @@ def train(home, url=URL, **fields):
 
 def contents(url=URL) -> dict[str, bytes]:
     store = mirror.opened(url)
-    return {name: store.read(name) for name in store.names() if name != mirror.MARK}
+    return {name: store.read(name) for name in store.names() if name != claims.MARK}
 
 
 def copied(directory: Path, url: str = URL) -> Path:
@@ -99,7 +99,7 @@ def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, mon
     same = [name for name in local if name.startswith("tokenizer/")] + ["config.json", "timing.jsonl"]
     assert there.keys() >= {*same, "provenance.jsonl"} and not any("unfinished" in name for name in there)
     assert len(there["provenance.jsonl"].splitlines()) == 2
-    assert not mirror.mark(mirror.opened(URL))["held"]
+    assert not claims.mark(mirror.opened(URL))["held"]
 
     shutil.rmtree(machine)
     mine, run = lmrep.load(home / "local"), lmrep.load(URL)
@@ -272,7 +272,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_reading(home, machine, caplog):
 
 def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     def held(**fields):
-        mirror.opened(URL).write(mirror.MARK, json.dumps({
+        mirror.opened(URL).write(claims.MARK, json.dumps({
             "copy": "theirs", "held": True, "host": "other", "process": 1, "time": time.time(), **fields}).encode())
 
     def tried():
@@ -282,8 +282,8 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     held(time=time.time() - 60)
     with pytest.raises(UserError, match=f"{URL} is in use by process 1 on other, heard of 6. s ago"):
         tried()
-    assert mirror.mark(mirror.opened(URL))["copy"] == "theirs"
-    held(time=time.time() - mirror.SILENT - 1)
+    assert claims.mark(mirror.opened(URL))["copy"] == "theirs"
+    held(time=time.time() - claims.SILENT - 1)
     tried()
     held(held=False)
     tried()
@@ -297,7 +297,7 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     with pytest.raises(RunFault, match="process 1 on other has taken"), mirror.mirrored(URL) as local:
         shutil.copytree(home / "local", local, dirs_exist_ok=True)
         held()
-    assert mirror.opened(URL).names() == [mirror.MARK] and mirror.mark(mirror.opened(URL))["copy"] == "theirs"
+    assert mirror.opened(URL).names() == [claims.MARK] and claims.mark(mirror.opened(URL))["copy"] == "theirs"
 
 
 def test_processes_that_write_together_are_refused(monkeypatch, home):
