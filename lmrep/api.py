@@ -207,7 +207,7 @@ def vocabulary_fits(experiment: Experiment) -> None:
 
 def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
     """Refuses sample texts that the trained model could not be asked. Raises UserError."""
-    texts, longest = experiment.samples, experiments.model_config(experiment).length
+    texts, longest = experiment.samples, experiments.model_config(experiment).longest
     if (answers := experiments.answers(experiment)) == "masks":
         questions.masked_rows(texts, tokenizer, longest)
     elif answers == "replaced":

@@ -17,7 +17,8 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import loader, tokenizers
 from lmrep.data.formats import FORMATS, Plan
 from lmrep.data.mixture import Mixture, Sources
-from lmrep.data.prepare import Prepared, Progress, prepare
+from lmrep.data.prepare import Prepared, prepare
+from lmrep.data.readings import Progress
 from lmrep.data.sources import prepare_sources
 from lmrep.data.store import Store
 from lmrep.experiment import Experiment, StagePlan

@@ -23,7 +23,8 @@ from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use
 from lmrep.data import corpora, loader, tokenizing
-from lmrep.data.prepare import Prepared, documents, prepare
+from lmrep.data.prepare import Prepared, prepare
+from lmrep.data.readings import documents
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.generation import Foresight
 from lmrep.objectives.base import Objective
@@ -31,6 +32,7 @@ from lmrep.representations import BATCH, BATCH_ELSEWHERE
 from lmrep.trained import Run, load, own_tokenizer, read_config, stage_at
 from lmrep.training import mirror, workdir
 from lmrep.training.evaluation import Evaluator
+from lmrep.training.logging import append
 from lmrep.training.state import specs_of
 
 BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
@@ -43,7 +45,8 @@ def evaluate(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None,
 ) -> dict[str, float]:
-    """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir.
+    """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir, and
+    to eval.jsonl, which keeps every evaluation, a line each.
 
     With a `stride`, how well a run that reads from left to right foresees the raw documents, as
     `generation.Foresight.figures` has it: `foresight` says what is read and asked for.
@@ -79,13 +82,16 @@ def evaluate(
         length = _window(run, length, stride)
         values = _foresight(run, split, data_dir, examples, files, length, stride).figures
         asked = {"stride": stride, "length": length}
-    workdir.write_json(run.directory / "eval.json", {
-        "step": run.step, **({"files": files} if files else {"split": split}), **asked,
-        "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}})
+    result = {"step": run.step, **({"files": files} if files else {"split": split}), **asked,
+              "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
+    newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
+    workdir.write_json(newest, result)
+    append(every, result)
     log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}", files or f"split {split}",
              ", ".join(f"{name} {value:,}" for name, value in asked.items()))
     if url := remote.address(directory):
-        mirror.put(url, run.directory / "eval.json")
+        mirror.put(url, newest)
+        mirror.put(url, every)
     return values
 
 
@@ -226,8 +232,7 @@ def _window(run: Run, length: int | None, stride: int) -> int:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and a stride asks how "
                         "well a run foresees text from left to right; evaluate it without a stride, or train one with "
                         "objective=causal")
-    network = experiments.model_config(run.experiment, run.tokenizer.size)
-    most = 0 if network.positions == "none" else run.model.length
+    most = run.model.length
     if length is None:
         stages = experiments.plans(run.experiment)
         last = stages.index(stage_at(run.experiment, run.step))

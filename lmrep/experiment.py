@@ -275,7 +275,7 @@ def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> 
 
 
 def _check_stage(stage: StagePlan, network: transformer.Config) -> None:
-    if stage.length > network.length and network.positions != "none":
+    if 0 < network.longest < stage.length:
         raise UserError(f"length is {stage.length}, and the model has positions for {network.length}; "
                         f"set length to that at most, or model.length to {stage.length}")
     if stage.batch_size % stage.microbatches:

@@ -12,7 +12,8 @@ from lmrep import experiment as experiments
 from lmrep.core.errors import UserError
 from lmrep.data import loader
 from lmrep.data.mixture import Mixture
-from lmrep.data.prepare import Prepared, in_words
+from lmrep.data.prepare import Prepared
+from lmrep.data.readings import in_words
 from lmrep.experiment import Experiment
 from lmrep.training.step import question_keys
 

@@ -1,8 +1,8 @@
 """Which networks, objectives and formats go together: every triple, found by trying it on shapes alone.
 
 A triple works where its config is accepted and one training step can be traced with it. Neither sizes nor rates nor
-initial values decide anything about that, so presets that differ in these alone are traced once, in little; and
-formats that give a step all that it reads are traced once.
+initial values nor the activation decide anything about that, so presets that differ in these alone are traced once, in
+little; and formats that give a step all that it reads are traced once.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ LITTLE = {
     "vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "length": 64,
     "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
     "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
+    "activation": "gelu", "norm_eps": 1e-12,
 }
 
 
@@ -113,16 +114,22 @@ def reads(network: transformer.Config, objective: str, given: tuple[str, ...]) -
 
 
 def table(found: list[Pairing]) -> str:
-    """For people: a line a preset and objective with the formats it takes; then why others are refused."""
+    """For people: a line a preset and objective with the formats it takes; then why others are refused, each reason
+    once."""
     formats, reasons, lines = list(FORMATS), {}, []
     width = max(len(f"{p.preset} {p.objective}") for p in found)
     for preset, objective in dict.fromkeys((p.preset, p.objective) for p in found):
         marks = []
         for p in found:
             if (p.preset, p.objective) == (preset, objective):
-                number = reasons.setdefault(p.refused, len(reasons) + 1) if p.refused else 0
-                marks.append(f"[{number}]" if number else "works")
+                marks.append(f"[{reasons.setdefault(reason(p), len(reasons) + 1)}]" if p.refused else "works")
         lines.append(f"{f'{preset} {objective}':{width}}  " + "  ".join(
             f"{mark:{len(form)}}" for mark, form in zip(marks, formats, strict=True)))
     head = f"{'':{width}}  " + "  ".join(formats)
-    return "\n".join([head, *lines, *(f"[{number}] {reason}" for reason, number in reasons.items())])
+    return "\n".join([head, *lines, *(f"[{number}] {why}" for why, number in reasons.items())])
+
+
+def reason(p: Pairing) -> str:
+    """Why a triple is refused, without the names of its parts: what the lines and columns of a table say already."""
+    name, _ = settings(p.objective)
+    return p.refused.replace(f"objective {name!r}", "the objective").replace(f"format {p.format!r}", "the format")

@@ -13,6 +13,9 @@ from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import StagePlan
 from lmrep.representations import Pieces
 
+EXAMPLES = {"masks": "The [MASK] of a list is an integer.", "texts": "The value of",
+            "replaced": "The length of a list is an elephant."}  # by what a run answers
+
 
 class Doubt(NamedTuple):
     """How likely one piece of a text was replaced: the characters [start, end) of the text, which are `word`, and the
@@ -27,13 +30,21 @@ class Doubt(NamedTuple):
 
 def has_mask(text: str, tokenizer: Tokenizer) -> bool:
     """Whether a text asks for a word. [MASK] is every tokenizer's mask, so that a text outlives a change of it."""
-    return "[MASK]" in text or tokenizer.mask_token in text
+    return "[MASK]" in text or tokenizer.specials.get("mask", "[MASK]") in text
+
+
+def example(samples: Sequence[str], answers: str) -> str:
+    """A text for `lmrep predict`: the first of a run's sample texts that it takes, or one of EXAMPLES; "" where the run
+    answers none. Samples may be left over from another objective, and a mask is nothing that a text goes on from."""
+    fitting = [text for text in samples if answers != "texts" or not any(mask in text for mask in ("[MASK]", "<mask>"))]
+    return next(iter(fitting), EXAMPLES[answers]) if answers in EXAMPLES else ""
 
 
 def masked_rows(
     texts: Sequence[str], tokenizer: Tokenizer, longest: int, names: Sequence[str | None] | None = None
 ) -> list[np.ndarray]:
-    """The ids int32[t] of each text, between [CLS] and [SEP]. `names` are what messages call the texts.
+    """The ids int32[t] of each text, between [CLS] and [SEP]. `longest` is how many the model takes, 0 for any number;
+    `names` are what messages call the texts.
 
     Raises:
       UserError: a text has no [MASK], more than `longest` tokens, or is no Unicode text.
@@ -54,7 +65,7 @@ def read_whole(
     found = []
     for text, name in zip(texts, names or [None] * len(texts), strict=True):
         found.append(representations.read(text, tokenizer, name))
-        if len(found[-1].ids) > longest:
+        if 0 < longest < len(found[-1].ids):
             raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r}... has {len(found[-1].ids)} tokens; the model "
                             f"takes {longest} at most")
     return found
@@ -72,7 +83,8 @@ def _room(n: int) -> int:
 
 def batch(rows: Sequence[np.ndarray], pad: int, longest: int) -> dict[str, np.ndarray]:
     """Rows padded to a power of two, so that few shapes are compiled."""
-    b, t = _room(len(rows)), min(max(16, _room(max(map(len, rows)))), longest)
+    b, t = _room(len(rows)), max(16, _room(max(map(len, rows))))
+    t = min(t, longest) if longest else t
     tokens, segments = np.full((b, t), pad, np.int32), np.zeros((b, t), np.int32)
     for i, row in enumerate(rows):
         tokens[i, : len(row)], segments[i, : len(row)] = row, 1

@@ -98,7 +98,7 @@ def embed(
     Args:
       run: the trained run.
       source: a UTF-8 text file.
-      target: the file to write. Must not exist; appears when it is whole.
+      target: the .safetensors file to write. Must not exist; appears when it is whole.
       layers: as `run.encode`.
       words: "mean", "first" or "last" for one vector a word, [n, w, d], made so of its pieces'; "" for one a token,
         special tokens included.
@@ -116,6 +116,9 @@ def embed(
     representations.check_choice("long", long, representations.LONG)
     if words:
         representations.check_choice("words", words, representations.PIECES)
+    if target.suffix != ".safetensors":
+        raise UserError(f"the output is {target}, and vectors are written as safetensors; give a name that ends in "
+                        ".safetensors")
     if not target.parent.is_dir():
         raise UserError(f"there is no directory {target.parent} for the output; make it, or give another --output")
     found = survey(source)

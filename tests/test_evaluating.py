@@ -191,8 +191,10 @@ def test_what_the_tokenizer_does_not_know_is_told(run, caplog, monkeypatch):
 
 
 def test_splits_are_the_run_s_own_documents(home):
-    """Each split has the tokens of its store, and together they have the words and bytes of the files."""
-    total = Counter()
+    """Each split has the tokens of its store, and together they have the words and bytes of the files. No evaluation
+    takes the place of another."""
+    total, every = Counter(), home / "run/eval.jsonl"
+    former = every.read_text().splitlines() if every.exists() else []
     for split in ("train", "test"):
         found = lmrep.evaluate(home / "run", split=split, stride=16, data_dir=home / "data")
         written = json.loads((home / "run/eval.json").read_text())
@@ -202,6 +204,8 @@ def test_splits_are_the_run_s_own_documents(home):
         assert (found["tokens"], found["documents"]) == (kept["tokens"], kept["documents"])
         assert found["documents"] > 2
         total.update(found)
+        former.append(json.dumps(written))
+    assert every.read_text().splitlines() == former
     texts = [path.read_text().strip() for path in (home / "texts").iterdir()]
     assert total["bytes"] == sum(map(len, texts)) and total["words"] == sum(len(text.split()) for text in texts)
 
@@ -258,6 +262,8 @@ def test_sources_are_read_together(home, tmp_path):
     (["--stride=8", "--files={home}/nothing.txt"], "nothing.txt' matches no file"),
     (["--stride=8", "--files={home}/empty.txt"], "holds no text: 1 files, all of them blank"),
     (["--stride=8", "--files={home}/unseen.txt"], "the text has no token to foresee: not one of its 1 documents"),
+    (["--files={home}/latin.txt"], "leave it out, or have the run trained with --config.data.undecodable=replace"),
+    (["--files={home}/foreign.txt"], "choose another to train with (--config.tokenizer.vocab_file)"),
     (["--stride=8", "--workdir={home}/converted"], "was converted, not trained, and has no corpus of its own"),
     (["--stride=8", "--workdir={home}/masked"], "was trained with objective 'masked', and a stride asks how well"),
     (["--stride=half"], "--stride is 'half'; expected a whole number"),
@@ -265,6 +271,8 @@ def test_sources_are_read_together(home, tmp_path):
 def test_what_cannot_be_foreseen_is_refused(home, words, part):
     (home / "empty.txt").write_text("\n \n")
     (home / "unseen.txt").write_text("\u0301\u0300\n")  # accents alone, which the tokenizer drops
+    (home / "latin.txt").write_bytes("Un caf\u00e9.\n".encode("latin-1"))
+    (home / "foreign.txt").write_text("\u732b " * 40)
     before = {name: small.contents(home / name) for name in ("run", "converted", "masked")}
     answer = small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data",
                            *(word.format(home=home) for word in words))

@@ -1,5 +1,5 @@
 """Prints the metrics of a trained run on a split of its corpus, or on other text files, and writes them to eval.json
-in the workdir.
+in the workdir; eval.jsonl there keeps every evaluation, a line each.
 
 With --stride, how well a run that reads from left to right foresees the text: token_perplexity; word_perplexity, which
 compares runs of different tokenizers; bits_per_byte. A document (with --files, a file) is read in windows that begin

@@ -2,9 +2,9 @@
 their words were replaced.
 
 Of a masked language model, prints the likeliest ones for each [MASK] (<mask> with RoBERTa's tokenizer), of the texts
-given as words, or line by line in a file or on standard input. Of a causal one, prints continuations of each text. Of
-ELECTRA, prints each text with the pieces between asterisks that were rather replaced than not, and for each piece with
-what probability it was; a text with [MASK] is its generator's to fill.
+given as words, or line by line in a file or on standard input. Of a causal one, prints continuations of each text; it
+refuses those with [MASK]. Of ELECTRA, prints each text with the pieces between asterisks that were rather replaced than
+not, and for each piece with what probability it was; a text with [MASK] is its generator's to fill.
 
 With --jsonl, lines are JSON as {"text": "The [MASK] of a list."}, and so are the answers: the same with "masks", for
 each [MASK] a list of {"word": ..., "probability": ...}; or "continuations", a list of texts; or "replaced", for each
@@ -78,6 +78,11 @@ def _answers(trained, records: Sequence[dict], names: Sequence[str | None], flag
     texts, answers = [record["text"] for record in records], {}
     asked = ["masks" if trained.answers == "replaced" and has_mask(text, trained.tokenizer) else trained.answers
              for text in texts]
+    for text, what, name in zip(texts, asked, names, strict=True):
+        if what == "texts" and has_mask(text, trained.tokenizer):
+            raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r} has a mask, and {trained.directory} fills "
+                            f"none: it was trained with objective {trained.objective.name!r} and continues texts from "
+                            "their end; give a text up to where it is to go on")
     for what in dict.fromkeys(asked):
         members = [i for i, each in enumerate(asked) if each == what]
         given = [texts[i] for i in members], [names[i] for i in members]

@@ -23,7 +23,9 @@ def run(arguments: Arguments) -> int:
     from lmrep.analysis import report
     from lmrep.core import remote
     from lmrep.training import mirror
+    from lmrep.training.logging import show_messages
 
+    show_messages()
     flags = arguments.flags
     path = report.write([mirror.here(directory) for directory in directories], flags.output or None,
                         data_dir=flags.data_dir or api.default_data_dir())

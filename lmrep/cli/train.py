@@ -32,7 +32,7 @@ def run(arguments: Arguments) -> int:
     distributed.start()
     config = distributed.agreed(lambda: config_of(arguments))
 
-    from lmrep import api
+    from lmrep import api, questions
     from lmrep.training.logging import show_messages
 
     if distributed.first():  # warnings of the others reach their standard error all the same
@@ -45,10 +45,7 @@ def run(arguments: Arguments) -> int:
     texts, answers = list(experiment.samples), api.experiments.answers(experiment)
     if texts and answers and not distributed.joined():  # one of several does not keep the others waiting
         print(samples(api.load(workdir), texts))
-    example = {"masks": "The [MASK] of a list is an integer.", "texts": "The value of",
-               "replaced": "The length of a list is an elephant."}.get(answers, "")
-    print(next_steps(workdir, flags.data_dir, texts[0] if texts and answers else example,
-                     experiment.log.report))
+    print(next_steps(workdir, flags.data_dir, questions.example(texts, answers), experiment.log.report))
     return 0
 
 

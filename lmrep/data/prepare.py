@@ -26,17 +26,15 @@ import os
 import pathlib
 import re
 import shutil
-import time
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import corpora, sentences, store, tokenizers, tokenizing
+from lmrep.data import corpora, readings, sentences, store, tokenizers, tokenizing
+from lmrep.data.readings import Progress, Report, Survey
 from lmrep.data.tokenizing import Batch, Tokenized
 
 LAYOUT = 1  # of the folder; raise it when a change makes older ones unreadable
@@ -44,9 +42,6 @@ PART = 2**25  # characters of a part, which is what a killed process loses at mo
 MOST_PARTS = 128  # a part is a file of each split: parts of a corpus that would have more are larger
 BATCH = 2**18  # characters that a process tokenizes at once
 SMALL = 2**22  # characters of a corpus that is not worth starting processes for
-TRAINING_SAMPLE = 10**8  # characters of the train split that a tokenizer is trained on, at most
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,9 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     directory = _local(data_dir) / f"{corpus.name}-{content[:16]}"
     if not directory.exists():
         progress(f"reading {corpus.description}")
-        survey = _survey(corpus, data, progress)  # finds what is wrong with the corpus before anything is written
+        survey = readings.survey(corpus, data, progress)  # finds what is wrong before anything is written
+        if odd := readings.in_words(survey.text):
+            progress(f"in the text: {odd}")
         with _locked(directory, progress):
             if not directory.exists():
                 _build(directory, content, corpus, survey, tokenizer, loaded, progress)
@@ -101,11 +98,6 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
 def bytes_needed(characters: int, vocabulary_size: int) -> int:
     """About how much disk the stores of a text take, with four characters a token and a hundred a sentence."""
     return int(characters * (store.dtype(vocabulary_size).itemsize / 4 + 2 * 8 / 100)) + 2**20
-
-
-def in_words(odd: Mapping[str, int]) -> str:
-    """`Prepared.text` for people; empty where nothing is odd."""
-    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in odd.items() if count)
 
 
 def _local(data_dir: str | pathlib.Path) -> pathlib.Path:
@@ -149,73 +141,10 @@ def _locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-# The first reading
-
-
-class _Survey(NamedTuple):
-    """What a first reading finds of each document: its place in the splits' range (uint64), its length in characters
-    (int64), and its split (int8, an index into SPLITS). And how often what was odd about the text."""
-
-    places: np.ndarray
-    lengths: np.ndarray
-    splits: np.ndarray
-    text: dict[str, int]
-
-
-def _survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> _Survey:
-    places, lengths, tally = array("Q"), array("q"), Counter()
-    report = _Report("reading", 0, progress)
-    for text in corpus.documents(tally):
-        places.append(corpora.place(text))
-        lengths.append(len(text))
-        report.add(len(text))
-    odd = {name: count for name, count in sorted(tally.items()) if count and name not in ("documents", "files")}
-    if odd:
-        progress(f"in the text: {in_words(odd)}")
-    found = np.frombuffer(places, np.uint64)
-    return _Survey(found, np.frombuffer(lengths, np.int64), corpora.assign(found, data), odd)
-
-
-def _again(corpus: corpora.Corpus, survey: _Survey) -> Iterator[str]:
-    """The documents, which must be those that the survey found."""
-    for place, text in itertools.zip_longest(survey.places, corpus.documents()):
-        if place is None or text is None or corpora.place(text) != place:
-            raise RunFault("the corpus changed while it was read; run again when its files stand still")
-        yield text
-
-
-def documents(data: corpora.Config, split: str, progress: Progress | None = None) -> tuple[int, Iterator[str]]:
-    """The raw documents of one split of a corpus, in its order, and how many characters they have. The corpus is read
-    once to find where its splits end, and once more as the documents are taken.
-
-    Raises:
-      UserError: the corpus or its splits will not do.
-      RunFault: it changed between the readings.
-    """
-    corpus, number = corpora.open_corpus(data), corpora.SPLITS.index(split)
-    survey = _survey(corpus, data, progress or (lambda line: None))
-    texts = (text for i, text in zip(survey.splits, _again(corpus, survey), strict=True) if i == number)
-    return int(survey.lengths[survey.splits == number].sum()), texts
-
-
-def _sample(corpus: corpora.Corpus, survey: _Survey, report: "_Report") -> Iterator[str]:
-    """The train split's lines; of a split of more than TRAINING_SAMPLE characters, those of documents chosen by hash.
-
-    Lines, because the library holds what it is given at once, and a document may be a novel.
-    """
-    train = survey.splits == corpora.SPLITS.index("train")
-    share = min(1.0, TRAINING_SAMPLE / survey.lengths[train].sum())
-    chosen = train & ((survey.places & np.uint64(0xFFFFFFFF)) <= share * 2**32)
-    for text, keep in zip(_again(corpus, survey), chosen, strict=True):
-        if keep:
-            yield from text.split("\n")
-        report.add(len(text))
-
-
 # The folder
 
 
-def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: _Survey, config: tokenizers.Config,
+def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: Survey, config: tokenizers.Config,
            tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
     """Makes the folder beside its place, going on with what is there already, and moves it there."""
     partial = directory.with_name(directory.name + ".partial")
@@ -230,8 +159,8 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
             if making:
                 if tokenizer is None:
                     progress(f"training a tokenizer of {config.vocab_size:,} pieces")
-                    passes = itertools.count(1)
-                    tokenizer = tokenizers.train(config, lambda: _sample(corpus, survey, _Report(
+                    budget, passes = min(survey.characters("train"), readings.TRAINING_SAMPLE), itertools.count(1)
+                    tokenizer = tokenizers.train(config, lambda: readings.sample(corpus, survey, budget, Report(
                         f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
                 tokenizer.save(making)
         tokenizer = tokenizers.load(partial / "tokenizer")
@@ -282,7 +211,7 @@ def _whole(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | No
         raise
 
 
-def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str, dict[str, float]], survey: _Survey,
+def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str, dict[str, float]], survey: Survey,
             tokenizer: tokenizers.Tokenizer) -> None:
     """Fills the folder from the parts, whose records it moves; what was begun before is done over."""
     for split in statistics:
@@ -296,14 +225,14 @@ def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str,
 # The parts
 
 
-def _part_of(survey: _Survey) -> np.ndarray:
+def _part_of(survey: Survey) -> np.ndarray:
     """The number of the part that each document is in, int64."""
     size = max(PART, -(-int(survey.lengths.sum()) // MOST_PARTS))
     begins = np.cumsum(survey.lengths) - survey.lengths
     return np.unique(begins // size, return_inverse=True)[1]
 
 
-def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: _Survey, tokenizer: tokenizers.Tokenizer,
+def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: Survey, tokenizer: tokenizers.Tokenizer,
               progress: Progress) -> None:
     """Writes the parts that are missing, in order."""
     first = next((number for number, part in enumerate(parts) if not part.exists()), len(parts))
@@ -317,11 +246,11 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: _Survey
     needed, free = bytes_needed(total - done, tokenizer.size), shutil.disk_usage(parts[0].parent).free
     if needed > free:
         progress(f"warning: the token stores need about {needed / 1e6:,.1f} MB more, and {free / 1e6:,.1f} MB are free")
-    documents = zip(part_of, survey.splits, _again(corpus, survey), strict=True)
-    skipping = _Report("reading what is tokenized", done, progress)
+    documents = zip(part_of, survey.splits, readings.again(corpus, survey), strict=True)
+    skipping = Report("reading what is tokenized", done, progress)
     for _ in range(np.count_nonzero(part_of < first)):
         skipping.add(len(next(documents)[2]))
-    report = _Report("tokenizing", total, progress, done)
+    report = Report("tokenizing", total, progress, done)
     splits = [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
     processes = tokenizing.cores() if total - done > SMALL else 0
     with contextlib.closing(tokenizing.tokenized(tokenizer, parts[0].parents[1] / "tokenizer",
@@ -337,7 +266,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: _Survey
 
 
 def _write(making: pathlib.Path, writers: dict[str, store.Writer], found: Iterable[tuple[Batch, Tokenized]],
-           size: int, report: "_Report") -> None:
+           size: int, report: Report) -> None:
     """Fills the stores of a part, and writes what is counted in it."""
     tallies, counts = {split: Counter() for split in writers}, np.zeros(size, np.int64)
     for batch, ids in found:
@@ -385,30 +314,7 @@ def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, pr
     share = statistics["train"]["unknown_share"]
     line = f"{share:.0%} of the corpus is [UNK] to {config.vocab_file or 'the trained vocabulary'}"
     if share > 0.5:
-        raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another with "
-                        "--config.tokenizer.vocab_file, or train one with vocab_file=''")
+        raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another to train with "
+                        "(--config.tokenizer.vocab_file), or have one trained (vocab_file='')")
     if share > 0.05:
         progress(f"warning: {line}; is that the vocabulary you meant?")
-
-
-class _Report:
-    """Says how far something is, every few seconds, and how long the rest takes where the `total` is known."""
-
-    def __init__(self, what: str, total: int, progress: Progress, done: int = 0, every: float = 3.0):
-        self.what, self.total, self.progress, self.every = what, total, progress, every
-        self.done = self.before = done
-        self.start = self.last = time.monotonic()
-
-    def add(self, characters: int) -> None:
-        """Counts characters as done."""
-        self.done += characters
-        now = time.monotonic()
-        if now - self.last < self.every or self.done == self.total:
-            return
-        self.last = now
-        line = f"{self.what}: {self.done / 1e6:,.1f}"
-        if self.total:
-            left = round((now - self.start) * (self.total - self.done) / (self.done - self.before))
-            self.progress(f"{line} of {self.total / 1e6:,.1f} million characters, {left // 60}:{left % 60:02} left")
-        else:
-            self.progress(f"{line} million characters")

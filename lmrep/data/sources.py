@@ -8,17 +8,16 @@ import pathlib
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lmrep.core.errors import RunFault, UserError
-from lmrep.data import corpora, tokenizers
+from lmrep.core.errors import RunFault
+from lmrep.data import corpora, readings, tokenizers
 from lmrep.data.mixture import Sources, block_of
-from lmrep.data.prepare import Prepared, Progress, prepare
-
-TRAINING_SAMPLE = 10**8  # characters that a common tokenizer is trained on, at most
+from lmrep.data.prepare import Prepared, prepare
+from lmrep.data.readings import Progress
 
 
 @dataclass(frozen=True)
@@ -94,19 +93,20 @@ def _common_tokenizer(
     opened = [corpora.open_corpus(source.data) for source in sources]
     facts = [[corpus.fingerprint(), source.weight, source.data.validation, source.data.test]
              for corpus, source in zip(opened, sources, strict=True)]
-    identity = [facts, temperature, tokenizers.RULES[config.kind], repr(config), TRAINING_SAMPLE]
+    identity = [facts, temperature, tokenizers.RULES[config.kind], repr(config), readings.TRAINING_SAMPLE]
     home = data_dir / f"tokenizer-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
     if home.exists():
         return home
     progress(f"reading {', '.join(corpus.description for corpus in opened)}")
-    surveys = [_survey(corpus, source.data) for corpus, source in zip(opened, sources, strict=True)]
-    sizes = [max(1, int(lengths[train].sum())) for _, lengths, train in surveys]
+    surveys = [readings.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
+    sizes = [max(1, survey.characters("train")) for survey in surveys]
     weights = np.array(tempered(sources, sizes, temperature))
-    budgets = weights / weights.sum() * min(sum(sizes), TRAINING_SAMPLE)
+    budgets = weights / weights.sum() * min(sum(sizes), readings.TRAINING_SAMPLE)
     progress(f"training a tokenizer of {config.vocab_size:,} pieces on {len(sources)} sources")
     trained = tokenizers.train(config, lambda: (
-        line for corpus, survey, budget in zip(opened, surveys, budgets, strict=True)
-        for line in _sample(corpus, survey, budget)))
+        line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
+        for line in readings.sample(corpus, survey, budget, readings.Report(
+            f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress))))
     draft = home.with_name(f".{home.name}-{uuid.uuid4().hex[:8]}")
     try:
         trained.save(draft)
@@ -121,25 +121,3 @@ def _common_tokenizer(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return home
-
-
-def _survey(corpus: corpora.Corpus, data: corpora.Config) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each document: its place in the splits' range (uint64), its characters, and whether it is to train on."""
-    places, lengths = zip(*((corpora.place(text), len(text)) for text in corpus.documents()), strict=True)
-    places = np.array(places, np.uint64)
-    train = corpora.assign(places, data) == corpora.SPLITS.index("train")
-    return places, np.array(lengths, np.int64), train
-
-
-def _sample(corpus: corpora.Corpus, survey: tuple[np.ndarray, np.ndarray, np.ndarray], budget: float) -> Iterator[str]:
-    """Lines of the train split, of about `budget` characters: of a smaller split some documents more than once, of a
-    larger one those chosen by hash."""
-    places, lengths, train = survey
-    whole, part = divmod(budget / max(1, lengths[train].sum()), 1)
-    times = np.where(train, int(whole) + ((places & np.uint64(0xFFFFFFFF)) < part * 2**32), 0)
-    try:
-        for text, often in zip(corpus.documents(), times.tolist(), strict=True):
-            for _ in range(often):
-                yield from text.split("\n")
-    except ValueError as error:
-        raise UserError("the corpus changed while it was read; run again when its files stand still") from error

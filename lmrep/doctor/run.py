@@ -20,8 +20,8 @@ from lmrep.data.prepare import Prepared
 from lmrep.doctor.findings import OK, WARNING, Seen
 from lmrep.doctor.machine import Part
 from lmrep.experiment import Experiment
+from lmrep.training import claims, mirror, workdir
 from lmrep.training import logging as logs
-from lmrep.training import mirror, workdir
 from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.state import specs_of
 
@@ -62,7 +62,7 @@ def store(url: str, processes: int) -> Seen:
     mirror.check_alone(url, processes)
     with remote.reached(url):
         found = mirror.opened(url)
-        mirror.check_free(url, mirror.mark(found))
+        claims.check_free(url, claims.mark(found))
         steps = mirror.sealed(found.names())
     return Seen(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; that it may be written "
                 "to is seen as soon as the run starts", steps)

@@ -34,7 +34,7 @@ class Config:
     layers: int = setting(12, "l, the number of layers", at_least=1)
     heads: int = setting(12, "h, attention heads a layer; a divisor of the width", at_least=1)
     mlp: int = setting(3072, "f, the feed-forward width", at_least=1)
-    length: int = setting(512, "longest sequence", at_least=1)
+    length: int = setting(512, "longest sequence; any, without positions", at_least=1)
     positions: str = setting("learned", "position embeddings", choices=("learned", "sinusoidal", "none"))
     position_offset: int = setting(0, "rows before position 0 in the position table (RoBERTa: 2)", at_least=0)
     token_types: int = setting(2, "rows of the token-type table (BERT: 2, RoBERTa: 0)", at_least=0)
@@ -62,6 +62,11 @@ class Config:
     def table_width(self) -> int:
         """Width of the embedding tables."""
         return self.embedding or self.width
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the network takes at once: as many as it has positions for; 0, for any number, without them."""
+        return 0 if self.positions == "none" else self.length
 
 
 class Cache(NamedTuple):
@@ -92,7 +97,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         takes=takes(c),
         width=c.width,
         vocabulary=c.vocab,
-        length=c.length,
+        length=c.longest,
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=initializer(c),
@@ -185,7 +190,7 @@ def encode(
     if at is not None and (layers or attention):
         raise ValueError("`at` asks for the last layer at some positions; `layers` and `attention` are of all")
     refuse(inputs, takes(c))
-    if inputs.positions is None and inputs.tokens.shape[1] > c.length and c.positions != "none":
+    if inputs.positions is None and 0 < c.longest < inputs.tokens.shape[1]:
         raise ValueError(f"{inputs.tokens.shape[1]} tokens were given; the model has positions for {c.length}")
     allowed = (inputs.visibility or Visibility(jnp.ones_like(inputs.tokens))).allowed()
     embedding_key, stack_key = prng.split(key, 2)
@@ -217,7 +222,7 @@ def output_table(params: Tree, key: Array | None = None, *, c: Config) -> Array:
 def start_cache(rows: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
     """The cache before the first token, with room for `length` of them. Raises ValueError where the model has no
     positions for so many."""
-    if length > c.length and c.positions != "none":
+    if 0 < c.longest < length:
         raise ValueError(f"a cache of {length} tokens was asked for; the model has positions for {c.length}")
     empty = jnp.zeros((c.layers, rows, length, c.heads, c.width // c.heads), DTYPES[execution.dtype])
     return Cache(Past(empty, empty), jnp.int32(0))

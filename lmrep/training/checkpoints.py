@@ -84,12 +84,8 @@ class Checkpoints:
         self.wait()
         arrays = _leaves(state)
         score = None if score is None or math.isnan(score) else float(score)
-        manifest = {
-            "step": int(step),
-            "score": score,
-            "meta": json.loads(json.dumps(meta)),
-            "arrays": {path: _kind(x) for path, x in arrays.items()},
-        }
+        manifest = {"step": int(step), "score": score, "meta": json.loads(json.dumps(meta)),
+                    "arrays": {path: _kind(x) for path, x in arrays.items()}}
         needed = sum(x.nbytes for x in arrays.values())
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -207,8 +203,7 @@ class Checkpoints:
         before = f"Checkpoint {steps[-1]} is untouched" if steps else "There is no earlier checkpoint"
         return RunFault(
             f"checkpoint {step} could not be saved in {self.directory}: {reason} (it needs {_bytes(needed)}; "
-            f"{_bytes(free)} are free). {before}; mend the cause and give the same command again."
-        )
+            f"{_bytes(free)} are free). {before}; mend the cause and give the same command again.")
 
     # Reading
 
@@ -278,15 +273,12 @@ class Checkpoints:
         """
         manifest = self._trusted(step, workdir.verified)
         saved, wanted = _within(part, manifest["arrays"]), _leaves(target, part)
-        misfits = _misfits(saved, wanted)
-        if misfits:
+        if misfits := _misfits(saved, wanted):
             raise UserError(f"checkpoint {step} in {self.directory} does not fit this run:\n  " + "\n  ".join(misfits))
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         places = {path: getattr(x, "sharding", None) or here for path, x in wanted.items()}
-        how = {
-            path: ocp.ArrayRestoreArgs(sharding=places[path], global_shape=x.shape, dtype=x.dtype)
-            for path, x in wanted.items()
-        }
+        how = {path: ocp.ArrayRestoreArgs(sharding=places[path], global_shape=x.shape, dtype=x.dtype)
+               for path, x in wanted.items()}
         values = self._load(step, saved, how)
         return jax.tree.unflatten(jax.tree.structure(target), [values[path] for path in wanted]), manifest["meta"]
 
@@ -295,8 +287,7 @@ class Checkpoints:
         abstract = {path: _abstract(kind) for path, kind in arrays.items()}
         full = {path: x for path, x in abstract.items() if x.size}
         request = ocp.args.PyTreeRestore(
-            item=unflatten(full), restore_args=unflatten({path: how[path] for path in full}), partial_restore=True
-        )
+            item=unflatten(full), restore_args=unflatten({path: how[path] for path in full}), partial_restore=True)
         values = flatten(self._orbax.restore(self.directory / str(step), args=request)) if full else {}
         for path in abstract.keys() - full.keys():
             shape, dtype, place = abstract[path].shape, abstract[path].dtype, getattr(how[path], "sharding", None)
@@ -332,8 +323,7 @@ class Checkpoints:
         if damages:
             raise RunFault(
                 f"none of the checkpoints in {self.directory} verifies ({'; '.join(damages)}), and the run will not "
-                "start over by itself. Put an intact copy of one in place, or give another --workdir."
-            )
+                "start over by itself. Put an intact copy of one in place, or give another --workdir.")
         return None
 
     def _by_score(self, steps: list[int]) -> list[int]:
@@ -381,11 +371,8 @@ def _misfits(saved: dict[str, str], wanted: dict[str, Any]) -> list[str]:
     asked = {path: _kind(x) for path, x in wanted.items()}
     missing = [f"missing in the checkpoint: {path} {kind}" for path, kind in asked.items() if path not in saved]
     extra = [f"only in the checkpoint: {path} {kind}" for path, kind in saved.items() if path not in asked]
-    differing = [
-        f"differs: {path} is {saved[path]} in the checkpoint, {kind} in this run"
-        for path, kind in asked.items()
-        if saved.get(path, kind) != kind
-    ]
+    differing = [f"differs: {path} is {saved[path]} in the checkpoint, {kind} in this run"
+                 for path, kind in asked.items() if saved.get(path, kind) != kind]
     return missing + extra + differing
 
 

@@ -96,12 +96,7 @@ class MetricsLog:
 
     def fault(self, record: dict) -> None:
         """Adds a line to `faults.jsonl`, which is made for the first. Raises RunFault where that fails."""
-        def add() -> None:
-            with contextlib.closing(JsonLines(self._faults)) as file:
-                file.write(record)
-                file.flush()
-
-        self._write(add)
+        append(self._faults, record)
 
     def keep_faults(self, number: int) -> None:
         """Drops all but the first `number` lines of `faults.jsonl`: the others are of steps that come again."""
@@ -156,6 +151,16 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
+
+
+def append(path: Path, record: dict) -> None:
+    """Adds a line to a file of JSON objects, and returns when it is on the disk. Raises RunFault where that fails."""
+    try:
+        with contextlib.closing(JsonLines(path)) as file:
+            file.write(record)
+            file.flush()
+    except OSError as error:
+        raise RunFault(f"{path} cannot be written: {error.strerror}") from error
 
 
 class Guarded:

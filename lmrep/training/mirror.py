@@ -15,12 +15,10 @@ which may be ahead; otherwise the store's.
 import contextlib
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import posixpath
 import shutil
-import socket
 import threading
 import time
 import uuid
@@ -34,12 +32,13 @@ from lmrep.core.host import default_data_dir
 from lmrep.core.remote import Store
 from lmrep.training import workdir
 from lmrep.training.checkpoints import UNFINISHED
+from lmrep.training.claims import MARK, Claim, mark
 
-CONFIG, CHECKPOINTS, MARK = "config.json", "checkpoints", "mirror.json"
+CONFIG, CHECKPOINTS = "config.json", "checkpoints"
 ORIGIN = ".mirror"  # in a copy: which upload of the store's it is the origin of
 NOT_READ = ("tensorboard", "profile", "wandb")  # large, and no run needs its former ones
 REMAINS, BEGUN = b"remains", b"begun"  # checkpoints that are not complete: others' or being removed, and ours
-EVERY, SILENT = 30.0, 600.0  # seconds between uploads; after which a holder that is not heard of is gone
+EVERY = 30.0  # seconds between uploads
 PAUSES = (0, 5, 20)  # seconds before each try of the last upload
 
 log = logging.getLogger(__name__)
@@ -60,31 +59,11 @@ def opened(url: str) -> Store:
     return Store(url, "--workdir", "gs://bucket/runs/one")
 
 
-def mark(store: Store) -> dict:
-    """What MARK says; {} where it is not there."""
-    try:
-        found = json.loads(store.read(MARK) or b"{}")
-    except ValueError:
-        found = {}
-    return found if isinstance(found, dict) else {}
-
-
 def check_alone(url: str, processes: int) -> None:
     """Raises UserError where several processes would train there: each would have a part of every checkpoint."""
     if processes > 1:
         raise UserError(f"the workdir {url} is in a remote store, and the {processes} processes of this run write "
                         "checkpoints together; mount it on every host (gcsfuse, say), and give that path")
-
-
-def check_free(url: str, said: dict) -> None:
-    """Raises UserError where, by what its mark said, a run holds the store."""
-    host, number, silence = said.get("host"), said.get("process"), time.time() - said.get("time", 0)
-    gone = host == socket.gethostname() and not _alive(number)
-    if said.get("held") and silence < SILENT and not gone:
-        raise UserError(
-            f"the workdir {url} is in use by process {number} on {host}, heard of {max(silence, 0):.0f} s ago; wait "
-            "for that run, stop it, or give another --workdir (a run that was killed on another machine counts as gone "
-            f"{SILENT / 60:.0f} minutes after it was last heard of)")
 
 
 def sealed(names: Iterable[str]) -> list[int]:
@@ -195,8 +174,8 @@ def mirrored(url: str, every: float = EVERY) -> Iterator[Path]:
     with workdir.lock(home(url)), contextlib.ExitStack() as stack:
         with remote.reached(url):
             mirror = Mirror(opened(url))
-            mirror.claim()
-        stack.callback(mirror.release)
+            mirror.claim.take(_origin(mirror.local))
+        stack.callback(lambda: mirror.claim.release(mirror.pushed))
         thread = threading.Thread(target=mirror.keep_up, args=(stop, every), name="mirror", daemon=True)
         thread.start()
         stack.callback(thread.join)
@@ -218,37 +197,31 @@ def mirrored(url: str, every: float = EVERY) -> Iterator[Path]:
 
 
 class Mirror:
-    """Uploads this machine's copy of a run to its store, which it holds from `claim` to `release`."""
+    """Uploads this machine's copy of a run to its store, while its `claim` holds.
+
+    Attributes:
+      local: the copy.
+      claim: this process's hold of the store.
+      pushed: whether anything was uploaded.
+    """
 
     def __init__(self, store: Store):
         self.local, self._store = own(store.url), store
-        self._former, self._mark, self._marked = {}, {}, 0.0
+        self.claim, self.pushed = Claim(store, self.local), False
         self._there: dict[int, bytes] = {}  # manifests of the store's checkpoints, or one of the next two
         self._seen: dict[str, tuple[int, int]] = {}  # size and time of the files that this process has uploaded
-        self._settled = self._pushed = False
-
-    def claim(self) -> None:
-        """Takes the store for this process. Raises UserError where another holds it."""
-        self._former = mark(self._store)
-        # A process that had the lock of this copy is gone, for the lock is ours.
-        if self._former.get("host") != socket.gethostname() or self._former.get("place") != str(self.local):
-            check_free(self._store.url, self._former)
-        origin = _origin(self.local)
-        known = origin and origin == self._former.get("copy")  # else the copy counts only once it is complete
-        self._mark = {"copy": origin if known else uuid.uuid4().hex, "held": True, "host": socket.gethostname(),
-                      "process": os.getpid(), "place": str(self.local)}
-        self._write_mark()
+        self._settled = False
 
     def settle(self) -> None:
         """Brings the local copy to where the store's is, if it is not ahead of it already."""
         names = self._store.names()
         if MARK not in names:  # some stores leave out what they could not list
             raise OSError("its list of files lacks what was just written")
-        if _origin(self.local) != self._mark["copy"]:
+        if _origin(self.local) != self.claim.copy:  # else the local one is the store's, or ahead of it
             with contextlib.suppress(FileNotFoundError):
                 (self.local / ORIGIN).unlink()
             pull(self._store, names, self.local, sealed(names))
-            workdir.write_text(self.local / ORIGIN, self._mark["copy"])
+            workdir.write_text(self.local / ORIGIN, self.claim.copy)  # it counts once it is complete
         steps = {int(name.split("/")[1]) for name in names
                  if name.startswith(f"{CHECKPOINTS}/") and name.split("/")[1].isdecimal()}
         self._there = {step: self._store.read(_file(step)) or REMAINS for step in steps}
@@ -270,16 +243,16 @@ class Mirror:
     def push(self) -> None:
         """Brings the store to where the local copy is. Raises what the store does, and RunFault where another run has
         taken it."""
-        self._refresh(0)
+        self.claim.refresh(0)
         if not self._settled or not (self.local / CONFIG).is_file():
             return  # nothing is begun yet
-        self._pushed = True
+        self.pushed = True
         held = _held(self.local)  # before the lines of metrics.jsonl, which must be there up to the newest of these
         for step in sorted(self._there):  # those that the run has gone back before, or that others left
             if step > max(held, default=-1) or self._there[step] not in (BEGUN, held.get(step, self._there[step])):
                 self._drop(step)
         for name, path, stamp in self._changed():
-            self._refresh()
+            self.claim.refresh()
             with contextlib.suppress(FileNotFoundError):  # dropped meanwhile
                 self._store.write(name, path.read_bytes())
                 self._seen[name] = stamp
@@ -311,31 +284,6 @@ class Mirror:
             raise RunFault(f"{failure}. And {text}" if failure else text) from failure
         log.error("%s", text)
 
-    def release(self) -> None:
-        """Lets the store go; where nothing was uploaded it is left as it was found."""
-        with contextlib.suppress(Exception):  # it will count as gone
-            if mark(self._store).get("copy") != self._mark["copy"]:
-                return
-            if self._pushed:
-                self._store.write(MARK, json.dumps({**self._mark, "held": False}).encode())
-            elif self._former:
-                self._store.write(MARK, json.dumps({**self._former, "held": False}).encode())
-            else:
-                self._store.remove(MARK)
-
-    def _refresh(self, after: float = EVERY) -> None:
-        """Says that this run is alive, if it has not for so long."""
-        if time.monotonic() - self._marked < after:
-            return
-        if (found := mark(self._store)).get("copy") != self._mark["copy"]:
-            raise RunFault(f"process {found.get('process')} on {found.get('host')} has taken {self._store.url}, or it "
-                           "was removed there")
-        self._write_mark()
-
-    def _write_mark(self) -> None:
-        self._store.write(MARK, json.dumps({**self._mark, "time": time.time()}).encode())
-        self._marked = time.monotonic()
-
     def _changed(self) -> list[tuple[str, Path, tuple[int, int]]]:
         found = []
         for path in sorted(self.local.rglob("*")):
@@ -354,7 +302,7 @@ class Mirror:
         def one(path: Path) -> None:
             name, stamp = path.relative_to(self.local).as_posix(), _stamp(path)
             if self._seen.get(name) != stamp:
-                self._refresh()
+                self.claim.refresh()
                 self._store.upload(path, name)
                 self._seen[name] = stamp
 
@@ -415,11 +363,3 @@ def _origin(local: Path) -> str | None:
         return (local / ORIGIN).read_text()
     except FileNotFoundError:
         return None
-
-
-def _alive(process: int | None) -> bool:
-    try:
-        os.kill(int(process or 0), 0)
-    except (OSError, ValueError) as error:
-        return isinstance(error, PermissionError)
-    return True

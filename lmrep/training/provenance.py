@@ -1,6 +1,5 @@
 """Where a run's numbers come from: command, config, versions, code, machine."""
 
-import contextlib
 import importlib.metadata
 import os
 import platform
@@ -15,8 +14,7 @@ from typing import Any
 
 import jax
 
-from lmrep.core.errors import RunFault
-from lmrep.training.logging import JsonLines
+from lmrep.training import logging
 
 FILE = "provenance.jsonl"
 PACKAGES = ("lmrep", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "tokenizers",
@@ -53,13 +51,7 @@ def record(command: Sequence[str], config: Mapping[str, Any]) -> dict:
 
 def append(workdir: str | os.PathLike, entry: dict) -> None:
     """Adds `entry` to `workdir/provenance.jsonl`. Raises RunFault where it cannot be written."""
-    path = Path(workdir) / FILE
-    try:
-        with contextlib.closing(JsonLines(path)) as file:
-            file.write(entry)
-            file.flush()
-    except OSError as error:
-        raise RunFault(f"{path} cannot be written: {error.strerror}") from error
+    logging.append(Path(workdir) / FILE, entry)
 
 
 def git(root: Path) -> dict | None:

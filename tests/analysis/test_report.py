@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+import logging
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -170,9 +171,12 @@ def test_attention_stays_in_its_room(home, room):
 # Several runs
 
 
-def test_several_runs_share_their_axes_and_differ_where_their_configs_do(home, tmp_path):
+def test_several_runs_share_their_axes_and_differ_where_their_configs_do(home, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "lmrep")
     path = report.write([home / "one", home / "two"], tmp_path / "both.html", data_dir=home / "data")
     page = Page(path)
+    assert caplog.messages == [f"report: reading {name} and asking its network, {number} of 2"
+                               for number, name in enumerate(("one", "two"), 1)]
     assert [run["label"] for run in page.figures["runs"]] == ["one", "two"]
     table = page.source.partition("What differs between their configs")[2].partition("</table>")[0]
     assert [row.partition("</th>")[0] for row in table.partition("<tbody>")[2].split("<th>")[1:]] == [
@@ -354,6 +358,7 @@ def test_of_what_was_converted_without_a_head_nothing_is_advised_that_asks_for_i
 def test_the_command(home, tmp_path):
     given = small.command("report", home / "one", f"--output={tmp_path / 'r.html'}", f"--data_dir={home / 'data'}")
     assert (given.code, given.out.strip()) == (0, str(tmp_path / "r.html")) and (tmp_path / "r.html").exists()
+    assert given.err == "report: reading one and asking its network, 1 of 1\n"
 
 
 @pytest.mark.parametrize(("words", "said"), [

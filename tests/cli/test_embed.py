@@ -123,8 +123,10 @@ def test_long_lines_are_read_in_windows_where_asked(home, run, tmp_path):
     (b"Old.\n", ["--layers=4"], "layers is '4', and there is no layer 4"),
     (b"Old.\n", ["--long=cut"], "long is 'cut'; expected one of refuse, windows"),
     (b"Old.\n", ["--words", "--pieces=max"], "words is 'max'; expected one of mean, first, last"),
-    (b"Old.\n", ["--output={source}"], "{source} exists; remove it, or give another --output"),
-    (b"Old.\n", ["--output={source}/v"], "there is no directory {source} for the output"),
+    (b"Old.\n", ["--output={there}"], "{there} exists; remove it, or give another --output"),
+    (b"Old.\n", ["--output={source}/v.safetensors"], "there is no directory {source} for the output"),
+    (b"Old.\n", ["--output={source}.npz"], "the output is {source}.npz, and vectors are written as safetensors; give"),
+    (b"Old.\n", ["--output=/"], "give a name that ends in .safetensors"),
     (b"Old.\n", ["--input="], "lmrep embed needs --input"),
     (b"Old.\n", ["--input=/dev/null"], "/dev/null is not a file that can be read twice"),
     (b"Old.\n", ["--step=3"], "holds no checkpoint 3; it holds 0"),
@@ -132,12 +134,13 @@ def test_long_lines_are_read_in_windows_where_asked(home, run, tmp_path):
 ])
 def test_what_cannot_be_embedded_is_refused(home, tmp_path, monkeypatch, content, words, message):
     monkeypatch.setattr(vector_files, "LONGEST_LINE", 2000)
-    source = tmp_path / "text.txt"
+    places = {"source": (source := tmp_path / "text.txt"), "there": (there := tmp_path / "there.safetensors")}
+    there.write_bytes(b"")
     if content is not None:
         source.write_bytes(content)
     before = small.contents(tmp_path)
-    answer = embed(home, tmp_path / "v.safetensors", *(word.format(source=source) for word in words), source=source)
-    assert answer.code == 2 and message.format(source=source) in answer.err, answer
+    answer = embed(home, tmp_path / "v.safetensors", *(word.format(**places) for word in words), source=source)
+    assert answer.code == 2 and message.format(**places) in answer.err, answer
     assert small.contents(tmp_path) == before
 
 

@@ -1,13 +1,17 @@
 """`lmrep predict` of a causal language model: continuations."""
 
 import json
+import sys
 
 import pytest
 
 import lmrep
+from lmrep import questions
 from lmrep.core.errors import UserError
 from lmrep.generation import Sampling
+from lmrep.interop import conversion
 from tests import small
+from tests.interop.test_published import GOLDEN
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +67,29 @@ def test_what_cannot_be_continued_is_refused(home, words, message):
 def test_masks_are_not_its_question(home):
     with pytest.raises(UserError, match="was not trained to fill masks but with objective 'causal'"):
         lmrep.load(home / "run").fill_masks(["the [MASK]."])
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """A GPT-2, whose tokenizer has no token for a hidden word."""
+    home = tmp_path_factory.mktemp("converted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)  # it takes seconds to import
+        conversion.to_workdir(GOLDEN / "gpt2", home / "run")
+    return home
+
+
+@pytest.mark.parametrize("which", ["home", "converted"])
+def test_a_text_with_a_mask_is_refused_whatever_the_tokenizer_makes_of_it(request, which):
+    answer = asked(request.getfixturevalue(which), "--jsonl", "--tokens=2",
+                   stdin='{"text": "the"}\n{"text": "the [MASK] cat"}\n')
+    assert answer.code == 2 and not answer.out, answer
+    assert "line 2 of standard input: 'the [MASK] cat' has a mask, and " in answer.err
+    assert "objective 'causal' and continues texts from their end" in answer.err
+
+
+def test_what_is_advised_to_ask_can_be_asked():
+    samples = ("If the [MASK] is empty.", "The <mask>.", "Return the")
+    assert questions.example(samples, "texts") == "Return the"
+    assert questions.example(samples[:2], "texts") == questions.EXAMPLES["texts"]
+    assert questions.example(samples, "masks") == samples[0] and questions.example(samples, "") == ""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import corpora, prepare, sentences, tokenizers
+from lmrep.data import corpora, prepare, readings, sentences, tokenizers
 
 WORDS = "a quick brown fox jumps over the lazy dog near river bank while rain falls on old stone bridges"
 
@@ -132,17 +132,6 @@ def test_splits_not_asked_for_are_not_made(tmp_path):
     assert list(ready.stores) == list(ready.statistics) == ["train", "validation"]
 
 
-def test_a_large_corpus_trains_its_tokenizer_on_a_sample(prepared, monkeypatch):
-    corpus = corpora.open_corpus(prepared[1])
-    survey, report = prepare._survey(corpus, prepared[1], print), prepare._Report("reading", 10**9, print)
-    train = [t for t, s in zip(corpus.documents(), survey.splits, strict=True) if corpora.SPLITS[s] == "train"]
-    assert list(prepare._sample(corpus, survey, report)) == [line for t in train for line in t.split("\n")]
-    monkeypatch.setattr(prepare, "TRAINING_SAMPLE", sum(map(len, train)) // 4)
-    some = list(prepare._sample(corpus, survey, report))
-    assert set(some) < set(train) and 0.1 < len(some) / len(train) < 0.4
-    assert some == list(prepare._sample(corpus, survey, report))
-
-
 def test_a_second_process_waits_and_says_so(prepared, tmp_path):
     ready, config, _, _ = prepared
     waiting, lines = threading.Event(), []
@@ -166,14 +155,14 @@ def test_a_second_process_waits_and_says_so(prepared, tmp_path):
                                     lambda texts: [*texts[:-1], texts[-1][::-1]]])
 def test_corpora_that_change_meanwhile_are_noticed(prepared, tmp_path, monkeypatch, change):
     config, data_dir = write(tmp_path / "files", texts()), tmp_path / "data"
-    survey = prepare._survey
+    survey = readings.survey
 
     def surveyed(*arguments):
         found = survey(*arguments)
         write(tmp_path / "files", change(texts()))
         return found
 
-    monkeypatch.setattr(prepare, "_survey", surveyed)
+    monkeypatch.setattr(readings, "survey", surveyed)
     with pytest.raises(RunFault, match="changed while it was read"):
         prepare.prepare(config, PIECES, data_dir)
 
@@ -211,23 +200,6 @@ def test_the_folder_holds_what_it_says(prepared):
         "tokenizer", "train", "validation", "test", "counts.npy", "statistics.json"}
     assert json.loads((ready.directory / "statistics.json").read_text()) == {**ready.statistics, "text": {}}
     assert all(len(opened.fingerprint) == len(hashlib.sha256().hexdigest()) for opened in ready.stores.values())
-
-
-def test_long_work_tells_how_much_is_left(monkeypatch):
-    clock, lines = iter([0.0, 1.0, 4.0, 5.0, 8.0]), []
-    monkeypatch.setattr(prepare.time, "monotonic", lambda: next(clock))
-    report = prepare._Report("tokenizing", 10_000_000, lines.append)
-    for _ in range(4):
-        report.add(2_000_000)
-    assert lines == ["tokenizing: 4.0 of 10.0 million characters, 0:06 left",
-                     "tokenizing: 8.0 of 10.0 million characters, 0:02 left"]
-
-
-def test_the_rate_of_what_goes_on_is_that_of_this_process(monkeypatch):
-    clock, lines = iter([0.0, 4.0]), []
-    monkeypatch.setattr(prepare.time, "monotonic", lambda: next(clock))
-    prepare._Report("tokenizing", 10_000_000, lines.append, done=6_000_000).add(2_000_000)
-    assert lines == ["tokenizing: 8.0 of 10.0 million characters, 0:04 left"]
 
 
 def test_what_is_odd_about_the_text_is_counted_and_said(tmp_path):

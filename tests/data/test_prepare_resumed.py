@@ -14,7 +14,7 @@ import time
 import pytest
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import prepare, store, tokenizers, tokenizing
+from lmrep.data import prepare, readings, store, tokenizers, tokenizing
 from tests.data.test_prepare import PIECES, texts, write
 
 PART = 5000  # characters: the corpus of these tests has eight parts
@@ -72,7 +72,7 @@ def test_any_number_of_processes_gives_the_same_bytes(whole, tmp_path, monkeypat
 # Sets the parts as above, has two processes tokenize, and dies of `kill -9` at one of several moments.
 KILLED = """
 import os, signal, sys
-from lmrep.data import corpora, prepare, store, tokenizers, tokenizing
+from lmrep.data import corpora, prepare, readings, store, tokenizers, tokenizing
 if __name__ == "__main__":
     files, data_dir, moment, part = sys.argv[1:]
     prepare.PART, prepare.BATCH, prepare.SMALL = int(part), 700, 0
@@ -81,12 +81,12 @@ if __name__ == "__main__":
     if moment == "training":
         tokenizers.Tokenizer.save = lambda *_: die()
     if moment == "tokenizing":
-        add = prepare._Report.add
+        add = readings.Report.add
         def counted(report, characters):
             add(report, characters)
             if report.total and report.what == "tokenizing" and report.done > 3.5 * prepare.PART:
                 die()
-        prepare._Report.add = counted
+        readings.Report.add = counted
     if moment == "joining":
         offsets = store._save_offsets
         store._save_offsets = lambda path, parts: die() if path.parent.name == "validation" else offsets(path, parts)
@@ -187,7 +187,7 @@ def test_a_child_that_dies_is_a_fault_and_loses_nothing(whole, tmp_path, monkeyp
     ready, config = whole
     monkeypatch.setattr(prepare, "SMALL", 0)
     monkeypatch.setattr(tokenizing, "cores", lambda: 1)
-    really = prepare._Report.add
+    really = readings.Report.add
 
     def murder(report, count):
         really(report, count)
@@ -196,7 +196,7 @@ def test_a_child_that_dies_is_a_fault_and_loses_nothing(whole, tmp_path, monkeyp
                 os.kill(int(path.split("/")[2]), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare._Report, "add", murder)
+        patch.setattr(readings.Report, "add", murder)
         with pytest.raises(RunFault, match=r"killed by signal 9 .*SIGKILL.*goes on where this stopped"):
             prepare.prepare(config, PIECES, tmp_path)
     assert len(list(tmp_path.glob("*.partial/parts/*[0-9]"))) >= 2
@@ -206,7 +206,7 @@ def test_a_child_that_dies_is_a_fault_and_loses_nothing(whole, tmp_path, monkeyp
 def test_text_that_cannot_be_read_any_more_keeps_what_is_made(whole, tmp_path, monkeypatch):
     ready, _ = whole
     config = write(tmp_path / "files", texts(300))
-    really = prepare._Report.add
+    really = readings.Report.add
 
     def gone(report, count):
         really(report, count)
@@ -214,7 +214,7 @@ def test_text_that_cannot_be_read_any_more_keeps_what_is_made(whole, tmp_path, m
             raise UserError("cannot read it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare._Report, "add", gone)
+        patch.setattr(readings.Report, "add", gone)
         with pytest.raises(UserError, match="cannot read"):
             prepare.prepare(config, PIECES, tmp_path / "data")
     assert len(list(tmp_path.glob("data/*.partial/parts/*[0-9]"))) == 2

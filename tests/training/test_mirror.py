@@ -17,7 +17,7 @@ import lmrep
 from lmrep import doctor, trained
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, Stopped, UserError
-from lmrep.training import mirror, workdir
+from lmrep.training import claims, mirror, workdir
 from lmrep.training.checkpoints import Checkpoints
 from tests import small
 
@@ -52,7 +52,7 @@ def train(home, url=URL, **fields):
 
 def contents(url=URL) -> dict[str, bytes]:
     store = mirror.opened(url)
-    return {name: store.read(name) for name in store.names() if name != mirror.MARK}
+    return {name: store.read(name) for name in store.names() if name != claims.MARK}
 
 
 def copied(directory: Path, url: str = URL) -> Path:
@@ -99,15 +99,16 @@ def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, mon
     same = [name for name in local if name.startswith("tokenizer/")] + ["config.json", "timing.jsonl"]
     assert there.keys() >= {*same, "provenance.jsonl"} and not any("unfinished" in name for name in there)
     assert len(there["provenance.jsonl"].splitlines()) == 2
-    assert not mirror.mark(mirror.opened(URL))["held"]
+    assert not claims.mark(mirror.opened(URL))["held"]
 
     shutil.rmtree(machine)
     mine, run = lmrep.load(home / "local"), lmrep.load(URL)
     jax.tree.map(np.testing.assert_array_equal, mine.params, run.params)
     assert {p.name for p in (run.directory / "checkpoints").iterdir()} == {"12"}  # no other was fetched
     assert lmrep.load(URL, 5).step == 5
-    values = lmrep.evaluate(URL, data_dir=home / "data", examples=4)
-    assert json.loads(contents()["eval.json"])["metrics"] == values
+    each = [lmrep.evaluate(URL, data_dir=home / "data", examples=number) for number in (4, 8)]
+    assert json.loads(contents()["eval.json"])["metrics"] == each[1]
+    assert [json.loads(line)["metrics"] for line in contents()["eval.jsonl"].splitlines()] == each
 
 
 def test_the_command_goes_on_by_the_workdir_alone_and_reads_it(home, machine):
@@ -271,7 +272,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_reading(home, machine, caplog):
 
 def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     def held(**fields):
-        mirror.opened(URL).write(mirror.MARK, json.dumps({
+        mirror.opened(URL).write(claims.MARK, json.dumps({
             "copy": "theirs", "held": True, "host": "other", "process": 1, "time": time.time(), **fields}).encode())
 
     def tried():
@@ -281,8 +282,8 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     held(time=time.time() - 60)
     with pytest.raises(UserError, match=f"{URL} is in use by process 1 on other, heard of 6. s ago"):
         tried()
-    assert mirror.mark(mirror.opened(URL))["copy"] == "theirs"
-    held(time=time.time() - mirror.SILENT - 1)
+    assert claims.mark(mirror.opened(URL))["copy"] == "theirs"
+    held(time=time.time() - claims.SILENT - 1)
     tried()
     held(held=False)
     tried()
@@ -296,7 +297,7 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     with pytest.raises(RunFault, match="process 1 on other has taken"), mirror.mirrored(URL) as local:
         shutil.copytree(home / "local", local, dirs_exist_ok=True)
         held()
-    assert mirror.opened(URL).names() == [mirror.MARK] and mirror.mark(mirror.opened(URL))["copy"] == "theirs"
+    assert mirror.opened(URL).names() == [claims.MARK] and claims.mark(mirror.opened(URL))["copy"] == "theirs"
 
 
 def test_processes_that_write_together_are_refused(monkeypatch, home):

@@ -7,6 +7,7 @@ The page is one file with nothing to fetch. All that it says comes from the work
 damaged, the page says so.
 """
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from lmrep.training.workdir import write_text
 NAME = "report.html"
 LARGEST = 2_000_000  # bytes of a page
 MAPS = 900_000  # bytes of them for attention maps
+
+log = logging.getLogger(__name__)
 
 
 def write(
@@ -41,7 +44,8 @@ def write(
     if not places:
         raise UserError("a report needs a run: give one or several workdirs")
     runs = []
-    for place, label in zip(places, labels(places), strict=True):
+    for number, (place, label) in enumerate(zip(places, labels(places), strict=True), 1):
+        log.info("report: reading %s and asking its network, %d of %d", label, number, len(places))
         facts = gather(place, label, Path(data_dir).expanduser())
         runs.append((facts, ask(facts, MAPS // len(places))))
     page = render(runs)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
+from lmrep import questions
 from lmrep.analysis.report import facts as F
 from lmrep.analysis.report.answers import Answers
 from lmrep.analysis.report.facts import Facts
@@ -204,11 +205,9 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
         found.append((f"It answers its training text better than text it never saw ({train:.2f} against {held_out:.2f} "
                       "nats): more text is likely to help more than a larger network.", ""))
     if answers.step is not None:
-        asked = {"masks": f"The {answers.mask} of a list is an integer.", "texts": "The value of",
-                 "replaced": "The length of a list is an elephant."}.get(OBJECTIVES[facts.stage.objective_name].answers)
+        asked = questions.example(facts.experiment.samples, OBJECTIVES[facts.stage.objective_name].answers)
         if asked and any((answers.samples, answers.held_out, answers.continued, answers.doubted)):
-            found.append(("Ask it something:", f"lmrep predict --workdir={where} "
-                          + shlex.quote((*facts.experiment.samples, asked)[0])))
+            found.append(("Ask it something:", f"lmrep predict --workdir={where} {shlex.quote(asked)}"))
         if facts.prepared and "test" in facts.prepared.stores:
             found.append(("Measure it on the test split, which training never looks at:",
                           f"lmrep evaluate --workdir={where}"))

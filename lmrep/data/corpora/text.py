@@ -75,7 +75,7 @@ def _chunks(source: files.Source, policy: str, tally: Counter[str]) -> Iterator[
                 bad = data[error.start : error.start + 1].hex()
                 raise UserError(
                     f"{source.path}, line {_line(source, done + error.start)}: byte 0x{bad} is not UTF-8 text; convert "
-                    "the file (iconv -f ENCODING -t UTF-8), leave it out of data.files, or set "
+                    "the file (iconv -f ENCODING -t UTF-8), leave it out, or have the run trained with "
                     "--config.data.undecodable=replace") from error
             if "\ufffd" in text:
                 tally["replaced_characters"] += text.count("\ufffd") - data.count(b"\xef\xbf\xbd", 0, used)

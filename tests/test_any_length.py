@@ -1,0 +1,53 @@
+"""A network without positions takes texts of any length, whatever is asked of it."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import lmrep
+from tests import given, small
+
+LENGTH = 16  # of the config, which counts positions
+WORDS = [word for kind in small.KINDS for noun in small.NOUNS for word in (kind, noun)]  # 48
+TEXT = " ".join(WORDS)
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory):
+    """{objective: a folder with a run of it in `run`, and TEXT in `text.txt`}."""
+    found = {}
+    for objective in ("masked", "causal", "replaced_token"):
+        found[objective] = tmp_path_factory.mktemp(objective)
+        given.workdir(found[objective], objective, positions="none", length=LENGTH)
+        (found[objective] / "text.txt").write_text(f"{TEXT}\n")
+    return found
+
+
+def asked(home, command, *words, stdin=""):
+    answer = small.command(command, f"--workdir={home}/run", *words, stdin=stdin)
+    assert answer.code == 0, answer
+    return answer.out
+
+
+def test_vectors_do_not_know_where_a_word_stands(homes, tmp_path):
+    home = homes["masked"]
+    there, back = lmrep.load(home / "run").encode([TEXT, " ".join(reversed(WORDS))])
+    assert len(there.ids) > len(WORDS) > LENGTH
+    np.testing.assert_allclose(there.by_word()[:, ::-1], back.by_word(), atol=1e-5)
+    asked(home, "embed", f"--input={home}/text.txt", f"--output={tmp_path}/v.safetensors")
+    np.testing.assert_allclose(load_file(tmp_path / "v.safetensors")["0"], there.hidden, atol=1e-5)
+
+
+def test_predict(homes):
+    assert asked(homes["masked"], "predict", "--top=2", f"{TEXT} [MASK]").count("%") == 2
+    record = json.loads(asked(homes["replaced_token"], "predict", "--jsonl", stdin=json.dumps({"text": TEXT})))
+    assert len(record["replaced"]) >= len(WORDS)
+    assert asked(homes["causal"], "predict", "--tokens=30", TEXT).startswith(f"{TEXT} |")
+
+
+def test_evaluate(homes, tmp_path):
+    words = f"--files={homes['causal']}/texts/*.txt", f"--data_dir={tmp_path}"
+    assert "masked_nats" in asked(homes["masked"], "evaluate", *words)
+    assert "bits_per_byte" in asked(homes["causal"], "evaluate", *words, "--stride=8", "--length=40")
