@@ -1,5 +1,6 @@
 """Multi-head dot-product attention (Vaswani et al., 2017, section 3.2)."""
 
+from functools import partial
 from typing import NamedTuple
 
 import flax.struct
@@ -95,7 +96,39 @@ def _mix(
     """(values [b, t, h, k] as each query [b, t, h, k] weighs them, the weights [b, h, t, s] before dropout)."""
     # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, and on busy
     # processors it now and then gave rows of garbage.
-    scores = jnp.einsum("bthk,bshk->bhts", query * query.shape[-1] ** -0.5, past.keys)
+    return _weigh(query * query.shape[-1] ** -0.5, past.keys, past.values, allowed, key, rate)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _weigh(
+    query: Array, keys: Array, values: Array, allowed: Array, key: Array | None, rate: float
+) -> tuple[Array, Array]:
+    return _forward(query, keys, values, allowed, key, rate)[0]
+
+
+def _forward(
+    query: Array, keys: Array, values: Array, allowed: Array, key: Array | None, rate: float
+) -> tuple[tuple[Array, Array], tuple]:
+    # Of the [b, h, t, s] arrays the backward pass keeps one, in the dtype of the query. JAX's own derivative keeps
+    # three: the weights in float32, after dropout, and its mask.
+    scores = jnp.einsum("bthk,bshk->bhts", query, keys)
     scores = jnp.where(allowed[:, None], scores.astype(jnp.float32), HIDDEN)
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-    return jnp.einsum("bhts,bshk->bthk", dropout.apply(key, probabilities, rate), past.values), probabilities
+    weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
+    mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, weights, rate), values)
+    return (mixed, weights), (query, keys, values, allowed, key, weights)
+
+
+def _backward(rate: float, kept: tuple, cotangents: tuple[Array, Array]) -> tuple:
+    query, keys, values, allowed, key, weights = kept
+    g, of_weights = cotangents
+    dropped, undrop = jax.vjp(lambda w: dropout.apply(key, w, rate), weights)
+    dvalues = jnp.einsum("bhts,bthk->bshk", dropped, g)
+    dweights = (undrop(jnp.einsum("bthk,bshk->bhts", g, values))[0] + of_weights).astype(jnp.float32)
+    dscores = weights * (dweights - (weights * dweights).sum(-1, keepdims=True))
+    dscores = jnp.where(allowed[:, None], dscores, 0).astype(query.dtype)
+    dquery = jnp.einsum("bhts,bshk->bthk", dscores, keys)
+    dkeys = jnp.einsum("bhts,bthk->bshk", dscores, query)
+    return dquery, dkeys, dvalues, None, None
+
+
+_weigh.defvjp(_forward, _backward)

@@ -1,11 +1,13 @@
 """Attention against a loop over rows, heads and positions; and what a position may see."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.layers import attention
+from lmrep.layers import attention, dropout, linear
 from lmrep.layers.attention import Visibility
 from tests import reference
 
@@ -103,3 +105,33 @@ def test_bfloat16_in_and_out():
     expected, _ = reference.attention(*reference.float64((PARAMS, X)), visible(SEGMENTS), HEADS)
     assert y.dtype == maps.dtype == jnp.bfloat16
     np.testing.assert_allclose(y.astype(np.float32), expected, atol=0.15)
+
+
+def test_gradients_under_dropout_and_of_the_weights():
+    allowed, key = jnp.asarray(visible(SEGMENTS, causal=True)), jax.random.key(3)
+    to_maps = RNG.normal(size=(B, HEADS, T, T)).astype(np.float32)
+
+    def ours(params, x):
+        y, maps = attention.apply(params, x, allowed, HEADS, rate=0.3, key=key)
+        return (y * WEIGHTS).sum() + (maps * to_maps).sum()
+
+    def plain(params, x):  # left to JAX's own derivative
+        query, keys, values = (linear.apply(params[name], x).reshape(B, T, HEADS, -1)
+                               for name in ("query", "key", "value"))
+        scores = jnp.einsum("bthk,bshk->bhts", query, keys) / np.sqrt(D / HEADS)
+        maps = jax.nn.softmax(jnp.where(allowed[:, None], scores, attention.HIDDEN))
+        mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, maps, 0.3), values)
+        return (linear.apply(params["output"], mixed.reshape(B, T, D)) * WEIGHTS).sum() + (maps * to_maps).sum()
+
+    found, expected = (jax.jit(jax.grad(f, argnums=(0, 1)))(PARAMS, X) for f in (ours, plain))
+    jax.tree.map(partial(np.testing.assert_allclose, atol=2e-5), found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_backward_pass_keeps_one_array_of_the_weights_size(dtype):
+    def f(params, x, key):
+        return attention.apply(params, x, jnp.ones((B, T, T), bool), HEADS, rate=0.1, key=key)[0]
+
+    given = PARAMS, jnp.asarray(X, dtype), jax.random.key(0)
+    kept = jax.tree.leaves(jax.eval_shape(lambda params, x, key: jax.vjp(partial(f, key=key), params, x)[1], *given))
+    assert [(x.shape, x.dtype) for x in kept if x.size >= B * HEADS * T * T] == [((B, HEADS, T, T), dtype)]
