@@ -36,7 +36,7 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
 
     Threefry costs some fifty operations a word, which made masks a third of a small model's step; dropout
     does not need that quality. An element's word depends on its place in the whole array alone, so that any
-    sharding gives the same mask, and it is recomputed in the backward pass rather than stored.
+    sharding gives the same mask, and a backward pass may compute it again rather than keep it.
     """
     number = jnp.zeros(shape, jnp.uint32)
     for axis, stride in enumerate(np.cumprod((1, *shape[:0:-1]))[::-1]):

@@ -119,3 +119,8 @@ def test_bfloat16_gradients_stay_close_where_one_word_is_asked_for_often():
     assert low.dtype == jnp.float32
     for word in range(V):
         assert np.linalg.norm(low[word] - high[word]) < 0.02 * np.linalg.norm(high[word]) + 0.1
+
+
+def test_the_likeliest_is_the_first_largest():
+    y = np.array([[1, 3, 3, 2], [-np.inf, -np.inf, 0, -1], [5, 4, 5, 5], [-3, -2, -1, 0]], np.float32)
+    np.testing.assert_array_equal(vocabulary._likeliest(jnp.asarray(y)), y.argmax(-1))
