@@ -74,6 +74,8 @@ def get_config(argument=""):
         config.objective.update({"kind": chosen.kind, "generator": generator, "tie": chosen.tie})
     config.optimizer.learning_rate = rate
     config.optimizer.schedule.update({"warmup": 10_000, "warmup_share": 0.0})
+    if chosen.optimizer == "bert":
+        config.optimizer.schedule.decay_from = "both"
     config.checkpoint.every = config.evaluation.every = 10_000
     if chosen.size == "tiny":
         in_little(config)
