@@ -33,7 +33,7 @@ class Config:
     warmup_share: float = setting(0.0, "warm-up as a share of all steps, in place of `warmup`", at_least=0, at_most=1)
     warmup_from: float = setting(0.0, "where the warm-up begins, as a share of the peak", at_least=0, at_most=1)
     decay_from: str = setting("warmup", "where the decay counts from: the end of the warm-up; as BERT, step 0, though "
-                              "only what follows the warm-up decays; or step 0, and the warm-up decays too, as ELECTRA. "
+                              "only what follows the warm-up decays; or step 0, warm-up included, as ELECTRA. "
                               "inverse_sqrt knows only the first", choices=("warmup", "start", "both"))
     power: float = setting(1.0, "exponent of the polynomial decay", above=0)
     final: float = setting(0.0, "where linear, polynomial, cosine end, as a share of the peak", at_least=0, at_most=1)
