@@ -246,11 +246,14 @@ class Run:
         same seed gives the same ones. `names` are what messages call the texts.
 
         Raises:
-          UserError: the run was not trained to continue texts; a text and its continuation are longer than the model.
+          UserError: the run was not trained to continue texts; a text and its continuation are longer than the model;
+            the seed is out of range.
         """
         if self.objective.follow is None:
             raise UserError(f"{self.directory} was not trained to continue texts but with objective "
                             f"{self.objective.name!r}; train one with objective=causal")
+        if not 0 <= seed < 2**32:
+            raise UserError(f"seed is {seed}; expected 0 to {2**32 - 1:,}")
         answers = []
         for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
             prompt = self.prompt(text, name)
