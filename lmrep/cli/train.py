@@ -89,6 +89,10 @@ def summary(outcome) -> str:
         lines += [f"Held-out text in which {after['replaced_share']:.1%} of the tokens were replaced:",
                   f"  replaced ones found {after['replaced_accuracy']:.2%}, others let pass "
                   f"{after['original_accuracy']:.2%}"]
+    if "copied_share" in after:
+        lines += [f"Held-out text in which {after['replaced_share']:.1%} of the tokens were replaced:",
+                  f"  {after['copied_share']:.1%} of the tokens are left as they are; the text's own take "
+                  f"{after['token_nats']:.3f} nats each"]
     if "pair_accuracy" in after:
         lines.append(f"Held-out pair accuracy: {_before(before, 'pair_accuracy', _share)}now "
                      f"{after['pair_accuracy']:.2%}")
