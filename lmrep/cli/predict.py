@@ -2,7 +2,8 @@
 their words were replaced.
 
 Of a masked language model, prints the likeliest ones for each [MASK] (<mask> with RoBERTa's tokenizer), of the texts
-given as words, or line by line in a file or on standard input. Of a causal one, prints continuations of each text. Of
+given as words, or line by line in a file or on standard input. Of a causal one, prints continuations of each text; one
+that was converted goes on from the text alone, as its reference does, any other from what it saw before documents. Of
 ELECTRA, prints each text with the pieces between asterisks that were rather replaced than not, and for each piece with
 what probability it was; a text with [MASK] is its generator's to fill.
 
