@@ -12,7 +12,8 @@ Every part can be chosen after the colon:
     size       tiny mini small medium base base_cased large large_cased
     model      any name in lmrep.models.PRESETS, in place of size: roberta_base
     objective  masked, causal ("no NSP & LTR"), replaced_token, span_boundary
-    format     segment_pair or sentence_pair (with the question about the pair), packed or any other (without)
+    format     segment_pair or sentence_pair (with the question about the pair), packed or any other (without; in
+               stream, too, documents do not see each other)
     data       python_docs, files, jsonl or parquet (give --config.data.files) or tfds (give --config.data.tfds_name)
     init       a workdir, or a directory in Hugging Face's layout: starts from its parameters, with its network and
                tokenizer (size and model are then its own)
@@ -53,6 +54,8 @@ def get_config(argument=""):
         config.objective.update(RULES.get(model.partition("_")[0], RULES["bert"]), masking="static")
     if "sentence_pair" in config.objective:
         config.objective.sentence_pair = chosen.format in ("segment_pair", "sentence_pair")
+    if chosen.format == "stream":
+        config.format.isolate = True
     config.format.duplicates = 10
     if chosen.optimizer == "lamb":
         config.optimizer.learning_rate = 1.76e-3  # ALBERT's, for 4,096 rows a step

@@ -26,12 +26,14 @@ Every part can be chosen after the colon, which makes each of the paper's ablati
     mesh       data, fsdp, or sizes data x fsdp x tensor as 2x2x2
 
 The generator's width is --config.objective.generator, a share of the encoder's, its depth
---config.objective.generator_layers.
+--config.objective.generator_layers. The released data generation cuts nine rows of ten into two texts, with a token
+type each and no question about them; here rows are of single texts, of which short ones share a row.
 """
 
 from dataclasses import asdict
 
 from lmrep.config.loading import parts
+from lmrep.core.errors import UserError
 from lmrep.data.formats import FORMATS
 from lmrep.experiment import StageConfig, base, in_little
 from lmrep.objectives.replaced_token import KINDS, TABLES
@@ -53,6 +55,9 @@ def get_config(argument=""):
     chosen = parts(argument, size=("small", (*SIZES, "tiny")), kind=("electra", (*KINDS, "two_stage", "bert")),
                    tie=("all", tuple(TABLES)), format=("doc_sentences", tuple(FORMATS)),
                    data=("python_docs", tuple(CORPORA)), optimizer=("bert", tuple(RECIPES)), mesh="data", init="")
+    if chosen.kind in ("two_stage", "bert") and chosen.tie != "all":
+        raise UserError(f"tie is {chosen.tie!r}, and kind={chosen.kind} has no generator beside its encoder to share "
+                        "tables with; leave tie out")
     objective = "masked" if chosen.kind == "bert" else "replaced_token"
     size = "small" if chosen.size == "tiny" else chosen.size
     config = base(f"electra_{size}", objective, chosen.format, chosen.optimizer, chosen.mesh)
@@ -74,6 +79,8 @@ def get_config(argument=""):
         config.objective.update({"kind": chosen.kind, "generator": generator, "tie": chosen.tie})
     config.optimizer.learning_rate = rate
     config.optimizer.schedule.update({"warmup": 10_000, "warmup_share": 0.0})
+    if chosen.optimizer == "bert":
+        config.optimizer.schedule.decay_from = "both"
     config.checkpoint.every = config.evaluation.every = 10_000
     if chosen.size == "tiny":
         in_little(config)

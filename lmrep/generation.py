@@ -30,7 +30,8 @@ class Sampling:
 
 def narrowed(scores: Array, how: Sampling) -> Array:
     """float32 [..., v] -> the same at the temperature, -inf where a token may not be chosen. Equals stay together."""
-    scores = scores / how.temperature
+    # Less the largest, so that a temperature near 0 makes no score infinite but those that fall behind.
+    scores = (scores - scores.max(-1, keepdims=True)) / max(how.temperature, float(jnp.finfo(jnp.float32).tiny))
     if 0 < how.top_k < scores.shape[-1]:
         least = jax.lax.top_k(scores, how.top_k)[0][..., -1:]
         scores = jnp.where(scores < least, -jnp.inf, scores)

@@ -17,6 +17,7 @@ from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import tokenizers
+from lmrep.data.tokenizers import bpe
 from lmrep.experiment import Experiment
 from lmrep.generation import Sampling
 from lmrep.models.base import Encoded, Inputs, Model
@@ -245,13 +246,15 @@ class Run:
         same seed gives the same ones. `names` are what messages call the texts.
 
         Raises:
-          UserError: the run was not trained to continue texts; a text and its continuation are longer than the model.
+          UserError: the run was not trained to continue texts; a text and its continuation are longer than the model;
+            the seed is out of range.
         """
         if self.objective.follow is None:
             raise UserError(f"{self.directory} was not trained to continue texts but with objective "
                             f"{self.objective.name!r}; train one with objective=causal")
-        special, answers = self.tokenizer.vocabulary.specials, []
-        ends = {special[role] for role in ("eos", "sep") if role in special}
+        if not 0 <= seed < 2**32:
+            raise UserError(f"seed is {seed}; expected 0 to {2**32 - 1:,}")
+        answers = []
         for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
             prompt = self.prompt(text, name)
             if self.model.length and len(prompt) + tokens > self.model.length:
@@ -266,20 +269,22 @@ class Run:
             found = self._extend(self.params, padded, len(prompt), key, how=how, tokens=tokens, room=room)
             before, each = self.tokenizer.decode(prompt), []
             for row in np.asarray(found).tolist():
-                end = next((i for i, token in enumerate(row) if token in ends), len(row))
+                end = next((i for i, token in enumerate(row) if token in self._ends), len(row))
                 each.append(questions.beyond(before, self.tokenizer.decode([*prompt, *row[:end]])))
             answers.append(each)
         return answers
 
     def prompt(self, text: str, name: str | None = None) -> list[int]:
-        """The ids of a text after `opening`, where there is one.
+        """The ids of a text after `opening`, where there is one. A converted checkpoint continues a text from its first
+        word, as its reference does; what opens documents stands for an empty one alone.
 
         Raises:
           UserError: the text is empty, and nothing stands before a document's first token.
         """
         before, after = map(len, representations.edges(self.tokenizer))
         ids = representations.read(text, self.tokenizer, name).ids.tolist()
-        found = [*([] if self.opening is None else [self.opening]), *ids[before : len(ids) - after]]
+        ids = ids[before : len(ids) - after]
+        found = ids if self.opening is None or (ids and self.converted) else [self.opening, *ids]
         if not found:
             raise UserError(f"{name or 'a text'} is empty, and {self.directory} learned of no token before the first "
                             "one of a document; give a word at least")
@@ -297,11 +302,20 @@ class Run:
         return questions.opening(stage, self.tokenizer.vocabulary)
 
     @functools.cached_property
-    def _extend(self) -> Callable:
+    def _ends(self) -> set[int]:
+        """What ends a continuation: what ends documents here. To GPT as it was published a line break is none of it."""
+        ends = self._specials("eos", "sep")
+        return {i for i in ends if self.tokenizer.pieces[i] != bpe.NEWLINE} if self.converted else ends
+
+    def _specials(self, *roles: str) -> set[int]:
         special = self.tokenizer.vocabulary.specials
-        barred = {special[role] for role in ("pad", "cls", "mask", "unk", "bos") if role in special} - {
-            special[role] for role in ("eos", "sep") if role in special}
-        barred |= set(range(self.tokenizer.size, self.model.vocabulary))  # rows that are no words
+        return {special[role] for role in roles if role in special}
+
+    @functools.cached_property
+    def _extend(self) -> Callable:
+        # Of a converted checkpoint, as by its reference, any piece may follow.
+        never = set() if self.converted else self._specials("pad", "cls", "mask", "unk", "bos") - self._ends
+        barred = never | set(range(self.tokenizer.size, self.model.vocabulary))  # rows that are no words
         extend = functools.partial(generation.extend, model=self.model, objective=self.objective,
                                    barred=tuple(sorted(barred)))
         return jax.jit(extend, static_argnames=("how", "tokens", "room"))

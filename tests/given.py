@@ -4,7 +4,7 @@ converting a published checkpoint leaves it."""
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lmrep import assembly
@@ -16,7 +16,8 @@ from tests.reference import random_params
 
 
 def workdir(directory: Path, objective: str = "masked", kind: str = "",
-            params: Callable = lambda specs, tokenizer: random_params(specs), **model) -> Path:
+            params: Callable = lambda specs, tokenizer: random_params(specs), asked: Mapping | None = None,
+            **model) -> Path:
     """Writes a run of a BERT of 3 layers of width 32 that takes 48 tokens.
 
     Args:
@@ -24,6 +25,7 @@ def workdir(directory: Path, objective: str = "masked", kind: str = "",
       objective: a name in `OBJECTIVES`.
       kind: of that objective, where it has kinds.
       params: (specs, tokenizer) -> the parameters; random ones by default.
+      asked: fields of the objective.
       **model: fields of the network's config.
     """
     texts = [path.read_text() for path in sorted(small.corpus(directory / "texts").iterdir())]
@@ -32,13 +34,14 @@ def workdir(directory: Path, objective: str = "masked", kind: str = "",
     config.model.update({"layers": 3, "length": 48, **model})
     if kind:
         config.objective.kind = kind
+    config.objective.update(asked or {})
     experiment = experiments.parse(config)
     network = assembly.model(experiment, tokenizer.vocabulary)
-    asked = assembly.objective(experiments.plans(experiment)[0], network, tokenizer.vocabulary)
+    objective = assembly.objective(experiments.plans(experiment)[0], network, tokenizer.vocabulary)
     tokenizer.save(directory / "run/tokenizer")
     (directory / "run/config.json").write_text(json.dumps(
         {"config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint}}))
     with contextlib.closing(Checkpoints(directory / "run/checkpoints")) as checkpoints:
-        checkpoints.save(0, {"params": params(asked.specs, tokenizer)}, {})
+        checkpoints.save(0, {"params": params(objective.specs, tokenizer)}, {})
         checkpoints.wait()
     return directory / "run"

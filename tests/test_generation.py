@@ -43,6 +43,8 @@ def test_without_a_temperature_each_token_is_the_likeliest_after_all_before_it()
     whole = np.concatenate([PROMPT, found], 1)
     assert (np.asarray(scores(whole)).argmax(-1)[:, 3:-1] == found).all()
     assert (extend(PROMPT, Sampling(temperature=0.7, top_k=1)) == found).all()
+    for tiny in (1e-30, 1e-42):  # the latter is 0 in float32
+        assert (extend(PROMPT, Sampling(temperature=tiny, top_p=0.9)) == found).all()
     assert (extend(PROMPT, Sampling(temperature=0), filled=5) == found).all()
 
 

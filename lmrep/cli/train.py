@@ -10,6 +10,7 @@ See launch/README.md. Process 0 prints; errors are printed by the process that m
 
 import math
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,30 +67,50 @@ def summary(outcome) -> str:
     """What was learned, beside what it costs nothing to know."""
     before, after = outcome.before, outcome.after
     lines = [f"\nTrained to step {outcome.steps:,}."]
+    base = after.get("most_frequent")  # unknown to ELECTRA's kinds
     if "masked_accuracy" in after:
-        base = after["most_frequent"]
-        lines += [
-            "Held-out masked accuracy (share of hidden words of unseen documents that are guessed):",
-            f"  always the most frequent word  {base:7.2%}",
-            f"  this model before training     {before['masked_accuracy']:7.2%}",
-            f"  this model now                 {after['masked_accuracy']:7.2%}   "
-            f"{after['masked_accuracy'] / max(base, 1e-9):.1f} times the most frequent word",
-        ]
+        now = after["masked_accuracy"]
+        lines += ["Held-out masked accuracy (share of hidden words of unseen documents that are guessed):",
+                  *_row("always the most frequent word", base),
+                  *_row("this model before training", before.get("masked_accuracy")),
+                  *_row("this model now", now, f"   {now / max(base, 1e-9):.1f} times the most frequent word" if base
+                        is not None else "")]
     if "token_accuracy" in after:
         lines += [
             "Held-out text, token by token from the left:",
-            f"  perplexity before training {math.exp(min(before['token_nats'], 700)):,.0f}, now "
-            f"{math.exp(min(after['token_nats'], 700)):,.1f}",
-            f"  tokens foretold: always the most frequent one {after['most_frequent']:.2%}, before training "
-            f"{before['token_accuracy']:.2%}, now {after['token_accuracy']:.2%}",
+            f"  perplexity {_before(before, 'token_nats', _perplexity)}now {_perplexity(after['token_nats'])}",
+            f"  tokens foretold: always the most frequent one {base:.2%}, "
+            f"{_before(before, 'token_accuracy', _share)}now {after['token_accuracy']:.2%}",
         ]
     if "replaced_accuracy" in after:
         lines += [f"Held-out text in which {after['replaced_share']:.1%} of the tokens were replaced:",
                   f"  replaced ones found {after['replaced_accuracy']:.2%}, others let pass "
                   f"{after['original_accuracy']:.2%}"]
+    if "copied_share" in after:
+        lines += [f"Held-out text in which {after['replaced_share']:.1%} of the tokens were replaced:",
+                  f"  {after['copied_share']:.1%} of the tokens are left as they are; the text's own take "
+                  f"{after['token_nats']:.3f} nats each"]
     if "pair_accuracy" in after:
-        lines.append(f"Held-out pair accuracy: {before['pair_accuracy']:.2%} before, {after['pair_accuracy']:.2%} now")
+        lines.append(f"Held-out pair accuracy: {_before(before, 'pair_accuracy', _share)}now "
+                     f"{after['pair_accuracy']:.2%}")
     return "\n".join(lines)
+
+
+def _row(what: str, share: float | None, more: str = "") -> list[str]:
+    return [] if share is None else [f"  {what:30} {share:7.2%}{more}"]
+
+
+def _before(metrics: Mapping[str, float], name: str, form: Callable[[float], str]) -> str:
+    """What was measured before training, where the first stage has the same question."""
+    return f"before training {form(metrics[name])}, " if name in metrics else ""
+
+
+def _share(x: float) -> str:
+    return f"{x:.2%}"
+
+
+def _perplexity(nats: float) -> str:
+    return f"{math.exp(min(nats, 700)):,.1f}"
 
 
 def samples(run, texts: list[str]) -> str:

@@ -44,7 +44,8 @@ class Bounds:
             entries = value.values() if isinstance(value, dict) else value
             return next(filter(None, map(self.broken_by, entries)), "")
         if self.choices and value not in self.choices:
-            return f"one of {', '.join(map(str, self.choices))}" + suggestion(value, self.choices)
+            return "one of " * (len(self.choices) > 1) + ", ".join(map(str, self.choices)) + suggestion(
+                value, self.choices)
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not math.isfinite(value):
                 return "a finite number"

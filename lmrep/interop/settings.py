@@ -7,6 +7,7 @@ missing; which of them mean the same as a field of ours; and what is the same in
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lmrep.config.record import read, setting
@@ -18,6 +19,9 @@ MOST = 2**24  # of any size in a config
 # Their names of activations and ours; the first of ours is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
                "gelu_fast": "gelu_tanh", "relu": "relu", "tanh": "tanh"}
+# Other names that GPT's and GPT-2's keys go by.
+GPT_KEYS = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+            "max_position_embeddings": "n_positions"}
 GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu"}  # GPT's gelu is the tanh form by its short name
 
 
@@ -129,6 +133,7 @@ class Family(NamedTuple):
     after_padding: bool = False  # whether positions are counted from the row after padding's
     projects: bool = False  # whether there is a map from the tables on even where they are as wide as the network
     head_activation: str = ""  # of the masked-LM head, where it is not the network's
+    also: Mapping[str, str] = MappingProxyType({})  # other names that keys go by: the key
 
 
 BERT_FIELDS = {
@@ -155,10 +160,10 @@ FAMILIES = {
     "albert": Family(Albert, NARROW_FIELDS, ENCODER | {"share": "all"}, {"init": "truncated_normal"},
                      projects=True),
     "openai-gpt": Family(Gpt, GPT_FIELDS, DECODER, {"init": "normal", "table_dropout": True}, None,
-                         "n_positions", "afn", GPT_ACTIVATIONS),
+                         "n_positions", "afn", GPT_ACTIVATIONS, also=GPT_KEYS),
     "gpt2": Family(Gpt2, GPT_FIELDS | {"n_inner": "mlp"}, DECODER | {"norm": "pre"},
                    {"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"}, None, "n_positions",
-                   "activation_function"),
+                   "activation_function", also=GPT_KEYS),
 }
 
 
@@ -171,9 +176,14 @@ def network(kind: str, settings: Mapping[str, Any], where: str) -> transformer.C
     """
     family = FAMILIES[kind]
     fields = [field.name for field in dataclasses.fields(family.record)]
-    known = {key: settings[key] for key in fields if settings.get(key) is not None}
+    also = {key: settings[other] for other, key in family.also.items() if settings.get(other) is not None}
+    known = also | {key: settings[key] for key in fields if settings.get(key) is not None}
     if endless := [key for key, value in known.items() if len(str(value)) > 100]:
         raise UserError(f"{where} has a value of more than 100 characters at {endless[0]}; fetch it again")
+    if unlike := [other for other, key in family.also.items() if key in also and also[key] != known[key]]:
+        key = family.also[unlike[0]]
+        raise UserError(f"{where} has {key} {known[key]} and {unlike[0]} {str(also[key])[:80]}, which mean the same; "
+                        "delete the one that is wrong")
     theirs = vars(read(family.record, known, where))
     offset = padding(kind, settings) + 1 if family.after_padding else 0
     if theirs[family.rows] <= offset:

@@ -109,9 +109,10 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 def narrowed(c: Config, share: float, layers: int = 0) -> Config:
     """A network of that share of the width and that many layers (0: as many) over tables like these (Clark et al.,
-    2020: the generator). Heads are as wide as here, and there is one at least."""
+    2020: the generator). Heads are as wide as here, or wider where these do not divide the width, and there is one at
+    least."""
     width = max(1, round(share * c.width))
-    heads = max(1, width * c.heads // c.width)
+    heads = next(h for h in range(max(1, width * c.heads // c.width), 0, -1) if width % h == 0)
     return replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
                    layers=layers or c.layers)
 

@@ -5,6 +5,7 @@ The published recipes are settings of one record; `r` is the learning rate, `w` 
 | recipe | settings | rate at step s, counted from 0 |
 | --- | --- | --- |
 | BERT | linear, decay_from="start" | r s/w for s < w, then r (1 - s/n): it drops a little as the warm-up ends |
+| ELECTRA | linear, decay_from="both" | r min(1, s/w) (1 - s/n) |
 | RoBERTa | linear | r s/w, then r (n - s)/(n - w) |
 | Vaswani et al. | inverse_sqrt, r = (d w)^-1/2 | r min(s/w, (w/s)^1/2) |
 | T5 | inverse_sqrt, warmup_from=1, r = 0.01, w = 10000 | 1 / max(s, w)^1/2 |
@@ -31,8 +32,9 @@ class Config:
     warmup: int = setting(0, "steps of linear warm-up", at_least=0)
     warmup_share: float = setting(0.0, "warm-up as a share of all steps, in place of `warmup`", at_least=0, at_most=1)
     warmup_from: float = setting(0.0, "where the warm-up begins, as a share of the peak", at_least=0, at_most=1)
-    decay_from: str = setting("warmup", "where the decay counts from: the end of the warm-up or, as BERT, step 0; "
-                              "inverse_sqrt knows only the former", choices=("warmup", "start"))
+    decay_from: str = setting("warmup", "where the decay counts from: the end of the warm-up; as BERT, step 0, though "
+                              "only what follows the warm-up decays; or step 0, warm-up included, as ELECTRA. "
+                              "inverse_sqrt knows only the first", choices=("warmup", "start", "both"))
     power: float = setting(1.0, "exponent of the polynomial decay", above=0)
     final: float = setting(0.0, "where linear, polynomial, cosine end, as a share of the peak", at_least=0, at_most=1)
 
@@ -59,7 +61,7 @@ def build(config: Config, learning_rate: float, total_steps: int) -> optax.Sched
     """
     check(config, total_steps)
     warmup = warmup_steps(config, total_steps)
-    start = 0 if config.decay_from == "start" and config.name != "inverse_sqrt" else warmup
+    start = warmup if config.decay_from == "warmup" or config.name == "inverse_sqrt" else 0
     peak, end, steps, unit = learning_rate, config.final * learning_rate, max(1, total_steps - start), max(1, warmup)
     decays = {
         "constant": optax.constant_schedule(peak),
@@ -70,7 +72,9 @@ def build(config: Config, learning_rate: float, total_steps: int) -> optax.Sched
     }
     decay = choose(decays, config.name, "schedule.name")
 
-    def ramp(step: Array) -> Array:  # optax's counts down from the peak, and rounds away the first small rates
-        return peak * (config.warmup_from + (1 - config.warmup_from) * step / unit)
+    def ramp(step: Array, top: Array | float) -> Array:  # optax's counts down, and rounds away the first small rates
+        return top * (config.warmup_from + (1 - config.warmup_from) * step / unit)
 
-    return lambda step: jnp.where(step < warmup, ramp(step), decay(step - start))
+    both = config.decay_from == "both"
+    return lambda step: jnp.where(
+        step < warmup, ramp(step, decay(step - start) if both else peak), decay(step - start))

@@ -106,6 +106,9 @@ def overlay(fresh: Tree, former: Tree, start: Mapping[str, str]) -> Tree:
         for path, origin in taken.items():
             if origin not in old:
                 raise UserError(f"stage start: {path!r} should start from {origin!r}, which the stage before lacks")
+            if new[path].shape != old[origin].shape:
+                raise UserError(f"stage start: {path!r} is {new[path].shape}, and {origin!r}, which it should start "
+                                f"from, {old[origin].shape}; make {target!r} and {source!r} of one size")
             values[path] = old[origin]
     return put(fresh, values)
 

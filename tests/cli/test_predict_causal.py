@@ -58,6 +58,7 @@ def test_json_lines(home):
     (["the cat", "--tokens=0"], "--tokens is 0; expected at least 1"),
     (["the cat", "--top_p=0"], "top_p is 0"),
     (["the cat", "--temperature=-1"], "temperature is -1"),
+    (["the cat", f"--seed={2**32}"], "seed is 4294967296; expected 0 to 4,294,967,295"),
 ])
 def test_what_cannot_be_continued_is_refused(home, words, message):
     answer = asked(home, *words)

@@ -6,6 +6,7 @@ import pytest
 
 from lmrep import experiment as experiments
 from lmrep.config import loading
+from lmrep.core.errors import UserError
 from lmrep.objectives import OBJECTIVES
 
 PAGE = Path(__file__).parents[2] / "experiments/bert.py"
@@ -18,3 +19,17 @@ def test_the_flag_changes_the_objective_and_nothing_else(name):
         "objective", "samples"}
     stages = experiments.plans(experiments.parse(CONFIGS[name]))
     assert {stage.objective_name for stage in stages} == {name}
+
+
+@pytest.mark.parametrize("page", ["bert", "gpt", "gpt2"])
+@pytest.mark.parametrize("form", ["stream", "packed"])
+def test_documents_do_not_see_each_other_unless_asked(page, form):
+    objective = "" if page.startswith("gpt") else "objective=causal,"
+    config = loading.load(PAGE.with_name(f"{page}.py"), f"{objective}format={form}")
+    assert not config.objective.across and config.format.get("isolate", True)
+
+
+@pytest.mark.parametrize("kind", ["two_stage", "bert"])
+def test_a_choice_that_would_say_nothing_is_refused(kind):
+    with pytest.raises(UserError, match=f"tie is 'tokens', and kind={kind} has no generator beside"):
+        loading.load(PAGE.with_name("electra.py"), f"tie=tokens,kind={kind}")

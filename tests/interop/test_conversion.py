@@ -20,7 +20,7 @@ from lmrep.models.base import Inputs
 from lmrep.objectives import replaced_token
 from lmrep.training.checkpoints import Checkpoints
 from tests import given, small
-from tests.interop.test_published import GOLDEN, copy, files, rewrite, same
+from tests.interop.test_published import GOLDEN, LEFT, copy, files, rewrite, same
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +214,7 @@ def test_gpt_reads_and_continues_text_with_its_own_tokenizer(converted, tmp_path
     assert {text: run.tokenizer.encode(text, specials=True).ids.tolist() for text in expected} == expected
     end = run.tokenizer.pieces.index("\n</w>")
     assert formats.base.layout(run.tokenizer.vocabulary) == (None, end, end, 1)  # it can go on learning
-    assert run.prompt("The in.") == [end, *run.tokenizer.encode("the in.").ids]
+    assert run.prompt("The in.") == [*run.tokenizer.encode("the in.").ids] and run.prompt("") == [end]  # as published
     answer = small.command("predict", f"--workdir={workdir}", "--tokens=6", "--temperature=0", "The thing,")
     assert answer.code == 0 and answer.out.startswith("The thing,") and "</w>" not in answer.out
     assert small.command("convert", workdir, tmp_path / "back", "--to=huggingface").code == 0
@@ -307,6 +307,18 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     with pytest.raises(UserError, match="--part is 'both'; expected discriminator or generator"):
         conversion.to_published(joint.directory, tmp_path / "both", part="both")
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "part", "told"}
+
+
+@pytest.mark.parametrize(("objective", "asked", "changed", "remark"), [
+    ("causal", {}, {}, "it was trained to read from left to right, and BertModel sees both sides"),
+    ("masked", {}, LEFT, "it was trained to see both sides, and GPT2LMHeadModel reads from left to right"),
+    ("causal", {"head": "transform"}, LEFT, "without the head that it was trained with, GPT2LMHeadModel foresees"),
+    ("causal", {}, LEFT, ""),
+])
+def test_what_is_written_as_something_else_is_told(tmp_path, objective, asked, changed, remark):
+    place = given.workdir(tmp_path, objective, asked=asked, **changed)
+    remarks = conversion.to_published(place, tmp_path / "out").remarks
+    assert any(remark in told for told in remarks) if remark else not remarks
 
 
 # --- differences ------------------------------------------------------------------------------------------------

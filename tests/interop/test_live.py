@@ -109,10 +109,12 @@ def test_continuations_are_the_references(name, tmp_path):
         model.transformer.h[-1].mlp.c_proj.weight.mul_(5)
     conversion.to_workdir(save(model, tmp_path / "published"), tmp_path / "run")
     run, greedy = lmrep.load(tmp_path / "run"), Sampling(temperature=0)
-    text, special = "the cat. Th", run.tokenizer.vocabulary.specials
+    text = "the cat. th"
     prompt, key = run.prompt(text), jax.random.key(0)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "published")
+    assert prompt == theirs(text, add_special_tokens=False).input_ids
 
-    def theirs(tokens, **asked):
+    def generated(tokens, **asked):
         given = torch.tensor([prompt])
         with torch.no_grad():
             return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens,
@@ -121,12 +123,11 @@ def test_continuations_are_the_references(name, tmp_path):
     tokens = run.model.length - len(prompt)
     ours = generation.extend(run.params, np.array([prompt]), len(prompt), key, model=run.model,
                              objective=run.objective, how=greedy, tokens=tokens, room=run.model.length)
-    expected = theirs(tokens, eos_token_id=None)
+    expected = generated(tokens, eos_token_id=None)
     assert ours[0].tolist() == expected and len({*expected}) > 5
-    never = [special[role] for role in ("pad", "cls", "mask", "unk") if role in special]
-    never += range(run.tokenizer.size, run.model.vocabulary)
-    end = special.get("sep", special.get("eos"))
-    expected = theirs(20, eos_token_id=end, suppress_tokens=never)
+    # A line break of GPT's ends nothing, and no piece is barred.
+    end = run.tokenizer.vocabulary.specials.get("sep")
+    expected = generated(20, eos_token_id=end, suppress_tokens=[*range(run.tokenizer.size, run.model.vocabulary)])
     expected = expected[: expected.index(end)] if end in expected else expected
     whole = run.tokenizer.decode([*prompt, *expected])
     assert run.extend([text], tokens=20, how=greedy) == [[whole[len(run.tokenizer.decode(prompt)) :]]]
@@ -141,7 +142,7 @@ def test_perplexity_is_the_references(tmp_path, stride):
     conversion.to_workdir(save(model, tmp_path / "published"), tmp_path / "run")
     (tmp_path / "text.txt").write_text(text := "the cat. Th\n  the dog, the " * 8 + "end")
     run = lmrep.load(tmp_path / "run")
-    ids = torch.tensor([run.prompt(text)])
+    ids = torch.tensor([[run.opening, *run.prompt(text)]])
     nats, before = 0.0, 1
     for start in range(0, ids.shape[1], stride):
         end = min(start + length, ids.shape[1])

@@ -260,7 +260,7 @@ def test_a_network_that_is_none_is_refused(changed, message):
     ({"vocab_size": 10**30}, "vocab_size is 1.*expected at most"),
     ({"layer_norm_eps": 10**400}, "has a value of more than 100 characters at layer_norm_eps"),
     ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'; expected a number"),
-    ({"position_embedding_type": "relative_key"}, "is 'relative_key'; expected one of absolute"),
+    ({"position_embedding_type": "relative_key"}, "is 'relative_key'; expected absolute$"),
     ({"is_decoder": True}, "is_decoder is True"),
     ({"tie_word_embeddings": False}, "tie_word_embeddings false, and there is no cls.predictions.decoder.weight"),
 ])
@@ -273,12 +273,13 @@ def test_a_config_that_cannot_be_read_is_refused(tmp_path, changed, message):
     ("roberta", {"hidden_act": "relu"}, "'relu', and roberta's masked-LM head always has gelu.*RobertaModel"),
     ("electra_generator", {"hidden_act": "gelu_new"}, "electra's masked-LM head always has gelu.*: ElectraModel"),
     ("electra_discriminator", {"embedding_size": 15}, r"word_embeddings.weight is F32\[53, 7\]"),
-    ("albert", {"num_hidden_groups": 2}, "num_hidden_groups is 2; expected one of 1"),
+    ("albert", {"num_hidden_groups": 2}, "num_hidden_groups is 2; expected 1$"),
     ("albert", {"embedding_size": 15}, "embedding_size 15, which is its hidden_size; albert has a map"),
     ("gpt", {"afn": "silu"}, "afn is 'silu'; expected one of gelu, relu"),
     ("gpt2", {"n_embd": 16}, "n_embd 16, which its 3 heads do not divide"),
     ("gpt2", {"n_inner": 23}, r"mlp.c_fc.weight is F32\[15, 22\]; by its config.json it should be \[15, 23\]"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+    ("gpt2", {"num_attention_heads": 5}, "n_head 3 and num_attention_heads 5, which mean the same"),
     ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings false, and there is no lm_head.weight"),
     ("gpt2", {"model_type": "openai-gpt"}, "'openai-gpt' and of architecture GPT2LMHeadModel; they differ"),
 ])
@@ -317,6 +318,16 @@ def test_what_a_config_leaves_out_or_null_is_the_references_default(tmp_path):
     (tmp_path / "x" / "config.json").write_text(json.dumps(settings | {"hidden_act": None, "is_decoder": None,
                                                                        "max_position_embeddings": 23}))
     assert published.read(tmp_path / "x").config == published.read(GOLDEN / "bert").config
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt2"])
+def test_keys_of_gpt_go_by_the_names_of_bert_too(tmp_path, name):
+    """As the reference has it: otherwise its default number of heads would be taken, which may fit and be wrong."""
+    said = json.loads((GOLDEN / name / "config.json").read_text())
+    other = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+             "max_position_embeddings": "n_positions"}
+    renamed = dict.fromkeys(other.values()) | {theirs: said[key] for theirs, key in other.items()}
+    assert published.read(copy(name, tmp_path / "x", **renamed)).config == published.read(GOLDEN / name).config
 
 
 def test_pickled_weights_are_refused(tmp_path):

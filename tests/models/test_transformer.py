@@ -250,3 +250,14 @@ def test_what_does_not_fit_is_refused():
         roberta.encode({}, Inputs(tokens=jnp.zeros((1, roberta.length + 1), jnp.int32)))
     with pytest.raises(ValueError, match="`layers` and `attention` are of all"):
         roberta.encode({}, Inputs(tokens=TOKENS), at=TOKENS, layers=True)
+
+
+def test_a_narrower_network_has_any_share_of_the_width():
+    """Over the same tables; its heads are as wide where that goes (a prime width has one)."""
+    c = Config(width=768, heads=12, mlp=3072)
+    found = {share: transformer.narrowed(c, share, 3) for share in (1 / 3, 0.4, 0.3, 1, 1e-9)}
+    assert {share: (n.width, n.heads, n.mlp) for share, n in found.items()} == {
+        1 / 3: (256, 4, 1024), 0.4: (307, 1, 1228), 0.3: (230, 2, 920), 1: (768, 12, 3072), 1e-9: (1, 1, 4)}
+    assert {(n.layers, n.embedding) for n in found.values()} == {(3, 768)}
+    for network in found.values():
+        transformer.check(network)

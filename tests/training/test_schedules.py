@@ -22,6 +22,15 @@ def test_bert_decays_from_step_zero_and_drops_where_the_warmup_ends():
     assert got[0] == 0 and got[warmup] == pytest.approx(0.9 * peak) and got[total] == 0
 
 
+def test_electra_decays_while_it_warms_up():
+    steps = np.arange(101)
+    got = rates(Config("linear", warmup=20, decay_from="both"), steps)
+    np.testing.assert_allclose(got, np.minimum(1, steps / 20) * (1 - steps / 100), rtol=1e-5, atol=1e-7)
+    steps = np.array([0, 5, 10, 40])
+    np.testing.assert_array_equal(rates(Config("inverse_sqrt", warmup=10, decay_from="both"), steps),
+                                  rates(Config("inverse_sqrt", warmup=10), steps))
+
+
 def test_roberta_reaches_the_peak_and_then_decays_to_zero():
     steps = np.arange(101)
     expected = np.where(steps < 20, steps / 20, (100 - steps) / 80)
@@ -75,7 +84,7 @@ def test_constant_after_warmup():
 
 
 @pytest.mark.parametrize("name", ["constant", "linear", "polynomial", "cosine", "inverse_sqrt"])
-@pytest.mark.parametrize("decay_from", ["warmup", "start"])
+@pytest.mark.parametrize("decay_from", ["warmup", "start", "both"])
 def test_without_warmup_starts_at_the_peak_and_stays_finite_beyond_the_end(name, decay_from):
     got = rates(Config(name, decay_from=decay_from), [0, 50, 100, 150])
     assert got[0] == 1 and np.isfinite(got).all() and (got >= 0).all()

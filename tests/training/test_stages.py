@@ -122,8 +122,11 @@ def test_a_start_that_names_nothing(start, message):
 
 
 def test_values_of_another_shape_or_place_are_refused():
+    with pytest.raises(UserError, match=r"'encoder/a' is \(2,\), and 'objective/g/a', .* start from, \(3,\); make "
+                                        "'encoder/a' and 'objective/g/a' of one size"):
+        overlay(tree(2), tree(3), {"encoder/a": "objective/g/a"})
     with pytest.raises(UserError, match=r"'encoder/a' is \(2,\), and should start from a value of \(3,\)"):
-        overlay(tree(2), tree(3), {"encoder": "encoder"})
+        put(tree(2), {"encoder/a": np.zeros(3)})
     with pytest.raises(UserError, match=r"no parameter 'encoder/aa' to start from .* did you mean 'encoder/a"):
         put(tree(2), {"encoder/aa": np.zeros(2)})
 

@@ -66,7 +66,7 @@ PAPERS = {
         "optimizer.decay_skip": [], "optimizer.learning_rate": 1e-4, "warm-up steps": 10_000}),
     "electra": Paper("Clark et al., 2020", "replaced_token", "doc_sentences", "bert", {
         "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.kind": "wordpiece", "tokenizer.lowercase": True,
-        "warm-up steps": 10_000}, {
+        "optimizer.schedule.decay_from": "both", "warm-up steps": 10_000}, {
         "electra_small": {"steps": 1_000_000, "batch_size": 128, "length": "128", "optimizer.learning_rate": 5e-4},
         "electra_small_plus": {"steps": 4_000_000, "batch_size": 128, "length": "128", "objective.generator": 1.0,
                                "optimizer.learning_rate": 5e-4, "data.corpus": WIDER},

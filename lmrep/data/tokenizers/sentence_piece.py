@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import re
+import string
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +32,7 @@ COVERAGE = 0.9999  # share of a corpus's characters that get a piece of their ow
 LONGEST_LINE = 1000  # characters that the trainer is given at once; it drops longer lines
 SENTINELS = 100  # of T5
 MOST = 25 * 10**6  # characters to train on; more are thinned out evenly, for the trainer wants 20 bytes for each
+MARKS, LETTERS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~"), frozenset(string.ascii_lowercase)  # to ALBERT's masks
 THREADS = 16  # of the trainer, on any machine: the order of its sums follows from their number
 
 
@@ -250,8 +252,12 @@ class SentencePiece(Tokenizer):
     # What it is
 
     def _starts_word(self, piece: str) -> bool:
-        """Those with "▁" before them. An unknown character belongs to its word."""
-        return piece.startswith(SPACE) or (piece in self._own and piece != self.specials.get("unk"))
+        """Those with "▁" before them. To ALBERT, whose masks take whole words, also <unk>, a punctuation mark, and what
+        holds anything else than these marks and English letters: digits, say, or letters of other languages."""
+        if piece.startswith(SPACE) or (piece in self._own and piece != self.specials.get("unk")):
+            return True
+        return self.specials == SPECIALS and (
+            piece in MARKS or piece.startswith("<") or not {c.lower() for c in piece} <= MARKS | LETTERS)
 
     def _facts(self) -> list:
         return [RULES, hashlib.sha256(self.model).hexdigest(), self.cleaning and asdict(self.cleaning),
