@@ -85,7 +85,7 @@ def summed(
     return total, jax.lax.stop_gradient(nats), hits
 
 
-PARTS, LEAST = 16, 2**25  # parts of a batch, at most; scores that need not be cut any smaller
+PARTS, LEAST = 32, 2**24  # parts of a batch, at most; scores that need not be cut any smaller
 
 
 def _parts(b: int, t: int, v: int) -> int:
