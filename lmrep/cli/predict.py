@@ -3,9 +3,9 @@ their words were replaced.
 
 Of a masked language model, prints the likeliest ones for each [MASK] (<mask> with RoBERTa's tokenizer), of the texts
 given as words, or line by line in a file or on standard input. Of a causal one, prints continuations of each text, and
-refuses those with [MASK]; one that was converted goes on from the text alone, as its reference does, any other from what
-it saw before documents. Of ELECTRA, prints each text with the pieces between asterisks that were rather replaced than
-not, and for each piece with what probability it was; a text with [MASK] is its generator's to fill.
+refuses those with [MASK]; one that was converted goes on from the text alone, as its reference does, any other from
+what it saw before documents. Of ELECTRA, prints each text with the pieces between asterisks that were rather replaced
+than not, and for each piece with what probability it was; a text with [MASK] is its generator's to fill.
 
 With --jsonl, lines are JSON as {"text": "The [MASK] of a list."}, and so are the answers: the same with "masks", for
 each [MASK] a list of {"word": ..., "probability": ...}; or "continuations", a list of texts; or "replaced", for each
