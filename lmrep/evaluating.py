@@ -86,10 +86,12 @@ def evaluate(
               "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
     newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
     workdir.write_json(newest, result)
+    if url := remote.address(directory):
+        mirror.merge(url, every)
     append(every, result)
     log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}", files or f"split {split}",
              ", ".join(f"{name} {value:,}" for name, value in asked.items()))
-    if url := remote.address(directory):
+    if url:
         mirror.put(url, newest)
         mirror.put(url, every)
     return values

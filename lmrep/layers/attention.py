@@ -124,7 +124,10 @@ def _backward(rate: float, kept: tuple, cotangents: tuple[Array, Array]) -> tupl
     dropped, undrop = jax.vjp(lambda w: dropout.apply(key, w, rate), weights)
     dvalues = jnp.einsum("bhts,bthk->bshk", dropped, g)
     dweights = (undrop(jnp.einsum("bthk,bshk->bhts", g, values))[0] + of_weights).astype(jnp.float32)
-    dscores = weights * (dweights - (weights * dweights).sum(-1, keepdims=True))
+    # Rounded to bfloat16 the weights of a row do not sum to 1, and what is common to it would leave a trace.
+    own = weights.astype(jnp.float32)
+    mean = (own * dweights).sum(-1, keepdims=True) / own.sum(-1, keepdims=True)
+    dscores = own * (dweights - mean)
     dscores = jnp.where(allowed[:, None], dscores, 0).astype(query.dtype)
     dquery = jnp.einsum("bhts,bshk->bthk", dscores, keys)
     dkeys = jnp.einsum("bhts,bthk->bshk", dscores, query)

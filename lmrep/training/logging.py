@@ -138,8 +138,9 @@ class JsonLines:
         # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 (stays open until `close`)
         self._file.seek(0)
-        whole = self._file.read().rfind(b"\n") + 1
-        self._file.truncate(whole)
+        found = self._file.read()
+        if found and not found.endswith(b"\n"):  # else nothing is cut that another process adds meanwhile
+            self._file.truncate(found.rfind(b"\n") + 1)
 
     def write(self, record: dict) -> None:
         line = json.dumps(record, allow_nan=False).encode() + b"\n"

@@ -37,6 +37,7 @@ from lmrep.training.claims import MARK, Claim, mark
 CONFIG, CHECKPOINTS = "config.json", "checkpoints"
 ORIGIN = ".mirror"  # in a copy: which upload of the store's it is the origin of
 NOT_READ = ("tensorboard", "profile", "wandb")  # large, and no run needs its former ones
+PUT = ("eval.json", "eval.jsonl")  # written by `put` alone, by any machine that evaluates
 REMAINS, BEGUN = b"remains", b"begun"  # checkpoints that are not complete: others' or being removed, and ours
 EVERY = 30.0  # seconds between uploads
 PAUSES = (0, 5, 20)  # seconds before each try of the last upload
@@ -148,6 +149,14 @@ def pull(store: Store, names: Iterable[str], local: Path, steps: Iterable[int]) 
               [name for name in names if name.startswith(prefix) and name != _file(step)])
         (draft / workdir.MANIFEST).write_bytes(manifests[step])
         draft.rename(local / CHECKPOINTS / str(step))
+
+
+def merge(url: str, path: Path) -> None:
+    """Puts before the lines of a file those that it has in the run at `url` and lacks here: machines take turns."""
+    with contextlib.suppress(Exception):  # a store that cannot be reached is told of by `put`
+        theirs = (opened(url).read(path.name) or b"").splitlines(keepends=True)
+        ours = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        path.write_bytes(b"".join(dict.fromkeys([*theirs, *ours])))
 
 
 def put(url: str, path: Path) -> None:
@@ -288,7 +297,7 @@ class Mirror:
         found = []
         for path in sorted(self.local.rglob("*")):
             name = path.relative_to(self.local).as_posix()
-            if name.startswith(f"{CHECKPOINTS}/") or path.name.startswith("."):
+            if name.startswith(f"{CHECKPOINTS}/") or path.name.startswith(".") or name in PUT:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 if path.is_file() and self._seen.get(name) != (stamp := _stamp(path)):

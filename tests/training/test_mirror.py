@@ -110,6 +110,12 @@ def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, mon
     assert json.loads(contents()["eval.json"])["metrics"] == each[1]
     assert [json.loads(line)["metrics"] for line in contents()["eval.jsonl"].splitlines()] == each
 
+    other = b'{"metrics": {"loss": 1.0}}\n'  # of another machine, meanwhile
+    mirror.opened(URL).write("eval.jsonl", contents()["eval.jsonl"] + other)
+    lmrep.evaluate(URL, data_dir=home / "data", examples=2)
+    lines = contents()["eval.jsonl"].splitlines(keepends=True)
+    assert len(lines) == 4 and lines[2] == other
+
 
 def test_the_command_goes_on_by_the_workdir_alone_and_reads_it(home, machine):
     copied(home / "local")

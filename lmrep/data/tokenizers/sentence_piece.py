@@ -252,8 +252,9 @@ class SentencePiece(Tokenizer):
     # What it is
 
     def _starts_word(self, piece: str) -> bool:
-        """Those with "▁" before them. To ALBERT, whose masks take whole words, also <unk>, a punctuation mark, and what
-        holds anything else than these marks and English letters: digits, say, or letters of other languages."""
+        """Those with "▁" before them. To ALBERT, whose masks take whole words, and to what is trained here, also
+        <unk>, a punctuation mark, and what holds anything else than these marks and English letters: digits, say, or
+        letters of other languages."""
         if piece.startswith(SPACE) or (piece in self._own and piece != self.specials.get("unk")):
             return True
         return self.specials == SPECIALS and (
