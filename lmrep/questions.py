@@ -33,11 +33,18 @@ def has_mask(text: str, tokenizer: Tokenizer) -> bool:
     return "[MASK]" in text or tokenizer.specials.get("mask", "[MASK]") in text
 
 
-def example(samples: Sequence[str], answers: str) -> str:
-    """A text for `lmrep predict`: the first of a run's sample texts that it takes, or one of EXAMPLES; "" where the run
-    answers none. Samples may be left over from another objective, and a mask is nothing that a text goes on from."""
+def askable(samples: Sequence[str], answers: str) -> list[str]:
+    """A run's sample texts that it can be asked, or one of EXAMPLES where none of them fits. Samples may be left over
+    from another objective, and a mask is nothing that a text goes on from."""
+    if not samples or answers not in EXAMPLES:
+        return []
     fitting = [text for text in samples if answers != "texts" or not any(mask in text for mask in ("[MASK]", "<mask>"))]
-    return next(iter(fitting), EXAMPLES[answers]) if answers in EXAMPLES else ""
+    return fitting or [EXAMPLES[answers]]
+
+
+def example(samples: Sequence[str], answers: str) -> str:
+    """A text for `lmrep predict`: the first that is `askable`, or one of EXAMPLES; "" where the run answers none."""
+    return next(iter(askable(samples, answers)), EXAMPLES.get(answers, ""))
 
 
 def masked_rows(

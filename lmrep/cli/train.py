@@ -43,10 +43,11 @@ def run(arguments: Arguments) -> int:
         return 0
     print(summary(outcome))
     experiment = api.experiments.parse(config)
-    texts, answers = list(experiment.samples), api.experiments.answers(experiment)
-    if texts and answers and not distributed.joined():  # one of several does not keep the others waiting
+    answers = api.experiments.answers(experiment)
+    texts = questions.askable(experiment.samples, answers)
+    if texts and not distributed.joined():  # one of several does not keep the others waiting
         print(samples(api.load(workdir), texts))
-    print(next_steps(workdir, flags.data_dir, questions.example(texts, answers), experiment.log.report))
+    print(next_steps(workdir, flags.data_dir, questions.example(experiment.samples, answers), experiment.log.report))
     return 0
 
 

@@ -92,5 +92,8 @@ def test_a_text_with_a_mask_is_refused_whatever_the_tokenizer_makes_of_it(reques
 def test_what_is_advised_to_ask_can_be_asked():
     samples = ("If the [MASK] is empty.", "The <mask>.", "Return the")
     assert questions.example(samples, "texts") == "Return the"
+    assert questions.askable(samples, "texts") == ["Return the"] and questions.askable(samples, "masks") == [*samples]
+    assert questions.askable(samples[:2], "texts") == [questions.EXAMPLES["texts"]]
+    assert questions.askable([], "texts") == questions.askable(samples, "") == []
     assert questions.example(samples[:2], "texts") == questions.EXAMPLES["texts"]
     assert questions.example(samples, "masks") == samples[0] and questions.example(samples, "") == ""

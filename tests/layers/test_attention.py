@@ -136,3 +136,16 @@ def test_the_backward_pass_keeps_one_array_of_the_weights_size(dtype):
     given = PARAMS, jnp.asarray(X, dtype), jax.random.key(0)
     kept = jax.tree.leaves(jax.eval_shape(lambda params, x, key: jax.vjp(partial(f, key=key), params, x)[1], *given))
     assert [(x.shape, x.dtype) for x in kept if x.size >= B * HEADS * T * T] == [((B, HEADS, T, T), dtype)]
+
+
+def test_what_is_common_to_the_weights_of_a_row_moves_no_bfloat16_score():
+    """All values are equal, so nothing depends on the weights; rounded, those of a row do not sum to 1."""
+    x = jnp.asarray(RNG.normal(size=(B, T, HEADS, 4)), jnp.bfloat16)
+    values = jnp.full_like(x, 3)
+
+    def mixed(query, keys):
+        past = attention.Past(keys, values)
+        return attention._mix(query, past, jnp.ones((B, T, T), bool))[0].astype(jnp.float32).sum()
+
+    for gradient in jax.grad(mixed, argnums=(0, 1))(x, x):
+        np.testing.assert_allclose(gradient.astype(np.float32), 0, atol=1e-5)

@@ -274,12 +274,12 @@ def _read(rows: dict[str, np.ndarray], row: int, place: int) -> np.ndarray:
 def _continued(
     facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray] | None, notes: list[str]
 ) -> list[Continued]:
-    """The config's sample texts, and the beginnings of some rows."""
+    """The config's sample texts that can be continued, and the beginnings of some rows."""
     tokenizer, longest = facts.network.tokenizer, facts.network.model.length
     more = min(MORE, (longest - FIRST) // 2) if longest else MORE  # there is room, if the text is cut otherwise anew
     if more < 1:
         return []
-    texts: dict[str, str | None] = dict.fromkeys(facts.experiment.samples[:TEXTS])
+    texts: dict[str, str | None] = dict.fromkeys(questions.askable(facts.experiment.samples, "texts")[:TEXTS])
     special = list(tokenizer.vocabulary.specials.values())
     for row in range(0, ROWS, ROWS // BEGINNINGS) if rows else ():
         if row < len(rows["tokens"]):
