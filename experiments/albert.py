@@ -32,10 +32,10 @@ follows the paper; --config.objective.max_predictions=20 the command. Dropout is
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import base, in_little
+from lmrep.experiment.config import base, in_little
+from lmrep.interop.init_from import start_from
 from lmrep.models.transformer import SHARING
 from lmrep.objectives.masked import RULES
-from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}

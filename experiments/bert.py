@@ -25,11 +25,11 @@ from dataclasses import asdict
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import StageConfig, base
+from lmrep.experiment.config import StageConfig, base
+from lmrep.interop.init_from import start_from
 from lmrep.models import PRESETS
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.masked import RULES
-from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
 SIZES = ("tiny", "mini", "small", "medium", "base", "base_cased", "large", "large_cased")

@@ -35,9 +35,9 @@ from dataclasses import asdict
 from lmrep.config.loading import parts
 from lmrep.core.errors import UserError
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import StageConfig, base, in_little
+from lmrep.experiment.config import StageConfig, base, in_little
+from lmrep.interop.init_from import start_from
 from lmrep.objectives.replaced_token import KINDS, TABLES
-from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}

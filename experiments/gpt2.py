@@ -28,8 +28,8 @@ Every part can be chosen after the colon:
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import base, in_little
-from lmrep.starting import start_from
+from lmrep.experiment.config import base, in_little
+from lmrep.interop.init_from import start_from
 from lmrep.training.optimizers import RECIPES
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}

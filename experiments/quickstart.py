@@ -9,8 +9,8 @@ between blank lines):
 """
 
 from lmrep.config.loading import parts
-from lmrep.experiment import base
-from lmrep.starting import start_from
+from lmrep.experiment.config import base
+from lmrep.interop.init_from import start_from
 
 
 def get_config(argument=""):

@@ -28,9 +28,9 @@ not published: 256 has BERT's 10,000 steps, the others 8 % of theirs, as in the 
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import base
+from lmrep.experiment.config import base
+from lmrep.interop.init_from import start_from
 from lmrep.objectives.masked import RULES
-from lmrep.starting import start_from
 from lmrep.training.optimizers import RECIPES
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}

@@ -23,29 +23,32 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lmrep import assembly, questions, starting
-from lmrep import experiment as experiments
-from lmrep.analysis import flops
 from lmrep.core import remote
-from lmrep.core.distributed import agreed
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.sharding import make_mesh
 from lmrep.data import corpora, tokenizers
-from lmrep.data.prepare import Prepared
-from lmrep.evaluating import evaluate, other_corpus
-from lmrep.experiment import Experiment
+from lmrep.data.store.prepare import Prepared
+from lmrep.distributed.agreement import by_first_process
+from lmrep.distributed.process_group import agreed
+from lmrep.distributed.watchdog import Watch
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import Experiment, own_tokenizer
+from lmrep.inference import prompts
+from lmrep.inference.evaluate import evaluate, other_corpus
+from lmrep.inference.load import load
+from lmrep.interop import init_from
 from lmrep.models import transformer
-from lmrep.trained import CONFIG, load, own_tokenizer, read_config
-from lmrep.training import logging as logs
-from lmrep.training import mirror, provenance, workdir
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.planning import flops
+from lmrep.storage import mirror, provenance, workdir
+from lmrep.storage.checkpoints import Checkpoints
+from lmrep.storage.workdir import CONFIG, read_config
+from lmrep.training import metrics_log as logs
 from lmrep.training.loop import Trainer
-from lmrep.training.processes import by_first_process
 from lmrep.training.profiling import Profile
 from lmrep.training.stages import Stage, locate
 from lmrep.training.state import specs_of
-from lmrep.training.watchdog import Watch
 
 __all__ = ["Outcome", "evaluate", "load", "other_corpus", "train"]
 
@@ -97,7 +100,7 @@ def train(
     checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best, end)
     fresh = not checkpoints.steps()
     if experiment.init and fresh:  # which is read by all processes together, or by none
-        agreed(lambda: starting.directory_of(experiment.init))
+        agreed(lambda: init_from.directory_of(experiment.init))
     writers, prepared, stages = agreed(lambda: _ready(experiment, directory, data_dir, fresh))
     record = run_record(experiment, prepared, stages)
 
@@ -120,6 +123,9 @@ def train(
         _announce(experiment, stages, sizes, resumed)
         mesh = make_mesh(*sizes)
         peak = flops.peak(mesh.devices.flat[0])
+        if peak:
+            stages = [dataclasses.replace(stage, flops=flops.of_train_step(
+                stage.objective, stage.optimizer, stage.batch_struct, stage.microbatches)) for stage in stages]
         trainer = Trainer(
             stages, mesh, experiment.seed, checkpoints, metrics=metrics, progress=progress,
             checkpoint=experiment.checkpoint, evaluation=experiment.evaluation, faults=experiment.faults,
@@ -138,12 +144,12 @@ def _ready(experiment: Experiment, directory: Path, data_dir: Path, fresh: bool)
     vocabulary_fits(experiment)
     check_writable(directory)  # before the data, which may take an hour
     writers = _dashboards(experiment, directory) if jax.process_index() == 0 else []
-    prepared = assembly.prepared(experiment, data_dir, log.info)
-    stages = assembly.stages(experiment, prepared, data_dir)
+    prepared = build.prepared(experiment, data_dir, log.info)
+    stages = build.stages(experiment, prepared, data_dir)
     network = experiments.model_config(experiment)
     for doubt in (corpora.lopsided({split: facts["tokens"] for split, facts in prepared.statistics.items()},
                                    sum(facts["documents"] for facts in prepared.statistics.values()), experiment.data),
-                  assembly.idle_rows(network, prepared.tokenizer.size)):
+                  build.idle_rows(network, prepared.tokenizer.size)):
         if doubt and fresh and jax.process_index() == 0:
             log.warning("%s", doubt)
     check_samples(experiment, prepared.tokenizer)
@@ -168,9 +174,9 @@ def check_shared(directory: Path, seconds: float = 60) -> None:
 
 def _started(stage: Stage, place: str, network: transformer.Config, prepared: Prepared) -> Stage:
     """The first stage with the parameters of `place`."""
-    origin = starting.load(place)
-    found = starting.fit(specs_of(stage.objective), origin, prepared.tokenizer.pieces)
-    log.info("%s", "\n".join([starting.describe(found, origin), *starting.check_network(network, origin)]))
+    origin = init_from.load(place)
+    found = init_from.fit(specs_of(stage.objective), origin, prepared.tokenizer.pieces)
+    log.info("%s", "\n".join([init_from.describe(found, origin), *init_from.check_network(network, origin)]))
     return dataclasses.replace(stage, given=found.values)
 
 
@@ -202,16 +208,16 @@ def vocabulary_fits(experiment: Experiment) -> None:
       UserError: it is larger, too small to be trained, or its file does not read.
     """
     size = tokenizers.size(experiment.tokenizer)
-    assembly.check_vocabulary(experiments.model_config(experiment, size), size)
+    build.check_vocabulary(experiments.model_config(experiment, size), size)
 
 
 def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
     """Refuses sample texts that the trained model could not be asked. Raises UserError."""
     texts, longest = experiment.samples, experiments.model_config(experiment).longest
     if (answers := experiments.answers(experiment)) == "masks":
-        questions.masked_rows(texts, tokenizer, longest)
+        prompts.masked_rows(texts, tokenizer, longest)
     elif answers == "replaced":
-        questions.read_whole(texts, tokenizer, longest)
+        prompts.read_whole(texts, tokenizer, longest)
 
 
 def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:

@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from lmrep import assembly
-from lmrep import experiment as experiments
 from lmrep.data import tokenizers
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 from tests.reference import random_params
 
@@ -36,8 +36,8 @@ def workdir(directory: Path, objective: str = "masked", kind: str = "",
         config.objective.kind = kind
     config.objective.update(asked or {})
     experiment = experiments.parse(config)
-    network = assembly.model(experiment, tokenizer.vocabulary)
-    objective = assembly.objective(experiments.plans(experiment)[0], network, tokenizer.vocabulary)
+    network = build.model(experiment, tokenizer.vocabulary)
+    objective = build.objective(experiments.plans(experiment)[0], network, tokenizer.vocabulary)
     tokenizer.save(directory / "run/tokenizer")
     (directory / "run/config.json").write_text(json.dumps(
         {"config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint}}))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from lmrep.cli.main import main
-from lmrep.experiment import base
+from lmrep.experiment.config import base
 
 NOUNS = ("cat", "dog", "bird", "fish", "horse", "mouse")
 VERBS = ("sees", "eats", "finds", "likes")

@@ -13,7 +13,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten
 from lmrep.layers.attention import Visibility
 from lmrep.models.base import Inputs
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 
 STEPS = 60

@@ -15,15 +15,15 @@ import jax
 from ml_collections import ConfigDict
 
 import lmrep
-from lmrep import assembly
-from lmrep import experiment as experiments
 from lmrep.api import Outcome, default_data_dir
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.core.sharding import make_mesh, shardings
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import loader
-from lmrep.experiment import StagePlan, base
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import StagePlan, base
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
 from lmrep.training.evaluation import Evaluator
@@ -98,8 +98,8 @@ def train(configs: Mapping[str, ConfigDict], given: argparse.Namespace) -> Itera
 def rows(c: ConfigDict, data_dir: Path) -> tuple[int, Mapping[str, float]]:
     """(rows a step, statistics of the training split's rows) for TOKENS tokens a step."""
     experiment = experiments.parse(c)
-    prepared = assembly.prepared(experiment, data_dir, print)
-    plan = assembly.plan(experiments.plans(experiment)[0], prepared.stores["train"], experiment.seed, data_dir)
+    prepared = build.prepared(experiment, data_dir, print)
+    plan = build.plan(experiments.plans(experiment)[0], prepared.stores["train"], experiment.seed, data_dir)
     facts = plan.statistics()
     return round(TOKENS / facts["tokens_per_row"]), facts
 
@@ -118,14 +118,14 @@ def score(
     """
     run = lmrep.load(directory)
     stage = replace(experiments.plans(run.experiment)[0], format_name=format_name, format=form)
-    prepared = assembly.prepared(run.experiment, data_dir)
+    prepared = build.prepared(run.experiment, data_dir)
     vocabulary = prepared.tokenizer.vocabulary
-    objective = ask(stage, assembly.model(run.experiment, vocabulary), vocabulary)
+    objective = ask(stage, build.model(run.experiment, vocabulary), vocabulary)
     held = flatten(run.params)
     params = unflatten({path: held[path] for path in flatten(specs_of(objective))})
     mesh = make_mesh(1)
     evaluator = Evaluator(objective, mesh, 32, run.experiment.seed)
-    plan = assembly.plan(stage, prepared.stores["test"], run.experiment.seed, data_dir)
+    plan = build.plan(stage, prepared.stores["test"], run.experiment.seed, data_dir)
     batches = loader.evaluation_batches(plan, batch_size=32, rows=evaluator.rows)
     return evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
 

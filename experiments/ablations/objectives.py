@@ -30,8 +30,8 @@ from dataclasses import replace
 import jax.numpy as jnp
 from common import arguments, page, score, small, told, train
 
-from lmrep import assembly
 from lmrep.data.formats.packed import Packed
+from lmrep.experiment import build
 from lmrep.objectives import masked, replaced_token
 
 KINDS = {kind: ("replaced_token", "packed", {"objective.kind": kind}) for kind in replaced_token.KINDS}
@@ -61,7 +61,7 @@ def ask(stage, network, vocabulary):
     from the left, as the next one. Adds `by_frequency`, the nats of the tokens' frequencies (of counts + 1)."""
     causal = stage.objective_name == "causal"
     asked = replace(stage, **{} if causal else {"objective_name": "masked", "objective": ONE})
-    objective = assembly.objective(asked, network, vocabulary)
+    objective = build.objective(asked, network, vocabulary)
     shares = jnp.asarray((vocabulary.counts + 1) / (vocabulary.counts + 1).sum(), jnp.float32)
 
     def corrupt(keys, batch):

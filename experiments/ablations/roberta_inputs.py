@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from common import PAIRS, arguments, page, score, small, told, train
 
-from lmrep import assembly
 from lmrep.data.formats.packed import Packed
+from lmrep.experiment import build
 
 RUNS = (("segment_pair", "dynamic"), ("sentence_pair", "dynamic"), ("full_sentences", "dynamic"),
         ("doc_sentences", "dynamic"), ("full_sentences", "static"))
@@ -37,7 +37,7 @@ def config(form, masking, given):
 def ask(stage, network, vocabulary):
     """Its own masks, drawn anew, without pairs."""
     asked = replace(stage.objective, masking="dynamic", sentence_pair=False)
-    return assembly.objective(replace(stage, objective=asked), network, vocabulary)
+    return build.objective(replace(stage, objective=asked), network, vocabulary)
 
 
 def main(words=None):

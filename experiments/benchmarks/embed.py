@@ -23,12 +23,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from lmrep import vector_files
 from lmrep.core import params as P
 from lmrep.core.host import keep_memory
 from lmrep.data import sentences, tokenizers
+from lmrep.inference import export
+from lmrep.inference.load import Run
 from lmrep.models import PRESETS, transformer
-from lmrep.trained import Run
 
 BATCH = 32
 
@@ -168,7 +168,7 @@ def main():
             source, target = Path(directory, "texts.txt"), Path(directory, "vectors.safetensors")
             source.write_text("".join(f"{text}\n" for part in parts for text in part), encoding="utf8")
             start = time.perf_counter()
-            vector_files.embed(run, source, target)
+            export.embed(run, source, target)
             total = time.perf_counter() - start
             print(f"lmrep embed, file to file: {total:.1f} s, {tokens / total:,.0f} tokens/s, "
                   f"{target.stat().st_size / 1e9:.2f} GB")

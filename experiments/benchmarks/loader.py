@@ -23,7 +23,7 @@ from lmrep.data import corpora, loader, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.stream import Stream
 from lmrep.data.mixture import Mixture, Sources
-from lmrep.data.prepare import prepare
+from lmrep.data.store.prepare import prepare
 
 FAR = 100_000  # batches
 

@@ -4,9 +4,9 @@
 
 Both are given the same text, the files again and again until there is enough of it, in programs of their own on all
 cores. The library's figure is `encode_batch` of the `tokenizers` package on the sentences, 10,000 a call, with the
-reading and the splitting outside of the clock. Ours is `lmrep.data.prepare.prepare` from the files to token stores
-that are open: fingerprint, splits, sentences, ids, indices, statistics, files on disk. Memory is the largest sum of
-proportional set sizes (PSS) of a program and its children, less what a bare interpreter has.
+reading and the splitting outside of the clock. Ours is `lmrep.data.store.prepare.prepare` from the files to token
+stores that are open: fingerprint, splits, sentences, ids, indices, statistics, files on disk. Memory is the largest
+sum of proportional set sizes (PSS) of a program and its children, less what a bare interpreter has.
 
 Two cores of an Intel Xeon, Wikipedia and novels, BERT's uncased vocabulary, tokenizers 0.23.3, 2026-11-21: 42 MB in
 9.8 s, where `encode_batch` takes 9.2 s and `encode_batch_fast`, which we call, 8.0 s: 1.06 and 1.23 times. Of 152 MB,

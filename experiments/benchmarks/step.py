@@ -39,14 +39,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lmrep.analysis import flops
 from lmrep.core.host import keep_memory
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import loader, sentences, store, tokenizers
+from lmrep.data import loader, sentences, tokenizers
 from lmrep.data.formats import FORMATS
+from lmrep.data.store import token_store
 from lmrep.layers.stack import Execution
 from lmrep.models import PRESETS, transformer
 from lmrep.objectives import OBJECTIVES
+from lmrep.planning import flops
 from lmrep.training import optimizers, state
 from lmrep.training.step import train_step
 
@@ -203,7 +204,7 @@ def text_batches(system, text, vocab, rng, number=32):
     ids = [[s for s in tokenizer.encode_batch(d) if len(s)] for d in documents]
     with tempfile.TemporaryDirectory() as directory:
         packed = FORMATS["packed"]
-        plan = packed.plan(packed.config(), store.write(directory, ids, tokenizer.vocabulary), length, 0)
+        plan = packed.plan(packed.config(), token_store.write(directory, ids, tokenizer.vocabulary), length, 0)
         gathered = [loader.gather(plan, np.arange(i * rows_, (i + 1) * rows_)) for i in range(number)]
     mine = [jax.tree.map(jnp.asarray, batch) for batch in gathered]
     flat = [s for d in ids for s in d]

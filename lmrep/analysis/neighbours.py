@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmrep import representations
 from lmrep.core.errors import UserError
-from lmrep.representations import Pieces
-from lmrep.trained import Run
+from lmrep.inference import encode
+from lmrep.inference.encode import Pieces
+from lmrep.inference.load import Run
 
 MARKED = re.compile(r"\*(\S(?:[^*]*\S)?)\*")
 TABLE = 20_000  # words that the static table holds for certain; twice as many before the rarest are dropped
@@ -111,9 +111,9 @@ def neighbours(
     query = own.hidden[0, inside].mean(0)
     nearest, table = _Nearest(asked, query, k), _Table(len(query))
     for texts in lines:
-        pieces = [representations.read(text, run.tokenizer) for text in texts]
+        pieces = [encode.read(text, run.tokenizer) for text in texts]
         for i, hidden, _ in run.vectors(pieces, chosen, long="windows"):
-            spans, vectors = _worded(pieces[i], representations.by_word(hidden, pieces[i].words)[0])
+            spans, vectors = _worded(pieces[i], encode.by_word(hidden, pieces[i].words)[0])
             nearest.add(pieces[i].text, spans, vectors)
             table.add([_key(run, pieces[i].text[a:b]) for a, b in spans], vectors)
             tell(1, len(pieces[i].ids))

@@ -28,8 +28,8 @@ def run(arguments: Arguments) -> int:
         raise UserError(f"--steps has {wrong[0]!r}; expected steps with commas between them: --steps=8000,9000")
     source, target = map(Path, arguments.words)
 
-    from lmrep import averages
+    from lmrep.storage import averaging
 
-    taken = averages.average(source, target, [int(number) for number in numbers], flags.last)
+    taken = averaging.average(source, target, [int(number) for number in numbers], flags.last)
     print(f"{target}: the mean of checkpoints {', '.join(map(str, taken))} of {source}")
     return 0

@@ -34,7 +34,7 @@ def run(arguments: Arguments) -> int:
         raise UserError(f"--part is {flags.part!r}; it is for --to=huggingface, of a run that has two networks")
 
     from lmrep.interop import conversion
-    from lmrep.training import mirror
+    from lmrep.storage import mirror
 
     source = mirror.here(arguments.words[0], None if flags.step < 0 else flags.step)
     target = Path(arguments.words[1])

@@ -16,7 +16,7 @@ def run(arguments: Arguments) -> int:
     a, b = arguments.words
 
     from lmrep.interop import conversion, differences
-    from lmrep.training import mirror
+    from lmrep.storage import mirror
 
     (one, which), (other, whose) = (conversion.arrays(mirror.here(place), arguments.flags.raw) for place in (a, b))
     print(f"{a} ({which})\n{b} ({whose})\n{differences.describe(differences.compare(one, other), a, b)}")

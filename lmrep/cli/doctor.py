@@ -10,8 +10,8 @@ import socket
 
 from lmrep.cli.arguments import Arguments, Flag
 from lmrep.cli.train import config_of
-from lmrep.core import distributed
 from lmrep.core.errors import UserError
+from lmrep.distributed import process_group
 
 FLAGS = {
     "data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)"),
@@ -23,7 +23,7 @@ FLAGS = {
 def run(arguments: Arguments) -> int:
     """The command."""
     arguments.refuse(words=True)
-    flags, here = arguments.flags, distributed.place(os.environ)
+    flags, here = arguments.flags, process_group.place(os.environ)
     if flags.devices < 0:
         raise UserError(f"--devices is {flags.devices}; expected how many the run will have")
     config = config_of(arguments)
@@ -41,9 +41,9 @@ def run(arguments: Arguments) -> int:
     return 2 if failed else 0
 
 
-def _own_devices(here: distributed.Place) -> int:
+def _own_devices(here: process_group.Place) -> int:
     """How many of the devices that this process sees will be its own."""
     import jax
 
-    own = distributed.devices(here, os.environ)
+    own = process_group.devices(here, os.environ)
     return jax.local_device_count() if own is None else len(own)

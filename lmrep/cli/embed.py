@@ -31,11 +31,12 @@ def run(arguments: Arguments) -> int:
         if not getattr(flags, name):
             raise UserError(f"lmrep embed needs --{name}: --input=texts.txt --output=vectors.safetensors, say")
 
-    from lmrep import api, vector_files
+    from lmrep import api
+    from lmrep.inference import export
 
     trained = api.load(workdir, None if flags.step < 0 else flags.step)
     with ProgressLine() as line:
-        files = vector_files.embed(trained, flags.input, flags.output, layers=flags.layers,
+        files = export.embed(trained, flags.input, flags.output, layers=flags.layers,
                                    words=flags.pieces if flags.words else "", long=flags.long, tell=line.show)
     for path in files:
         print(path)

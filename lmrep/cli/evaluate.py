@@ -29,7 +29,7 @@ def run(arguments: Arguments) -> int:
     workdir = arguments.required_workdir()
 
     from lmrep import api
-    from lmrep.training.logging import show_messages
+    from lmrep.training.metrics_log import show_messages
 
     show_messages()
     flags = arguments.flags

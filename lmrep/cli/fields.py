@@ -50,7 +50,7 @@ def shown(field: Field) -> str:
 def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
     """The fields of a config, or all that there are, with their defaults."""
     from lmrep.data.formats import FORMATS
-    from lmrep.experiment import Experiment
+    from lmrep.experiment.config import Experiment
     from lmrep.models import transformer
     from lmrep.objectives import OBJECTIVES
 

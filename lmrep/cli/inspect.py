@@ -16,25 +16,26 @@ def run(arguments: Arguments) -> int:
     arguments.refuse(words=True)
     if arguments.overrides and not arguments.config_file:
         raise UserError("--config.FIELD goes with --config=FILE.py; the config of a --workdir stands as it is")
-    config = arguments.load_config() if arguments.config_file or not arguments.workdir else None
+    given = arguments.load_config() if arguments.config_file or not arguments.workdir else None
 
     import dataclasses
     from pathlib import Path
 
-    from lmrep import api, experiment, inspection, trained
-    from lmrep.training import mirror
-    from lmrep.training.logging import show_messages
+    from lmrep import api
+    from lmrep.experiment import config, inspection
+    from lmrep.storage import mirror, workdir
+    from lmrep.training.metrics_log import show_messages
 
     show_messages()
-    if config is not None:
-        record = experiment.parse(config)
+    if given is not None:
+        record = config.parse(given)
     else:
         place = mirror.here(arguments.workdir, checkpoints=False)
-        former = trained.read_config(place)
+        former = workdir.read_config(place)
         if "train" not in former["data"]:
             raise UserError(f"{arguments.workdir} was converted, not trained, and has no data to inspect")
-        record = experiment.parse(former["config"])
-        record = dataclasses.replace(record, tokenizer=trained.own_tokenizer(place, record))
+        record = config.parse(former["config"])
+        record = dataclasses.replace(record, tokenizer=config.own_tokenizer(place, record))
     data_dir = Path(arguments.flags.data_dir or api.default_data_dir())
     print(inspection.report(record, data_dir, arguments.flags.split, arguments.flags.examples))
     return 0

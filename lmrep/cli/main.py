@@ -3,7 +3,7 @@
 Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted;
 143 saved and stopped on SIGTERM.
 Any other exception is a bug of ours, and shows its traceback. One of several processes leaves by itself: see
-`lmrep.core.distributed.leave`.
+`lmrep.distributed.process_group.leave`.
 """
 
 import importlib
@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from lmrep.cli.arguments import COMMON, Flag, parse
 from lmrep.config.record import suggestion
-from lmrep.core import distributed
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import keep_memory
+from lmrep.distributed import process_group
 
 
 class Command(NamedTuple):
@@ -93,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # a process of its own: what SIGTERM ends is left in order (training saves first)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     code = _guarded(sys.argv[1:] if argv is None else argv)
-    if code and distributed.joined():
-        distributed.leave(code)
+    if code and process_group.joined():
+        process_group.leave(code)
     return code
 
 
@@ -115,7 +115,7 @@ def _guarded(words: Sequence[str]) -> int:
         print("lmrep: interrupted", file=sys.stderr)
         return 130
     except Exception:
-        if not distributed.joined():
+        if not process_group.joined():
             raise
         traceback.print_exc()
         return 1

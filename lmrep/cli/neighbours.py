@@ -30,18 +30,19 @@ def run(arguments: Arguments) -> int:
         if getattr(flags, name) < 1:
             raise UserError(f"--{name} is {getattr(flags, name)}; expected at least 1")
 
-    from lmrep import api, vector_files
+    from lmrep import api
     from lmrep.analysis.neighbours import neighbours, parse
+    from lmrep.inference import export
 
     parse(arguments.words[0])  # before anything that takes time
-    total, done, began = vector_files.survey(flags.input), [0, 0], time.monotonic()
+    total, done, began = export.survey(flags.input), [0, 0], time.monotonic()
     trained = api.load(workdir, None if flags.step < 0 else flags.step)
     with ProgressLine() as line:
         def tell(lines: int, tokens: int) -> None:
             done[:] = done[0] + lines, done[1] + tokens
-            line.show(vector_files.Progress(done[0], total.lines, done[1], time.monotonic() - began))
+            line.show(export.Progress(done[0], total.lines, done[1], time.monotonic() - began))
 
-        found = neighbours(trained, arguments.words[0], vector_files.read_lines(flags.input), layers=flags.layers,
+        found = neighbours(trained, arguments.words[0], export.read_lines(flags.input), layers=flags.layers,
                            k=flags.top, least=flags.least, tell=tell)
     print(f"{found.asked.marked}\n\nNearest in context:")
     for near in found.context:

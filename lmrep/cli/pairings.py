@@ -11,11 +11,11 @@ def run(arguments: Arguments) -> int:
     """The command."""
     arguments.refuse(config=True)
 
-    from lmrep import pairings
+    from lmrep.experiment import compatibility
     from lmrep.models import PRESETS
 
     words = arguments.words
     if unknown := [word for word in words if not any(name.startswith(word) for name in PRESETS)]:
         raise UserError(f"no preset's name begins with {unknown[0]!r}; there are {', '.join(PRESETS)}")
-    print(pairings.table([p for p in pairings.pairings() if not words or p.preset.startswith(tuple(words))]))
+    print(compatibility.table([p for p in compatibility.pairings() if not words or p.preset.startswith(tuple(words))]))
     return 0

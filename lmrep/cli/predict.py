@@ -74,7 +74,7 @@ def run(arguments: Arguments) -> int:
 
 def _answers(trained, records: Sequence[dict], names: Sequence[str | None], flags: SimpleNamespace) -> Iterator[str]:
     """What is printed for each record."""
-    from lmrep.questions import has_mask
+    from lmrep.inference.prompts import has_mask
 
     texts, answers = [record["text"] for record in records], {}
     asked = ["masks" if trained.answers == "replaced" and has_mask(text, trained.tokenizer) else trained.answers
@@ -100,7 +100,7 @@ def _ask(trained, what: str, texts: Sequence[str], names: Sequence[str | None], 
     if what != "texts":
         return trained.fill_masks(texts, flags.top, names)
     from lmrep.config.record import read
-    from lmrep.generation import Sampling
+    from lmrep.inference.generate import Sampling
 
     how = read(Sampling, {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}, "sampling")
     return trained.extend(texts, flags.tokens, flags.samples, how, flags.seed, names)

@@ -22,8 +22,8 @@ def run(arguments: Arguments) -> int:
     from lmrep import api
     from lmrep.analysis import report
     from lmrep.core import remote
-    from lmrep.training import mirror
-    from lmrep.training.logging import show_messages
+    from lmrep.storage import mirror
+    from lmrep.training.metrics_log import show_messages
 
     show_messages()
     flags = arguments.flags

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.cli.arguments import Arguments, Flag
-from lmrep.core import distributed, remote
+from lmrep.core import remote
 from lmrep.core.errors import UserError
+from lmrep.distributed import process_group
 
 FLAGS = {
     "data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)"),
@@ -30,24 +31,25 @@ def run(arguments: Arguments) -> int:
     workdir, flags = arguments.required_workdir(), arguments.flags
     if flags.profile < 0:
         raise UserError(f"--profile is {flags.profile}; expected how many steps to trace")
-    distributed.start()
-    config = distributed.agreed(lambda: config_of(arguments))
+    process_group.start()
+    config = process_group.agreed(lambda: config_of(arguments))
 
-    from lmrep import api, questions
-    from lmrep.training.logging import show_messages
+    from lmrep import api
+    from lmrep.inference import prompts
+    from lmrep.training.metrics_log import show_messages
 
-    if distributed.first():  # warnings of the others reach their standard error all the same
+    if process_group.first():  # warnings of the others reach their standard error all the same
         show_messages()
     outcome = api.train(config, workdir, data_dir=flags.data_dir or None, profile=flags.profile)
-    if not distributed.first():
+    if not process_group.first():
         return 0
     print(summary(outcome))
     experiment = api.experiments.parse(config)
     answers = api.experiments.answers(experiment)
-    texts = questions.askable(experiment.samples, answers)
-    if texts and not distributed.joined():  # one of several does not keep the others waiting
+    texts = prompts.askable(experiment.samples, answers)
+    if texts and not process_group.joined():  # one of several does not keep the others waiting
         print(samples(api.load(workdir), texts))
-    print(next_steps(workdir, flags.data_dir, questions.example(experiment.samples, answers), experiment.log.report))
+    print(next_steps(workdir, flags.data_dir, prompts.example(experiment.samples, answers), experiment.log.report))
     return 0
 
 
@@ -56,8 +58,8 @@ def config_of(arguments: Arguments) -> Any:
     workdir, alone = arguments.workdir, arguments.workdir and arguments.config_file is None
     if alone and (remote.address(workdir) or (Path(workdir) / "config.json").is_file()):
         from lmrep.config.loading import overridden
-        from lmrep.trained import read_config
-        from lmrep.training import mirror
+        from lmrep.storage import mirror
+        from lmrep.storage.workdir import read_config
 
         there = mirror.here(workdir, checkpoints=False)
         return overridden(read_config(there)["config"], arguments.overrides)
@@ -117,7 +119,7 @@ def _perplexity(nats: float) -> str:
 def samples(run, texts: list[str]) -> str:
     """What the model puts in the place of masks, or after a text, or which words it takes for replaced."""
     from lmrep.cli.predict import marked
-    from lmrep.questions import has_mask
+    from lmrep.inference.prompts import has_mask
 
     if run.answers == "texts":
         found = run.extend(texts, tokens=20)
@@ -138,7 +140,7 @@ def samples(run, texts: list[str]) -> str:
 
 def next_steps(workdir: str, data_dir: str, text: str, report: bool = True) -> str:
     """What to try next; `report` says whether there is one."""
-    from lmrep.training import mirror
+    from lmrep.storage import mirror
 
     url = remote.address(workdir)
     page = f"{shlex.quote(str(mirror.own(url) if url else workdir))}/report.html"

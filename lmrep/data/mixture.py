@@ -20,7 +20,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FIELDS, Batch, Plan
 from lmrep.data.order import example_numbers, interleaved
-from lmrep.data.store import Store
+from lmrep.data.store.token_store import Store
 
 BLOCK = 10_000  # rows of the longest block: shares are rounded to a part in so many
 

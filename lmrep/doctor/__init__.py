@@ -20,7 +20,7 @@ from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.doctor import machine, run, text
 from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Seen
-from lmrep.training import mirror
+from lmrep.storage import mirror
 
 __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
 

@@ -12,15 +12,16 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
-from lmrep import api, assembly
-from lmrep import experiment as experiments
+from lmrep import api
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.sharding import AXES, RULES, divides, shardings
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
 from lmrep.doctor.findings import WARNING, Seen, gigabytes
-from lmrep.experiment import Experiment
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import Experiment
 from lmrep.training import optimizers
 from lmrep.training.stages import Stage
 from lmrep.training.stages import check as check_stages
@@ -60,10 +61,10 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
     """The network, objectives and optimizers can be built, and stages go on from each other. Gives a list of Part."""
     vocabulary = loaded.vocabulary if loaded else _to_be_trained(experiment)
     layout = layout or _layout((1,) * len(AXES))
-    built = assembly.model(experiment, vocabulary)
+    built = build.model(experiment, vocabulary)
     plans, parts = experiments.plans(experiment), []
     for i, plan in enumerate(plans):
-        asked = assembly.objective(plan, built, vocabulary)
+        asked = build.objective(plan, built, vocabulary)
         optimizer = optimizers.build(plan.optimizer, asked.specs, experiments.span(plans, i))
         stage = Stage(plan.name, plan.steps, asked, optimizer, lambda *_: iter(()), plan.batch_size, start=plan.start)
         parts.append(Part(plan, stage, abstract(asked, optimizer, plan.batch_size, layout)))

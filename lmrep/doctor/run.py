@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from lmrep import api, starting
-from lmrep import experiment as experiments
+from lmrep import api
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
-from lmrep.data.prepare import Prepared
+from lmrep.data.store.prepare import Prepared
 from lmrep.doctor.findings import OK, WARNING, Seen
 from lmrep.doctor.machine import Part
-from lmrep.experiment import Experiment
-from lmrep.training import claims, mirror, workdir
-from lmrep.training import logging as logs
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import Experiment
+from lmrep.interop import init_from
+from lmrep.storage import claims, mirror, workdir
+from lmrep.storage.checkpoints import Checkpoints
+from lmrep.training import metrics_log as logs
 from lmrep.training.state import specs_of
 
 
@@ -126,10 +127,10 @@ def init(
         return Seen("parameters start at random")
     if resumed is not None:
         return Seen("not looked at: the run goes on from its own checkpoint")
-    origin, specs = starting.load(experiment.init), specs_of(parts[0].stage.objective)
+    origin, specs = init_from.load(experiment.init), specs_of(parts[0].stage.objective)
     pieces = loaded.pieces if loaded else list(origin.pieces)[: experiments.model_config(experiment).vocab or None]
-    fit = starting.fit(specs, origin, pieces)
-    starting.check_network(experiments.model_config(experiment, len(pieces)), origin)
+    fit = init_from.fit(specs, origin, pieces)
+    init_from.check_network(experiments.model_config(experiment, len(pieces)), origin)
     new = max(fit.extended.values(), default=0)
     text = (f"{origin.name}: {len(fit.values)} parameters taken, {len(fit.missing)} missing and so fresh, "
             f"{len(fit.left)} left there{f', {new:,} pieces new' if new else ''}")

@@ -12,16 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmrep import api, assembly
-from lmrep import experiment as experiments
+from lmrep import api
 from lmrep.core.errors import UserError
-from lmrep.data import corpora, prepare, sentences, store, tokenizers
+from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
-from lmrep.data.prepare import Prepared, bytes_needed
+from lmrep.data.store import prepare, token_store
+from lmrep.data.store.prepare import Prepared, bytes_needed
 from lmrep.doctor.findings import OK, SKIPPED, WARNING, Seen, gigabytes
 from lmrep.doctor.machine import Part, Taken, room
-from lmrep.experiment import Experiment
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import Experiment
 
 IN_FILES = ("text_files", "jsonl", "parquet")
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # of a corpus that are read, at most, beside one document of each file
@@ -128,7 +130,7 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Seen:
         raise _Absent
 
     try:
-        found = assembly.prepared(experiment, data_dir, absent)
+        found = build.prepared(experiment, data_dir, absent)
     except _Absent:
         return Seen(f"not built yet; the run will build it in {data_dir}", None)
     for split in found.stores.values():
@@ -138,7 +140,7 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Seen:
     return Seen(f"built in {data_dir}; tokens: {each}", found)
 
 
-def _decode(part: store.Store, found: Prepared) -> None:
+def _decode(part: token_store.Store, found: Prepared) -> None:
     """Reads the first, the last and a few other tokens."""
     places = np.random.default_rng(0).integers(0, max(part.tokens, 1), 16)
     ids = part.take(np.array([*places, 0, part.tokens - 1] if part.tokens else [], np.int64))
@@ -175,9 +177,9 @@ def examples(
         raise UserError(f"the tokenizer gives the id {stream.max():,}, and has {loaded.size:,}; its files do not "
                         "belong together: give those of one vocabulary")
     with tempfile.TemporaryDirectory() as place:
-        tried = store.write(Path(place) / "store", ids, loaded.vocabulary)
+        tried = token_store.write(Path(place) / "store", ids, loaded.vocabulary)
         for part in parts:
-            assembly.plan(part.plan, tried, experiment.seed, Path(place)).gather(np.zeros(1, np.int64))
+            build.plan(part.plan, tried, experiment.seed, Path(place)).gather(np.zeros(1, np.int64))
     unknown, doubts = float((stream == loaded.vocabulary.specials["unk"]).mean()), []
     prepare.check({"train": {"sentences": stream.size, "unknown_share": unknown}}, experiment.tokenizer, doubts.append)
     text = f"{1 - unknown:.2%} of {stream.size:,} tokens of {len(documents):,} documents are in the vocabulary"

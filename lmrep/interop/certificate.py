@@ -18,7 +18,7 @@ from lmrep.core.params import unflatten
 from lmrep.interop import published
 from lmrep.interop import settings as families
 from lmrep.interop.published import Published
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.layers.attention import Visibility
 from lmrep.models import transformer
 from lmrep.models.base import Inputs

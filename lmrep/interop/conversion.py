@@ -17,20 +17,21 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from lmrep import experiment as experiments
-from lmrep import trained
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
-from lmrep.experiment import Experiment
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import Experiment
+from lmrep.inference.load import Run, load
 from lmrep.interop import certificate, published, tensor_files
 from lmrep.interop.certificate import Certificate
 from lmrep.interop.published import Published
 from lmrep.models import transformer
 from lmrep.objectives import replaced_token
 from lmrep.objectives.masked import RULES
-from lmrep.training import averaging, optimizers, workdir
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.storage import averaging, workdir
+from lmrep.storage.checkpoints import Checkpoints
+from lmrep.training import optimizers
 
 FOLDER, NOTE, CARRIED, CERTIFICATE = "interop", "published.json", "carried.safetensors", "certificate.json"
 PARTS = ("discriminator", "generator")  # of a run of replaced-token detection: two networks
@@ -53,7 +54,7 @@ class Converted(NamedTuple):
 
 def is_workdir(directory: Path) -> bool:
     """Whether a directory is a run's, and not a published one. Raises UserError where it has no config.json."""
-    settings = tensor_files.read_json(directory / trained.CONFIG)
+    settings = tensor_files.read_json(directory / workdir.CONFIG)
     return "config" in settings and "model_type" not in settings
 
 
@@ -82,7 +83,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
             "kind": checkpoint.kind, "settings": checkpoint.settings, "metadata": checkpoint.metadata,
             "tensors": checkpoint.tensors})
         workdir.write_json(draft / CERTIFICATE, dataclasses.asdict(proof))
-        workdir.write_json(draft / trained.CONFIG, {
+        workdir.write_json(draft / workdir.CONFIG, {
             "config": dataclasses.asdict(record), "data": {"tokenizer": tokenizer.fingerprint},
             "source": str(source.absolute())})
     remarks = [f"carried along, having no place in the network: {name} {tensor_files.kind(value)}"
@@ -112,7 +113,7 @@ def to_published(
       RunFault: the checkpoint is damaged, the certificate fails, or the disk is full; nothing is written.
     """
     workdir.check_free(target)
-    run = trained.load(source, step)
+    run = load(source, step)
     params = {path: np.asarray(value) for path, value in flatten(jax.device_get(run.params)).items()}
     checkpoint, remarks = _outgoing(run, params, part)
     with workdir.beside(target) as draft:
@@ -132,7 +133,7 @@ def to_published(
     return Converted(checkpoint, proof, remarks)
 
 
-def _outgoing(run: trained.Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
+def _outgoing(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
     """A run's checkpoint under the names that it came with, or else under the reference's; and remarks."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
     joint = any(path.startswith(GENERATOR) for path in params)
@@ -162,14 +163,14 @@ def _outgoing(run: trained.Run, params: dict[str, np.ndarray], part: str) -> tup
 
 
 def _part(
-    run: trained.Run, config: transformer.Config, params: dict[str, np.ndarray], part: str
+    run: Run, config: transformer.Config, params: dict[str, np.ndarray], part: str
 ) -> tuple[transformer.Config, dict[str, np.ndarray]]:
     """(network, parameters) of one network of a run of replaced-token detection, as if it were alone."""
     if part not in PARTS:
         raise UserError(f"--part is {part!r}; expected {' or '.join(PARTS)}")
     if part == "discriminator":
         return config, {path: value for path, value in params.items() if not path.startswith(GENERATOR)}
-    asked = trained.stage_at(run.experiment, run.step).objective
+    asked = config.stage_at(run.experiment, run.step).objective
     return (transformer.narrowed(config, asked.generator, asked.generator_layers),
             flatten(replaced_token.generator_alone(unflatten(params), asked)))
 
@@ -218,7 +219,7 @@ def arrays(place: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
     if not is_workdir(place):
         checkpoint = published.read(place)
         return checkpoint.params | checkpoint.carried, "as published"
-    used = trained.read_config(place)["config"].get("evaluation", {}).get("averaged", True)
+    used = workdir.read_config(place)["config"].get("evaluation", {}).get("averaged", True)
     with contextlib.closing(Checkpoints(place / "checkpoints")) as checkpoints:
         step = checkpoints.newest()
         if step is None:

@@ -25,10 +25,10 @@ from lmrep.interop import settings as families
 from lmrep.interop.names import ARCHITECTURES, CLASSIFIER, DISCRIMINATOR, MASKED, POOLER, Architecture, Place
 from lmrep.interop.settings import FAMILIES
 from lmrep.layers import linear
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.models import transformer
 from lmrep.objectives import sentence_pair
-from lmrep.training import workdir
+from lmrep.storage import workdir
 
 CONFIG, MODEL, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".npz")

@@ -15,7 +15,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.layers.attention import Visibility
 from lmrep.models.base import Inputs, Model
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share

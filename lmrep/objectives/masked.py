@@ -18,7 +18,7 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.layers.attention import Visibility
 from lmrep.models.base import Inputs, Model
 from lmrep.objectives import sentence_pair

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from lmrep.core.params import Array, Tree
 from lmrep.layers import linear
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.models.base import Model
 from lmrep.objectives.base import Batch, Metrics, share
 

@@ -18,7 +18,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, norm
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models.base import Model
 from lmrep.objectives import masked, sentence_pair

@@ -22,18 +22,18 @@ from lmrep.config.record import setting, suggestion
 from lmrep.core.errors import RunFault, Stopped
 from lmrep.core.host import peak_memory
 from lmrep.core.sharding import batch_sharding, replicated, use
+from lmrep.distributed.agreement import Stop, stop_flag, stops
+from lmrep.distributed.watchdog import COMPILING, Watch
+from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import faults, optimizers
 from lmrep.training import state as states
-from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.evaluation import Evaluator, Sums
 from lmrep.training.faults import FaultsConfig, GoBack, Losses
 from lmrep.training.inputs import host_rows, placed
-from lmrep.training.logging import MetricsLog, Progress
-from lmrep.training.processes import Stop, stop_flag, stops
+from lmrep.training.metrics_log import MetricsLog, Progress
 from lmrep.training.stages import Stage, locate, origin, overlay, put
 from lmrep.training.state import TrainState
 from lmrep.training.step import train_step
-from lmrep.training.watchdog import COMPILING, Watch
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from lmrep.training.logging import Progress
+from lmrep.training.metrics_log import Progress
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,8 @@ class Stage:
       start: None: go on with the former stage's parameters and moments. Otherwise where the parameters start, by path:
         {"encoder": "objective/generator"} takes the former stage's generator; what no entry names starts fresh.
       given: values by path, over everything else: from another run, or a frozen teacher's.
-      flops: multiplications and additions of one step, for the utilisation; None where unknown.
+      flops: floating-point operations of one step, for the utilisation; None where unknown.
+      batch_struct: shapes and dtypes of a global batch.
       fingerprint: of its examples and their order; must be the same on resume.
     """
 
@@ -51,6 +52,7 @@ class Stage:
     start: Mapping[str, str] | None = None
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
     flops: float | None = None
+    batch_struct: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
     fingerprint: str = ""
 
 

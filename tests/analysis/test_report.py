@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep import experiment as experiments
 from lmrep.analysis import report
 from lmrep.analysis.report import answers, facts, prose, recipes
 from lmrep.config import loading
 from lmrep.core.errors import UserError
+from lmrep.experiment import config as experiments
 from lmrep.models import PRESETS
 from lmrep.training import optimizers
 from lmrep.training.state import create

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep import experiment as experiments
 from lmrep.analysis.report import answers, doubts, facts, measures, page, prose
 from lmrep.data import tokenizers
-from lmrep.generation import Sampling
+from lmrep.experiment import config as experiments
+from lmrep.inference.generate import Sampling
+from lmrep.inference.prompts import Doubt
 from lmrep.objectives import OBJECTIVES, replaced_token
-from lmrep.questions import Doubt
 from tests import small
 
 RUNS = {"left": "causal", "told": "replaced_token"}

@@ -10,7 +10,7 @@ import safetensors
 from safetensors.numpy import load_file
 
 import lmrep
-from lmrep import vector_files
+from lmrep.inference import export
 from tests import given, small
 
 LINES = ["The red cat sees the old dog.", "", "A catdog likes [MASK]  birds!", "Old.", "the red bird " * 9, "  ", "Fin"]
@@ -71,8 +71,8 @@ def test_a_large_file_is_read_a_few_lines_at_a_time_into_several(home, run, tmp_
     """As many lines a file as the format's header has room for."""
     many = tmp_path / "many.txt"
     many.write_text("".join(f"{line}\n" for line in LINES * 3))
-    monkeypatch.setattr(vector_files, "LINES", 5)
-    monkeypatch.setattr(vector_files, "HEADER", 1200)
+    monkeypatch.setattr(export, "LINES", 5)
+    monkeypatch.setattr(export, "HEADER", 1200)
     answer = embed(home, tmp_path / "v.safetensors", source=many)
     assert answer.code == 0
     names = answer.out.split()
@@ -85,12 +85,12 @@ def test_a_large_file_is_read_a_few_lines_at_a_time_into_several(home, run, tmp_
 
 
 def test_memory_does_not_grow_with_the_file(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_files, "LINES", 64)
+    monkeypatch.setattr(export, "LINES", 64)
 
     def peak(lines):
         (tmp_path / "text.txt").write_text("The red cat sees the old dog.\n" * lines)
         tracemalloc.start()
-        vector_files.embed(run, tmp_path / "text.txt", tmp_path / f"{lines}.safetensors")
+        export.embed(run, tmp_path / "text.txt", tmp_path / f"{lines}.safetensors")
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -133,7 +133,7 @@ def test_long_lines_are_read_in_windows_where_asked(home, run, tmp_path):
     (b"Old.\n", ["Old."], "has no use for 'Old.'"),
 ])
 def test_what_cannot_be_embedded_is_refused(home, tmp_path, monkeypatch, content, words, message):
-    monkeypatch.setattr(vector_files, "LONGEST_LINE", 2000)
+    monkeypatch.setattr(export, "LONGEST_LINE", 2000)
     places = {"source": (source := tmp_path / "text.txt"), "there": (there := tmp_path / "there.safetensors")}
     there.write_bytes(b"")
     if content is not None:
@@ -165,7 +165,7 @@ def test_told_to_stop_it_leaves_nothing(home, tmp_path):
 
 
 def test_a_file_that_grows_meanwhile_is_noticed(home, tmp_path, monkeypatch):
-    real = vector_files.survey
-    monkeypatch.setattr(vector_files, "survey", lambda path: real(path)._replace(lines=5))
+    real = export.survey
+    monkeypatch.setattr(export, "survey", lambda path: real(path)._replace(lines=5))
     answer = embed(home, tmp_path / "v.safetensors")
     assert answer.code == 3 and "texts.txt changed while it was read" in answer.err and list(tmp_path.iterdir()) == []

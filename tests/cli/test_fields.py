@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from lmrep.cli import fields
 from lmrep.config.loading import load
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import Experiment, base
+from lmrep.experiment.config import Experiment, base
 from lmrep.objectives import OBJECTIVES
 from tests import small
 

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 import lmrep
-from lmrep import questions
 from lmrep.core.errors import UserError
-from lmrep.generation import Sampling
+from lmrep.inference import prompts
+from lmrep.inference.generate import Sampling
 from lmrep.interop import conversion
 from tests import small
 from tests.interop.test_published import GOLDEN
@@ -91,9 +91,9 @@ def test_a_text_with_a_mask_is_refused_whatever_the_tokenizer_makes_of_it(reques
 
 def test_what_is_advised_to_ask_can_be_asked():
     samples = ("If the [MASK] is empty.", "The <mask>.", "Return the")
-    assert questions.example(samples, "texts") == "Return the"
-    assert questions.askable(samples, "texts") == ["Return the"] and questions.askable(samples, "masks") == [*samples]
-    assert questions.askable(samples[:2], "texts") == [questions.EXAMPLES["texts"]]
-    assert questions.askable([], "texts") == questions.askable(samples, "") == []
-    assert questions.example(samples[:2], "texts") == questions.EXAMPLES["texts"]
-    assert questions.example(samples, "masks") == samples[0] and questions.example(samples, "") == ""
+    assert prompts.example(samples, "texts") == "Return the"
+    assert prompts.askable(samples, "texts") == ["Return the"] and prompts.askable(samples, "masks") == [*samples]
+    assert prompts.askable(samples[:2], "texts") == [prompts.EXAMPLES["texts"]]
+    assert prompts.askable([], "texts") == prompts.askable(samples, "") == []
+    assert prompts.example(samples[:2], "texts") == prompts.EXAMPLES["texts"]
+    assert prompts.example(samples, "masks") == samples[0] and prompts.example(samples, "") == ""

@@ -9,13 +9,13 @@ from scipy.special import expit
 
 import lmrep
 from lmrep import api
-from lmrep import experiment as experiments
 from lmrep.cli.predict import marked
 from lmrep.cli.train import samples
 from lmrep.core.errors import UserError
 from lmrep.core.params import is_spec
 from lmrep.data import tokenizers
-from lmrep.questions import Doubt
+from lmrep.experiment import config as experiments
+from lmrep.inference.prompts import Doubt
 from tests import given, small
 
 WRONG = ("cat", "s", "##s", "[UNK]")  # pieces that the network by hand takes for replaced

@@ -9,9 +9,9 @@ import pytest
 
 from lmrep.core.params import flatten
 from lmrep.core.sharding import make_mesh
-from lmrep.training.checkpoints import Checkpoints
-from lmrep.training.logging import MetricsLog
+from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
+from lmrep.training.metrics_log import MetricsLog
 from lmrep.training.stages import Stage
 from tests.contract import objectives as toys
 

@@ -12,7 +12,7 @@ SPECIALS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
 @dataclass
 class MemoryStore:
-    """What `lmrep.data.store.Store` offers, over arrays."""
+    """What `lmrep.data.store.token_store.Store` offers, over arrays."""
 
     stream: np.ndarray
     sentences: np.ndarray

@@ -14,7 +14,8 @@ import pytest
 import tokenizers as library
 
 from lmrep.core.errors import UserError
-from lmrep.data import corpora, prepare, tokenizers
+from lmrep.data import corpora, tokenizers
+from lmrep.data.store import prepare
 from lmrep.data.tokenizers import Bpe, Config, bpe
 from lmrep.objectives import masked
 from tests.data.test_tokenizers import words

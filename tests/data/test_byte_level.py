@@ -15,7 +15,8 @@ import pytest
 import tokenizers as library
 
 from lmrep.core.errors import UserError
-from lmrep.data import corpora, prepare, tokenizers
+from lmrep.data import corpora, tokenizers
+from lmrep.data.store import prepare
 from lmrep.data.tokenizers import ByteLevel, Config
 from lmrep.data.tokenizers.byte_level import BYTES
 from lmrep.objectives import masked

@@ -9,8 +9,7 @@ import tensorflow_datasets as tfds
 
 from lmrep.config.record import read
 from lmrep.core.errors import UserError
-from lmrep.data import python_docs
-from lmrep.data.corpora import SPLITS, Config, assign, lopsided, open_corpus, place
+from lmrep.data.corpora import SPLITS, Config, assign, lopsided, open_corpus, place, python_docs
 
 TEST, VALIDATION, TRAIN = range(3)
 

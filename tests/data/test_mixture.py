@@ -5,8 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lmrep import assembly, inspection
-from lmrep import experiment as experiments
 from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
 from lmrep.data.formats.packed import Packed, plan
@@ -15,8 +13,10 @@ from lmrep.data.formats.stream import plan as stream_plan
 from lmrep.data.loader import batches, evaluation_batches
 from lmrep.data.mixture import BLOCK, Mixture, Sources, block_of
 from lmrep.data.order import interleaved
-from lmrep.data.sources import Source, prepare_sources, tempered
-from lmrep.training import provenance
+from lmrep.data.store.sources import Source, prepare_sources, tempered
+from lmrep.experiment import build, inspection
+from lmrep.experiment import config as experiments
+from lmrep.storage import provenance
 from tests import small
 
 # --- Proportions ---
@@ -201,7 +201,7 @@ def texts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def prepared(texts):
     lines = []
-    return assembly.prepared(experiment(texts), texts / "data", lines.append), lines
+    return build.prepared(experiment(texts), texts / "data", lines.append), lines
 
 
 def test_a_mixture_has_one_tokenizer_that_knows_all_sources(prepared, texts):
@@ -216,16 +216,16 @@ def test_a_mixture_has_one_tokenizer_that_knows_all_sources(prepared, texts):
     assert zyzz / counts.sum() == pytest.approx(0.75 * 2 / 10, rel=0.05) and cat > 0  # 10 tokens a document
     assert ready.statistics["train"]["documents"] == sum(len(store.documents) - 1 for store in train.stores)
     again = []
-    assembly.prepared(experiment(texts), texts / "data", again.append)
+    build.prepared(experiment(texts), texts / "data", again.append)
     assert not again
     said = []
-    assembly.prepared(experiment(texts, **{"tokenizer.vocab_size": 210}), texts / "data", said.append)
+    build.prepared(experiment(texts, **{"tokenizer.vocab_size": 210}), texts / "data", said.append)
     assert any("training a tokenizer" in line for line in said)
 
 
 def test_a_loaded_tokenizer_is_taken_as_it_is(prepared, texts):
     own = tokenizers.Config(vocab_file=str(prepared[0].directory / "tokenizer"))
-    ready = assembly.prepared(experiment(texts), texts / "data", None, own)
+    ready = build.prepared(experiment(texts), texts / "data", None, own)
     assert {split: store.fingerprint for split, store in ready.stores.items()} == {
         split: store.fingerprint for split, store in prepared[0].stores.items()}
 
@@ -247,7 +247,7 @@ def test_temperature(temperature, expected):
 
 
 def test_temperature_counts_tokens(texts, prepared):
-    ready = assembly.prepared(experiment(texts, temperature=2.0), texts / "data")
+    ready = build.prepared(experiment(texts, temperature=2.0), texts / "data")
     sizes = np.array([store.tokens for store in ready.stores["train"].stores])
     expected = np.array([1, 3]) * np.sqrt(sizes)
     np.testing.assert_allclose(np.array(ready.stores["train"].shares) / BLOCK, expected / expected.sum(), atol=1e-4)
@@ -269,7 +269,7 @@ def test_what_a_run_may_be_resumed_with(texts, prepared):
     assert changed(sources=(one, other | {"weight": 4})) == ["config.sources.1.weight: 3.0 -> 4.0"]
     assert changed(temperature=2) == ["config.temperature: 0.0 -> 2.0"]
     assert changed(sources=(one,)) and changed(sources=(other, one))
-    heavier = assembly.prepared(experiment(texts, temperature=2.0), texts / "data")
+    heavier = build.prepared(experiment(texts, temperature=2.0), texts / "data")
     assert heavier.stores["train"].fingerprint != prepared[0].stores["train"].fingerprint
 
 

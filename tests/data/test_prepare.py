@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import corpora, prepare, readings, sentences, tokenizers
+from lmrep.data import corpora, sentences, tokenizers
+from lmrep.data.store import prepare, scan
 
 WORDS = "a quick brown fox jumps over the lazy dog near river bank while rain falls on old stone bridges"
 
@@ -155,14 +156,14 @@ def test_a_second_process_waits_and_says_so(prepared, tmp_path):
                                     lambda texts: [*texts[:-1], texts[-1][::-1]]])
 def test_corpora_that_change_meanwhile_are_noticed(prepared, tmp_path, monkeypatch, change):
     config, data_dir = write(tmp_path / "files", texts()), tmp_path / "data"
-    survey = readings.survey
+    survey = scan.survey
 
     def surveyed(*arguments):
         found = survey(*arguments)
         write(tmp_path / "files", change(texts()))
         return found
 
-    monkeypatch.setattr(readings, "survey", surveyed)
+    monkeypatch.setattr(scan, "survey", surveyed)
     with pytest.raises(RunFault, match="changed while it was read"):
         prepare.prepare(config, PIECES, data_dir)
 

@@ -14,7 +14,8 @@ import time
 import pytest
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import prepare, readings, store, tokenizers, tokenizing
+from lmrep.data import tokenizers
+from lmrep.data.store import prepare, scan, token_store, tokenize
 from tests.data.test_prepare import PIECES, texts, write
 
 PART = 5000  # characters: the corpus of these tests has eight parts
@@ -48,8 +49,8 @@ def characters(ready):
 @pytest.fixture
 def counted(monkeypatch):
     """The characters that this process tokenizes from now on, batch by batch."""
-    found, really = [], tokenizing.tokenize
-    monkeypatch.setattr(tokenizing, "tokenize",
+    found, really = [], tokenize.tokenize
+    monkeypatch.setattr(tokenize, "tokenize",
                         lambda tokenizer, texts: found.append(sum(map(len, texts))) or really(tokenizer, texts))
     return found
 
@@ -57,14 +58,14 @@ def counted(monkeypatch):
 def test_there_are_several_parts(whole):
     ready, _ = whole
     shards = len(list((ready.directory / "train").glob("*array_record*")))
-    assert characters(ready) > 6 * PART and shards == 1 + ready.stores["train"].tokens // store.RECORD
+    assert characters(ready) > 6 * PART and shards == 1 + ready.stores["train"].tokens // token_store.RECORD
 
 
 @pytest.mark.parametrize("processes", [1, 3])
 def test_any_number_of_processes_gives_the_same_bytes(whole, tmp_path, monkeypatch, counted, processes):
     ready, config = whole
     monkeypatch.setattr(prepare, "SMALL", 0)
-    monkeypatch.setattr(tokenizing, "cores", lambda: processes)
+    monkeypatch.setattr(tokenize, "cores", lambda: processes)
     again = prepare.prepare(config, PIECES, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory) and not counted
 
@@ -140,7 +141,7 @@ def test_what_was_made_by_other_rules_is_made_anew(whole, tmp_path, counted):
                                    RuntimeError("write() failed: No space left on device; writing x")])
 def test_a_full_disk_is_said_and_loses_nothing(whole, tmp_path, monkeypatch, counted, error):
     ready, config = whole
-    really, calls = store.Writer.add, []
+    really, calls = token_store.Writer.add, []
 
     def full(self, *arrays):
         calls.append(1)
@@ -149,7 +150,7 @@ def test_a_full_disk_is_said_and_loses_nothing(whole, tmp_path, monkeypatch, cou
         really(self, *arrays)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.Writer, "add", full)
+        patch.setattr(token_store.Writer, "add", full)
         with pytest.raises(RunFault, match=r"disk .* is full: about [\d.]+ MB more are needed, [\d.,]+ MB are free"):
             prepare.prepare(config, PIECES, tmp_path)
     counted.clear()
@@ -186,8 +187,8 @@ def test_a_disk_that_is_really_full(whole, small_disk, tmp_path, counted):
 def test_a_child_that_dies_is_a_fault_and_loses_nothing(whole, tmp_path, monkeypatch):
     ready, config = whole
     monkeypatch.setattr(prepare, "SMALL", 0)
-    monkeypatch.setattr(tokenizing, "cores", lambda: 1)
-    really = readings.Report.add
+    monkeypatch.setattr(tokenize, "cores", lambda: 1)
+    really = scan.Report.add
 
     def murder(report, count):
         really(report, count)
@@ -196,7 +197,7 @@ def test_a_child_that_dies_is_a_fault_and_loses_nothing(whole, tmp_path, monkeyp
                 os.kill(int(path.split("/")[2]), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(readings.Report, "add", murder)
+        patch.setattr(scan.Report, "add", murder)
         with pytest.raises(RunFault, match=r"killed by signal 9 .*SIGKILL.*goes on where this stopped"):
             prepare.prepare(config, PIECES, tmp_path)
     assert len(list(tmp_path.glob("*.partial/parts/*[0-9]"))) >= 2
@@ -206,7 +207,7 @@ def test_a_child_that_dies_is_a_fault_and_loses_nothing(whole, tmp_path, monkeyp
 def test_text_that_cannot_be_read_any_more_keeps_what_is_made(whole, tmp_path, monkeypatch):
     ready, _ = whole
     config = write(tmp_path / "files", texts(300))
-    really = readings.Report.add
+    really = scan.Report.add
 
     def gone(report, count):
         really(report, count)
@@ -214,7 +215,7 @@ def test_text_that_cannot_be_read_any_more_keeps_what_is_made(whole, tmp_path, m
             raise UserError("cannot read it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(readings.Report, "add", gone)
+        patch.setattr(scan.Report, "add", gone)
         with pytest.raises(UserError, match="cannot read"):
             prepare.prepare(config, PIECES, tmp_path / "data")
     assert len(list(tmp_path.glob("data/*.partial/parts/*[0-9]"))) == 2
@@ -234,4 +235,4 @@ def test_children_import_nothing_heavy():
 
 
 def test_cores_are_those_that_the_process_is_bound_to():
-    assert 1 <= tokenizing.cores() <= len(os.sched_getaffinity(0))
+    assert 1 <= tokenize.cores() <= len(os.sched_getaffinity(0))

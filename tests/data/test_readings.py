@@ -7,7 +7,8 @@ from itertools import chain
 import pytest
 
 from lmrep.core.errors import RunFault
-from lmrep.data import corpora, readings
+from lmrep.data import corpora
+from lmrep.data.store import scan
 from tests.data.test_prepare import texts, write
 
 
@@ -16,12 +17,12 @@ def surveyed(tmp_path):
     """(its config, a corpus of documents of a line each, its survey)."""
     config = write(tmp_path, texts())
     corpus = corpora.open_corpus(config)
-    return config, corpus, readings.survey(corpus, config, lambda line: None)
+    return config, corpus, scan.survey(corpus, config, lambda line: None)
 
 
 def test_the_splits_share_the_documents_out(surveyed):
     config, corpus, found = surveyed
-    each = {split: readings.documents(config, split, lambda line: None) for split in corpora.SPLITS}
+    each = {split: scan.documents(config, split, lambda line: None) for split in corpora.SPLITS}
     taken = {split: list(documents) for split, (_, documents) in each.items()}
     assert sorted(chain(*taken.values())) == sorted(corpus.documents())
     for split, documents in taken.items():
@@ -34,16 +35,16 @@ def test_documents_that_are_not_those_of_the_survey_are_a_fault(surveyed, change
     _, corpus, found = surveyed
     changed = dataclasses.replace(corpus, documents=lambda tally=None: iter(change(list(corpus.documents()))))
     with pytest.raises(RunFault, match="changed while it was read"):
-        list(readings.again(changed, found))
+        list(scan.again(changed, found))
 
 
 def test_a_sample_is_of_the_train_split_and_of_the_size_that_is_asked_for(surveyed):
     config, corpus, found = surveyed
-    _, train = readings.documents(config, "train", lambda line: None)
-    train, report = list(train), readings.Report("reading", 10**9, lambda line: None)
+    _, train = scan.documents(config, "train", lambda line: None)
+    train, report = list(train), scan.Report("reading", 10**9, lambda line: None)
 
     def lines(budget):
-        return list(readings.sample(corpus, found, budget, report))
+        return list(scan.sample(corpus, found, budget, report))
 
     whole = found.characters("train")
     some = lines(whole // 4)
@@ -54,8 +55,8 @@ def test_a_sample_is_of_the_train_split_and_of_the_size_that_is_asked_for(survey
 
 def test_long_work_tells_how_much_is_left(monkeypatch):
     clock, lines = iter([0.0, 1.0, 4.0, 5.0, 8.0]), []
-    monkeypatch.setattr(readings.time, "monotonic", lambda: next(clock))
-    report = readings.Report("tokenizing", 10_000_000, lines.append)
+    monkeypatch.setattr(scan.time, "monotonic", lambda: next(clock))
+    report = scan.Report("tokenizing", 10_000_000, lines.append)
     for _ in range(4):
         report.add(2_000_000)
     assert lines == ["tokenizing: 4.0 of 10.0 million characters, 0:06 left",
@@ -64,6 +65,6 @@ def test_long_work_tells_how_much_is_left(monkeypatch):
 
 def test_the_rate_of_what_goes_on_is_that_of_this_process(monkeypatch):
     clock, lines = iter([0.0, 4.0]), []
-    monkeypatch.setattr(readings.time, "monotonic", lambda: next(clock))
-    readings.Report("tokenizing", 10_000_000, lines.append, done=6_000_000).add(2_000_000)
+    monkeypatch.setattr(scan.time, "monotonic", lambda: next(clock))
+    scan.Report("tokenizing", 10_000_000, lines.append, done=6_000_000).add(2_000_000)
     assert lines == ["tokenizing: 8.0 of 10.0 million characters, 0:04 left"]

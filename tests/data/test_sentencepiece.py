@@ -14,7 +14,8 @@ import pytest
 import sentencepiece
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import corpora, prepare, tokenizers
+from lmrep.data import corpora, tokenizers
+from lmrep.data.store import prepare
 from lmrep.data.tokenizers import Added, Config, SentencePiece
 from lmrep.data.tokenizers.sentence_piece import SPECIALS, Cleaning, _thinned
 

@@ -11,8 +11,8 @@ import pytest
 
 from lmrep.core.errors import RunFault
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import store
-from lmrep.data.store import RECORD, Store
+from lmrep.data.store import token_store
+from lmrep.data.store.token_store import RECORD, Store
 
 
 def vocabulary(size):
@@ -33,7 +33,7 @@ def written(tmp_path_factory):
     directory = tmp_path_factory.mktemp("store")
     documents = draw_documents(0, 30)
     stream = np.concatenate([sentence for document in documents for sentence in document])
-    return store.write(directory, documents, vocabulary(1000), "validation", "name"), directory, documents, stream
+    return token_store.write(directory, documents, vocabulary(1000), "validation", "name"), directory, documents, stream
 
 
 def test_index_and_stream_give_the_documents_back(written):
@@ -106,18 +106,18 @@ def test_positions_outside_are_refused(written, index):
 
 
 def test_large_vocabularies_and_no_documents(tmp_path):
-    wide = store.write(tmp_path / "wide", [[[2**16, 7, 2**17 - 1]]], vocabulary(2**17))
+    wide = token_store.write(tmp_path / "wide", [[[2**16, 7, 2**17 - 1]]], vocabulary(2**17))
     assert wide.take(np.arange(3)).tolist() == [2**16, 7, 2**17 - 1]
-    limit = store.write(tmp_path / "limit", [[[2**16 - 1]]], vocabulary(2**16))
+    limit = token_store.write(tmp_path / "limit", [[[2**16 - 1]]], vocabulary(2**16))
     assert limit.take(np.array([0])).tolist() == [2**16 - 1] and limit._cache.itemsize == 2
-    empty = store.write(tmp_path / "empty", [], vocabulary(10))
+    empty = token_store.write(tmp_path / "empty", [], vocabulary(10))
     assert (empty.tokens, empty.sentences.tolist(), empty.documents.tolist()) == (0, [0], [0])
 
 
 def test_a_flipped_bit_is_never_read_as_a_token(tmp_path):
     rng = np.random.default_rng(0)
     stream = rng.integers(0, 1000, 3 * RECORD)
-    store.write(tmp_path, [[stream]], vocabulary(1000))
+    token_store.write(tmp_path, [[stream]], vocabulary(1000))
     (file,) = tmp_path.glob("*array_record*")
     content = file.read_bytes()
     noticed = 0
@@ -141,10 +141,11 @@ def write_parts(directory, stream, cuts):
     """A store of one sentence a part; the parts are gone."""
     parts = [directory / f"part{number}" for number in range(len(cuts) + 1)]
     for number, (part, piece) in enumerate(zip(parts, np.split(stream, cuts), strict=True)):
-        with store.Writer(part, "train", 1000, parts[number - 1] if number else None, number == len(cuts)) as writer:
+        before = parts[number - 1] if number else None
+        with token_store.Writer(part, "train", 1000, before, number == len(cuts)) as writer:
             if len(piece):
                 writer.add(piece.astype(np.uint16), np.array([len(piece)]), np.array([1]))
-    store.join(parts, directory, "train", 1000)
+    token_store.join(parts, directory, "train", 1000)
     for part in parts:
         shutil.rmtree(part)
     return Store(directory, "train", KNOWN)
@@ -181,13 +182,13 @@ def test_damaged_records_are_named_and_within_a_budget_unknown(tmp_path, caplog,
     expected[3 * RECORD : 7 * RECORD] = UNK
     for _ in range(2):
         np.testing.assert_array_equal(opened.take(whole), expected)
-    said = [line.getMessage() for line in caplog.records if line.name == store.__name__]
+    said = [line.getMessage() for line in caplog.records if line.name == token_store.__name__]
     assert len(said) == 4 and all(f"record {i} of {file}" in line for i, line in enumerate(said))
 
 
 def test_one_damaged_record_costs_no_other(tmp_path):
     stream = np.random.default_rng(0).integers(2, 1000, 10 * RECORD)
-    store.write(tmp_path, [[stream]], KNOWN)
+    token_store.write(tmp_path, [[stream]], KNOWN)
     (file,) = tmp_path.glob("*array_record*")
     content, hit = file.read_bytes(), set()
     for place in range(1000, 60_000, 6000):  # records are some 6 kB each
@@ -201,8 +202,8 @@ def test_one_damaged_record_costs_no_other(tmp_path):
 
 
 def test_an_index_of_another_store_is_refused(tmp_path):
-    store.write(tmp_path / "a", [[[1] * (2 * RECORD)]], vocabulary(10))
-    store.write(tmp_path / "b", [[[1] * 7]], vocabulary(10))
+    token_store.write(tmp_path / "a", [[[1] * (2 * RECORD)]], vocabulary(10))
+    token_store.write(tmp_path / "b", [[[1] * 7]], vocabulary(10))
     (tmp_path / "b" / "sentences.npy").rename(tmp_path / "a" / "sentences.npy")
     with pytest.raises(ValueError, match="does not fit"):
         Store(tmp_path / "a", "train", vocabulary(10))

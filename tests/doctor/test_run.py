@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lmrep import assembly, doctor
-from lmrep import experiment as experiments
+from lmrep import doctor
 from lmrep.data.formats import FORMATS
-from lmrep.training import workdir
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.storage import workdir
+from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 from tests.doctor import examined, failed
 
@@ -118,7 +119,7 @@ def test_a_run_of_another_config_or_corpus(home, config, tmp_path):
     said = failed(examined(config, home / "run", home / "data"))["resuming"]
     assert "config.seed: 0 -> 1" in said and "another --workdir" in said and "keep" not in said
     other = small.config(small.corpus(tmp_path / "texts", 40, seed=5))
-    assembly.prepared(experiments.parse(other), tmp_path / "data")
+    build.prepared(experiments.parse(other), tmp_path / "data")
     assert "data.train: " in failed(examined(other, home / "run", tmp_path / "data"))["resuming"]
 
 

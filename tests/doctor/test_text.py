@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 
-from lmrep import assembly, doctor
-from lmrep import experiment as experiments
+from lmrep import doctor
 from lmrep.data import tokenizers
 from lmrep.doctor import text
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
 from lmrep.models import PRESETS
 from tests import small
 from tests.doctor import examined, failed
@@ -71,7 +72,7 @@ def test_each_source_of_a_mixture_is_looked_at(home, config, tmp_path):
     config.sources[1]["data"]["files"] = f"{tmp_path}/texts/*.txt"
     assert not failed(examined(config, tmp_path / "run", tmp_path / "data"))
     assert not (tmp_path / "data").exists()
-    assembly.prepared(experiments.parse(config), tmp_path / "data")
+    build.prepared(experiments.parse(config), tmp_path / "data")
     found = examined(config, tmp_path / "run", tmp_path / "data")
     assert {finding.mark for finding in found.values()} == {doctor.OK} and "built in" in found["store"].text
 
@@ -122,8 +123,8 @@ def test_a_table_smaller_than_the_vocabulary(config, tmp_path):
 
 def test_a_table_much_larger_than_the_vocabulary_is_told():
     network = PRESETS["bert_tiny"].config
-    assert "30,522 rows, and the tokenizer 2,000 ids" in assembly.idle_rows(network, 2000)
-    assert not assembly.idle_rows(network, 30000)
+    assert "30,522 rows, and the tokenizer 2,000 ids" in build.idle_rows(network, 2000)
+    assert not build.idle_rows(network, 30000)
 
 
 def test_a_vocabulary_of_another_language(config, pieces, tmp_path):

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep import assembly
-from lmrep import experiment as experiments
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import SPECIALS
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
 from lmrep.models import transformer
 from lmrep.objectives.base import Carry, Keys
 from lmrep.training.state import specs_of
@@ -68,7 +68,7 @@ def test_one_question_asks_all_networks_for_the_same_tokens(objectives, given):
         config.model.update({"vocab": size, "width": 16, "heads": 2, "mlp": 16})
         experiment = experiments.parse(config)
         network = transformer.build(experiments.model_config(experiment))
-        trained = assembly.objective(experiments.plans(experiment)[0], network, words)
+        trained = build.objective(experiments.plans(experiment)[0], network, words)
         asked = objectives.ask(experiments.plans(experiment)[0], network, words)
         assert P.flatten(specs_of(asked)).keys() <= P.flatten(specs_of(trained)).keys()
         question = jax.jit(asked.corrupt)(keys, batch)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lmrep import experiment as experiments
 from lmrep.config import loading
 from lmrep.core.errors import UserError
+from lmrep.experiment import config as experiments
 from lmrep.objectives import OBJECTIVES
 
 PAGE = Path(__file__).parents[2] / "experiments/bert.py"

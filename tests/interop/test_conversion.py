@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep import starting
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import formats
-from lmrep.interop import certificate, conversion, names, published, tensor_files
+from lmrep.interop import certificate, conversion, init_from, names, published, tensor_files
 from lmrep.layers.attention import Visibility
 from lmrep.models.base import Inputs
 from lmrep.objectives import replaced_token
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import Checkpoints
 from tests import given, small
 from tests.interop.test_published import GOLDEN, LEFT, copy, files, rewrite, same
 
@@ -150,7 +149,7 @@ def test_a_note_that_does_not_fit_is_told(converted, tmp_path):
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
 def test_a_run_may_start_from_what_was_converted(converted):
     directory, workdir, _ = converted
-    origin = starting.load(workdir)
+    origin = init_from.load(workdir)
     assert same(origin.params, published.read(directory).params)
 
 
@@ -227,7 +226,7 @@ def test_gpt_reads_and_continues_text_with_its_own_tokenizer(converted, tmp_path
 def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
     directory, workdir, _ = converted
     run = lmrep.load(workdir)
-    found = starting.fit(run.objective.specs, starting.load(directory), run.tokenizer.pieces)
+    found = init_from.fit(run.objective.specs, init_from.load(directory), run.tokenizer.pieces)
     assert not found.left and all(path.startswith("objective/generator") for path in found.missing)
     assert same(found.values, published.read(directory).params)
     answer = small.command("predict", f"--workdir={workdir}", "a [MASK]")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep import generation
-from lmrep.generation import Sampling
+from lmrep.inference import generate
+from lmrep.inference.generate import Sampling
 from lmrep.interop import certificate, conversion, published, tensor_files
 from tests.interop.test_published import GOLDEN, NAMES, OWN, files, network, same
 
@@ -121,7 +121,7 @@ def test_continuations_are_the_references(name, tmp_path):
                                   pad_token_id=0, **asked)[0, len(prompt) :].tolist()
 
     tokens = run.model.length - len(prompt)
-    ours = generation.extend(run.params, np.array([prompt]), len(prompt), key, model=run.model,
+    ours = generate.extend(run.params, np.array([prompt]), len(prompt), key, model=run.model,
                              objective=run.objective, how=greedy, tokens=tokens, room=run.model.length)
     expected = generated(tokens, eos_token_id=None)
     assert ours[0].tolist() == expected and len({*expected}) > 5

@@ -9,7 +9,7 @@ import pytest
 
 from lmrep import api
 from lmrep.core.errors import UserError
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 from tests.launch.stubs import LMREP, SRUN, Stubs
 

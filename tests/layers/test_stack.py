@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.analysis import flops
 from lmrep.core import params as P
 from lmrep.layers import dropout, linear, stack
 from lmrep.layers.stack import REMAT, Execution
+from lmrep.planning import flops
 from tests import reference
 
 D, L = 6, 3

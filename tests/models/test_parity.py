@@ -14,7 +14,7 @@ from lmrep.core import params as P
 from lmrep.core.params import unflatten
 from lmrep.interop import published
 from lmrep.interop.names import ARCHITECTURES
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.layers.attention import Visibility
 from lmrep.models import transformer
 from lmrep.models.base import Inputs

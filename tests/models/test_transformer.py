@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.analysis import flops
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.layers.attention import Visibility
@@ -15,6 +14,7 @@ from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from lmrep.models.transformer import Config
+from lmrep.planning import flops
 from tests import reference
 from tests.programs import products
 

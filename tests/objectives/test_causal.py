@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax
 
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.layers.attention import Visibility
 from lmrep.models import transformer
 from lmrep.models.base import Inputs

@@ -8,7 +8,7 @@ from scipy.special import expit, log_softmax, softmax
 
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import vocabulary as head
+from lmrep.layers import lm_head as head
 from lmrep.models import transformer
 from lmrep.objectives import replaced_token as electra
 from lmrep.objectives.base import Carry, Keys

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lmrep import api
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 
 ONE_OF_TWO = """

@@ -19,12 +19,12 @@ import pytest
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.sharding import make_mesh
 from lmrep.objectives.base import Carry, Objective, share
+from lmrep.storage.averaging import mean, parameters
+from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import faults, optimizers
-from lmrep.training.averaging import mean, parameters
-from lmrep.training.checkpoints import Checkpoints
 from lmrep.training.faults import FaultsConfig, Losses
-from lmrep.training.logging import MetricsLog
 from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
+from lmrep.training.metrics_log import MetricsLog
 from lmrep.training.stages import Stage
 from tests.contract.objectives import table
 

@@ -13,7 +13,7 @@ import pytest
 from lmrep.core.errors import RunFault, Stopped
 from lmrep.core.sharding import make_mesh
 from lmrep.objectives.base import Objective
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
 from lmrep.training.stages import Stage
 from tests.contract import objectives as toys

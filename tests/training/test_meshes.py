@@ -11,10 +11,10 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lmrep import assembly
-from lmrep import experiment as experiments
 from lmrep.core.sharding import make_mesh
-from lmrep.data.prepare import prepare
+from lmrep.data.store.prepare import prepare
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
 from lmrep.training.loop import Trainer
 from tests import small
 
@@ -55,7 +55,7 @@ def losses(tmp_path_factory):
         lines, deaf = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None)
         log = SimpleNamespace(write=lambda step, kind, values: lines.append(values["loss"]),
                               timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)
-        Trainer(assembly.stages(experiment, prepared, home / "data"), make_mesh(*sizes), 0, deaf, metrics=log,
+        Trainer(build.stages(experiment, prepared, home / "data"), make_mesh(*sizes), 0, deaf, metrics=log,
                 log_every=1).run()
         return np.array(lines)
 

@@ -9,7 +9,7 @@ from lmrep import api
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.core.sharding import make_mesh
-from lmrep.training.checkpoints import Checkpoints
+from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.loop import CheckpointConfig, Trainer
 from lmrep.training.stages import Stage, check, locate, origin, overlay, put
 from tests import small

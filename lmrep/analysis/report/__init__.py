@@ -16,7 +16,7 @@ from lmrep.analysis.report.answers import ask
 from lmrep.analysis.report.facts import gather
 from lmrep.analysis.report.page import render
 from lmrep.core.errors import UserError
-from lmrep.training.workdir import write_text
+from lmrep.storage.workdir import write_text
 
 NAME = "report.html"
 LARGEST = 2_000_000  # bytes of a page

@@ -9,7 +9,6 @@ from functools import partial
 import jax
 import numpy as np
 
-from lmrep import assembly, questions, representations, starting, trained
 from lmrep.analysis.report import doubts
 from lmrep.analysis.report.doubts import Doubted, Replaced
 from lmrep.analysis.report.facts import Facts
@@ -19,9 +18,12 @@ from lmrep.core.params import Array, Tree
 from lmrep.data import loader
 from lmrep.data.formats import FIELDS
 from lmrep.data.tokenizers import Tokenizer
+from lmrep.experiment import build
+from lmrep.inference import encode, load, prompts
+from lmrep.inference.load import Run
+from lmrep.interop import init_from
 from lmrep.models.base import Inputs, Model
 from lmrep.objectives.base import Objective
-from lmrep.trained import Run
 from lmrep.training.stages import put
 from lmrep.training.state import specs_of
 from lmrep.training.step import question_keys
@@ -119,7 +121,7 @@ def ask(facts: Facts, room: int) -> Answers:
     mask = tokenizer.piece(tokenizer.vocabulary.specials["mask"]) if "mask" in tokenizer.vocabulary.specials else ""
     notes, now = [], None
     try:
-        now = trained.load(facts.directory)
+        now = load.load(facts.directory)
     except (UserError, RunFault) as error:
         notes.append(f"No trained parameters: {error}")
     before = _untrained(facts, now, notes)
@@ -136,7 +138,7 @@ def ask(facts: Facts, room: int) -> Answers:
         given = {"held_out": _next_words(facts, runs, rows) if rows else (),
                  "continued": _continued(facts, runs, rows, notes)}
     elif answered == "replaced":
-        masked = [text for text in texts if questions.has_mask(text, tokenizer)]
+        masked = [text for text in texts if prompts.has_mask(text, tokenizer)]
         plain = [text for text in texts if text not in masked]
         given = {"samples": _samples(runs, masked, mask, notes),
                  "doubted": doubts.samples(runs, plain, notes) if plain else (),
@@ -164,8 +166,8 @@ def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
     params = jax.jit(lambda key: P.init(specs_of(objective), key))(jax.random.key(experiment.seed))
     if experiment.init:
         try:
-            origin = starting.load(experiment.init)
-            params = put(params, starting.fit(specs_of(objective), origin, network.tokenizer.pieces).values)
+            origin = init_from.load(experiment.init)
+            params = put(params, init_from.fit(specs_of(objective), origin, network.tokenizer.pieces).values)
         except (UserError, RunFault) as error:
             notes.append(f"What it answered before training is not shown, as its start cannot be read: {error}")
             return None
@@ -198,7 +200,7 @@ def _rows(facts: Facts, runs: Sequence[Run | None]) -> dict[str, np.ndarray] | N
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
     if not store or not store.tokens:
         return None
-    plan = assembly.held_out_plan(stage, store, facts.experiment.seed, prepared.directory.parent)
+    plan = build.held_out_plan(stage, store, facts.experiment.seed, prepared.directory.parent)
     batch = loader.gather(plan, np.unique(np.linspace(0, plan.examples - 1, ROWS).astype(np.int64)))
     objective = next(run.objective for run in reversed(runs) if run)
     seed = facts.experiment.seed
@@ -238,7 +240,7 @@ def _next_words(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.nda
         tokens[i, : len(text)], last[i] = text, len(text) - 1
     segments = (np.arange(t) <= last[:, None]).astype(np.int32)
     positions = np.broadcast_to(np.arange(t, dtype=np.int32), tokens.shape)
-    inputs = representations.inputs_of(facts.network.model, tokens, segments, positions, True)
+    inputs = encode.inputs_of(facts.network.model, tokens, segments, positions, True)
     given = [run and jax.device_get(jax.jit(partial(
         _next, model=run.model, objective=run.objective, size=tokenizer.size))(run.params, inputs, last))
         for run in runs]
@@ -279,7 +281,7 @@ def _continued(
     more = min(MORE, (longest - FIRST) // 2) if longest else MORE  # there is room, if the text is cut otherwise anew
     if more < 1:
         return []
-    texts: dict[str, str | None] = dict.fromkeys(questions.askable(facts.experiment.samples, "texts")[:TEXTS])
+    texts: dict[str, str | None] = dict.fromkeys(prompts.askable(facts.experiment.samples, "texts")[:TEXTS])
     special = list(tokenizer.vocabulary.specials.values())
     for row in range(0, ROWS, ROWS // BEGINNINGS) if rows else ():
         if row < len(rows["tokens"]):

@@ -11,8 +11,9 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.data.formats import FIELDS
 from lmrep.data.tokenizers import Tokenizer
+from lmrep.experiment.config import stage_at
+from lmrep.inference.load import Run
 from lmrep.objectives import replaced_token
-from lmrep.trained import Run, stage_at
 
 AROUND = 12  # pieces shown on either side of a replaced one
 SHOWN = 6  # held-out rows that are shown

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,22 +15,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from lmrep import assembly
-from lmrep import experiment as experiments
-from lmrep.analysis import flops
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
-from lmrep.data.formats import FIELDS, FORMATS
-from lmrep.data.prepare import Prepared
-from lmrep.experiment import Experiment, StagePlan
+from lmrep.data.formats import FORMATS, batch_struct
+from lmrep.data.store.prepare import Prepared
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import Experiment, StagePlan, stage_at
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
-from lmrep.trained import read_config, stage_at
-from lmrep.training import logging as logs
-from lmrep.training import optimizers, provenance
-from lmrep.training.state import create
-from lmrep.training.step import train_step
+from lmrep.planning import flops
+from lmrep.storage import provenance
+from lmrep.storage.workdir import read_config
+from lmrep.training import metrics_log as logs
+from lmrep.training import optimizers
 
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # as metrics.jsonl spells them
 
@@ -175,9 +173,9 @@ def _line(text: bytes) -> dict | None:
 
 def _network(directory: Path, experiment: Experiment, step: int) -> Network:
     tokenizer = tokenizers.load(directory / "tokenizer")
-    model = assembly.model(experiment, tokenizer.vocabulary)
+    model = build.model(experiment, tokenizer.vocabulary)
     stages = experiments.plans(experiment)
-    objectives = [assembly.objective(stage, model, tokenizer.vocabulary) for stage in stages]
+    objectives = [build.objective(stage, model, tokenizer.vocabulary) for stage in stages]
     built = [optimizers.build(stage.optimizer, objective.specs, experiments.span(stages, i))
              for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]
     reached = stages.index(stage_at(experiment, step))
@@ -185,17 +183,9 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
     return Network(
         tokenizer, model, objectives, P.count(objectives[reached].specs), P.count(model.specs),
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
-        [_step_flops(*each) for each in zip(stages, objectives, built, strict=True)])
-
-
-def _step_flops(stage: StagePlan, objective: Objective, optimizer) -> int:
-    """Of one training step, counted in its program; nothing is compiled."""
-    shapes = {"b": stage.batch_size, "t": stage.length}
-    batch = {name: jax.ShapeDtypeStruct([shapes[axis] for axis in FIELDS[name].axes], FIELDS[name].dtype)
-             for name in FORMATS[stage.format_name].fields}
-    state = jax.eval_shape(partial(create, objective, optimizer, stage.batch_size), 0)
-    step = partial(train_step, objective=objective, optimizer=optimizer, seed=0, microbatches=stage.microbatches)
-    return flops.count(step, state, batch)
+        [flops.of_train_step(
+            objective, optimizer, batch_struct(FORMATS[stage.format_name].fields, b=stage.batch_size, t=stage.length),
+            stage.microbatches) for stage, objective, optimizer in zip(stages, objectives, built, strict=True)])
 
 
 class _NotHere(Exception):
@@ -208,7 +198,7 @@ def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Pat
         raise _NotHere(line)
 
     try:
-        prepared = assembly.prepared(experiment, data_dir, refuse)
+        prepared = build.prepared(experiment, data_dir, refuse)
     except _NotHere:
         notes.append(f"The tokenized corpus is not in {data_dir}, so that its statistics and held-out questions are "
                      "left out; give --data_dir.")

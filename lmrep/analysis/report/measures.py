@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lmrep.analysis.report.facts import Facts
-from lmrep.experiment import StagePlan
+from lmrep.experiment.config import StagePlan
 
 
 class Measure(NamedTuple):

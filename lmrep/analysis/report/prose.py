@@ -6,12 +6,12 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
-from lmrep import questions
 from lmrep.analysis.report import facts as F
 from lmrep.analysis.report.answers import Answers
 from lmrep.analysis.report.facts import Facts
 from lmrep.analysis.report.measures import MEASURES, Measure
 from lmrep.analysis.report.recipes import compare, corpus
+from lmrep.inference import prompts
 from lmrep.objectives import OBJECTIVES
 
 # It "worked" where it is so many times as often right as the most frequent word is, and the text around a word makes
@@ -205,7 +205,7 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
         found.append((f"It answers its training text better than text it never saw ({train:.2f} against {held_out:.2f} "
                       "nats): more text is likely to help more than a larger network.", ""))
     if answers.step is not None:
-        asked = questions.example(facts.experiment.samples, OBJECTIVES[facts.stage.objective_name].answers)
+        asked = prompts.example(facts.experiment.samples, OBJECTIVES[facts.stage.objective_name].answers)
         if asked and any((answers.samples, answers.held_out, answers.continued, answers.doubted)):
             found.append(("Ask it something:", f"lmrep predict --workdir={where} {shlex.quote(asked)}"))
         if facts.prepared and "test" in facts.prepared.stores:

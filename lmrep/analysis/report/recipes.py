@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
-from lmrep import experiment as experiments
 from lmrep.analysis.report.facts import Facts, flat
 from lmrep.data import corpora
 from lmrep.data.formats import FORMATS
-from lmrep.experiment import Experiment, StagePlan
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.models import PRESETS, transformer
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.masked import RULES

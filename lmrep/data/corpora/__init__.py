@@ -27,8 +27,7 @@ What is not plain text is met by one rule each, and counted in the tally that `C
 
 from collections.abc import Callable
 
-from lmrep.data import python_docs
-from lmrep.data.corpora import records, text, tfds
+from lmrep.data.corpora import python_docs, records, text, tfds
 from lmrep.data.corpora.base import Config, Corpus, corpus
 from lmrep.data.corpora.cleaning import LONGEST
 from lmrep.data.corpora.splits import SPLITS, assign, lopsided, place

@@ -12,9 +12,9 @@ from lmrep.data.formats import (
     sentence_pair,
     stream,
 )
-from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, Plan
+from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, Plan, batch_struct
 
-__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "Batch", "Format", "Plan"]
+__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "Batch", "Format", "Plan", "batch_struct"]
 
 
 class Format(NamedTuple):

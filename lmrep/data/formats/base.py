@@ -22,7 +22,9 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.order import continuing_numbers, example_numbers
 
 if TYPE_CHECKING:
-    from lmrep.data.store import Store
+    import jax
+
+    from lmrep.data.store.token_store import Store
 
 Batch = dict[str, np.ndarray]
 Progress = Callable[[int, int], None]  # called now and then with (documents done, documents in all)
@@ -45,6 +47,14 @@ FIELDS = {
     "pair_label": Field("b", np.int32, "NSP: 0 the real next, 1 random. SOP: 0 in order, 1 swapped"),
     "reset": Field("b", np.int32, "1 where the row continues none: what is carried from row to row starts clean"),
 }
+
+def batch_struct(fields: Iterable[str], **sizes: int) -> "dict[str, jax.ShapeDtypeStruct]":
+    """Shapes and dtypes of a batch with these fields: `batch_struct(plan.fields, b=32, t=128)`."""
+    import jax  # children that tokenize import this module, and do without
+
+    return {name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in FIELDS[name].axes), FIELDS[name].dtype)
+            for name in fields}
+
 
 TEXT_FIELDS = ("tokens", "segment_ids", "positions", "token_type_ids", "example")
 

@@ -23,7 +23,7 @@ from lmrep.data.formats.full_sentences import room_of, row_starts
 from lmrep.data.formats.packed import fill
 
 if TYPE_CHECKING:
-    from lmrep.data.store import Store
+    from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.formats.base import Layout, Plan, Progress, Spans, cut, layout, make_plan
 
 if TYPE_CHECKING:
-    from lmrep.data.store import Store
+    from lmrep.data.store.token_store import Store
 
 PROGRESS_EVERY = 100_000  # rows
 

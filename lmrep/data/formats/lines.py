@@ -16,7 +16,7 @@ from lmrep.data.formats.base import Plan, Progress, Spans, layout, make_plan
 from lmrep.data.formats.full_sentences import room_of
 
 if TYPE_CHECKING:
-    from lmrep.data.store import Store
+    from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.formats.base import Plan, Progress, Spans, cut, layout, make_plan
 
 if TYPE_CHECKING:
-    from lmrep.data.store import Store
+    from lmrep.data.store.token_store import Store
 
 @dataclass(frozen=True)
 class Packed:

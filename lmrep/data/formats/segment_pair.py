@@ -31,7 +31,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.formats.base import Plan, Progress, Spans, layout, make_plan
 
 if TYPE_CHECKING:
-    from lmrep.data.store import Store
+    from lmrep.data.store.token_store import Store
 
 SPECIAL = 3  # [CLS] and two [SEP]
 PROGRESS_EVERY = 1000  # documents

@@ -25,7 +25,7 @@ from lmrep.data.formats.base import Plan, Progress, Spans, layout, make_plan
 from lmrep.data.order import uniform
 
 if TYPE_CHECKING:
-    from lmrep.data.store import Store
+    from lmrep.data.store.token_store import Store
 
 SPECIAL = 3  # [CLS] and two [SEP]
 PART = 20_000  # documents that are paired at once: bounds the memory

@@ -1,0 +1,124 @@
+"""From several corpora to the stores of a mixture, under one tokenizer: a loaded one, or one that is trained on text of
+all of them in the proportions of the mixture."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmrep.core.errors import RunFault
+from lmrep.data import corpora, tokenizers
+from lmrep.data.mixture import Sources, block_of
+from lmrep.data.store import scan
+from lmrep.data.store.prepare import Prepared, prepare
+from lmrep.data.store.scan import Progress
+
+
+@dataclass(frozen=True)
+class Source:
+    """One corpus of a mixture.
+
+    Attributes:
+      name: for people.
+      weight: its rows, in proportion to the other sources'.
+      data: the corpus.
+    """
+
+    name: str
+    weight: float
+    data: corpora.Config
+
+
+def prepare_sources(
+    sources: Sequence[Source], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
+    progress: Progress | None = None,
+) -> Prepared:
+    """What `prepare` gives, of several corpora: each split that all of them have is a `Sources`.
+
+    Counts and statistics are of all sources: the counts in the proportions of the mixture, the statistics as they are.
+
+    Args:
+      temperature: 0 for the weights as they are; T for weights times the tokens of each source to the power of 1 / T
+        (Conneau and Lample 2019): 1 takes sources by their size, larger values the small ones more often.
+      tokenizer, data_dir, progress: as `prepare` takes them.
+
+    Raises:
+      UserError, RunFault: as `prepare`.
+    """
+    progress = progress or (lambda line: None)
+    if not tokenizer.vocab_file:
+        home = _common_tokenizer(sources, temperature, tokenizer, pathlib.Path(data_dir).expanduser(), progress)
+        tokenizer = dataclasses.replace(tokenizer, vocab_file=str(home))
+    each = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
+    tokens = [one.stores["train"].tokens for one in each]
+    shares = block_of(tempered(sources, tokens, temperature))
+    weights = np.array(shares) / sum(shares) / tokens * sum(tokens)
+    counts = sum(weight * one.tokenizer.vocabulary.counts for weight, one in zip(weights, each, strict=True))
+    joint = each[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
+    splits = [split for split in each[0].stores if all(split in one.stores for one in each)]
+    names = tuple(source.name for source in sources)
+    stores = {split: Sources(names, tuple(one.stores[split] for one in each), shares, joint.vocabulary)
+              for split in splits}
+    statistics = {split: _added([one.statistics[split] for one in each]) for split in splits}
+    text = dict(sum((Counter(one.text) for one in each), Counter()))
+    return dataclasses.replace(each[0], tokenizer=joint, stores=stores, statistics=statistics, text=text)
+
+
+def tempered(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:
+    """The weights of sources of these sizes at a temperature."""
+    power = 1 / temperature if temperature else 0.0
+    largest = max(sizes)  # only proportions matter: keeps the numbers small
+    return [source.weight * (size / largest) ** power for source, size in zip(sources, sizes, strict=True)]
+
+
+def _added(statistics: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The sums of counts, and the rates that follow from them."""
+    total = Counter()
+    for facts in statistics:
+        total.update({name: value for name, value in facts.items() if isinstance(value, int)})
+    return {**total, "tokens_per_word": total["tokens"] / max(1, total["words"]),
+            "unknown_share": total["unknown"] / max(1, total["tokens"])}
+
+
+def _common_tokenizer(
+    sources: Sequence[Source], temperature: float, config: tokenizers.Config, data_dir: pathlib.Path, progress: Progress
+) -> pathlib.Path:
+    """The directory of a tokenizer trained on the mixture's train splits; made where it is missing."""
+    opened = [corpora.open_corpus(source.data) for source in sources]
+    facts = [[corpus.fingerprint(), source.weight, source.data.validation, source.data.test]
+             for corpus, source in zip(opened, sources, strict=True)]
+    identity = [facts, temperature, tokenizers.RULES[config.kind], repr(config), scan.TRAINING_SAMPLE]
+    home = data_dir / f"tokenizer-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
+    if home.exists():
+        return home
+    progress(f"reading {', '.join(corpus.description for corpus in opened)}")
+    surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
+    sizes = [max(1, survey.characters("train")) for survey in surveys]
+    weights = np.array(tempered(sources, sizes, temperature))
+    budgets = weights / weights.sum() * min(sum(sizes), scan.TRAINING_SAMPLE)
+    progress(f"training a tokenizer of {config.vocab_size:,} pieces on {len(sources)} sources")
+    trained = tokenizers.train(config, lambda: (
+        line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
+        for line in scan.sample(corpus, survey, budget, scan.Report(
+            f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress))))
+    draft = home.with_name(f".{home.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        trained.save(draft)
+        try:
+            draft.rename(home)
+        except OSError:
+            if not home.exists():  # where it does, another process was faster, with the same tokenizer
+                raise
+    except OSError as fault:
+        raise RunFault(f"cannot write the tokenizer {home}: {fault}; free some space or choose another --data_dir") \
+            from fault
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return home

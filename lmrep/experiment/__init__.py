@@ -1,0 +1,1 @@
+"""An experiment config as a checked record: composing, building, inspecting."""

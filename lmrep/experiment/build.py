@@ -1,0 +1,160 @@
+"""From a checked experiment and prepared data to what the trainer takes: model, objective, plans, stages."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data import loader, tokenizers
+from lmrep.data.formats import FORMATS, Plan, batch_struct
+from lmrep.data.mixture import Mixture, Sources
+from lmrep.data.store.prepare import Prepared, prepare
+from lmrep.data.store.scan import Progress
+from lmrep.data.store.sources import prepare_sources
+from lmrep.data.store.token_store import Store
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.models import transformer
+from lmrep.models.base import Model
+from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.base import Objective
+from lmrep.training import optimizers
+from lmrep.training.inputs import HostBatch
+from lmrep.training.stages import Stage, check
+
+log = logging.getLogger(__name__)
+
+
+def model(experiment: Experiment, vocabulary: Vocabulary) -> Model:
+    """The network.
+
+    Raises:
+      UserError: the tokenizer has more ids than the model's table has rows.
+    """
+    config = experiments.model_config(experiment, vocabulary.size)
+    check_vocabulary(config, vocabulary.size)
+    return transformer.build(config, experiment.execution, experiment.name)
+
+
+def check_vocabulary(config: transformer.Config, size: int) -> None:
+    """Raises UserError where the model's table has fewer rows than the tokenizer has ids."""
+    if size > config.vocab:
+        raise UserError(f"the tokenizer has {size:,} ids, and the model's table {config.vocab:,} rows; "
+                        f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
+
+
+def idle_rows(config: transformer.Config, size: int) -> str:
+    """What to tell of a table that has far more rows than the tokenizer has ids; "" where it has not."""
+    if config.vocab < 2 * size:
+        return ""
+    return (f"the model's table has {config.vocab:,} rows, and the tokenizer {size:,} ids: the others stand for "
+            "nothing; model.vocab=0 takes the tokenizer's size")
+
+
+def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objective:
+    """What a stage asks of the network."""
+    return OBJECTIVES[stage.objective_name].build(stage.objective, network, vocabulary)
+
+
+def prepared(
+    experiment: Experiment, data_dir: Path, progress: Progress | None = None, tokenizer: tokenizers.Config | None = None
+) -> Prepared:
+    """The experiment's corpus, or its sources, as `prepare` gives them; under another tokenizer than its own
+     where one is given."""
+    tokenizer = tokenizer or experiment.tokenizer
+    if sources := experiments.sources(experiment):
+        return prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress)
+    return prepare(experiment.data, tokenizer, data_dir, progress)
+
+
+def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
+    """The examples of one split in a stage's format."""
+    if isinstance(store, Sources):
+        return Mixture(tuple(plan(stage, each, seed, data_dir) for each in store.stores), store)
+    report = _Report(stage.format_name)
+    return FORMATS[stage.format_name].plan(
+        stage.format, store, stage.length, seed, cache_dir=Path(data_dir) / "plans", progress=report)
+
+
+def held_out_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
+    """As `plan`, each text once, whatever the number of times that training walks its split."""
+    once = dataclasses.replace(stage.format, duplicates=1)
+    return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
+
+
+class _Report:
+    """Says every few seconds how far a plan is."""
+
+    def __init__(self, name: str):
+        self._name, self._last = name, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._last > 3:
+            self._last = time.monotonic()
+            log.info("planning %s rows: %s of %s documents", self._name, f"{done:,}", f"{total:,}")
+
+
+def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[Stage]:
+    """All stages, ready for the trainer.
+
+    Raises:
+      UserError: parts that do not fit each other or the data.
+    """
+    vocabulary = prepared.tokenizer.vocabulary
+    network = model(experiment, vocabulary)
+    resolved = experiments.plans(experiment)
+    found = [_stage(experiment, stage, experiments.span(resolved, i), network, prepared, data_dir)
+             for i, stage in enumerate(resolved)]
+    check(found)
+    return found
+
+
+def _stage(
+    experiment: Experiment, stage: StagePlan, span: int, network: Model, prepared: Prepared, data_dir: Path
+) -> Stage:
+    asked = objective(stage, network, prepared.tokenizer.vocabulary)
+    optimizer = optimizers.build(stage.optimizer, asked.specs, span)
+    train = plan(stage, prepared.stores["train"], experiment.seed, data_dir)
+    if train.examples < stage.batch_size:
+        raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer than "
+                        f"batch_size={stage.batch_size}; give more text, or lower batch_size or length")
+    return Stage(
+        name=stage.name,
+        steps=stage.steps,
+        objective=asked,
+        optimizer=optimizer,
+        batches=partial(_batches, train, stage.batch_size, experiment.seed, experiment.overfit),
+        batch_size=stage.batch_size,
+        microbatches=stage.microbatches,
+        validation=_validation(experiment, stage, prepared, data_dir),
+        schedule=optimizers.schedule(stage.optimizer, span),
+        start=stage.start,
+        batch_struct=batch_struct(train.fields, b=stage.batch_size, t=stage.length),
+        fingerprint=train.fingerprint,
+    )
+
+
+def _batches(
+    train: Plan, batch_size: int, seed: int, overfit: int, rows: np.ndarray, first: int, last: int
+) -> Iterator[HostBatch]:
+    """Of the steps from `first` up to `last`: each its own, or the first `overfit` ones over and over."""
+    read = partial(loader.batches, train, batch_size=batch_size, rows=rows, seed=seed)
+    if not overfit:
+        return read(first_step=first, last_step=last)
+    shown = list(read(first_step=0, last_step=overfit))
+    return (shown[step % overfit] for step in range(first, last))
+
+
+def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, data_dir: Path):
+    store = prepared.stores.get("validation")
+    if store is None or not store.tokens or experiment.overfit:
+        return None
+    held_out = held_out_plan(stage, store, experiment.seed, data_dir)
+    limit = experiment.evaluation.examples or None
+    return lambda rows: loader.evaluation_batches(held_out, batch_size=stage.batch_size, rows=rows, limit=limit)

@@ -1,0 +1,328 @@
+"""An experiment as a checked record: what `experiments/*.py` and flags say, once everything in it has been found to
+fit together. Nothing here reads data or compiles.
+
+This is the one place that knows every table of choices; the rooms below know only their own.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+
+from lmrep.config.record import choose, read, setting
+from lmrep.core.errors import UserError
+from lmrep.data import corpora, tokenizers
+from lmrep.data.formats import FORMATS
+from lmrep.data.store.sources import Source
+from lmrep.layers.stack import Execution
+from lmrep.models import PRESETS, transformer
+from lmrep.objectives import OBJECTIVES
+from lmrep.training import optimizers, schedules
+from lmrep.training.faults import FaultsConfig
+from lmrep.training.faults import check as check_faults
+from lmrep.training.loop import CheckpointConfig, EvaluationConfig, LogConfig
+from lmrep.training.stages import locate
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """How many ways each mesh axis cuts (see `lmrep.core.sharding`)."""
+
+    data: int = setting(-1, "copies of the model, each with its share of the batch; -1: all devices left", at_least=-1)
+    fsdp: int = setting(1, "ways to cut parameters and batch, gathered before use; -1: all devices left", at_least=-1)
+    tensor: int = setting(1, "ways to cut heads, feed-forward width and vocabulary", at_least=1)
+
+    def sizes(self, devices: int) -> tuple[int, int, int]:
+        """(data, fsdp, tensor) on that many devices; raises UserError where they do not fit."""
+        sizes = [self.data, self.fsdp, self.tensor]
+        rest = sizes.count(-1) == 1 and 0 not in sizes
+        if rest:
+            sizes[sizes.index(-1)] = devices // -math.prod(sizes)
+        used = math.prod(sizes)
+        if min(sizes) < 1 or used > devices or (rest and used < devices):
+            raise UserError(f"mesh is data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}, and there are "
+                            f"{devices} device(s); make their product that, with one -1 for as many as are left")
+        return tuple(sizes)
+
+
+def mesh(text: str) -> dict[str, int]:
+    """The mesh that an experiment's `mesh=` names: "data", "fsdp" or sizes as "2x2x2" (data x fsdp x tensor).
+
+    Raises:
+      UserError: it is none of these.
+    """
+    named = {"data": (-1, 1, 1), "fsdp": (1, -1, 1)}
+    sizes = named.get(text) or tuple(int(n) if n.isdecimal() else 0 for n in text.split("x"))
+    if len(sizes) != 3 or 0 in sizes:
+        raise UserError(f"mesh is {text!r}; expected data, fsdp, or sizes data x fsdp x tensor such as 2x2x2")
+    return dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """One stage; fields left at None are the experiment's."""
+
+    name: str = setting("main", "for logs")
+    share: float = setting(1.0, "of the experiment's steps; the last stage takes what is left", above=0, at_most=1)
+    length: int | None = setting(None, "tokens a row", at_least=1)
+    batch_size: int | None = setting(None, "rows a step", at_least=1)
+    microbatches: int | None = setting(None, "parts of a batch", at_least=1)
+    format: dict[str, Any] = setting({}, "fields of the format that differ")
+    objective: dict[str, Any] = setting({}, "fields of the objective that differ")
+    optimizer: dict[str, Any] = setting({}, "fields of the optimizer that differ")
+    start: dict[str, str] | None = setting(None, "where parameters start, by path in the stage before; none: all go on")
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """One corpus of a mixture."""
+
+    name: str = setting("", "for people; none: its number")
+    weight: float = setting(1.0, "its rows, in proportion to the other sources'", above=0)
+    data: dict[str, Any] = setting({}, "fields of config.data that differ")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The top level of an experiment config. Parts that have a `name` are rows of a table of choices."""
+
+    name: str = setting("experiment", "for logs")
+    seed: int = setting(0, "decides initial parameters, order of examples and all draws", at_least=0,
+                        at_most=2**32 - 1)
+    init: str = setting("", "a workdir or published directory whose parameters the run starts from; none: random ones")
+    steps: int = setting(1000, "updates", at_least=1, at_most=2**31 - 1)
+    batch_size: int = setting(256, "rows a step, over all devices", at_least=1)
+    microbatches: int = setting(1, "parts of a batch that gradients are accumulated over", at_least=1)
+    length: int = setting(128, "tokens a row", at_least=4)
+    overfit: int = setting(0, "for debugging: the steps show these first batches over and over, and nothing is "
+                           "validated: the loss must fall to near nothing; 0: all the data", at_least=0)
+    model: dict[str, Any] = setting({}, "the network")
+    objective: dict[str, Any] = setting({"name": "masked"}, "what it is asked")
+    format: dict[str, Any] = setting({"name": "packed"}, "how documents become rows")
+    data: corpora.Config = setting(corpora.Config(), "the corpus")
+    sources: tuple[SourceConfig, ...] = setting((), "corpora that take turns row by row; none: data alone")
+    temperature: float = setting(0.0, "of the sources; T: their weights times their tokens^(1/T); 0: their weights",
+                                 at_least=0)
+    tokenizer: tokenizers.Config = setting(tokenizers.Config(), "the tokenizer")
+    optimizer: optimizers.Config = setting(optimizers.Config(), "the optimizer and its schedule")
+    mesh: MeshConfig = setting(MeshConfig(), "the layout over devices")
+    execution: Execution = setting(Execution(), "precision, rematerialisation, scan")
+    checkpoint: CheckpointConfig = setting(CheckpointConfig(), "saving")
+    evaluation: EvaluationConfig = setting(EvaluationConfig(), "validation")
+    log: LogConfig = setting(LogConfig(), "logging")
+    faults: FaultsConfig = setting(FaultsConfig(), "what to do about faults of a long run")
+    stages: tuple[StageConfig, ...] = setting((), "stages, in order; none: a single one")
+    samples: tuple[str, ...] = setting((), "texts that the trained model is tried on")
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage with every field resolved."""
+
+    name: str
+    steps: int
+    length: int
+    batch_size: int
+    microbatches: int
+    format_name: str
+    format: Any
+    objective_name: str
+    objective: Any
+    optimizer: optimizers.Config
+    start: dict[str, str] | None
+
+
+# What may change between a run and its resumption: none of it changes what the run computes, but for rounding.
+FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every",
+        "log.*", "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name",
+        "sources.*.data.files", "sources.*.data.damaged_records")
+
+
+def base(preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
+         layout: str = "data") -> ml_collections.ConfigDict:
+    """A config with every field spelled out, for experiment files to change and flags to override.
+
+    Args:
+      preset: the network, a name in `lmrep.models.PRESETS`.
+      objective: a name in `lmrep.objectives.OBJECTIVES`.
+      format: a name in `lmrep.data.formats.FORMATS`.
+      optimizer: a name in `lmrep.training.optimizers.RECIPES`.
+      layout: as `mesh` takes it.
+    """
+    def part(name: str, record: Any) -> dict[str, Any]:
+        return {"name": name, **dataclasses.asdict(record)}
+
+    fields = dataclasses.asdict(Experiment()) | {
+        "model": dataclasses.asdict(choose(PRESETS, preset, "model").config),
+        "objective": part(objective, choose(OBJECTIVES, objective, "objective").config()),
+        "format": part(format, choose(FORMATS, format, "format").config()),
+        "optimizer": dataclasses.asdict(choose(optimizers.RECIPES, optimizer, "optimizer")),
+        "mesh": mesh(layout),
+    }
+    return ml_collections.ConfigDict(fields)
+
+
+def in_little(config: ml_collections.ConfigDict, steps: int = 400, learning_rate: float = 2e-3) -> None:
+    """Makes of a published recipe, in place, one that two cores train within minutes: of other sizes, steps and rate,
+    without dropout, and with initial weights as wide as a narrow network needs (1 / sqrt(d)). All parts stay of their
+    kinds."""
+    config.steps, config.length, config.batch_size = steps, 64, 32
+    config.model.update({"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "length": 64, "dropout": 0.0,
+                         "attention_dropout": 0.0, "init_stddev": 0.08})
+    config.model.embedding = min(config.model.embedding, 64)
+    config.tokenizer.vocab_size = 2048
+    config.optimizer.learning_rate = learning_rate
+    config.optimizer.schedule.update({"warmup": 0, "warmup_share": 0.1})
+    config.checkpoint.every = config.evaluation.every = max(1, steps // 4)
+
+
+def parse(config: Mapping[str, Any]) -> Experiment:
+    """The checked record of an experiment config (an ml_collections ConfigDict or any mapping).
+
+    Raises:
+      UserError: a field is unknown, of the wrong type or out of range, or parts do not fit each other.
+    """
+    mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    experiment = read(Experiment, mapping, "config")
+    network = model_config(experiment)
+    transformer.check(network)
+    check_faults(experiment.faults)
+    for data in (experiment.data, *(source.data for source in sources(experiment))):
+        if (held_out := data.validation + data.test) >= 1:
+            raise UserError(f"data.validation + data.test is {held_out:g}; leave a share of the documents for training")
+    stages = plans(experiment)
+    for i, stage in enumerate(stages):
+        if experiment.sources and getattr(stage.format, "order", "") == "rows":
+            raise UserError("format.order is 'rows', in which each row of a batch continues one of the batch before, "
+                            "and the rows of a mixture are of its sources in turn; set format.order to shuffled, or "
+                            "train on one corpus: --config.sources='()'")
+        schedules.check(stage.optimizer.schedule, span(stages, i))
+        _check_stage(stage, network)
+    return experiment
+
+
+def model_config(experiment: Experiment, vocabulary: int = 0) -> transformer.Config:
+    """The network's record. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
+    config = read(transformer.Config, experiment.model, "config.model")
+    return dataclasses.replace(config, vocab=vocabulary) if vocabulary and not config.vocab else config
+
+
+def sources(experiment: Experiment) -> list[Source]:
+    """The corpora that are mixed, with every field resolved; none where there is only `data`."""
+    base = dataclasses.asdict(experiment.data)
+    return [Source(source.name or str(i), source.weight,
+                   read(corpora.Config, base | source.data, f"config.sources.{i}.data"))
+            for i, source in enumerate(experiment.sources)]
+
+
+def plans(experiment: Experiment) -> list[StagePlan]:
+    """The stages with every field resolved; their steps add to the experiment's."""
+    stages = experiment.stages or (StageConfig(),)
+    ends = [round(experiment.steps * sum(s.share for s in stages[: i + 1])) for i in range(len(stages))]
+    if len(stages) > 1 and not math.isclose(sum(s.share for s in stages), 1, abs_tol=1e-6):
+        raise UserError(f"config.stages have shares {', '.join(f'{s.share:g}' for s in stages)}; they must add to 1")
+    ends[-1] = experiment.steps
+    begins = [0, *ends[:-1]]
+    if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
+        raise UserError(f"config.steps is {experiment.steps}, too few for {len(stages)} stages of shares "
+                        f"{', '.join(f'{s.share:g}' for s in stages)}: each needs one step at least")
+    return [_plan(experiment, stage, i, end - begin)
+            for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True))]
+
+
+def answers(experiment: Experiment) -> str:
+    """What the trained model can be asked in words, as `objectives.Kind.answers` says it."""
+    return OBJECTIVES[plans(experiment)[-1].objective_name].answers
+
+
+def span(stages: Sequence[StagePlan], i: int) -> int:
+    """Updates of the optimizer that stage `i` shares with its neighbours: stages that go on, one from the other, have
+    one schedule."""
+    first, last = i, i + 1
+    while first and stages[first].start is None:
+        first -= 1
+    while last < len(stages) and stages[last].start is None:
+        last += 1
+    return sum(stage.steps for stage in stages[first:last])
+
+
+def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> StagePlan:
+    where = f"config.stages.{i}" if experiment.stages else "config"
+    format_name, form = _choice(FORMATS, experiment.format, stage.format, f"{where}.format")
+    objective_name, objective = _choice(OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
+    optimizer = dataclasses.asdict(experiment.optimizer)
+    for key, value in stage.optimizer.items():
+        nested = isinstance(value, Mapping) and isinstance(optimizer.get(key), Mapping)
+        optimizer[key] = optimizer[key] | value if nested else value
+    return StagePlan(
+        name=stage.name, steps=steps,
+        length=stage.length or experiment.length,
+        batch_size=stage.batch_size or experiment.batch_size,
+        microbatches=stage.microbatches or experiment.microbatches,
+        format_name=format_name, format=form, objective_name=objective_name, objective=objective,
+        optimizer=read(optimizers.Config, optimizer, f"{where}.optimizer"), start=stage.start,
+    )
+
+
+def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> tuple[str, Any]:
+    """(name, record) of a part of the config that is a row of a table."""
+    fields = base | changed if changed.get("name", base.get("name")) == base.get("name") else dict(changed)
+    name = fields.pop("name", None)
+    row = choose(table, name, f"{where}.name")
+    return name, read(row.config, fields, where)
+
+
+def _check_stage(stage: StagePlan, network: transformer.Config) -> None:
+    if 0 < network.longest < stage.length:
+        raise UserError(f"length is {stage.length}, and the model has positions for {network.length}; "
+                        f"set length to that at most, or model.length to {stage.length}")
+    if stage.batch_size % stage.microbatches:
+        raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
+    OBJECTIVES[stage.objective_name].check(stage.objective)
+    optimizers.check(stage.optimizer)
+    needed, given = OBJECTIVES[stage.objective_name].fields(stage.objective), FORMATS[stage.format_name].fields
+    if missing := set(needed) - set(given):
+        fitting = [name for name, form in FORMATS.items() if set(needed) <= set(form.fields)]
+        raise UserError(
+            f"objective {stage.objective_name!r} as configured needs {', '.join(sorted(missing))}, which format "
+            f"{stage.format_name!r} does not give; formats that do: {', '.join(fitting) or 'none'}")
+
+
+def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:
+    """The mesh's (data, fsdp, tensor) on that many devices.
+
+    Raises:
+      UserError: the mesh does not fit the devices, the batch or the network.
+    """
+    data, fsdp, tensor = sizes = experiment.mesh.sizes(devices)
+    network = model_config(experiment)
+    for stage in plans(experiment):
+        part, cells = stage.batch_size // stage.microbatches, data * fsdp
+        if part % cells:
+            raise UserError(
+                f"batch_size is {stage.batch_size} in {stage.microbatches} microbatch(es) of {part} rows, which data x "
+                f"fsdp = {cells} does not divide; make batch_size a multiple of {cells * stage.microbatches}")
+    for name, size in (("heads", network.heads), ("mlp", network.mlp)):
+        if size % tensor:
+            raise UserError(f"model.{name} is {size}, which mesh.tensor={tensor} does not divide; "
+                            f"a tensor axis that does: "
+                            f"{', '.join(str(i) for i in range(1, tensor) if size % i == 0)}")
+    return sizes
+
+
+def stage_at(experiment: Experiment, step: int) -> StagePlan:
+    """The stage that made checkpoint `step`."""
+    stages = plans(experiment)
+    return stages[locate(stages, max(step - 1, 0))[0]]
+
+
+def own_tokenizer(directory: str | os.PathLike, experiment: Experiment) -> tokenizers.Config:
+    """The tokenizer's record of a run whose vocabulary was loaded: from its own copy, for the file may be gone."""
+    if not experiment.tokenizer.vocab_file:
+        return experiment.tokenizer
+    return dataclasses.replace(experiment.tokenizer, vocab_file=str(Path(directory) / "tokenizer"))

@@ -1,0 +1,1 @@
+"""Trained models in use: encoding, generation, perplexity, evaluation, export."""

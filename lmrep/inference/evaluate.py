@@ -1,0 +1,285 @@
+"""What a trained run comes to on text: the metrics of its objective, or how well it foresees the text as it stands."""
+
+import dataclasses
+import logging
+import math
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain, islice, pairwise
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from lmrep.core import remote
+from lmrep.core.errors import UserError
+from lmrep.core.host import default_data_dir
+from lmrep.core.params import Tree, flatten, unflatten
+from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use
+from lmrep.data import corpora, loader
+from lmrep.data.store import tokenize
+from lmrep.data.store.prepare import Prepared, prepare
+from lmrep.data.store.scan import documents
+from lmrep.data.tokenizers import Tokenizer
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import own_tokenizer, stage_at
+from lmrep.inference import generate
+from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
+from lmrep.inference.generate import Foresight
+from lmrep.inference.load import Run, load
+from lmrep.objectives.base import Objective
+from lmrep.storage import mirror, workdir
+from lmrep.storage.jsonl import append
+from lmrep.storage.workdir import read_config
+from lmrep.training.evaluation import Evaluator
+from lmrep.training.state import specs_of
+
+BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(
+    directory: str | os.PathLike, *, split: str | None = None, data_dir: str | os.PathLike | None = None,
+    examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
+    length: int | None = None,
+) -> dict[str, float]:
+    """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir, and
+    to eval.jsonl, which keeps every evaluation, a line each.
+
+    With a `stride`, how well a run that reads from left to right foresees the raw documents, as
+    `generation.Foresight.figures` has it: `foresight` says what is read and asked for.
+
+    Args:
+      directory: the workdir.
+      split: "train", "validation" or "test", which None is too.
+      data_dir: where token stores live.
+      examples: how many, from the first on; None for all. With a stride, how many documents.
+      step: of the checkpoint; None for the newest.
+      files: a glob of text files, all of which to take in place of a split. A file is a document; without a stride, a
+        single one holds a document between blank lines.
+      stride: tokens from where one window begins to where the next does.
+      length: tokens of a window; None for as many as the rows that the run was trained on, or, of a converted
+        checkpoint, as its network takes.
+
+    Raises:
+      UserError: there is no such run, split, text or checkpoint, or the run is not of a kind to be asked this.
+    """
+    if examples is not None and examples < 1:
+        raise UserError(f"examples is {examples}; expected at least 1")
+    if files and split:
+        raise UserError(f"files and a split ({split!r}) were asked for: other files are evaluated whole, a split is of "
+                        "the run's own corpus; leave one out")
+    if length is not None and stride is None:
+        raise UserError(f"length is {length}, of the windows that a stride asks for; give a stride too")
+    run = load(directory, step)
+    data_dir, split = Path(data_dir or default_data_dir()), split or "test"
+    if stride is None:
+        number, values = _metrics(run, split, data_dir, examples, files)
+        asked = {"examples": number}
+    else:
+        length = _window(run, length, stride)
+        values = _foresight(run, split, data_dir, examples, files, length, stride).figures
+        asked = {"stride": stride, "length": length}
+    result = {"step": run.step, **({"files": files} if files else {"split": split}), **asked,
+              "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
+    newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
+    workdir.write_json(newest, result)
+    if url := remote.address(directory):
+        mirror.merge(url, every)
+    append(every, result)
+    log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}", files or f"split {split}",
+             ", ".join(f"{name} {value:,}" for name, value in asked.items()))
+    if url:
+        mirror.put(url, newest)
+        mirror.put(url, every)
+    return values
+
+
+def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
+    """What the run was trained on; refuses a split that it lacks, and a corpus that is the run's no longer."""
+    recorded = read_config(run.directory)["data"]
+    if "train" not in recorded:
+        raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
+                        "give text with --files='texts/*.txt'")
+    prepared = build.prepared(run.experiment, data_dir, log.info, own_tokenizer(run.directory, run.experiment))
+    if split not in prepared.stores:
+        raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
+    if prepared.stores[split].fingerprint != recorded.get(split):
+        raise UserError(f"the corpus is not the one that {run.directory} was trained on: its files have changed")
+    return prepared
+
+
+def other_corpus(data: corpora.Config, files: str, documents: str = "auto") -> corpora.Config:
+    """What `evaluate` takes a glob of text files for: a corpus of one split."""
+    return dataclasses.replace(data, corpus="text_files", files=files, documents=documents, validation=0.0, test=0.0)
+
+
+def _held(run: Run, objective: Objective) -> Tree:
+    """The parameters that an objective asks with, without a pooler, say, that came along."""
+    wanted, held = flatten(specs_of(objective)), flatten(run.params)
+    if lacking := sorted(wanted.keys() - held.keys()):
+        raise UserError(f"{run.directory} lacks what its objective asks with: {', '.join(lacking[:3])}; train it "
+                        f"first, from a run that starts with :init={run.directory}")
+    return unflatten({path: held[path] for path in wanted})
+
+
+# The metrics of the objective
+
+
+def _metrics(
+    run: Run, split: str, data_dir: Path, examples: int | None, files: str
+) -> tuple[int, dict[str, float]]:
+    """(examples, metrics)."""
+    prepared, split = _other_files(run, files, data_dir) if files else (_own_corpus(run, split, data_dir), split)
+    stage = stage_at(run.experiment, run.step)
+    vocabulary = prepared.tokenizer.vocabulary
+    objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary)
+    params = _held(run, objective)
+    plan = build.held_out_plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
+    # Not the training's mesh: what was trained on eight devices is evaluated on those that are here.
+    mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
+    evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed, stage.microbatches)
+    batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, rows=evaluator.rows, limit=examples)
+    values = evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
+    return plan.once if examples is None else min(examples, plan.once), values
+
+
+def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
+    """Other text files under the run's tokenizer, and the split that holds all of them."""
+    data = other_corpus(run.experiment.data, files)
+    tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
+    return prepare(data, tokenizer, data_dir, log.info), "train"
+
+
+# Foresight
+
+
+def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characters: int = 0) -> Foresight:
+    """How well a run that reads from left to right foresees raw texts, which are taken one by one.
+
+    A text is read in windows of `length` tokens that begin `stride` apart: each of its tokens is asked for once, after
+    the `length - stride` before it at least, or all that there are. Its first is predicted from what the run was
+    trained to see before a document (`questions.opening`); where that is nothing, it is given and not asked for, though
+    its word and bytes count. What ends a document is not asked for. Words and bytes are those of the text as it was
+    given, whatever the tokenizer makes of it, so that case or spacing that it drops need not be foreseen, nor what it
+    does not know but as that: how many such pieces there are is logged. A text that gives no token to ask for is left
+    out.
+
+    Args:
+      run: its objective has `follow`.
+      texts: any number, as corpora give them.
+      length: tokens of a window.
+      stride: 1 to `length - 1`.
+      characters: of all texts, where that is known: for the time that is left.
+
+    Raises:
+      UserError: no text gives a token; a stride out of range.
+    """
+    counts: Counter[str] = Counter()
+    specials, start = run.tokenizer.vocabulary.specials, run.opening
+    unknown = specials.get("unk", -1)
+    mesh = make_mesh(data=jax.device_count())
+    tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
+    params = jax.device_put(_held(run, run.objective), shardings(specs_of(run.objective), mesh))
+    nats_of = jax.jit(partial(generate.nats_of, objective=run.objective))
+
+    def sequences() -> Iterator[np.ndarray]:
+        for text in texts:
+            ids = (as_it_stands(run.tokenizer, text) if run.converted
+                   else tokenize.tokenize(run.tokenizer, [text]).tokens)
+            counts["characters"] += len(text)
+            if len(ids) + (start is not None) < 2 or not len(ids):
+                counts["left out"] += 1
+                continue
+            counts.update(documents=1, words=len(text.split()), bytes=len(text.encode()), tokens=len(ids),
+                          unknown=int((ids == unknown).sum()))
+            yield ids if start is None else np.append(np.array([start], ids.dtype), ids)
+
+    def compute(batch: dict[str, np.ndarray]) -> jax.Array:
+        return nats_of(params, jax.device_put(batch, batch_sharding(mesh)))
+
+    nats, asked, report = 0.0, 0, _Report(counts, characters)
+    with use(mesh):
+        for more, number in generate.foresee(compute, sequences(), length, stride, specials.get("pad", 0), tokens,
+                                               mesh.size):
+            nats, asked = nats + more, asked + number
+            report(nats, asked)
+    if not asked:
+        raise UserError(f"the text has no token to foresee: not one of its {counts['left out']:,} documents gives the "
+                        "tokenizer any; give other text")
+    if left := counts["left out"]:
+        log.info("%s documents without a token to foresee are left out", f"{left:,}")
+    if strange := counts["unknown"]:
+        log.info("%s of %s tokens are %s; what they stand for is not foreseen, which flatters the figures",
+                 f"{strange:,}", f"{counts['tokens']:,}", run.tokenizer.pieces[unknown])
+    return Foresight(nats, asked, counts["words"], counts["bytes"], counts["documents"])
+
+
+def as_it_stands(tokenizer: Tokenizer, text: str, most: int = tokenize.AT_ONCE) -> np.ndarray:
+    """int32 ids of a text with its white space, as published models were trained to read it; corpora here give theirs
+    sentence by sentence (`data/tokenizing.py`). One of more than `most` characters is cut where no tokenizer looks
+    across: before a space or line break between two words."""
+    cuts = [0]
+    while len(text) - cuts[-1] > most:
+        low, high = cuts[-1] + most // 2, cuts[-1] + most
+        cuts.append(max((found.start() for found in BETWEEN_WORDS.finditer(text, low, high)), default=high))
+    return np.concatenate([tokenizer.encode_batch([text[start:end]])[0] for start, end in pairwise([*cuts, len(text)])])
+
+
+def _window(run: Run, length: int | None, stride: int) -> int:
+    """The tokens of a window. Raises UserError where the run is of no use for windows of that length and stride."""
+    if run.objective.follow is None:
+        raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and a stride asks how "
+                        "well a run foresees text from left to right; evaluate it without a stride, or train one with "
+                        "objective=causal")
+    most = run.model.length
+    if length is None:
+        stages = experiments.plans(run.experiment)
+        last = stages.index(stage_at(run.experiment, run.step))
+        length = most if most and run.converted else max(stage.length for stage in stages[: last + 1])
+    if length < 2 or (most and length > most):
+        raise UserError(f"length is {length:,}; expected at least 2" + f", and {most:,} at most, which the model takes"
+                        * bool(most))
+    generate.windows(0, length, stride)
+    log.info("windows of %s tokens, %s apart", f"{length:,}", f"{stride:,}")
+    return length
+
+
+def _foresight(
+    run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int, stride: int
+) -> Foresight:
+    """`foresight` of a split of the run's own corpus, all sources together, or of other files."""
+    if files:
+        corpus, split = [other_corpus(run.experiment.data, files, "file")], "train"
+    else:
+        _own_corpus(run, split, data_dir)
+        corpus = [source.data for source in experiments.sources(run.experiment)] or [run.experiment.data]
+    found = [documents(data, split, log.info) for data in corpus]
+    texts = islice(chain.from_iterable(texts for _, texts in found), examples)
+    return foresight(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in found))
+
+
+class _Report:
+    """Says every ten seconds how far the reading is. `counts` are of what was taken, of `characters` in all."""
+
+    def __init__(self, counts: Counter[str], characters: int):
+        self._counts, self._characters = counts, characters
+        self._start = self._last = time.monotonic()
+
+    def __call__(self, nats: float, tokens: int) -> None:
+        now = time.monotonic()
+        if now - self._last < 10:
+            return
+        self._last, seconds = now, now - self._start
+        line = f"{tokens:,} tokens, {nats / tokens:.4g} nats each, {tokens / seconds:,.0f} a second"
+        if self._characters:  # of those taken, a share is with the windows that wait
+            share = tokens / self._counts["tokens"] * self._counts["characters"] / self._characters
+            left = round(seconds * (1 / share - 1))
+            line += f", {left // 60}:{left % 60:02} left"
+        log.info("%s", line)

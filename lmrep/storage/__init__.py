@@ -1,0 +1,1 @@
+"""Work directories, checkpoints and their copies in remote stores."""

@@ -1,0 +1,127 @@
+"""Where a run's numbers come from: command, config, versions, code, machine."""
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from lmrep.storage import jsonl
+
+FILE = "provenance.jsonl"
+PACKAGES = ("lmrep", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "tokenizers",
+            "tensorflow-datasets", "array-record")
+DIFF_LIMIT = 1_000_000  # bytes of a diff that are kept
+
+
+def record(command: Sequence[str], config: Mapping[str, Any]) -> dict:
+    """One (re)start of a run as JSON: time (local, with its zone), command line, config, host, devices, package
+    versions, and the commit of the code with its uncommitted changes.
+
+    Args:
+      command: the words of the command line.
+      config: the experiment's config; JSON.
+    """
+    devices = jax.devices()
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": shlex.join(command),
+        "directory": os.getcwd(),
+        "host": socket.gethostname(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "devices": {
+            "platform": devices[0].platform,
+            "kind": devices[0].device_kind,
+            "count": len(devices),
+            "processes": jax.process_count(),
+        },
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "code": git(Path(__file__).parents[2]),
+        "config": dict(config),
+    }
+
+
+def append(workdir: str | os.PathLike, entry: dict) -> None:
+    """Adds `entry` to `workdir/provenance.jsonl`. Raises RunFault where it cannot be written."""
+    jsonl.append(Path(workdir) / FILE, entry)
+
+
+def git(root: Path) -> dict | None:
+    """The commit of the repository at `root`, the state of its files (`git status --short`), and the diff of the
+    tracked ones to the commit, each cut at 1 MB and marked where it is. None where there is no git, repository or
+    commit."""
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if top is None or Path(top.strip()) != root.resolve():  # an installed copy may lie inside some other repository
+        return None
+    commit = _git(root, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return None
+    status, diff = _git(root, "status", "--short"), _git(root, "diff", "--no-ext-diff", "--no-textconv", "HEAD")
+    return {"commit": commit.strip(), "status": status, "diff": diff}
+
+
+def differences(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
+    """One line for each field whose value differs between two nested configs, such as
+    "optimizer.learning_rate: 0.0001 -> 0.0003". Items of lists go by their index; a tuple equals the list that JSON
+    makes of it.
+
+    Args:
+      free: patterns (`fnmatch`) of dotted paths that may differ: "mesh.*", "steps".
+    """
+    before, after = _fields(old), _fields(new)
+    return [
+        f"{path}: {_show(before, path)} -> {_show(after, path)}"
+        for path in {**before, **after}
+        if (path not in before or path not in after or before[path] != after[path])
+        and not any(fnmatchcase(path, pattern) for pattern in free)
+    ]
+
+
+def _fields(value: Any, path: str = "") -> dict[str, Any]:
+    """{dotted path: value} of what is not a mapping or a list, or is an empty one."""
+    if isinstance(value, Mapping) and value:
+        items = value.items()
+    elif isinstance(value, list | tuple) and value:
+        items = enumerate(value)
+    else:
+        return {path: list(value) if isinstance(value, tuple) else value}
+    fields = {}
+    for key, item in items:
+        fields |= _fields(item, f"{path}.{key}" if path else str(key))
+    return fields
+
+
+def _show(fields: dict[str, Any], path: str) -> str:
+    return repr(fields[path]) if path in fields else "absent"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """What a git command prints, at most `DIFF_LIMIT` bytes of it; None where it fails. Takes no lock."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        with subprocess.Popen(
+            ["git", "-C", str(root), *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            printed = process.stdout.read(DIFF_LIMIT + 1)
+            if len(printed) > DIFF_LIMIT:
+                process.kill()
+                return printed[:DIFF_LIMIT].decode(errors="replace") + "\n[cut here]\n"
+    except OSError:
+        return None
+    return printed.decode(errors="replace") if process.returncode == 0 else None

@@ -1,0 +1,355 @@
+"""What a run tells: metrics that repeat exactly, timings that cannot, events for dashboards, a line for the eye.
+
+`metrics.jsonl` is a result: a run that is killed and resumed ends with the same lines as one never stopped, and a run
+that cannot write it stops. Everything else is a convenience: it may fail, is then named once in a warning, and the run
+goes on without it.
+"""
+
+import importlib.util
+import json
+import logging
+import math
+import os
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.storage.jsonl import JsonLines, append
+from lmrep.storage.workdir import write_text
+
+METRICS = "metrics.jsonl"
+FAULTS = "faults.jsonl"
+TIMING = "timing.jsonl"
+
+log = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """Where numbers go beside `metrics.jsonl`."""
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None: ...
+    def rewind(self, step: int) -> None: ...  # what comes next is of the steps after that one
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class MetricsLog:
+    """`metrics.jsonl` and `timing.jsonl` of a run, and the `writers` that hear of the same numbers.
+
+    One process of a run writes them, after it called `resume`. All lines up to a checkpoint's step are to be written,
+    and flushed, before that checkpoint is saved; then `resume` at that step leaves exactly those.
+    """
+
+    def __init__(self, workdir: str | os.PathLike, writers: Iterable[Writer] = ()):
+        self._path, self._faults = Path(workdir) / METRICS, Path(workdir) / FAULTS
+        self._metrics: JsonLines | None = None
+        self._timing = Guarded(TIMING, lambda: JsonLines(Path(workdir) / TIMING))
+        self._writers = [w if isinstance(w, Guarded) else Guarded(type(w).__name__, lambda w=w: w) for w in writers]
+
+    def resume(self, step: int | None) -> None:
+        """Opens the log for a run that goes on after `step` (None: starts afresh), and drops every line beyond it.
+
+        Raises:
+          RunFault: `metrics.jsonl` cannot be read or written.
+        """
+        try:
+            lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
+            steps = [_step_of(line) for line in lines]
+            for number, found in enumerate(steps[:-1], 1):  # the last may be torn by a kill
+                if found is None:
+                    log.warning("line %d of %s is damaged and dropped", number, self._path)
+            last = -math.inf if step is None else step
+            kept = [line for line, found in zip(lines, steps, strict=True) if found is not None and found <= last]
+            if kept != lines:
+                write_text(self._path, b"".join(kept).decode())
+            self._metrics = JsonLines(self._path)
+        except OSError as error:
+            raise RunFault(f"{self._path} cannot be used: {error.strerror}") from error
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        """Adds one line: `step`, `kind` ("train", "validation", ...), then `values` by name. Floats are written so that
+        reading gives the same bits; those that are not finite as the strings "nan", "inf" and "-inf".
+
+        Raises:
+          RunFault: the line cannot be written.
+        """
+        self._write(lambda: self._metrics.write(_record(step, kind, values)))
+        for writer in self._writers:
+            writer.write(step, kind, values)
+
+    def rewind(self, step: int | None) -> None:
+        """Drops every line beyond `step`, or all where that is None: the run goes back there."""
+        self._write(lambda: self._metrics.close())
+        self.resume(step)
+        for writer in self._writers:
+            writer.rewind(step or 0)
+
+    def fault(self, record: dict) -> None:
+        """Adds a line to `faults.jsonl`, which is made for the first. Raises RunFault where that fails."""
+        append(self._faults, record)
+
+    def keep_faults(self, number: int) -> None:
+        """Drops all but the first `number` lines of `faults.jsonl`: the others are of steps that come again."""
+        lines = self._faults.read_bytes().splitlines(keepends=True) if self._faults.exists() else []
+        if len(lines) > number:
+            write_text(self._faults, b"".join(lines[:number]).decode())
+
+    def timing(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        """Adds one line to `timing.jsonl`: as `write`, with the time of day in seconds."""
+        self._timing.write(_record(step, kind, {**values, "time": time.time()}))
+        for writer in self._writers:
+            writer.write(step, kind, values)
+
+    def flush(self) -> None:
+        """Returns when all lines are on the disk. Raises RunFault where that fails."""
+        self._write(lambda: self._metrics.flush())
+        for writer in (self._timing, *self._writers):
+            writer.flush()
+
+    def close(self) -> None:
+        """`flush`, and an end to the files and the writers."""
+        if self._metrics is not None:
+            self.flush()
+            self._metrics.close()
+        for writer in (self._timing, *self._writers):
+            writer.close()
+
+    def _write(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError as error:
+            raise RunFault(f"{self._path} cannot be written: {error.strerror}; mend that and resume") from error
+
+
+class Guarded:
+    """What `make` makes, made at its first use; its first failure is one warning and its end, and never the run's."""
+
+    def __init__(self, name: str, make: Callable[[], Any]):
+        self._name, self._make = name, make
+        self._made: Any = None
+        self._failed = False
+
+    def write(self, *args) -> None:
+        self._call("write", *args)
+
+    def rewind(self, step: int) -> None:
+        if self._made is not None:
+            self._call("rewind", step)
+
+    def flush(self) -> None:
+        if self._made is not None:
+            self._call("flush")
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._call("close")
+
+    def _call(self, method: str, *args) -> None:
+        if self._failed:
+            return
+        try:
+            self._made = self._made or self._make()
+            getattr(self._made, method)(*args)
+        except Exception as error:
+            self._failed = True
+            reason = f"{type(error).__name__}: {error}"
+            log.warning("%s failed and is switched off; the run goes on (%s)", self._name, reason)
+
+
+def tensorboard(workdir: str | os.PathLike, resumed: int | None) -> Guarded:
+    """Events under `workdir/tensorboard`, tagged `kind/name`; those after the step `resumed` are hidden from view."""
+    return Guarded("TensorBoard", lambda: _TensorBoard(Path(workdir) / "tensorboard", resumed))
+
+
+class _TensorBoard:
+    # tensorboardX's SummaryWriter hands events to a thread by a queue of ten: once that thread has died of a full disk,
+    # the next event waits for ever. Its file writer, used here, fails where it is called.
+    def __init__(self, directory: Path, resumed: int | None):
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2
+
+        directory.mkdir(parents=True, exist_ok=True)
+        self._event, self._scalar = event_pb2.Event, summary.scalar
+        # Its name has the second of its start; a run that is resumed within that second must not overwrite the file.
+        self._file = event_file_writer.EventsWriter(str(directory / "events"), f".{uuid.uuid4().hex[:8]}")
+        self._start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        if resumed is not None:
+            self.rewind(resumed)
+
+    def rewind(self, step: int) -> None:
+        self._file.write_event(self._event(step=step + 1, wall_time=time.time(), session_log=self._start))
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            summary = self._scalar(f"{kind}/{name}", float(value))
+            self._file.write_event(self._event(step=step, wall_time=time.time(), summary=summary))
+        self._file.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -> Guarded:
+    """Sends the numbers to Weights & Biases; a resumed run goes on as the same one there.
+
+    Raises:
+      UserError: the package is not installed.
+    """
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError("logging to Weights & Biases needs its package; install it with: pip install 'lmrep[wandb]'")
+    return Guarded("Weights & Biases", lambda: _WeightsAndBiases(Path(workdir), project, config))
+
+
+class _WeightsAndBiases:
+    def __init__(self, workdir: Path, project: str, config: dict):
+        import wandb
+
+        name = workdir / "wandb-id"
+        if not name.exists():
+            write_text(name, uuid.uuid4().hex[:8])
+        self._run = wandb.init(dir=workdir, project=project, config=config, id=name.read_text(), resume="allow")
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        self._run.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def rewind(self, step: int) -> None:
+        pass  # its steps only grow: it ignores those that it has
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Screen(Console):
+    """Standard error, or `file`. Where rich itself would exit 1 because nobody reads any more, this raises."""
+
+    def __init__(self, file: TextIO | None = None, **options):
+        super().__init__(file=file, stderr=file is None, **options)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError("nobody reads it any more")
+
+
+class Progress:
+    """A line that tells how a run stands: rewritten in place on a terminal, a new one every `every` seconds elsewhere.
+    Use it as a context; what is printed or logged meanwhile appears above the line.
+
+    Args:
+      total: the last step of the run.
+      screen: where to show it; standard error if None.
+      every: seconds between plain lines.
+      clock: seconds from any start.
+    """
+
+    def __init__(self, total: int, screen: Screen | None = None, every: float = 10.0,
+                 clock: Callable[[], float] = time.monotonic):
+        self._total, self._clock, screen = total, clock, screen or Screen()
+        self._every = 0.1 if screen.is_terminal else every
+        self._line = Guarded("the progress line", lambda: _Line(screen))
+        self._text, self._shown_at = "", -math.inf
+        self._seen: deque[tuple[float, int]] = deque(maxlen=64)  # the pace is that of the last updates
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._line.write(self._text)
+        self._line.close()
+
+    def update(self, step: int, metrics: Mapping[str, float], tokens_per_second: float | None = None,
+               utilisation: float | None = None) -> None:
+        """Tells that `step` is done. `metrics` are shown by name; `utilisation` is the share of the devices' peak rate,
+        where that is known."""
+        now = self._clock()
+        self._seen.append((now, step))
+        began, first = self._seen[0]
+        parts = [f"step {step:,}/{self._total:,}", *(f"{name} {value:.4g}" for name, value in metrics.items())]
+        if tokens_per_second is not None:
+            parts.append(f"{tokens_per_second:,.0f} tokens/s")
+        if step > first:
+            parts.append(f"{_duration((self._total - step) * (now - began) / (step - first))} left")
+        if utilisation is not None:
+            parts.append(f"utilisation {utilisation:.0%}")
+        self._text = "  ".join(parts)
+        if now >= self._shown_at + self._every:
+            self._shown_at = now
+            self._line.write(self._text)
+
+
+class _Line:
+    def __init__(self, screen: Screen):
+        self._screen, self._shown = screen, ""
+        self._live = Live(console=screen, auto_refresh=False) if screen.is_terminal else None
+        if self._live:
+            self._live.start()
+
+    def write(self, text: str) -> None:
+        if text == self._shown:
+            return
+        self._shown = text
+        if self._live:
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            self._screen.print(Text(text), soft_wrap=True)
+
+    def close(self) -> None:
+        if self._live:
+            self._live.stop()
+
+
+def show_messages() -> None:
+    """Prints the package's notes and warnings on standard error, as it is at the time: above the progress line."""
+
+    class Plain(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            label = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+            try:
+                print(label + record.getMessage(), file=sys.stderr, flush=True)
+            except Exception:
+                self.handleError(record)
+
+    package = logging.getLogger("lmrep")
+    if not package.handlers:
+        package.addHandler(Plain())
+    package.setLevel(logging.INFO)
+    package.propagate = False
+
+
+def _record(step: int, kind: str, values: Mapping[str, float]) -> dict:
+    if clash := values.keys() & {"step", "kind"}:
+        raise ValueError(f"a metric cannot be named {', '.join(sorted(clash))}")
+    return {"step": int(step), "kind": kind, **{name: _plain(values[name]) for name in sorted(values)}}
+
+
+def _plain(value: Any) -> float | int | str:
+    value = value.item() if hasattr(value, "item") else value
+    return value if math.isfinite(value) else str(float(value))
+
+
+def _step_of(line: bytes) -> int | None:
+    """The step of a line of `metrics.jsonl`, or None where the line is not whole."""
+    try:
+        step = json.loads(line)["step"] if line.endswith(b"\n") else None
+        return step if isinstance(step, int) else None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

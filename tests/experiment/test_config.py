@@ -1,0 +1,183 @@
+"""The checked record behind a config: reading, stages, meshes, what fits what."""
+
+import dataclasses
+import json
+
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import MeshConfig, base, check_mesh, mesh, parse, plans
+from lmrep.models import PRESETS
+from lmrep.training.optimizers import RECIPES
+from tests import small
+
+
+@pytest.fixture
+def config(tmp_path):
+    return small.config(tmp_path)
+
+
+def refused(config, message, **fields):
+    config.unlock()
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(UserError, match=message) as error:
+        check_mesh(parse(config), 8)
+    assert str(error.value).count("\n") <= 1
+
+
+# Reading
+
+
+def test_a_config_spells_out_every_field_and_reads_back_as_itself():
+    """What `base` writes is all there is: nothing is decided by what a config leaves out."""
+    for preset in PRESETS:
+        for optimizer in RECIPES:
+            config = base(preset, "masked", "segment_pair", optimizer)
+            config.steps = 20_000  # more than the longest warm-up
+            record = parse(config)
+            assert experiments.model_config(record) == PRESETS[preset].config
+            assert record.optimizer == RECIPES[optimizer]
+            assert record.format.keys() == plans(record)[0].format.__dict__.keys() | {"name"}
+            assert record.objective.keys() == plans(record)[0].objective.__dict__.keys() | {"name"}
+
+
+def test_a_record_survives_json(config):
+    """As config.json keeps it."""
+    record = parse(config)
+    assert parse(json.loads(json.dumps(dataclasses.asdict(record)))) == record
+
+
+@pytest.mark.parametrize(("preset", "message"), [("bert_bas", "model is 'bert_bas'.*did you mean 'bert_base'")])
+def test_a_part_that_is_not_there(preset, message):
+    with pytest.raises(UserError, match=message):
+        base(preset)
+
+
+@pytest.mark.parametrize(("field", "value", "message"), [
+    ("steps", 0, "config.steps is 0; expected at least 1"),
+    ("steps", -5, "expected at least 1"),
+    ("steps", "many", "config.steps is 'many'; expected a whole number"),
+    ("steps", 1.5, "config.steps is 1.5; expected a whole number"),
+    ("steps", True, "config.steps is True; expected a whole number"),
+    ("seed", -1, "config.seed is -1; expected at least 0"),
+    ("optimizer.learning_rate", float("nan"), "learning_rate is nan; expected a finite number"),
+    ("optimizer.learning_rate", float("inf"), "learning_rate is inf; expected a finite number"),
+    ("optimizer.learning_rate", -1.0, "learning_rate is -1.0; expected above 0"),
+    ("optimizer.learning_rate", "fast", "learning_rate is 'fast'; expected a number"),
+    ("optimizer.weight_decay", -0.1, "weight_decay is -0.1; expected at least 0"),
+    ("optimizer.betas", (0.9, 1.0), r"betas is \(0.9, 1.0\); expected below 1"),
+    ("optimizer.schedule.warmup", 13, "warmup is 13, more than the 12 steps there are"),
+    ("optimizer.schedule.name", "linnear", "did you mean 'linear'"),
+    ("model.dropout", 1.0, "config.model.dropout is 1.0; expected below 1"),
+    ("model.layers", 0, "config.model.layers is 0; expected at least 1"),
+    ("model.heads", 5, "model.width is 32, which model.heads=5 does not divide; set heads to 4, say"),
+    ("objective.rate", 0.0, "config.objective.rate is 0.0; expected above 0"),
+    ("objective.sentence_pair", True, "needs pair_label, which format 'packed' does not give; .*segment_pair"),
+    ("length", 33, "length is 33, and the model has positions for 32"),
+    ("microbatches", 3, "batch_size is 16, which 3 microbatches do not divide"),
+    ("data.validation", float("nan"), "validation is nan; expected a finite number"),
+    ("execution.dtype", "float16", "dtype is 'float16'; expected one of float32, bfloat16"),
+    ("mesh.data", 3, "data x fsdp = 3 does not divide; make batch_size a multiple of 3"),
+    ("mesh.tensor", 8, "model.heads is 4, which mesh.tensor=8 does not divide; .*1, 2, 4"),
+])
+def test_a_value_that_will_not_do(config, field, value, message):
+    config.unlock()
+    node = config
+    *path, name = field.split(".")
+    for key in path:
+        node = node[key]
+    with node.ignore_type():
+        node[name] = value
+    refused(config, message)
+
+
+@pytest.mark.parametrize(("place", "name", "message"), [
+    ("", "stepz", "config has no field 'stepz'; did you mean 'steps'"),
+    ("model", "layer", "config.model has no field 'layer'; did you mean 'layers'"),
+    ("objective", "masks", "config.objective has no field 'masks'; did you mean 'mask'"),
+    ("format", "duplicate", "config.format has no field 'duplicate'; did you mean 'duplicates'"),
+    ("optimizer.schedule", "warm_up", "schedule has no field 'warm_up'; did you mean 'warmup'"),
+])
+def test_a_field_that_is_not_there(config, place, name, message):
+    config.unlock()
+    node = config
+    for key in filter(None, place.split(".")):
+        node = node[key]
+    node[name] = 1
+    refused(config, message)
+
+
+# Stages
+
+
+def staged(config, *stages, steps=100):
+    config.unlock()
+    config.steps, config.stages = steps, stages
+    return plans(parse(config))
+
+
+def test_one_stage_is_the_experiment(config):
+    [plan] = staged(config)
+    assert (plan.steps, plan.length, plan.batch_size, plan.microbatches) == (100, 32, 16, 1)
+    assert plan.optimizer == parse(config).optimizer
+
+
+def test_stages_share_out_the_steps_and_change_what_they_name(config):
+    first, second, third = staged(
+        config, {"name": "short", "share": 0.333, "length": 16, "batch_size": 64, "microbatches": 2},
+        {"name": "other", "share": 0.333, "format": {"duplicates": 3}, "objective": {"rate": 0.3}},
+        {"name": "slow", "share": 0.334, "optimizer": {"learning_rate": 1e-5, "schedule": {"final": 0.1}}})
+    assert (first.steps, second.steps, third.steps) == (33, 34, 33)
+    assert (first.length, first.batch_size, first.microbatches) == (16, 64, 2)
+    assert (second.length, second.batch_size, second.format.duplicates, second.objective.rate) == (32, 16, 3, 0.3)
+    assert (second.objective.mask, third.objective.rate, third.format.duplicates) == (0.8, 0.15, 1)
+    assert (third.optimizer.learning_rate, third.optimizer.schedule.final) == (1e-5, 0.1)
+    assert third.optimizer.schedule.decay_from == second.optimizer.schedule.decay_from == "start"
+
+
+def test_a_stage_may_take_another_format_whose_fields_start_afresh(config):
+    [plan, _] = staged(config, {"name": "a", "share": 0.5, "format": {"name": "segment_pair", "pairs": "sop"}},
+                       {"name": "b", "share": 0.5})
+    assert plan.format_name == "segment_pair" and (plan.format.pairs, plan.format.duplicates) == ("sop", 10)
+
+
+@pytest.mark.parametrize(("stages", "steps", "message"), [
+    ([{"share": 0.5}, {"share": 0.4}], 100, "shares 0.5, 0.4; they must add to 1"),
+    ([{"share": 0.5}, {"share": 0.5}], 1, "too few for 2 stages of shares 0.5, 0.5"),
+    ([{"share": 0.9}, {"share": 0.1, "length": 64}], 100, "length is 64, and the model has positions for 32"),
+    ([{"share": 0.9}, {"share": 0.1, "lenght": 16}], 100, "config.stages.1 has no field 'lenght'"),
+    ([{"share": 0.9}, {"share": 0.1, "objective": {"raet": 0.1}}], 100, "stages.1.objective has no field 'raet'"),
+    ([{"share": 0.9}, {"share": 0.1, "batch_size": 6, "microbatches": 4}], 100, "which 4 microbatches do not divide"),
+    ([{"share": 0.0}, {"share": 1.0}], 100, "config.stages.0.share is 0.0; expected above 0"),
+])
+def test_stages_that_will_not_do(config, stages, steps, message):
+    with pytest.raises(UserError, match=message):
+        staged(config, *stages, steps=steps)
+
+
+# Meshes
+
+
+@pytest.mark.parametrize(("text", "sizes"), [
+    ("data", (-1, 1, 1)), ("fsdp", (1, -1, 1)), ("2x2x2", (2, 2, 2)), ("1x1x4", (1, 1, 4))])
+def test_a_mesh_by_name(text, sizes):
+    assert tuple(mesh(text).values()) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "tensor", "2x2", "0x1x1", "-1x1x1", "2x2x2x2", "2,2,2"])
+def test_a_mesh_that_is_none(text):
+    with pytest.raises(UserError, match="expected data, fsdp, or sizes"):
+        mesh(text)
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [
+    ((-1, 1, 1), (8, 1, 1)), ((1, -1, 2), (1, 4, 2)), ((2, 2, 2), (2, 2, 2)), ((1, 1, 4), (1, 1, 4))])
+def test_a_mesh_takes_the_devices_that_are_left(sizes, expected):
+    assert MeshConfig(*sizes).sizes(8) == expected
+
+
+@pytest.mark.parametrize("sizes", [(16, 1, 1), (-1, -1, 1), (-1, 3, 1), (0, 1, 1), (-1, 16, 1)])
+def test_a_mesh_that_does_not_fit_the_devices(sizes):
+    with pytest.raises(UserError, match=r"there are 8 device\(s\)"):
+        MeshConfig(*sizes).sizes(8)

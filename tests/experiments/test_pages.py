@@ -1,0 +1,116 @@
+"""Every experiment that ships builds, in all its sizes and parts, by shape alone, and so does every command we show."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmrep.cli import train
+from lmrep.cli.arguments import parse
+from lmrep.config import loading
+from lmrep.core import params as P
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.tokenizers import SPECIALS
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.models import PRESETS
+from lmrep.training import optimizers
+from tests import given
+
+ROOT = Path(__file__).parents[2]
+FILES = [file for file in sorted((ROOT / "experiments").rglob("*.py")) if "def get_config(" in file.read_text()]
+MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
+
+
+def declared(file):
+    """{part: what may be chosen} of an experiment file."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        def parts(argument, **defaults):
+            found.update({name: default[1] for name, default in defaults.items() if isinstance(default, tuple)})
+            found.update({"mesh": MESHES} if "mesh" in defaults else {})
+            return real(argument, **defaults)
+
+        real = loading.parts
+        patch.setattr(loading, "parts", parts)
+        loading.load(file)
+    return found
+
+
+ARGUMENTS = [(file, argument) for file in FILES for argument in (
+    "", *(f"{part}={choice}" for part, choices in declared(file).items() for choice in choices if choice))]
+
+
+def vocabulary(size):
+    """One as `size` trained pieces give."""
+    specials = {role: i for i, role in enumerate(SPECIALS)}
+    return Vocabulary(size, specials, np.ones(size, bool), np.ones(size, np.int64))
+
+
+@pytest.mark.parametrize(("file", "argument"), ARGUMENTS, ids=lambda value: getattr(value, "name", value) or "default")
+def test_it_builds(file, argument):
+    experiment = experiments.parse(loading.load(file, argument))
+    experiments.check_mesh(experiment, 8)
+    words = vocabulary(experiment.tokenizer.vocab_size)
+    network = build.model(experiment, words)
+    stages = experiments.plans(experiment)
+    for i, stage in enumerate(stages):
+        asked = build.objective(stage, network, words)
+        optimizers.build(stage.optimizer, asked.specs, experiments.span(stages, i))
+        sizes = PRESETS.get(experiment.name)
+        if sizes and stage.objective_name == "masked" and stage.objective.sentence_pair \
+                and experiment.name.startswith("bert_"):
+            assert P.count(asked.specs) == sizes.pretraining and P.count(asked.specs["encoder"]) == sizes.encoder
+
+
+def test_there_are_experiments_and_they_have_parts():
+    assert {"quickstart.py", "bert.py"} <= {file.name for file in FILES}
+    assert set(declared(ROOT / "experiments/bert.py")) == {
+        "size", "model", "objective", "format", "data", "optimizer", "mesh"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_it_opens_with_the_command_that_runs_it(file):
+    text = file.read_text()
+    about = text[: text.index('"""', 3)]
+    assert f"lmrep train --config={file.relative_to(ROOT)}" in about and "--workdir=" in about
+
+
+def shown(page):
+    """The command lines of `lmrep train` that a page shows, each as its words."""
+    text = re.sub(r"\\+\n", " ", page.read_text())
+    return [shlex.split(words) for words in re.findall(r"lmrep train (--config=[^`\n]*)", text)]
+
+
+def choices(page):
+    """What stands in the README's tables of choices: flags for an experiment, some with parts before them."""
+    rows = re.findall(r"^\|[^|]*\| `(:|--config\.)([^`]*)` \|$", page.read_text(), re.MULTILINE)
+    for kind, rest in rows:
+        part, *flags = shlex.split(kind + rest)
+        named = part.startswith(":")
+        yield [f"--config=experiments/bert.py{part if named else ''}", *([] if named else [part]), *flags]
+
+
+README = ROOT / "README.md"
+COMMANDS = [words for page in (README, *FILES) for words in shown(page)] + list(choices(README))
+
+
+def test_there_are_commands():
+    assert len(shown(README)) >= 2 and len(list(choices(README))) >= 8
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where the commands are typed: with the experiments, and a run to start from."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "experiments").symlink_to(ROOT / "experiments")
+    given.workdir(home / "runs", length=512).rename(home / "runs/bert_base")
+    return home
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_that_we_show_is_accepted(words, home, monkeypatch):
+    monkeypatch.chdir(home)
+    experiments.check_mesh(experiments.parse(parse("train", words, train.FLAGS).load_config()), 8)

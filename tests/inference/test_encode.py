@@ -1,0 +1,233 @@
+"""Vectors of texts: layers, windows, packing, words."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data import tokenizers
+from lmrep.inference import encode as R
+from lmrep.layers.stack import Execution
+from lmrep.models import transformer
+from lmrep.models.base import Inputs
+from tests.reference import random_params
+
+CONFIG = transformer.Config(vocab=50, width=16, layers=3, heads=2, mlp=32, length=128, norm="pre")
+MODEL = transformer.build(CONFIG)
+PARAMS = random_params(MODEL.specs)
+EVERY = R.Layers((0, 1, 2, 3))
+
+
+def texts(lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, 50, n).astype(np.int32) for n in lengths]
+
+
+@pytest.fixture(scope="module")
+def run():
+    """The compiled states of MODEL, which counts the shapes it is given in `run.shapes`."""
+    compiled = jax.jit(partial(R.states, model=MODEL), static_argnames=("layers", "attention"))
+
+    def run(batch, layers=EVERY, attention=False):
+        run.shapes.add(batch["tokens"].shape)
+        return compiled(PARAMS, batch, layers=layers, attention=attention)
+
+    run.shapes = set()
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A text's states [l + 1, t, d] and attention [l, h, t, s] from the network itself: no padding, no batch."""
+    encode = jax.jit(partial(MODEL.encode, layers=True, attention=True))
+
+    def alone(ids):
+        encoded = encode(PARAMS, Inputs(tokens=ids[None]))
+        return np.concatenate([encoded.layers[:-1, 0], encoded.hidden]), encoded.attention[:, 0]
+
+    return alone
+
+
+# Which layers
+
+
+@pytest.mark.parametrize(("asked", "numbers", "join"), [
+    ("last", (12,), "stack"), ("all", tuple(range(13)), "stack"), ("0", (0,), "stack"), (4, (4,), "stack"),
+    (-1, (12,), "stack"), ("-13", (0,), "stack"), ("3,1,-2", (3, 1, 11), "stack"), ((3, -1), (3, 12), "stack"),
+    ([5], (5,), "stack"), (np.int64(5), (5,), "stack"), ("sum:9,10,11,12", (9, 10, 11, 12), "sum"),
+    ("concat:-4,-3,-2,-1", (9, 10, 11, 12), "concat"), ("sum:all", tuple(range(13)), "sum"),
+])
+def test_layers_are_asked_for_by_name_or_number(asked, numbers, join):
+    assert R.parse_layers(asked, 12) == R.Layers(numbers, join)
+
+
+@pytest.mark.parametrize(("asked", "message"), [
+    ("13", r"no layer 13: this model has 0 \(the embeddings\) to 12, or -13 to -1"), ("-14", "no layer -14"),
+    ("top", "layers is 'top'; expected all, last, or numbers"), ("", "layers is ''"), ("1,,2", "layers is '1,,2'"),
+    ("1.5", "layers is '1.5'"), ("mean:1,2", "layers is 'mean:1,2'"), ("sum:", "layers is 'sum:'"), ((), "layers is"),
+])
+def test_layers_that_are_not_there_are_refused(asked, message):
+    with pytest.raises(UserError, match=message):
+        R.parse_layers(asked, 12)
+
+
+def test_the_depth_of_a_model_is_the_number_of_its_layers():
+    assert R.depth(MODEL) == 3
+
+
+def test_layers_are_joined_as_asked(run, alone):
+    [ids] = texts([7])
+    states, _ = alone(ids)
+    for layers, expected in [(R.Layers((3,)), states[3:]), (R.Layers((2, 0)), states[[2, 0]]),
+                             (R.Layers((1, 2, 3), "sum"), states[1:].sum(0, keepdims=True)),
+                             (R.Layers((0, 3), "concat"), np.concatenate([states[0], states[3]], -1)[None])]:
+        [(_, hidden, maps)] = R.compute(partial(run, layers=layers), [R.Window(0, ids, 0, 7, 0)], 128)
+        np.testing.assert_allclose(hidden, expected, rtol=0, atol=1e-5)
+        assert maps is None
+
+
+def test_layers_above_the_highest_asked_for_are_not_computed():
+    batch = dict.fromkeys(("tokens", "segment_ids", "positions"), np.ones((8, 64), np.int32))
+
+    def work(*numbers):
+        states = jax.jit(partial(R.states, model=MODEL, layers=R.Layers(numbers)))
+        return states.lower(PARAMS, batch).compile().cost_analysis()["flops"]
+
+    whole = work(3)
+    assert work(1) < 0.4 * whole and work(2) < 0.75 * whole and work(0, 1, 2, 3) < 1.02 * whole
+
+
+def test_vectors_are_float32_whatever_is_computed_in():
+    model = transformer.build(CONFIG, Execution(dtype="bfloat16"))
+    batch = dict.fromkeys(("tokens", "segment_ids", "positions"), np.ones((1, 4), np.int32))
+    hidden, maps = R.states(PARAMS, batch, model=model, layers=EVERY, attention=True)
+    assert hidden.dtype == maps.dtype == np.float32
+
+
+# Windows
+
+
+@pytest.mark.parametrize("edges", [(1, 1), (0, 0), (1, 0)])
+@pytest.mark.parametrize("length", [11, 12, 13, 14, 20, 31, 64])
+def test_each_vector_comes_from_the_window_in_whose_middle_its_piece_stands(length, edges):
+    longest, (before, after) = 12, edges
+    ids = np.arange(length, dtype=np.int32)
+    found = R.windows(7, ids, edges, longest, "windows")
+    assert all(len(w.ids) <= longest and w.text == 7 for w in found)
+    assert [place for w in found for place in range(w.place, w.place + w.high - w.low)] == list(range(length))
+    for w in found:
+        assert w.ids[w.low : w.high].tolist() == ids[w.place : w.place + w.high - w.low].tolist()
+        assert w.ids[:before].tolist() == ids[:before].tolist()
+        assert w.ids[len(w.ids) - after :].tolist() == ids[length - after :].tolist()
+    if length <= longest:
+        assert len(found) == 1
+        return
+    room = longest - before - after
+
+    def margin(w, piece):
+        """How far the piece is from the nearer end of a window; -1 where it is not in it."""
+        content = w.ids[before : before + room]
+        return min(piece - content[0], content[-1] - piece) if content[0] <= piece <= content[-1] else -1
+
+    for w in found:
+        for piece in w.ids[w.low : w.high]:
+            if before <= piece < length - after:
+                assert margin(w, piece) == max(margin(other, piece) for other in found)
+
+
+def test_a_long_text_is_refused_by_name():
+    with pytest.raises(UserError, match=r"line 3 has 13 tokens; the model takes 12 at most: .*long=windows"):
+        R.windows(0, np.zeros(13, np.int32), (1, 1), 12, name="line 3")
+    with pytest.raises(UserError, match="leave no room for windows"):
+        R.windows(0, np.zeros(13, np.int32), (1, 1), 3, "windows")
+    with pytest.raises(UserError, match="long is 'cut'; expected one of refuse, windows"):
+        R.windows(0, np.zeros(3, np.int32), (1, 1), 12, "cut")
+    assert len(R.windows(0, np.zeros(13, np.int32), (1, 1), 0)) == 1  # a model for any length
+
+
+# Packing
+
+
+@pytest.mark.parametrize("longest", [512, 100, 40, 0])
+def test_packed_rows_hold_every_text_once_and_little_padding(longest):
+    rng = np.random.default_rng(0)
+    lengths = [*np.minimum(rng.geometric(1 / 30, 2000) + 1, longest or 5000).tolist(), 0, 2]
+    rows = R.pack(lengths, longest)
+    assert sorted(i for _, members in rows for i in members) == list(range(len(lengths)))
+    for size, members in rows:
+        assert sum(lengths[i] for i in members) <= size
+        assert size == longest or (size & (size - 1) == 0 and size >= R.SHORTEST_ROW)
+        assert size <= longest or not longest
+    assert [size for size, _ in rows] == sorted((size for size, _ in rows), reverse=True)
+    assert sum(size for size, _ in rows) < 1.05 * sum(lengths) + R.SHORTEST_ROW
+
+
+def test_texts_that_may_not_share_a_row_stand_alone():
+    assert all(len(members) == 1 for _, members in R.pack([3, 5, 8, 8, 0], 64, shared=False))
+
+
+def test_batches_are_of_one_length_and_no_larger_than_asked():
+    rows = [(256, [0]), (128, [1, 2]), (128, [3]), (128, [4]), (64, [5])]
+    assert list(R.batches(rows, 256)) == [(256, [[0]]), (128, [[1, 2], [3]]), (128, [[4]]), (64, [[5]])]
+    assert list(R.batches(rows[:2], 100)) == [(256, [[0]]), (128, [[1, 2]])]  # a row at least
+    assert list(R.batches([], 256)) == []
+
+
+def test_packed_texts_have_the_vectors_and_the_attention_of_each_alone(run, alone):
+    rng = np.random.default_rng(1)
+    ids = texts([*rng.choice([0, 2, 3, 9, 17, 70, 128], 80, p=[0.05, *[0.2] * 4, 0.1, 0.05]), 128, 0])
+    parts = [w for i, x in enumerate(ids) for w in R.windows(i, x, (1, 1), 128)]
+    run.shapes.clear()
+    found = {i: (hidden, maps) for i, hidden, maps in R.compute(partial(run, attention=True), parts, 128, tokens=512)}
+    assert sorted(found) == list(range(len(ids))) and len(run.shapes) <= 4
+    for i, x in enumerate(ids):
+        hidden, maps = found[i]
+        assert hidden.shape == (4, len(x), 16) and maps.shape == (3, 2, len(x), len(x))
+        if len(x):
+            states, attention = alone(x)
+            np.testing.assert_allclose(hidden, states, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(maps, attention, rtol=0, atol=1e-6)
+
+
+def test_windows_are_put_together(run, alone):
+    """Each vector is that of its window, read alone; the text between is packed with others."""
+    long, *others = texts([300, 5, 90, 20])
+    parts = R.windows(0, long, (1, 1), 128, "windows")
+    more = [w for i, x in enumerate(others, 1) for w in R.windows(i, x, (1, 1), 128)]
+    found = {i: hidden for i, hidden, _ in R.compute(run, [*parts, *more], 128, tokens=256)}
+    assert found[0].shape == (4, 300, 16) and len(parts) > 2
+    for w in parts:
+        states, _ = alone(w.ids)
+        np.testing.assert_allclose(found[0][:, w.place : w.place + w.high - w.low], states[:, w.low : w.high],
+                                   rtol=0, atol=1e-5)
+
+
+# Words
+
+
+@pytest.mark.parametrize("words", [[None, 0, 0, 1, 2, 2, 2, None], [0], [None, None], [], [0, 0, None, 1], [3, 4, 4]])
+def test_a_word_s_vector_comes_of_its_pieces(words):
+    hidden = np.random.default_rng(0).normal(size=(2, len(words), 4)).astype(np.float32)
+    numbers = sorted({word for word in words if word is not None})
+    for how, take in [("mean", lambda x: x.mean(1)), ("first", lambda x: x[:, 0]), ("last", lambda x: x[:, -1])]:
+        found = R.by_word(hidden, words, how)
+        assert found.shape == (2, len(numbers), 4) and found.dtype == np.float32
+        for w, number in enumerate(numbers):
+            pieces = hidden[:, [i for i, word in enumerate(words) if word == number]]
+            np.testing.assert_allclose(found[:, w], take(pieces), rtol=1e-5, atol=1e-6)
+
+
+def test_words_from_pieces_in_another_way_are_refused():
+    with pytest.raises(UserError, match="pieces is 'max'; expected one of mean, first, last"):
+        R.by_word(np.zeros((1, 1, 4)), [0], "max")
+
+
+def test_words_of_byte_level_pieces_stand_with_their_characters():
+    config = tokenizers.Config(kind="byte_level_bpe", vocab_size=280)
+    tokenizer = tokenizers.train(config, lambda: iter(["the cat"] * 9))
+    found = R.read("the café <mask>, cat's", tokenizer)
+    assert [found.text[start:end] for start, end in found.word_offsets] == ["the", "café", "<mask>", ",", "cat", "'s"]
+    assert found.words[0] is None and found.words[-1] is None
+    assert found.ids[0] == tokenizer.vocabulary.specials["cls"] and tokenizer.vocabulary.specials["mask"] in found.ids

@@ -1,0 +1,325 @@
+"""How well a run foresees raw text: `lmrep evaluate --stride` and `lmrep.evaluate(..., stride=...)`.
+
+What the objective's own metrics come to is in test_api.py and test_cli_runs.py.
+"""
+
+import dataclasses
+import itertools
+import json
+import logging
+import shutil
+import sys
+from collections import Counter
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+import lmrep
+from lmrep.core.errors import UserError
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.store import tokenize
+from lmrep.data.tokenizers import byte_level
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.inference import evaluate, generate, prompts
+from lmrep.inference.encode import inputs_of
+from lmrep.interop import conversion
+from tests import small
+from tests.interop.test_published import GOLDEN
+
+LENGTH = 32
+# The raw text that is left of each is the second: words and bytes are counted by hand.
+HOSTILE = {
+    "crlf": (b"\xef\xbb\xbfThe cat\r\nsees\rthe dog.\r\n\r\n", "The cat\nsees\nthe dog.", 5, 21),
+    "accents": ("Ça  élève\tnaïve.".encode(), "Ça  élève\tnaïve.", 3, 20),
+    "emoji": ("the 👩‍🚀 cat\0\n👍🏽".encode(), "the 👩‍🚀 cat\n👍🏽", 4, 4 + 11 + 5 + 8),
+    "spaces": ("the\u00a0cat\u3000sees\u2028the   dog".encode(), "the\u00a0cat\u3000sees\u2028the   dog", 5, 27),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """`run`, 12 steps of a causal BERT on `texts`; `converted`, a GPT-2 of a byte-level tokenizer; `masked`, BERT."""
+    home = tmp_path_factory.mktemp("evaluating")
+    config = small.config(small.corpus(home / "texts"), "causal")
+    config.data.validation = 0.0
+    lmrep.train(config, home / "run", data_dir=home / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)  # it takes seconds to import
+        conversion.to_workdir(GOLDEN / "gpt2", home / "converted")
+        conversion.to_workdir(GOLDEN / "bert", home / "masked")
+    return home
+
+
+@pytest.fixture(scope="module")
+def run(home):
+    return lmrep.load(home / "run")
+
+
+@pytest.fixture(scope="module")
+def converted(home):
+    return lmrep.load(home / "converted")
+
+
+@pytest.fixture(scope="module")
+def scored(run):
+    """Of ids [t], the log-probabilities [t, v] of what follows each, by the whole network, without windows or cache."""
+    inputs = partial(inputs_of, run.model, segment_ids=np.ones((1, LENGTH), int),
+                     positions=np.arange(LENGTH)[None], causal=True)
+    program = jax.jit(lambda tokens: run.objective.follow(run.params, run.apply(run.params, inputs(tokens)).hidden))
+
+    def scores(ids):
+        padded = np.pad(np.asarray(ids, np.int32), (0, LENGTH - len(ids)))[None]
+        return log_softmax(np.asarray(program(padded))[0, : len(ids)].astype(np.float64), -1)
+
+    return scores
+
+
+def sequence(run, text):
+    return np.array([run.tokenizer.vocabulary.specials["cls"], *run.tokenizer.encode(text).ids])
+
+
+# What is computed
+
+
+@pytest.mark.parametrize(("text", "stride"), [("the", 1), ("the red cat sees the old dog. the dog sleeps.", 31)])
+def test_a_text_of_one_window_is_foreseen_as_the_network_says(run, scored, text, stride):
+    ids = sequence(run, text)
+    logs = scored(ids)
+    expected = -sum(logs[i - 1, ids[i]] for i in range(1, len(ids)))
+    found = evaluate.foresight(run, [text], LENGTH, stride)
+    assert found.tokens == len(ids) - 1 < LENGTH and found.nats == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 7, LENGTH - 1])
+def test_a_long_text_is_foreseen_window_by_window(run, scored, stride):
+    text = " ".join(f"the {kind} {noun} {verb} the cat." for kind, noun, verb in zip(
+        itertools.cycle(small.KINDS), itertools.cycle(small.NOUNS), small.VERBS * 5, strict=False))
+    ids, expected = sequence(run, text), 0.0
+    for i in range(1, len(ids)):  # in the first window that reaches it
+        start = stride * max(0, -(-(i + 1 - LENGTH) // stride))
+        assert i - start >= min(i, LENGTH - stride)
+        expected -= scored(ids[start:i])[-1, ids[i]]
+    found = evaluate.foresight(run, [text], LENGTH, stride)
+    assert found.tokens == len(ids) - 1 > 3 * LENGTH and found.nats == pytest.approx(expected, rel=1e-5)
+
+
+def test_texts_do_not_change_each_other(run):
+    texts = ["the red cat sees the dog.", "", "the old horse. " * 30, "   "]
+    alone = [evaluate.foresight(run, [text], LENGTH, 9) for text in texts if text.strip()]
+    found = evaluate.foresight(run, iter(texts), LENGTH, 9)
+    assert found.documents == 2
+    np.testing.assert_allclose(found, np.sum(alone, axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_model_to_which_all_pieces_are_alike(converted, case):
+    """Its perplexity is the size of its table, of any text; words and bytes are those of the raw text."""
+    uniform = dataclasses.replace(converted, params=jax.tree.map(np.zeros_like, converted.params))
+    _, text, words, size = HOSTILE[case]
+    found = evaluate.foresight(uniform, [text], 16, 5)
+    figures, bits = found.figures, found.tokens * np.log2(converted.model.vocabulary)
+    assert found.tokens == len(converted.tokenizer.encode(text).ids)  # white space is read as it stands
+    assert (found.words, found.bytes, found.documents) == (words, size, 1)
+    assert figures["token_perplexity"] == pytest.approx(converted.model.vocabulary, rel=1e-4)
+    assert figures["bits_per_byte"] == pytest.approx(bits / size, rel=1e-4)
+    assert np.log2(figures["word_perplexity"]) == pytest.approx(bits / words, rel=1e-4)
+
+
+def test_words_and_bytes_of_files_are_the_raw_text_s(home, run, tmp_path):
+    for name, (content, *_) in HOSTILE.items():
+        (tmp_path / f"{name}.txt").write_bytes(content)
+    found = lmrep.evaluate(home / "run", files=f"{tmp_path}/*.txt", stride=31, data_dir=home / "data")
+    _, texts, words, sizes = zip(*HOSTILE.values(), strict=True)
+    assert (found["words"], found["bytes"], found["documents"]) == (sum(words), sum(sizes), 4)
+    assert found["tokens"] == sum(len(run.tokenizer.encode(text).ids) for text in texts)
+
+
+@pytest.mark.parametrize("most", [20, 25, 40])
+def test_a_long_text_has_the_pieces_of_the_whole(run, most):
+    text = "the cat  sees\nthe\u00a0dog , it's a b 12 345 6   \n\n x y z " * 3
+    bytes_ = byte_level.train(300, lambda: iter([text, "the the cat cat sees sees"]))
+    for tokenizer in (run.tokenizer, bytes_):
+        whole = tokenizer.encode_batch([text])[0]
+        np.testing.assert_array_equal(evaluate.as_it_stands(tokenizer, text, most), whole)
+    assert bytes_.decode(whole) == text
+    assert bytes_.decode(evaluate.as_it_stands(bytes_, "catdog" * 50, most)) == "catdog" * 50  # cut anywhere
+
+
+# What stands before a document
+
+SPECIALS = {"bert": {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}, "gpt2": {"bos": 9, "eos": 9, "unk": 9},
+            "t5": {"pad": 0, "eos": 1, "unk": 2}, "bos": {"bos": 5, "eos": 6, "unk": 0}, "none": {"unk": 0}}
+
+
+@pytest.mark.parametrize(("specials", "format", "fields", "expected"), [
+    ("bert", "packed", {}, 2), ("bert", "full_sentences", {}, 2), ("bos", "packed", {}, 5),
+    ("gpt2", "packed", {}, None), ("gpt2", "packed", {"objective.across": True}, 9),
+    ("bert", "stream", {}, 3), ("gpt2", "stream", {}, 9), ("bos", "stream", {}, 6),
+    ("bert", "stream", {"format.isolate": True}, None),
+    ("bert", "stream", {"format.isolate": True, "objective.across": True}, 3),
+    ("bert", None, {}, 2), ("gpt2", None, {}, 9), ("bos", None, {}, 5), ("t5", None, {}, 1), ("none", None, {}, None),
+])
+def test_the_first_token_follows_what_it_did_in_training(tmp_path, specials, format, fields, expected):
+    vocabulary, stage = Vocabulary(10, SPECIALS[specials], np.ones(10, bool), np.ones(10, int)), None
+    if format:
+        config = small.config(tmp_path, "causal", format)
+        config.update_from_flattened_dict(fields)
+        [stage] = experiments.plans(experiments.parse(config))
+    assert prompts.opening(stage, vocabulary) == expected
+
+
+def test_where_nothing_stands_before_it_the_first_token_is_given(run, monkeypatch):
+    texts = ["the red cat", "the"]
+    monkeypatch.setattr(prompts, "opening", lambda stage, vocabulary: None)
+    found = evaluate.foresight(dataclasses.replace(run), texts, LENGTH, 4)
+    assert (found.tokens, found.words, found.documents) == (2, 3, 1)  # nothing is asked of "the"
+
+
+def test_what_the_tokenizer_does_not_know_is_told(run, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
+    caplog.set_level(logging.INFO, "lmrep")
+    evaluate.foresight(run, ["the cat sees the dog."], LENGTH, 4)
+    assert not caplog.messages
+    evaluate.foresight(run, ["the \u732b sees the dog \u732b."], LENGTH, 4)
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("2 of 7 tokens are [UNK]; ")
+
+
+# The corpus
+
+
+def test_splits_are_the_run_s_own_documents(home):
+    """Each split has the tokens of its store, and together they have the words and bytes of the files. No evaluation
+    takes the place of another."""
+    total, every = Counter(), home / "run/eval.jsonl"
+    former = every.read_text().splitlines() if every.exists() else []
+    for split in ("train", "test"):
+        found = lmrep.evaluate(home / "run", split=split, stride=16, data_dir=home / "data")
+        written = json.loads((home / "run/eval.json").read_text())
+        assert written == {"step": 12, "split": split, "stride": 16, "length": LENGTH, "metrics": found}
+        [facts] = (home / "data").glob("text_files-*/statistics.json")
+        kept = json.loads(facts.read_text())[split]
+        assert (found["tokens"], found["documents"]) == (kept["tokens"], kept["documents"])
+        assert found["documents"] > 2
+        total.update(found)
+        former.append(json.dumps(written))
+    assert every.read_text().splitlines() == former
+    texts = [path.read_text().strip() for path in (home / "texts").iterdir()]
+    assert total["bytes"] == sum(map(len, texts)) and total["words"] == sum(len(text.split()) for text in texts)
+
+
+def test_the_command_prints_what_it_writes(home):
+    words = ("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data", "--stride=16", "--examples=2")
+    answer = small.command(*words)
+    written = json.loads((home / "run/eval.json").read_text())
+    shown = dict(line.split() for line in answer.out.splitlines())
+    assert answer.code == 0 and [*shown] == [
+        "token_perplexity", "word_perplexity", "bits_per_byte", "tokens", "words", "bytes", "documents"]
+    assert shown == {name: f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+                     for name, value in written["metrics"].items()}
+    assert shown["documents"] == "2" and written["split"] == "test"
+    assert "windows of 32 tokens, 16 apart" in answer.err
+
+
+def test_a_file_is_a_document_and_what_was_trained_longer_is_foreseen_better(home, tmp_path):
+    (tmp_path / "one.txt").write_text("The red cat sees the old dog.\n\nThe dog eats.\n")
+    step = {n: lmrep.evaluate(home / "run", files=f"{tmp_path}/one.txt", stride=8, step=n) for n in (4, 12)}
+    assert step[12]["documents"] == 1 and step[12]["tokens"] == 12 and step[12]["words"] == 10
+    assert step[12]["bits_per_byte"] < step[4]["bits_per_byte"]
+
+
+def test_sources_are_read_together(home, tmp_path):
+    """In a run that says it was trained on a mixture."""
+    shutil.copytree(home / "run", tmp_path / "run")
+    small.corpus(tmp_path / "more", 20, seed=1)
+    record = json.loads((home / "run/config.json").read_text())
+    record["config"]["sources"] = [{"weight": 3.0}, {"data": {"files": f"{tmp_path}/more/*.txt"}}]
+    record["config"]["tokenizer"]["vocab_file"] = str(home / "run/tokenizer")
+    prepared = build.prepared(experiments.parse(record["config"]), home / "data")
+    record["data"] |= {split: store.fingerprint for split, store in prepared.stores.items()}
+    (tmp_path / "run/config.json").write_text(json.dumps(record))
+    found = lmrep.evaluate(tmp_path / "run", stride=8, data_dir=home / "data")
+    kept = prepared.statistics["test"]
+    assert (found["documents"], found["tokens"]) == (kept["documents"], kept["tokens"])
+    assert prepared.stores["test"].tokens == kept["tokens"] > prepared.stores["test"].stores[0].tokens
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(("words", "part"), [
+    (["--stride=0"], "stride is 0; expected 1 to 31, below the 32 tokens of a window"),
+    (["--stride=32"], "stride is 32; expected 1 to 31"),
+    (["--stride=8", "--length=33"], "length is 33; expected at least 2, and 32 at most, which the model takes"),
+    (["--stride=8", "--length=8"], "stride is 8; expected 1 to 7"),
+    (["--stride=1", "--length=1"], "length is 1; expected at least 2"),
+    (["--length=8"], "length is 8, of the windows that a stride asks for; give a stride too"),
+    (["--stride=8", "--examples=-1"], "examples is -1; expected at least 1"),
+    (["--stride=8", "--split=dev"], "no split 'dev'; this run's corpus has train, test"),
+    (["--stride=8", "--split=test", "--files=a.txt"], "leave one out"),
+    (["--stride=8", "--files={home}/nothing.txt"], "nothing.txt' matches no file"),
+    (["--stride=8", "--files={home}/empty.txt"], "holds no text: 1 files, all of them blank"),
+    (["--stride=8", "--files={home}/unseen.txt"], "the text has no token to foresee: not one of its 1 documents"),
+    (["--files={home}/latin.txt"], "leave it out, or have the run trained with --config.data.undecodable=replace"),
+    (["--files={home}/foreign.txt"], "choose another to train with (--config.tokenizer.vocab_file)"),
+    (["--stride=8", "--workdir={home}/converted"], "was converted, not trained, and has no corpus of its own"),
+    (["--stride=8", "--workdir={home}/masked"], "was trained with objective 'masked', and a stride asks how well"),
+    (["--stride=half"], "--stride is 'half'; expected a whole number"),
+])
+def test_what_cannot_be_foreseen_is_refused(home, words, part):
+    (home / "empty.txt").write_text("\n \n")
+    (home / "unseen.txt").write_text("\u0301\u0300\n")  # accents alone, which the tokenizer drops
+    (home / "latin.txt").write_bytes("Un caf\u00e9.\n".encode("latin-1"))
+    (home / "foreign.txt").write_text("\u732b " * 40)
+    before = {name: small.contents(home / name) for name in ("run", "converted", "masked")}
+    answer = small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data",
+                           *(word.format(home=home) for word in words))
+    assert answer.code == 2 and answer.err.count("lmrep: error: ") == 1 and part in answer.err, answer
+    assert "Traceback" not in answer.err and not answer.out
+    assert {name: small.contents(home / name) for name in before} == before
+
+
+def test_another_corpus_is_not_the_run_s(home, tmp_path):
+    shutil.copytree(home / "run", tmp_path / "run")
+    record = json.loads((home / "run/config.json").read_text())
+    record["config"]["data"]["test"] = 0.2
+    (tmp_path / "run/config.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"the corpus is not the one that .* was trained on"):
+        lmrep.evaluate(tmp_path / "run", stride=8, data_dir=home / "data")
+
+
+# Long texts
+
+
+def test_texts_are_taken_as_they_are_needed():
+    taken = itertools.count()
+    texts = (np.full(50, next(taken) % 7, np.int32) for _ in itertools.count())
+    batches = generate.foresee(lambda batch: np.float32(batch["weights"].sum()), texts, 16, 4, 0, tokens=64)
+    assert [next(batches) for _ in range(3)]
+    assert next(taken) < 5
+
+
+def test_a_document_that_no_memory_should_hold_twice_is_foreseen(run, monkeypatch):
+    """A window at a time: no array is of the whole text but its ids."""
+    text, largest = "the red cat sees the old dog. " * 20_000, []
+    batch = generate._batch
+    monkeypatch.setattr(generate, "_batch", lambda parts, room, rows, pad: (
+        largest.append(room * rows) or batch(parts, room, rows, pad)))
+    monkeypatch.setattr(generate, "nats_of", lambda params, batch, objective: batch["weights"].sum())
+    found = evaluate.foresight(run, [text], LENGTH, 31)
+    assert found.tokens == found.nats == len(tokenize.tokenize(run.tokenizer, [text]).tokens)
+    assert len(largest) > 10 and len({*largest}) == 1 and largest[0] < found.tokens / 10
+
+
+def test_long_work_tells_how_far_it_is(monkeypatch, caplog):
+    now = iter([0.0, 5.0, 12.0, 13.0])
+    monkeypatch.setattr(evaluate.time, "monotonic", lambda: next(now))
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
+    report = evaluate._Report(Counter(tokens=400, characters=1000), 4000)
+    for tokens in (100, 200, 300):
+        report(2.0 * tokens, tokens)
+    assert caplog.messages == ["200 tokens, 2 nats each, 17 a second, 1:24 left"]  # 200 of 1600 tokens in 12 s

@@ -1,0 +1,113 @@
+"""Continuing texts, and how well they are foreseen."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from lmrep.core.errors import UserError
+from lmrep.inference import generate
+from lmrep.inference.generate import Sampling
+from lmrep.layers.attention import Visibility
+from lmrep.models.base import Inputs
+from tests import chance
+from tests.objectives.test_causal import T, V, asked
+
+MODEL, OBJECTIVE, PARAMS = asked()
+PROMPT = np.random.default_rng(5).integers(0, V, (3, 4)).astype(np.int32)
+
+
+@jax.jit
+def scores(tokens):
+    """[b, t, v] of what follows each token, without a cache."""
+    sight = Visibility(jnp.ones_like(tokens), causal=True)
+    hidden = MODEL.encode(PARAMS["encoder"], Inputs(tokens=tokens, visibility=sight)).hidden
+    return OBJECTIVE.follow(PARAMS, hidden)
+
+
+@cache
+def program(**given):
+    return jax.jit(partial(generate.extend, model=MODEL, objective=OBJECTIVE, room=T, **given))
+
+
+def extend(prompt, how, tokens=T - 4, seed=0, filled=0, **given):
+    f, size = program(how=how, tokens=tokens, **given), prompt.shape[1]
+    return np.asarray(f(PARAMS, np.pad(prompt, ((0, 0), (0, filled))), size, jax.random.key(seed)))
+
+
+def test_without_a_temperature_each_token_is_the_likeliest_after_all_before_it():
+    found = extend(PROMPT, Sampling(temperature=0))
+    whole = np.concatenate([PROMPT, found], 1)
+    assert (np.asarray(scores(whole)).argmax(-1)[:, 3:-1] == found).all()
+    assert (extend(PROMPT, Sampling(temperature=0.7, top_k=1)) == found).all()
+    for tiny in (1e-30, 1e-42):  # the latter is 0 in float32
+        assert (extend(PROMPT, Sampling(temperature=tiny, top_p=0.9)) == found).all()
+    assert (extend(PROMPT, Sampling(temperature=0), filled=5) == found).all()
+
+
+def test_a_seed_repeats_its_samples_and_rows_differ():
+    same = np.repeat(PROMPT[:1], 8, 0)
+    first, again, other = (extend(same, Sampling(temperature=2.0), seed=seed) for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any() and len({tuple(row) for row in first}) > 4
+
+
+def test_barred_tokens_never_come():
+    likely = int(extend(PROMPT[:1], Sampling(temperature=0), tokens=1)[0, 0])
+    assert likely not in extend(np.repeat(PROMPT[:1], 50, 0), Sampling(), tokens=4, barred=(likely,))
+
+
+@pytest.mark.parametrize("how", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=5), Sampling(top_p=0.6),
+                                 Sampling(temperature=1.5, top_k=20, top_p=0.5)])
+def test_samples_have_the_distribution_that_the_limits_leave(how):
+    logs = np.asarray(scores(PROMPT[:1]))[0, -1].astype(np.float64) / how.temperature
+    order = np.argsort(-logs)
+    order = order[: how.top_k or None]
+    shares = np.exp(logs[order]) / np.exp(logs[order]).sum()
+    kept = order[: np.searchsorted(np.cumsum(shares), how.top_p - 1e-12) + 1]
+    expected = np.zeros(V)
+    expected[kept] = np.exp(logs[kept]) / np.exp(logs[kept]).sum()
+    found = np.bincount(extend(np.repeat(PROMPT[:1], 4000, 0), how, tokens=1)[:, 0], minlength=V)
+    assert chance.fits(found, expected) > chance.REJECT
+    planted = np.roll(expected, 1)  # the shares of other words
+    assert chance.fits(found, planted) < chance.REJECT
+
+
+@pytest.mark.parametrize(("length", "longest", "stride"), [
+    (30, 8, 4), (30, 8, 7), (8, 8, 3), (5, 8, 1), (1, 8, 4), (0, 8, 4)])
+def test_each_token_but_the_first_is_asked_for_once_with_what_was_promised_before_it(length, longest, stride):
+    times = np.zeros(length, int)
+    for start, end, first in generate.windows(length, longest, stride):
+        assert 0 < end - start <= longest
+        for i in range(first, end):
+            times[i] += 1
+            assert i - start >= min(i, longest - stride)
+    assert (times[1:] == 1).all() and not times[:1].any()
+
+
+@pytest.mark.parametrize("stride", [0, 8, -1])
+def test_a_stride_that_leaves_tokens_out_is_refused(stride):
+    with pytest.raises(UserError, match=rf"stride is {stride}; expected 1 to 7"):  # at once
+        generate.windows(30, 8, stride)
+
+
+def test_a_text_is_foreseen_as_its_windows_say():
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, V, n).astype(np.int32) for n in (25, 3, 1, 12)]
+    run = jax.jit(partial(generate.nats_of, PARAMS, objective=OBJECTIVE))
+    found = np.sum([*generate.foresee(run, iter(texts), T, 5, pad=2, tokens=3 * T)], axis=0)
+    expected = 0.0
+    for text in texts:
+        for start, end, first in generate.windows(len(text), T, 5):
+            padded = np.pad(text[start:end], (0, T - (end - start)))[None]
+            logs = log_softmax(np.asarray(scores(padded))[0].astype(np.float64), -1)
+            expected -= sum(logs[i - start - 1, text[i]] for i in range(first, end))
+    assert found[1] == 24 + 2 + 0 + 11 and found[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_figures():
+    found = generate.Foresight(nats=8 * np.log(2), tokens=4, words=2, bytes=8, documents=1).figures
+    assert found["token_perplexity"] == pytest.approx(4) and found["word_perplexity"] == pytest.approx(16)
+    assert found["bits_per_byte"] == pytest.approx(1)

@@ -1,0 +1,185 @@
+"""What a run in hand gives: vectors, words, attention, and the network as a pure function."""
+
+import dataclasses
+import inspect
+import textwrap
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.params import flatten
+from lmrep.data.tokenizers import Bpe
+from lmrep.inference import load, prompts
+from lmrep.models.base import Inputs
+from tests import given, small
+
+TEXTS = ["The red cat sees the old dog.", "", "A catdog likes [MASK]  birds.", "Old."]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return given.workdir(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="module")
+def run(home):
+    return lmrep.load(home)
+
+
+@pytest.fixture(scope="module")
+def every(run):
+    """TEXTS, with all layers and attention."""
+    return run.encode(TEXTS, layers="all", attention=True)
+
+
+def test_a_run_without_training_is_loaded(home, run):
+    """As converting leaves it: parameters alone, at step 0, and no fingerprint but the tokenizer's."""
+    assert run.step == 0 and run.directory == home
+    assert flatten(run.params).keys() == flatten(run.objective.specs).keys()
+
+
+def test_each_text_has_the_vectors_that_the_network_gives_it_alone(run, every):
+    special, encode = run.tokenizer.vocabulary.specials, jax.jit(partial(run.model.encode, layers=True, attention=True))
+    for text, found in zip(TEXTS, every, strict=True):
+        ids = [special["cls"], *run.tokenizer.encode(text, specials=True).ids, special["sep"]]
+        encoded = encode(run.params["encoder"], Inputs(tokens=np.array([ids])))
+        assert found.text == text and found.ids.tolist() == ids and found.hidden.dtype == np.float32
+        np.testing.assert_allclose(found.hidden, encoded.layers[:, 0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found.attention, encoded.attention[:, 0], rtol=0, atol=1e-6)
+
+
+def test_pieces_stand_with_their_characters_and_words(run, every):
+    text, found = TEXTS[2], every[2]
+    assert found.pieces[:2] == ["[CLS]", "a"] and found.pieces[-2:] == [".", "[SEP]"] and "[MASK]" in found.pieces
+    for piece, (start, end), word in list(zip(found.pieces, found.offsets, found.words, strict=True))[1:-1]:
+        assert text[start:end].lower() == piece.removeprefix("##").lower() and word is not None
+    assert found.words[0] is None and found.words[-1] is None and found.offsets[0] == found.offsets[-1] == (0, 0)
+    assert [text[start:end] for start, end in found.word_offsets] == ["A", "catdog", "likes", "[MASK]", "birds", "."]
+    assert found.words.count(1) > 1  # "catdog" is no piece
+    assert every[1].pieces == ["[CLS]", "[SEP]"] and every[1].word_offsets == []
+
+
+def test_words_have_a_vector_each(every):
+    found = every[2]
+    places = [i for i, word in enumerate(found.words) if word == 1]
+    np.testing.assert_allclose(found.by_word()[:, 1], found.hidden[:, places].mean(1), atol=1e-6)
+    np.testing.assert_array_equal(found.by_word("last")[:, 1], found.hidden[:, places[-1]])
+    assert found.by_word().shape == (4, 6, 32) and every[1].by_word().shape == (4, 0, 32)
+
+
+def test_layers_are_chosen(run, every):
+    for layers, expected in [("last", lambda x: x[3:]), ((0, -2), lambda x: x[[0, 2]]),
+                             ("sum:1,2", lambda x: (x[1] + x[2])[None]),
+                             ("concat:1,2", lambda x: np.concatenate([x[1], x[2]], -1)[None])]:
+        for found, whole in zip(run.encode(TEXTS, layers), every, strict=True):
+            np.testing.assert_allclose(found.hidden, expected(whole.hidden), rtol=0, atol=1e-5)
+            assert found.attention is None
+
+
+def test_the_usual_poolings(every):
+    hidden = every[0].hidden
+    np.testing.assert_array_equal(every[0].pool(), hidden.mean(1))
+    np.testing.assert_array_equal(every[0].pool("max"), hidden.max(1))
+    np.testing.assert_array_equal(every[0].pool("cls"), hidden[:, 0])
+    with pytest.raises(UserError, match="pooling is 'sum'; expected one of mean, cls, max"):
+        every[0].pool("sum")
+
+
+def test_long_texts_are_refused_or_read_in_windows(run):
+    text = "the red cat sees " * 30
+    with pytest.raises(UserError, match=r"'the red cat .* has 122 tokens; the model takes 48 at most"):
+        run.encode(["A cat.", text])
+    short, long = run.encode(["A cat.", text], long="windows")
+    assert long.hidden.shape == (1, 122, 32) and len(long.by_word()[0]) == 120
+    np.testing.assert_allclose(short.hidden, run.encode(["A cat."])[0].hidden, rtol=0, atol=1e-5)
+    first = run.encode(["the red cat sees " * 11 + "the red"])[0]  # the first window
+    np.testing.assert_allclose(long.hidden[:, :30], first.hidden[:, :30], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("texts", "options", "message"), [
+    ("A cat.", {}, r"encode takes a list of texts; it was given one: encode\(\['A cat.'\]\)"),
+    (["A \udcff cat."], {}, "is not UTF-8 text"),
+    (["cat " * 60], {"attention": True, "long": "windows"}, "has 62 tokens; attention is of texts .* 48 tokens"),
+    (["A cat."], {"layers": "4"}, r"no layer 4: this model has 0 \(the embeddings\) to 3"),
+])
+def test_what_cannot_be_encoded_is_refused(run, texts, options, message):
+    with pytest.raises(UserError, match=message):
+        run.encode(texts, **options)
+
+
+def test_no_texts_no_vectors(run):
+    assert run.encode([]) == []
+
+
+# Inside one's own program
+
+
+def test_the_network_is_a_pure_function(run, every):
+    inputs = run.inputs(TEXTS)
+    encoded = jax.jit(run.apply)(run.params, inputs)
+    for row, found in enumerate(every):
+        np.testing.assert_allclose(encoded.hidden[row, : len(found.ids)], found.hidden[-1], rtol=0, atol=1e-5)
+
+    @jax.jit
+    def cosine(params, inputs):
+        first, second = run.apply(params, inputs, at=jnp.zeros((4, 1), int)).hidden[jnp.array([0, 3]), 0]
+        return first @ second / jnp.linalg.norm(first) / jnp.linalg.norm(second)
+
+    first, second = every[0].pool("cls")[-1], every[3].pool("cls")[-1]
+    expected = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    assert float(cosine(run.params, inputs)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_inputs_that_do_not_fit_are_refused(run):
+    with pytest.raises(UserError, match="has 62 tokens; the model takes 48 at most"):
+        run.inputs(["cat " * 60])
+
+
+def test_what_the_docstring_shows_is_true(home):
+    shown = inspect.cleandoc(load.Run.__doc__).split("Attributes:")[0].splitlines()[1:]
+    lines = textwrap.dedent("\n".join(line for line in shown if line.startswith(" ") or not line))
+    names = {"lmrep": lmrep, "jax": jax, "jnp": jnp}
+    exec(lines.replace("runs/quickstart", str(home)).replace("key", "cat").replace("value of", "red"), names)
+    gradient = flatten(names["gradient"])
+    assert names["value"].hidden.shape[0] == 4 and gradient.keys() == flatten(names["run"].params).keys()
+    assert all(np.isfinite(x).all() for x in gradient.values()) and any(x.any() for x in gradient.values())
+
+
+# Masks
+
+
+def test_a_text_that_cannot_be_filled_is_named(run):
+    with pytest.raises(UserError, match=r"^line 2: there is no \[MASK\] in 'A cat.'"):
+        run.fill_masks(["A [MASK].", "A cat."], names=["line 1", "line 2"])
+    with pytest.raises(UserError, match=r"^line 1: 'cat .*'\.\.\. has 63 tokens; the model takes 48 at most"):
+        run.fill_masks(["cat " * 60 + "[MASK]"], names=["line 1"])
+
+
+def test_another_tokenizer_is_refused(home, tmp_path):
+    other = given.workdir(tmp_path / "other")
+    vocabulary = other / "tokenizer/vocab.txt"
+    vocabulary.write_text(vocabulary.read_text() + "more\n")
+    with pytest.raises(RunFault, match="is not the tokenizer that the run was trained with"):
+        lmrep.load(other)
+    assert small.contents(home)
+
+
+@pytest.mark.parametrize(("before", "whole", "said"), [
+    ("the cat", "the cat sat.", " sat."), ("the ", "the  cat", " cat"), ("", "the cat", "the cat"),
+    ("well -", "well-known.", "known."), ("he don '", "he don't know", "t know"), ("he (", "he (said", "said"),
+    ("a -", "a-", ""),
+])
+def test_a_continuation_is_what_comes_after_the_text(before, whole, said):
+    assert prompts.beyond(before, whole) == said
+
+
+def test_nothing_to_continue_is_refused(run):
+    bare = dataclasses.replace(run, tokenizer=Bpe(["<unk>", "a</w>"], [], specials={"unk": "<unk>"}))
+    assert bare.prompt("a") == [1]
+    with pytest.raises(UserError, match=r"line 3 is empty, and .* learned of no token before"):
+        bare.prompt("", "line 3")

@@ -1,0 +1,177 @@
+"""Runs that start from another run's parameters."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core import params as P
+from lmrep.core.errors import UserError
+from lmrep.core.params import ParamSpec, flatten, unflatten
+from lmrep.interop import conversion, init_from
+from lmrep.interop.init_from import Origin, fit
+from lmrep.storage.checkpoints import Checkpoints
+from tests import small
+
+OLD = ["[PAD]", "a", "b", "c"]
+TABLE = np.arange(8, dtype=np.float32).reshape(4, 2) ** 2
+ORIGIN = Origin("elsewhere", OLD, {"encoder/table": TABLE, "encoder/w": np.ones(3, np.float32),
+                                   "objective/bias": np.arange(4, dtype=np.float32), "objective/pair": np.zeros(2)},
+                {})
+
+
+def specs(v, width=3, extra=False):
+    found = {"encoder/table": ParamSpec((v, 2), ("vocab", "embed")), "encoder/w": ParamSpec((width,), (None,)),
+             "objective/bias": ParamSpec((v,), ("vocab",))}
+    return unflatten(found | ({"objective/new": ParamSpec((1,), (None,))} if extra else {}))
+
+
+def test_all_that_both_have_is_taken_and_the_rest_is_named():
+    found = fit(specs(4, extra=True), ORIGIN, OLD)
+    assert found.missing == ["objective/new"] and found.left == ["objective/pair"] and not found.extended
+    for path in ("encoder/table", "encoder/w", "objective/bias"):
+        np.testing.assert_array_equal(found.values[path], ORIGIN.params[path])
+    told = init_from.describe(found, ORIGIN)
+    assert all(path in told for path in (*found.values, "objective/new", "objective/pair"))
+
+
+@pytest.mark.parametrize("pieces", [[*OLD, "d", "e"], ["e", "c", "[PAD]", "d"], ["b", "a"]], ids=" ".join)
+def test_rows_follow_their_pieces_and_new_ones_are_the_mean(pieces):
+    size = len(pieces) + 2  # a table may be larger than the vocabulary
+    found = fit(specs(size), ORIGIN, pieces)
+    table, bias = found.values["encoder/table"], found.values["objective/bias"]
+    assert table.shape == (size, 2) and table.dtype == np.float32
+    for i, piece in enumerate([*pieces, None, None]):
+        row, single = (TABLE[OLD.index(piece)], OLD.index(piece)) if piece in OLD else (TABLE.mean(0), 1.5)
+        np.testing.assert_allclose(table[i], row)
+        assert bias[i] == single
+    new = sum(piece not in OLD for piece in pieces)
+    assert found.extended == ({"encoder/table": new, "objective/bias": new} if new else {})
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(UserError, match=r"encoder/w is \(5,\) in this run and \(3,\) in elsewhere"):
+        fit(specs(4, width=5), ORIGIN, OLD)
+    with pytest.raises(UserError, match="elsewhere has none of this run's parameters; it has encoder/table"):
+        fit({"other": ParamSpec((1,), (None,))}, ORIGIN, OLD)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a corpus and a short run."""
+    home = tmp_path_factory.mktemp("starting")
+    small.corpus(home / "texts")
+    lmrep.train(small.config(home / "texts"), home / "first", data_dir=home / "data")
+    return home
+
+
+def onward(home, **fields):
+    config = small.config(home / "texts")
+    init_from.start_from(config, home / "first")
+    config.steps = 4
+    config.update_from_flattened_dict(fields)
+    return config
+
+
+def test_a_run_goes_on_from_anothers_parameters(home, tmp_path, caplog):
+    caplog.set_level("INFO", "lmrep")
+    lmrep.train(onward(home), tmp_path / "second", data_dir=home / "data")
+    first, second = (small.lines(place, "validation") for place in (home / "first", tmp_path / "second"))
+    assert second[0]["step"] == 0 and second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-6)
+    [told] = [line for line in caplog.messages if line.startswith("parameters start from")]
+    assert f"{home / 'first'}, step 12" in told and "missing" not in told and "left" not in told
+    for path in flatten(lmrep.load(home / "first").params):
+        assert path in told
+
+
+def test_a_published_directory_is_an_origin_like_any_other(home, tmp_path):
+    """With the network, tokenizer and parameters that the run itself would have given."""
+    conversion.to_published(home / "first", tmp_path / "published")
+    config = small.config(home / "texts")
+    init_from.start_from(config, tmp_path / "published")
+    assert config.model.width == 32 and config.model.layers == 2
+    config.steps = 1
+    lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    first, second = (small.lines(place, "validation") for place in (home / "first", tmp_path / "run"))
+    assert second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-5)
+    a, b = (init_from.load(place).params for place in (home / "first", tmp_path / "published"))
+    assert a.keys() == b.keys()
+    for path, value in a.items():
+        np.testing.assert_array_equal(value, b[path], err_msg=path)
+
+
+def test_a_network_that_reads_the_parameters_otherwise_is_refused(home, tmp_path, caplog):
+    with pytest.raises(UserError, match=r"model\.heads is 2 in this run and 4 in .*; set --config\.model\.heads=4"):
+        lmrep.train(onward(home, **{"model.heads": 2}), tmp_path / "run", data_dir=home / "data")
+    assert not (tmp_path / "run").exists()
+    caplog.set_level("INFO", "lmrep")
+    lmrep.train(onward(home, **{"model.activation": "relu", "steps": 1}), tmp_path / "run", data_dir=home / "data")
+    assert any("the network differs: activation 'gelu_tanh' -> 'relu'" in line for line in caplog.messages)
+
+
+def test_its_vocabulary_may_be_extended(home, tmp_path):
+    words = (home / "first/tokenizer/vocab.txt").read_text().split()
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, "zebra", "gnu"]) + "\n")
+    config = onward(home, **{"tokenizer.vocab_file": str(tmp_path / "vocab.txt"), "steps": 1,
+                             "optimizer.learning_rate": 1e-9, "checkpoint.every": 1})
+    lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    old, new = (np.asarray(lmrep.load(place).params["encoder"]["embedding"]["token"])
+                for place in (home / "first", tmp_path / "run"))
+    assert new.shape[0] == old.shape[0] + 2
+    np.testing.assert_allclose(new[:-2], old, atol=1e-7)
+    np.testing.assert_allclose(new[-2:], np.broadcast_to(np.mean(old, 0), (2, old.shape[1])), rtol=1e-5, atol=1e-7)
+
+
+def test_resuming_does_not_start_over_and_needs_its_origin_no_more(home, tmp_path):
+    """Bit for bit what one run would have given."""
+    shutil.copytree(home / "first", tmp_path / "origin")
+    config = onward(home)
+    config.init = str(tmp_path / "origin")
+    config.tokenizer.vocab_file = str(home / "first/tokenizer/vocab.txt")
+    config.steps, config.checkpoint.every = 8, 4
+    lmrep.train(config, tmp_path / "whole", data_dir=home / "data")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut/checkpoints/8")
+    shutil.rmtree(tmp_path / "origin")
+    lmrep.train(config, tmp_path / "cut", data_dir=home / "data")
+    a, b = (Checkpoints(tmp_path / name / "checkpoints").read(8)[0] for name in ("whole", "cut"))
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "cut/metrics.jsonl").read_text()
+
+
+def test_a_broken_origin_is_refused(home, monkeypatch):
+    real = init_from.flatten
+    monkeypatch.setattr(init_from, "flatten", lambda tree: {path: value * np.nan for path, value in real(tree).items()})
+    with pytest.raises(UserError, match=r"first, step \d+ has values that are not finite in encoder"):
+        init_from.load(home / "first")
+
+
+def test_another_origin_is_another_run(home, tmp_path):
+    lmrep.train(onward(home), tmp_path / "run", data_dir=home / "data")
+    with pytest.raises(UserError, match="init"):
+        lmrep.train(onward(home, init=""), tmp_path / "run", data_dir=home / "data")
+
+
+@pytest.mark.parametrize(("place", "message"), [
+    ("nowhere", "init is '.*nowhere', which is no directory"), ("texts", "init is '.*texts', which has no config.json"),
+])
+def test_what_is_no_run_is_refused(home, tmp_path, place, message):
+    with pytest.raises(UserError, match=message):
+        init_from.start_from(small.config(home / "texts"), home / place)
+    config = small.config(home / "texts")
+    config.init = str(home / place)
+    with pytest.raises(UserError, match=message):
+        lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_of_another_size_is_refused(home, tmp_path):
+    config = onward(home, **{"model.mlp": 32})
+    with pytest.raises(UserError, match=r"mlp/.* is \(2, .*\) in this run and \(2, .*\) in .*first"):
+        lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    assert not (tmp_path / "run").exists()
+    assert json.loads((home / "first/config.json").read_text())["config"]["init"] == ""
+    assert P.count(lmrep.load(home / "first").objective.specs) > 0

@@ -1,0 +1,97 @@
+"""Counting products in a program, against closed forms."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from lmrep.core import params as P
+from lmrep.layers.stack import Execution
+from lmrep.models import transformer
+from lmrep.models.base import Inputs
+from lmrep.planning import flops
+
+N, D, L = 5, 8, 4
+X = jax.ShapeDtypeStruct((N, D), jnp.float32)
+KERNELS = [jax.ShapeDtypeStruct((D, D), jnp.float32)] * L
+ONE = 2 * N * D * D  # a multiplication and an addition for each of n d d
+
+
+def chain(kernels, x):
+    for kernel in kernels:
+        x = jnp.tanh(x @ kernel)
+    return x.sum()
+
+
+def scanned(kernels, x):
+    return jax.lax.scan(lambda x, kernel: (jnp.tanh(x @ kernel), None), x, kernels)[0].sum()
+
+
+def test_a_product_counts_two_for_each_multiplication():
+    assert flops.count(lambda x, k: x @ k, X, KERNELS[0]) == ONE
+    assert flops.count(lambda x, k: x + k[0], X, KERNELS[0]) == 0
+
+
+def test_batched_products():
+    q = jax.ShapeDtypeStruct((2, 7, 3, 4), jnp.float32)  # b t h k
+    k = jax.ShapeDtypeStruct((2, 9, 3, 4), jnp.float32)  # b s h k
+    assert flops.count(lambda q, k: jnp.einsum("bthk,bshk->bhts", q, k), q, k) == 2 * 2 * 3 * 7 * 9 * 4
+
+
+def test_bodies_count_once_a_turn():
+    stacked = jax.ShapeDtypeStruct((L, D, D), jnp.float32)
+    assert flops.count(scanned, stacked, X) == L * ONE
+    nested = jax.ShapeDtypeStruct((3, L, D, D), jnp.float32)
+
+    def twice(kernels, x):
+        return jax.lax.scan(lambda total, each: (total + scanned(each, x), None), 0.0, kernels)[0]
+
+    assert flops.count(twice, nested, X) == 3 * L * ONE
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda f: jax.jit(jax.jit(f))])
+def test_looks_inside(wrap):
+    assert flops.count(wrap(chain), KERNELS, X) == L * ONE
+
+
+def test_looks_inside_a_derivative_of_ones_own():
+    @jax.custom_vjp
+    def double(x, k):
+        return 2 * x @ k
+
+    double.defvjp(lambda x, k: (double(x, k), (x, k)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+    assert flops.count(double, X, KERNELS[0]) == ONE
+
+
+def test_a_gradient_costs_twice_its_forward_pass():
+    assert flops.count(jax.value_and_grad(chain, argnums=(0, 1)), KERNELS, X) == 3 * L * ONE
+    assert flops.count(jax.value_and_grad(chain), KERNELS, X) == 3 * L * ONE - ONE  # nothing asks for x's
+    stacked = jax.ShapeDtypeStruct((L, D, D), jnp.float32)
+    assert flops.count(jax.value_and_grad(scanned, argnums=(0, 1)), stacked, X) == 3 * L * ONE
+
+
+def test_recomputation_counts_as_what_it_is():
+    both = jax.value_and_grad(jax.checkpoint(chain), argnums=(0, 1))
+    assert flops.count(both, KERNELS, X) == 4 * L * ONE
+
+
+def test_a_transformer_encoder():
+    """2 b t l (4 d^2 + 2 d f + 2 t d): Hoffmann et al., 2022, appendix F, without embeddings and head."""
+    b, t, d, f, layers = 3, 16, 8, 24, 5
+    c = transformer.Config(vocab=11, width=d, heads=2, mlp=f, layers=layers, length=t, token_types=0)
+    tokens = Inputs(tokens=jax.ShapeDtypeStruct((b, t), jnp.int32))
+    for scan in (True, False):
+        model = transformer.build(c, Execution(scan=scan))
+        counted = flops.count(lambda p, x, model=model: model.encode(p, x).hidden, P.abstract(model.specs), tokens)
+        assert counted == 2 * b * t * layers * (4 * d * d + 2 * d * f + 2 * t * d)
+
+
+@pytest.mark.parametrize(("kind", "teraflops"), [
+    ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA A100-SXM4-40GB", 312), ("TPU v4", 275), ("TPU v5 lite", 197),
+    ("TPU v5p", 459), ("TPU v5", 459), ("TPU v6 lite", 918), ("cpu", None),
+])
+def test_peaks_by_the_names_that_devices_give(kind, teraflops):
+    """A v5p calls itself "TPU v5", a v5e "TPU v5 lite"."""
+    found = flops.peak(SimpleNamespace(device_kind=kind))
+    assert found == (None if teraflops is None else teraflops * 1e12)

@@ -1,0 +1,80 @@
+"""The mean of a run's checkpoints as a workdir, and one batch learned by heart."""
+
+import contextlib
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.params import flatten
+from lmrep.storage.checkpoints import Checkpoints
+from tests import small
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the corpus in `texts`, an experiment file, and a run with checkpoints 4, 8 and 12."""
+    home = tmp_path_factory.mktemp("averages")
+    small.experiment_file(home, small.corpus(home / "texts"))
+    assert train(home, home / "run").code == 0
+    return home
+
+
+def train(home, workdir, *words):
+    return small.command("train", f"--config={home}/small.py", f"--workdir={workdir}", f"--data_dir={home}/data",
+                         *words)
+
+
+def params(workdir, step):
+    with contextlib.closing(Checkpoints(workdir / "checkpoints")) as checkpoints:
+        return flatten(checkpoints.read(step, "params")[0])
+
+
+@pytest.mark.parametrize(("words", "steps"), [(["--last=2"], (8, 12)), (["--steps=12,4"], (4, 12)), ([], (4, 8, 12))])
+def test_the_mean_of_checkpoints_is_a_workdir_that_commands_take(home, tmp_path, words, steps):
+    answer = small.command("average", home / "run", tmp_path / "mean", *words)
+    assert answer.code == 0 and f"the mean of checkpoints {', '.join(map(str, steps))} of" in answer.out, answer
+    each, found = [params(home / "run", step) for step in steps], params(tmp_path / "mean", steps[-1])
+    for path, value in found.items():
+        assert value.dtype == np.float32
+        np.testing.assert_allclose(value, np.mean([one[path] for one in each], axis=0), rtol=1e-5, atol=1e-7)
+    assert "loss" in lmrep.evaluate(tmp_path / "mean", data_dir=home / "data")
+    assert len(lmrep.load(tmp_path / "mean").fill_masks(["The [MASK] cat."])[0]) == 1
+
+
+def test_the_mean_is_no_run_to_go_on_with_but_one_to_start_from(home, tmp_path):
+    assert small.command("average", home / "run", tmp_path / "mean").code == 0
+    answer = train(home, tmp_path / "mean")
+    assert answer.code == 2 and "holds the mean of another run's checkpoints, not trained" in answer.err
+    answer = train(home, tmp_path / "new", f"--config.init={tmp_path}/mean")
+    assert answer.code == 0, answer
+
+
+@pytest.mark.parametrize(("words", "part"), [
+    (["--steps=4,5"], "holds no checkpoint 5; it holds 4, 8, 12"), (["--steps=4"], "a mean is of two or more"),
+    (["--last=1"], "--last is 1; expected at least 2"), (["--steps=4,b"], "--steps has 'b'; expected steps with"),
+    (["more"], "takes two directories")])
+def test_what_cannot_be_averaged_is_refused(home, tmp_path, words, part):
+    answer = small.command("average", home / "run", tmp_path / "mean", *words)
+    assert answer.code == 2 and part in answer.err and not (tmp_path / "mean").exists()
+
+
+def test_what_is_there_already_is_not_overwritten(home):
+    before = small.contents(home / "run")
+    answer = small.command("average", home / "run", home / "run")
+    assert answer.code == 2 and "is there already" in answer.err and small.contents(home / "run") == before
+
+
+def test_one_batch_is_learned_by_heart(home, tmp_path):
+    """The same examples at every step, none of them validated; the loss falls far below what all the data allow."""
+    words = ["--config.overfit=1", "--config.steps=200", "--config.optimizer.learning_rate=3e-3",
+             "--config.checkpoint.every=100", "--config.optimizer.schedule.warmup=20", "--config.batch_size=1"]
+    answer = train(home, tmp_path / "run", *words)
+    assert answer.code == 0, answer
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert {line["kind"] for line in lines} == {"train"}
+    assert len({line["tokens"] - before["tokens"] for before, line in itertools.pairwise(lines)}) == 1
+    losses = [line["loss"] for line in lines]
+    assert losses[0] > 4 and np.mean(losses[-20:]) < 0.1, losses[::25]

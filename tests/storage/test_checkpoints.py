@@ -1,0 +1,251 @@
+"""A checkpoint is whole or not there; a damaged one is not believed; what is restored is what was saved, to the bit."""
+
+import errno
+import os
+import pickle
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.storage import workdir
+
+Moments = namedtuple("Moments", "count mu")
+META = {"position": [3, 17], "rate": 0.1}
+
+
+def make_state(seed):
+    """A state with every kind of node and leaf that a training state has."""
+    draw = np.random.default_rng(seed)
+    encoder = {"kernel": draw.normal(size=(8, 16)), "bias": draw.normal(size=16)}
+    params = {"encoder": encoder, "head": draw.normal(size=4)}
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+    return {
+        "step": jnp.int32(seed),
+        "params": params,
+        "opt_state": (Moments(jnp.int32(seed), jax.tree.map(lambda x: x * x, params)), (), None),
+        "carry": {"half": jnp.asarray(draw.normal(size=(4, 2)), jnp.bfloat16), "none": jnp.zeros((0, 3), jnp.float16)},
+    }
+
+
+def copied(tree):
+    return jax.tree.map(lambda x: np.array(x), tree)
+
+
+def abstract(tree, sharding=None):
+    place = sharding or (lambda x: SingleDeviceSharding(jax.devices()[0]))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place(x)), tree)
+
+
+def assert_same_bits(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def names(checkpoints):
+    return sorted(p.name for p in checkpoints.directory.iterdir())
+
+
+def test_restores_what_was_saved_although_the_caller_donates_it_at_once(opened):
+    checkpoints = opened()
+    step = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
+    state, expected = step(make_state(0)), {}
+    for number in (1, 2):
+        expected[number] = copied(state)
+        checkpoints.save(number, state, META)
+        for _ in range(3):
+            state = step(state)
+    checkpoints.wait()
+    for number in (1, 2):
+        restored, meta = checkpoints.restore(number, abstract(state))
+        assert_same_bits(copied(restored), expected[number])
+        assert meta == META and checkpoints.meta(number) == META
+
+
+def test_values_that_are_not_numbers_keep_their_bits(opened):
+    checkpoints = opened()
+    bits = np.array([0x7FC00001, 0xFF800000, 0x80000000, 0x00000001], np.uint32)  # a NaN, -inf, -0, the least subnormal
+    checkpoints.save(1, {"x": bits.view(np.float32)}, {})
+    checkpoints.wait()
+    assert checkpoints.read(1)[0]["x"].tobytes() == bits.tobytes()
+
+
+def test_reads_all_or_a_part_without_a_target(opened):
+    checkpoints, state = opened(), make_state(5)
+    checkpoints.save(5, state, META)
+    checkpoints.wait()
+    tree, meta = checkpoints.read(5)
+    assert meta == META
+    assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(tree))
+    assert_same_bits(tree["params"], copied(state["params"]))
+    assert_same_bits(tree["carry"], copied(state["carry"]))
+    assert_same_bits(tree["opt_state"]["0"]["mu"], copied(state["opt_state"][0].mu))
+    assert_same_bits(checkpoints.read(5, "params/encoder")[0], copied(state["params"]["encoder"]))
+    part, _ = checkpoints.restore(5, abstract(state["params"]), part="params")
+    assert_same_bits(copied(part), copied(state["params"]))
+    with pytest.raises(UserError, match="has no 'param'; at its top it has carry, opt_state, params, step"):
+        checkpoints.read(5, "param")
+
+
+def test_nothing_is_unpickled(opened, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("something was unpickled")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    checkpoints, state = opened(), make_state(1)
+    checkpoints.save(1, state, META)
+    checkpoints.wait()
+    assert_same_bits(copied(checkpoints.restore(1, abstract(state))[0]), copied(state))
+    checkpoints.read(1)
+
+
+def test_names_every_entry_that_does_not_fit(opened):
+    checkpoints, state = opened(), make_state(1)
+    checkpoints.save(1, state, {})
+    checkpoints.wait()
+    target = abstract(state)
+    target["params"]["new"] = jax.ShapeDtypeStruct((2, 3), jnp.int8)
+    del target["params"]["head"]
+    target["params"]["encoder"]["bias"] = jax.ShapeDtypeStruct((16,), jnp.bfloat16)
+    target["params"]["encoder"]["kernel"] = jax.ShapeDtypeStruct((8, 17), jnp.float32)
+    with pytest.raises(UserError) as refused:
+        checkpoints.restore(1, target)
+    assert str(refused.value).split("\n  ")[1:] == [
+        "missing in the checkpoint: params/new int8[2,3]",
+        "only in the checkpoint: params/head float32[4]",
+        "differs: params/encoder/bias is float32[16] in the checkpoint, bfloat16[16] in this run",
+        "differs: params/encoder/kernel is float32[8,16] in the checkpoint, float32[8,17] in this run",
+    ]
+
+
+def test_keeps_the_newest_and_the_best(opened):
+    checkpoints = opened(keep=2, keep_best=1)
+    for step, score in enumerate([float("nan"), 1.0, 2.0, 3.0, None, 5.0]):
+        checkpoints.save(step, make_state(step), {}, score)
+    checkpoints.wait()
+    assert names(checkpoints) == ["1", "4", "5"]
+    assert (checkpoints.newest(), checkpoints.best()) == (5, 1)
+    highest = opened(keep=1, keep_best=2, best="max")
+    assert highest.best() == 5
+    highest.save(6, make_state(6), {}, 4.0)
+    highest.wait()
+    assert names(highest) == ["5", "6"]
+    assert highest.steps() == [5, 6]
+
+
+def test_there_may_be_no_checkpoint_and_no_score(opened):
+    checkpoints = opened()
+    checkpoints.clean()
+    assert (checkpoints.steps(), checkpoints.newest(), checkpoints.best()) == ([], None, None)
+    checkpoints.save(1, make_state(1), {})
+    checkpoints.wait()
+    assert (checkpoints.newest(), checkpoints.best()) == (1, None)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+def test_a_damaged_checkpoint_is_skipped_and_named_whatever_file_it_is(opened, caplog, tmp_path, damage):
+    checkpoints = opened()
+    for step in (1, 2):
+        checkpoints.save(step, make_state(step), {}, score=-step)
+    checkpoints.wait()
+    intact = shutil.copytree(checkpoints.directory / "2", tmp_path / "intact")
+    files = [p.relative_to(intact) for p in intact.rglob("*") if p.is_file()]
+    assert {"manifest.json", "manifest.ocdbt", "_METADATA"} < {p.name for p in files}
+    for file in files:
+        caplog.clear()
+        damage(checkpoints.directory / "2" / file)
+        assert checkpoints.newest() == checkpoints.best() == 1
+        assert "checkpoint 2" in caplog.text and str(file) in caplog.text
+        with pytest.raises(RunFault, match=r"checkpoint 2 .*cannot be used"):
+            checkpoints.restore(2, abstract(make_state(2)))
+        with pytest.raises(RunFault, match=r"checkpoint 2 .*cannot be used"):
+            checkpoints.read(2)
+        shutil.copy(intact / file, checkpoints.directory / "2" / file)
+    caplog.clear()
+    assert checkpoints.newest() == 2 and not caplog.records
+
+
+def test_an_empty_or_a_copied_directory_is_not_a_checkpoint(opened, caplog):
+    checkpoints = opened()
+    checkpoints.save(1, make_state(1), {})
+    checkpoints.wait()
+    (checkpoints.directory / "9").mkdir()
+    shutil.copytree(checkpoints.directory / "1", checkpoints.directory / "8")
+    (checkpoints.directory / "notes").mkdir()
+    assert checkpoints.newest() == 1
+    assert "checkpoint 9" in caplog.text and "checkpoint 8" in caplog.text and "copy of checkpoint 1" in caplog.text
+
+
+def test_refuses_to_start_over_where_no_checkpoint_verifies(opened):
+    checkpoints = opened()
+    checkpoints.save(1, make_state(1), {})
+    checkpoints.wait()
+    flip(checkpoints.directory / "1" / "_METADATA")
+    with pytest.raises(RunFault, match=r"none of the checkpoints .*_METADATA has changed.*will not start over"):
+        checkpoints.newest()
+
+
+def test_later_damaged_checkpoints_push_no_whole_one_out_and_are_replaced(opened):
+    checkpoints = opened(keep=1, keep_best=0)
+    for step in (2, 3):
+        checkpoints.save(step, make_state(step), {})
+    checkpoints.wait()
+    flip(checkpoints.directory / "3" / "_METADATA")
+    checkpoints.save(1, make_state(1), {})  # the run went back to an earlier state and comes by again
+    checkpoints.wait()
+    assert checkpoints.newest() == 1
+    checkpoints.save(3, make_state(30), {})
+    checkpoints.wait()
+    assert names(checkpoints) == ["3"] and checkpoints.read(3)[0]["step"] == 30
+
+
+# A full disk
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(opened, monkeypatch):
+    checkpoints = opened()
+    checkpoints.save(1, make_state(1), {})
+    checkpoints.wait()
+    usage = shutil.disk_usage(checkpoints.directory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=9_000_000))
+    big = {"x": np.zeros(2_500_000, np.float32)}
+    with pytest.raises(RunFault, match=r"2 .*No space left.*needs 10\.00 MB; 9\.00 MB .*Checkpoint 1 is untouched"):
+        checkpoints.save(2, big, {})
+    assert names(checkpoints) == ["1"] and checkpoints.newest() == 1
+
+
+def test_a_disk_that_fills_up_in_the_background_is_told_by_wait_or_the_next_save(opened, monkeypatch):
+    checkpoints = opened()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for told in (checkpoints.wait, lambda: checkpoints.save(3, make_state(3), {})):
+        with monkeypatch.context() as patch:
+            patch.setattr(workdir, "seal", full)
+            checkpoints.save(2, make_state(2), {})
+            with pytest.raises(RunFault, match=r"checkpoint 2 .*No space left.*There is no earlier checkpoint"):
+                told()
+        assert names(checkpoints) == []
+    checkpoints.save(2, make_state(2), {})
+    checkpoints.wait()
+    assert checkpoints.newest() == 2

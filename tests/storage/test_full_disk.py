@@ -1,0 +1,53 @@
+"""A run whose disk fills up: a tmpfs of 2 MB."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lmrep.storage.checkpoints import Checkpoints
+from tests import small
+
+SIZE = 2 * 2**20
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    """A directory that holds 2 MB; one that is said to, by its contents, where mounting is not permitted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", place], capture_output=True)
+    if mounted.returncode:
+        usage = shutil.disk_usage
+
+        def said(path):
+            held = sum(file.stat().st_blocks * 512 for file in place.rglob("*") if file.is_file())
+            return usage(path)._replace(free=max(SIZE - held, 0))
+
+        monkeypatch.setattr(shutil, "disk_usage", said)
+    yield place
+    if not mounted.returncode:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_full_disk_is_told_with_bytes_and_the_run_goes_on_once_there_is_room(tmp_path, disk):
+    small.experiment_file(tmp_path, small.corpus(tmp_path / "texts"))
+
+    def train(workdir: Path) -> small.Answer:
+        return small.command("train", f"--config={tmp_path}/small.py", f"--data_dir={tmp_path}/data",
+                             f"--workdir={workdir}", "--config.checkpoint.every=1", "--config.checkpoint.keep=99")
+
+    answer = train(disk / "run")
+    assert answer.code == 3 and "Traceback" not in answer.err, answer
+    checkpoints = Checkpoints(disk / "run/checkpoints")
+    last = checkpoints.newest()
+    message = answer.err[answer.err.index("lmrep: error: ") :]
+    assert f"checkpoint {last + 1} could not be saved" in message and "No space left on device" in message
+    assert "(it needs 0." in message and " MB are free). " in message and f"Checkpoint {last} is untouched" in message
+    assert checkpoints.steps() == list(range(1, last + 1)) and 2 < last < 12
+
+    shutil.move(disk / "run/checkpoints", tmp_path / "checkpoints")  # a larger disk
+    (disk / "run/checkpoints").symlink_to(tmp_path / "checkpoints")
+    assert train(disk / "run").code == 0 and train(tmp_path / "whole").code == 0
+    assert (disk / "run/metrics.jsonl").read_text() == (tmp_path / "whole/metrics.jsonl").read_text()

@@ -1,0 +1,355 @@
+"""Runs in a remote store, which fsspec's store in memory stands for."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+
+import fsspec
+import jax
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep import doctor
+from lmrep.core import remote
+from lmrep.core.errors import RunFault, Stopped, UserError
+from lmrep.inference import load
+from lmrep.storage import claims, mirror, workdir
+from lmrep.storage.checkpoints import Checkpoints
+from tests import small
+
+URL = "memory://runs/small"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a corpus in `texts` and a run trained beside it in `local`."""
+    home = tmp_path_factory.mktemp("mirror")
+    small.corpus(home / "texts")
+    lmrep.train(small.config(home / "texts"), home / "local", data_dir=home / "data")
+    return home
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path, monkeypatch):
+    """A machine whose copies are in a folder of the test's own, and an empty store; gives that folder."""
+    monkeypatch.setenv("LMREP_DATA_DIR", str(tmp_path / "machine"))
+    monkeypatch.setattr(mirror, "PAUSES", (0, 0))
+    system = fsspec.filesystem("memory")
+    for name in system.find("/"):
+        system.rm_file(name)
+    return tmp_path / "machine"
+
+
+def train(home, url=URL, **fields):
+    config = small.config(home / "texts")
+    config.update_from_flattened_dict(fields)
+    return lmrep.train(config, url, data_dir=home / "data")
+
+
+def contents(url=URL) -> dict[str, bytes]:
+    store = mirror.opened(url)
+    return {name: store.read(name) for name in store.names() if name != claims.MARK}
+
+
+def copied(directory: Path, url: str = URL) -> Path:
+    """The run of a directory as this machine's copy, which is uploaded."""
+    with mirror.mirrored(url) as local:
+        shutil.copytree(directory, local, dirs_exist_ok=True)
+    return local
+
+
+def stopped_after(monkeypatch, count: int, failure: Exception) -> None:
+    """Lets so many files of checkpoints be uploaded; then the machine is cut off from the store."""
+    uploads, upload = iter(range(count)), mirror.Store.upload
+
+    def cut_off(self, *given):
+        if next(uploads, None) is None:
+            raise failure
+        upload(self, *given)
+
+    monkeypatch.setattr(mirror.Store, "upload", cut_off)
+
+
+# Training
+
+
+def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, monkeypatch):
+    """Stopped after step 4, and taken up by a machine that has nothing of it, it ends as one that was never stopped."""
+    save = Checkpoints.save
+
+    def save_and_stop(self, *given, **named):
+        save(self, *given, **named)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped, match="stopped at step 5"):
+        patch.setattr(Checkpoints, "save", save_and_stop)
+        train(home)
+    assert mirror.sealed(contents()) == [4, 5]
+    shutil.rmtree(machine)
+    outcome = train(home)
+
+    assert outcome.steps == 12
+    there, local = contents(), small.contents(home / "local")
+    assert there["metrics.jsonl"] == (home / "local/metrics.jsonl").read_bytes()
+    assert mirror.sealed(there) == [5, 8, 12]
+    same = [name for name in local if name.startswith("tokenizer/")] + ["config.json", "timing.jsonl"]
+    assert there.keys() >= {*same, "provenance.jsonl"} and not any("unfinished" in name for name in there)
+    assert len(there["provenance.jsonl"].splitlines()) == 2
+    assert not claims.mark(mirror.opened(URL))["held"]
+
+    shutil.rmtree(machine)
+    mine, run = lmrep.load(home / "local"), lmrep.load(URL)
+    jax.tree.map(np.testing.assert_array_equal, mine.params, run.params)
+    assert {p.name for p in (run.directory / "checkpoints").iterdir()} == {"12"}  # no other was fetched
+    assert lmrep.load(URL, 5).step == 5
+    each = [lmrep.evaluate(URL, data_dir=home / "data", examples=number) for number in (4, 8)]
+    assert json.loads(contents()["eval.json"])["metrics"] == each[1]
+    assert [json.loads(line)["metrics"] for line in contents()["eval.jsonl"].splitlines()] == each
+
+    other = b'{"metrics": {"loss": 1.0}}\n'  # of another machine, meanwhile
+    mirror.opened(URL).write("eval.jsonl", contents()["eval.jsonl"] + other)
+    lmrep.evaluate(URL, data_dir=home / "data", examples=2)
+    lines = contents()["eval.jsonl"].splitlines(keepends=True)
+    assert len(lines) == 4 and lines[2] == other
+
+
+def test_the_command_goes_on_by_the_workdir_alone_and_reads_it(home, machine):
+    copied(home / "local")
+    shutil.rmtree(machine)
+    flags = f"--workdir={URL}", f"--data_dir={home / 'data'}"
+    answer = small.command("train", *flags, "--config.seed=1")
+    assert answer.code == 2 and f"{URL} holds a run of another configuration" in answer.err
+    answer = small.command("train", *flags)
+    assert answer.code == 0 and "Trained to step 12" in answer.out, answer.err
+    answer = small.command("predict", f"--workdir={URL}", "The [MASK] cat.")
+    assert answer.code == 0 and "%" in answer.out
+    assert small.command("inspect", *flags).code == 0
+    assert "equal: all" in small.command("diff", URL, home / "local").out
+    answer = small.command("average", URL, machine / "mean")
+    assert answer.code == 2 and f"{URL} is in a remote store" in answer.err
+    answer = small.command("convert", URL, "memory://runs/published", "--to=huggingface")
+    assert answer.code == 2 and "memory://runs/published is in a remote store" in answer.err
+    answer = small.command("train", "--workdir=memory://runs/none")
+    assert answer.code == 2 and "there is no run in memory://runs/none" in answer.err
+
+
+def test_what_is_refused_leaves_the_store_as_it_was(home):
+    with pytest.raises(UserError, match="batch_size"):
+        train(home, batch_size=7, **{"mesh.data": 2})
+    with pytest.raises(UserError, match="cannot read the vocabulary"):
+        train(home, **{"tokenizer.vocab_file": "/nowhere/vocab.txt"})
+    assert mirror.opened(URL).names() == []
+
+
+# Uploads
+
+
+def test_an_upload_that_is_cut_off_leaves_the_former_checkpoint(home, machine, monkeypatch):
+    local = copied(home / "local")
+    shutil.move(local / "checkpoints/12", machine / "12")
+    with mirror.mirrored(URL):
+        pass
+    assert mirror.sealed(contents()) == [4, 8]
+    shutil.move(machine / "12", local / "checkpoints/12")
+    with monkeypatch.context() as patch:
+        stopped_after(patch, 3, ConnectionError("the line is cut"))
+        with pytest.raises(RunFault, match=rf"{URL} lacks checkpoint 12, .* the line is cut.* {local}; the same"), \
+                mirror.mirrored(URL):
+            pass
+    names = mirror.opened(URL).names()
+    assert any(name.startswith("checkpoints/12/") for name in names) and mirror.sealed(names) == [4, 8]
+
+    assert lmrep.load(URL).step == 12  # on this machine, whose copy is ahead
+    elsewhere = shutil.move(machine, machine.with_name("elsewhere"))
+    assert lmrep.load(URL).step == 8
+    shutil.rmtree(machine)
+    shutil.move(elsewhere, machine)
+    with mirror.mirrored(URL):
+        pass
+    assert mirror.sealed(contents()) == [4, 8, 12]
+    shutil.rmtree(machine)
+    assert lmrep.load(URL).step == 12
+
+
+def test_checkpoints_that_are_gone_go_and_those_replaced_are_replaced(home):
+    local = copied(home / "local")
+    with mirror.mirrored(URL):
+        shutil.rmtree(local / "checkpoints/4")
+        shutil.rmtree(local / "checkpoints/12")
+        (local / "checkpoints/12").mkdir()
+        (local / "checkpoints/12/a").write_text("other arrays")
+        workdir.seal(local / "checkpoints/12", {"step": 12})
+        (local / "checkpoints/.unfinished-16").mkdir()
+        (local / "checkpoints/.unfinished-16/a").write_text("half")
+        (local / "metrics.jsonl").write_text("{}\n")
+    there = contents()
+    assert {name.split("/")[1] for name in there if name.startswith("checkpoints/")} == {"8", "12"}
+    assert {name for name in there if name.startswith("checkpoints/12/")} == {
+        "checkpoints/12/a", "checkpoints/12/manifest.json"}
+    assert there["metrics.jsonl"] == b"{}\n"
+
+
+def test_what_training_writes_is_uploaded_meanwhile_and_failures_are_tried_again(home, monkeypatch, caplog):
+    failures, write = iter([OSError(5, "no route")] * 3), mirror.Store.write
+
+    def flaky(self, name, content):
+        if name == "metrics.jsonl" and (failure := next(failures, None)):
+            raise failure
+        write(self, name, content)
+
+    monkeypatch.setattr(mirror.Store, "write", flaky)
+    with mirror.mirrored(URL, every=0.01) as local:
+        shutil.copytree(home / "local", local, dirs_exist_ok=True)
+        until(lambda: mirror.sealed(mirror.opened(URL).names()) == [4, 8, 12])
+    assert caplog.text.count("no route; trying again every 0.01 s") == 1
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_fault_and_a_failed_upload_are_told_together(home, monkeypatch):
+    monkeypatch.setattr(mirror.Mirror, "push", lambda self: 1 / 0)
+    with pytest.raises(RunFault, match=r"the loss is nan\. And .*ZeroDivisionError"), mirror.mirrored(URL):
+        raise RunFault("the loss is nan")
+    with pytest.raises(KeyError), mirror.mirrored(URL):  # a bug stays what it is
+        raise KeyError
+
+
+# The copies
+
+
+def test_the_store_counts_where_another_machine_was_the_last(home, machine):
+    local = copied(home / "local")
+    elsewhere = shutil.move(machine, machine.with_name("elsewhere"))
+    with mirror.mirrored(URL) as other:
+        assert small.contents(other / "checkpoints") == small.contents(home / "local/checkpoints")
+        (other / "metrics.jsonl").write_text("theirs\n")
+        shutil.rmtree(other / "checkpoints/12")
+    shutil.rmtree(machine)
+    shutil.move(elsewhere, machine)
+    (local / "metrics.jsonl").write_text("ours\n")
+    with mirror.mirrored(URL):
+        assert (local / "metrics.jsonl").read_text() == "theirs\n"
+        assert sorted(p.name for p in (local / "checkpoints").iterdir()) == ["4", "8"]
+
+
+def test_a_copy_that_was_wiped_or_is_not_complete_does_not_count(home, monkeypatch):
+    local = copied(home / "local")
+    shutil.rmtree(local)
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror.Store, "download", lambda *_: 1 / 0)  # the fetching is broken off
+        with pytest.raises(UserError, match="cannot reach memory://runs/small: ZeroDivisionError"), \
+                mirror.mirrored(URL):
+            pass
+    with mirror.mirrored(URL):
+        assert mirror.sealed(contents()) == [4, 8, 12] and (local / "checkpoints/12/manifest.json").exists()
+
+
+def test_a_store_that_lists_half_of_what_it_has_is_refused(home, monkeypatch):
+    local = copied(home / "local")
+    monkeypatch.setattr(mirror.Store, "names", lambda self: [])
+    with pytest.raises(UserError, match="cannot reach"), mirror.mirrored(URL):
+        pass
+    assert (local / "checkpoints/12/manifest.json").exists()
+
+
+def test_a_damaged_checkpoint_is_passed_over_in_reading(home, machine, caplog):
+    copied(home / "local")
+    shutil.rmtree(machine)
+    store = mirror.opened(URL)
+    name = max((n for n in store.names() if n.startswith("checkpoints/12/")), key=lambda n: len(store.read(n)))
+    store.write(name, store.read(name)[:-1] + b"?")
+    assert lmrep.load(URL).step == 8
+    assert "checkpoint 12 in memory://runs/small is damaged" in caplog.text
+    with pytest.raises(UserError, match=f"{URL} holds no checkpoint 5; it holds 4, 8, 12"):
+        lmrep.load(URL, 5)
+
+
+# The lock
+
+
+def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
+    def held(**fields):
+        mirror.opened(URL).write(claims.MARK, json.dumps({
+            "copy": "theirs", "held": True, "host": "other", "process": 1, "time": time.time(), **fields}).encode())
+
+    def tried():
+        with mirror.mirrored(URL):
+            pass
+
+    held(time=time.time() - 60)
+    with pytest.raises(UserError, match=f"{URL} is in use by process 1 on other, heard of 6. s ago"):
+        tried()
+    assert claims.mark(mirror.opened(URL))["copy"] == "theirs"
+    held(time=time.time() - claims.SILENT - 1)
+    tried()
+    held(held=False)
+    tried()
+    held(host=socket.gethostname(), process=os.getpid())  # by another copy of this machine
+    with pytest.raises(UserError, match="in use"):
+        tried()
+    held(host=socket.gethostname(), process=2**22 + 1)  # which is gone
+    tried()
+    with mirror.mirrored(URL), pytest.raises(UserError, match="in use by process"):
+        tried()
+    with pytest.raises(RunFault, match="process 1 on other has taken"), mirror.mirrored(URL) as local:
+        shutil.copytree(home / "local", local, dirs_exist_ok=True)
+        held()
+    assert mirror.opened(URL).names() == [claims.MARK] and claims.mark(mirror.opened(URL))["copy"] == "theirs"
+
+
+def test_processes_that_write_together_are_refused(monkeypatch, home):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match=r"2 processes .* mount it"):
+        train(home)
+
+
+# What is said beforehand
+
+
+def test_the_doctor_looks_at_the_store(home, machine):
+    def examined(**fields):
+        config = small.config(home / "texts")
+        config.update_from_flattened_dict({"mesh.data": -1, **fields})
+        return {finding.check: finding for finding in doctor.examine(config, URL, home / "data")}
+
+    found = examined()
+    assert not [f for f in found.values() if f.mark == doctor.FAILED] and found["resuming"].text == "a new run"
+    assert mirror.opened(URL).names() == [] and not (machine / "workdirs").exists()
+    copied(home / "local")
+    shutil.rmtree(machine)
+    found = examined()
+    assert "goes on from step 12 of 12" in found["resuming"].text and "3 checkpoints" in found["remote"].text
+    found = examined(seed=1)
+    assert found["resuming"].mark == doctor.FAILED and f"{URL} holds a run of another" in found["resuming"].text
+    with mirror.mirrored(URL):
+        shutil.move(machine, machine.with_name("elsewhere"))
+        assert "in use by process" in examined()["remote"].text
+        shutil.rmtree(machine, ignore_errors=True)
+        shutil.move(machine.with_name("elsewhere"), machine)
+
+
+@pytest.mark.parametrize("url, said", [
+    ("gs://bucket/x", r"gs:// needs a package .* pip install gcsfs"),
+    ("nonsense://x", r"--workdir 'nonsense://x': Protocol not known"),
+])
+def test_protocols_without_a_package(home, url, said):
+    for action in (lambda: train(home, url), lambda: lmrep.load(url)):
+        with pytest.raises(UserError, match=said):
+            action()
+
+
+def test_addresses():
+    assert remote.address("runs/x") is remote.address(Path("/runs/x")) is remote.address("runs/a:b") is None
+    assert remote.address("gs://b/x/") == remote.address(Path("gs://b/x")) == "gs://b/x"
+    with pytest.raises(UserError, match="there is no run in runs/none"):
+        load.load("runs/none")

@@ -1,0 +1,116 @@
+"""A lock that only its living holder has; files that are old or new, never torn; seals that a changed byte breaks."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+
+import pytest
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.storage import workdir
+
+processes = multiprocessing.get_context("spawn")
+
+
+def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path):
+    path = tmp_path / "new" / "run"
+    with workdir.lock(path):
+        with pytest.raises(UserError) as refused, workdir.lock(path):
+            pass
+        told = str(refused.value)
+        assert f"process {os.getpid()} on {socket.gethostname()}, started 20" in told and str(path) in told
+        with workdir.lock(tmp_path / "another"):
+            pass
+    with workdir.lock(path):
+        pass
+
+
+def test_a_workdir_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file cannot be used"), workdir.lock(tmp_path / "file"):
+        pass
+
+
+def hold_and_fork(path, connection):
+    """Holds the lock, with a child that was forked meanwhile and lives until the connection ends."""
+    with workdir.lock(path):
+        if os.fork() == 0:
+            connection.send("forked")
+            connection.recv()
+            connection.send("still there")
+            os._exit(0)
+        signal.pause()
+
+
+def test_a_killed_holder_lets_go_even_where_its_child_lives_on(tmp_path):
+    ours, theirs = processes.Pipe()
+    holder = processes.Process(target=hold_and_fork, args=(tmp_path, theirs))
+    holder.start()
+    assert ours.recv() == "forked"
+    with pytest.raises(UserError, match=f"process {holder.pid} "), workdir.lock(tmp_path):
+        pass
+    holder.kill()
+    holder.join()
+    with workdir.lock(tmp_path):
+        ours.send("go on")
+        assert ours.recv() == "still there"
+
+
+def test_json_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "config.json"
+    workdir.write_json(path, {"b": [1, 0.1], "a": "é"})
+    workdir.write_json(path, {"b": [2, 0.1], "a": "é"})
+    assert json.loads(path.read_text("utf8")) == {"b": [2, 0.1], "a": "é"}
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFault, match=r"config\.json cannot be written: No space left on device"):
+        workdir.write_json(path, {})
+    assert json.loads(path.read_text("utf8"))["b"] == [2, 0.1]
+    assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
+
+
+def sealed(directory):
+    (directory / "inner").mkdir(parents=True)
+    (directory / "inner" / "data").write_bytes(b"abc")
+    (directory / "empty").write_bytes(b"")
+    workdir.seal(directory, {"step": 3, "rate": 0.1})
+    return directory
+
+
+def test_a_seal_tells_what_was_recorded(tmp_path):
+    directory = sealed(tmp_path / "x")
+    record = workdir.verified(directory)
+    assert (record["step"], record["rate"]) == (3, 0.1)
+    # the examples of FIPS 180-4
+    assert record["files"] == {
+        "empty": [0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"],
+        "inner/data": [3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"],
+    }
+    assert workdir.manifest(directory) == record
+
+
+def test_a_seal_breaks_where_a_bit_of_any_byte_flips(tmp_path):
+    directory = sealed(tmp_path / "x")
+    for name in ("inner/data", "manifest.json"):
+        whole = (directory / name).read_bytes()
+        for i in range(len(whole)):
+            changed = bytearray(whole)
+            changed[i] ^= 1 << i % 8
+            (directory / name).write_bytes(changed)
+            with pytest.raises(workdir.Damaged, match=name.replace(".", r"\.")):
+                workdir.verified(directory)
+        (directory / name).write_bytes(whole)
+    workdir.verified(directory)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"sha256": 1}', "\x00" * 40])
+def test_a_manifest_that_is_none_breaks_the_seal(tmp_path, text):
+    directory = sealed(tmp_path / "x")
+    (directory / "manifest.json").write_text(text)
+    with pytest.raises(workdir.Damaged, match=r"manifest\.json"):
+        workdir.verified(directory)

@@ -1,0 +1,252 @@
+"""Metrics repeat line for line; a torn line is dropped; a logger that fails is named once and never stops a run."""
+
+import importlib.machinery
+import importlib.util
+import io
+import json
+import logging
+import math
+import struct
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.training.metrics_log import MetricsLog, Progress, Screen, show_messages, tensorboard, weights_and_biases
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def run(workdir, steps, resumed=None):
+    log = MetricsLog(workdir)
+    log.resume(resumed)
+    for step in steps:
+        log.write(step, "train", {"loss": 1 / step, "accuracy": math.sqrt(step)})
+        if step % 2 == 0:
+            log.write(step, "validation", {"loss": 1 / step})
+        log.timing(step, "train", {"tokens_per_second": 5.0})
+    log.close()
+
+
+def test_a_resumed_log_equals_one_never_stopped(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for directory in (whole, killed):
+        directory.mkdir()
+    run(whole, range(1, 11))
+    run(killed, range(1, 9))
+    with open(killed / "metrics.jsonl", "a") as file:
+        file.write('{"step": 9, "kind": "tra')  # torn by the kill
+    run(killed, range(5, 11), resumed=4)
+    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert [line["step"] for line in lines(killed / "timing.jsonl")] == [*range(1, 9), *range(5, 11)]
+    run(killed, range(1, 11), resumed=None)
+    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("torn", ['{"step": 2', '{"step": 2, "kind": "train"}', "\0\0\0\0", '"step"\n', "2\n", "\n"])
+def test_a_line_that_is_not_whole_is_dropped(tmp_path, torn):
+    run(tmp_path, [1])
+    intact = (tmp_path / "metrics.jsonl").read_bytes()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(torn)
+    run(tmp_path, [], resumed=2)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == intact
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path, caplog):
+    run(tmp_path, [1, 3])
+    text = (tmp_path / "metrics.jsonl").read_text()
+    (tmp_path / "metrics.jsonl").write_text("{" + text)
+    run(tmp_path, [], resumed=3)
+    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [3]
+    assert "line 1 of" in caplog.text
+
+
+def test_a_torn_last_line_of_the_timings_is_cut(tmp_path):
+    (tmp_path / "timing.jsonl").write_text('{"step": 1}\n{"step"')
+    run(tmp_path, [2])
+    assert [line["step"] for line in lines(tmp_path / "timing.jsonl")] == [1, 2]
+
+
+def test_numbers_come_back_with_their_bits_and_keys_in_one_order(tmp_path):
+    log = MetricsLog(tmp_path)
+    log.resume(None)
+    values = {"third": np.float32(0.1), "nan": math.nan, "up": math.inf, "down": np.float32(-np.inf), "n": np.int64(7),
+              "small": 5e-324, "a": 0.1 + 0.2}
+    log.write(3, "train", values)
+    log.write(4, "train", dict(reversed(values.items())))
+    log.flush()
+    first, second = lines(tmp_path / "metrics.jsonl")
+    assert list(first) == list(second) == ["step", "kind", "a", "down", "n", "nan", "small", "third", "up"]
+    assert first == {"step": 3, "kind": "train", "a": 0.1 + 0.2, "down": "-inf", "n": 7, "nan": "nan", "small": 5e-324,
+                     "third": float(np.float32(0.1)), "up": "inf"}
+    with pytest.raises(ValueError, match="cannot be named step"):
+        log.write(5, "train", {"step": 1.0})
+    log.close()
+
+
+def test_metrics_that_cannot_be_written_stop_the_run(tmp_path, monkeypatch):
+    log = MetricsLog(tmp_path)
+    log.resume(None)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunFault, match=r"metrics\.jsonl cannot be written: No space left"):
+        log.flush()
+    with pytest.raises(RunFault, match=r"metrics\.jsonl cannot be used"):
+        MetricsLog(tmp_path / "absent").resume(None)
+
+
+class Failing:
+    def __init__(self, method):
+        self.method, self.calls = method, 0
+
+    def _call(self, method):
+        self.calls += 1
+        if method == self.method:
+            raise ConnectionError("the server is gone")
+
+    def write(self, step, kind, values):
+        self._call("write")
+
+    def flush(self):
+        self._call("flush")
+
+    def close(self):
+        self._call("close")
+
+
+@pytest.mark.parametrize(("method", "calls"), [("write", 1), ("flush", 4), ("close", 5)])
+def test_a_logger_that_fails_is_named_once_and_left_alone(tmp_path, caplog, method, calls):
+    failing, intact = Failing(method), Failing("nothing")
+    log = MetricsLog(tmp_path, [failing, intact])
+    log.resume(None)
+    for step in range(3):
+        log.write(step, "train", {"loss": 1.0})
+    log.close()
+    assert len(lines(tmp_path / "metrics.jsonl")) == 3
+    assert (failing.calls, intact.calls) == (calls, 5)
+    (warning,) = caplog.records
+    assert "Failing failed and is switched off" in warning.getMessage() and "the server is gone" in warning.getMessage()
+
+
+def test_timings_that_cannot_be_written_stop_nothing(tmp_path, caplog):
+    (tmp_path / "timing.jsonl").mkdir()
+    run(tmp_path, [1, 2])
+    assert len(lines(tmp_path / "metrics.jsonl")) == 3
+    (warning,) = caplog.records
+    assert "timing.jsonl failed" in warning.getMessage()
+
+
+def events(directory):
+    """(step, tag, value) of the scalars, and (step, "purge", None), in the files in order of their making."""
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    found = []
+    for path in sorted(directory.iterdir(), key=lambda p: p.stat().st_mtime_ns):
+        data = path.read_bytes()
+        while data:  # a TFRecord: length, its checksum, the content, its checksum
+            (size,) = struct.unpack("<Q", data[:8])
+            event, data = Event.FromString(data[12 : 12 + size]), data[16 + size :]
+            if event.session_log.status == SessionLog.START:
+                found.append((event.step, "purge", None))
+            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
+    return found
+
+
+def test_tensorboard_gets_the_numbers_and_hides_those_after_a_resumed_step(tmp_path):
+    for resumed, steps in ((None, (1, 2)), (1, (2,))):
+        log = MetricsLog(tmp_path, [tensorboard(tmp_path, resumed)])
+        log.resume(resumed)
+        for step in steps:
+            log.write(step, "train", {"loss": 0.5 * step})
+        log.close()
+    loss = "train/loss"
+    assert events(tmp_path / "tensorboard") == [(1, loss, 0.5), (2, loss, 1.0), (2, "purge", None), (2, loss, 1.0)]
+
+
+def test_tensorboard_without_a_disk_stops_nothing(tmp_path, caplog):
+    (tmp_path / "tensorboard").write_text("in the way")
+    log = MetricsLog(tmp_path, [tensorboard(tmp_path, None)])
+    log.resume(None)
+    for step in (1, 2):
+        log.write(step, "train", {"loss": 1.0})
+    log.close()
+    assert len(lines(tmp_path / "metrics.jsonl")) == 2 and caplog.text.count("TensorBoard failed") == 1
+
+
+def test_weights_and_biases_is_refused_at_the_start_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"pip install 'lmrep\[wandb\]'"):
+        weights_and_biases(tmp_path, "project", {})
+
+
+def test_weights_and_biases_goes_on_as_the_same_run(tmp_path, monkeypatch):
+    logged, started = [], []
+    fake = types.ModuleType("wandb")
+    fake.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
+    session = types.SimpleNamespace(log=lambda values, step: logged.append((step, values)), finish=lambda: None)
+    fake.init = lambda **options: started.append(options) or session
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for step in (1, 2):
+        log = MetricsLog(tmp_path, [weights_and_biases(tmp_path, "project", {"seed": 0})])
+        log.resume(step - 1)
+        log.write(step, "train", {"loss": 1.0})
+        log.close()
+    assert logged == [(1, {"train/loss": 1.0}), (2, {"train/loss": 1.0})]
+    assert started[0] == started[1] and started[0]["id"] and started[0]["resume"] == "allow"
+
+
+def show(terminal, seconds, every=10.0, total=100):
+    """What `Progress` shows when it is told of a step at each of `seconds`."""
+    file, now = io.StringIO(), [0.0]
+    with Progress(total, Screen(file, force_terminal=terminal, width=120), every, clock=lambda: now[0]) as progress:
+        for step, now[0] in enumerate(seconds, 1):
+            progress.update(step, {"loss": 2.5, "masked accuracy": 0.25}, 12345.6, utilisation=0.304)
+    return file.getvalue()
+
+
+def test_plain_progress_is_a_line_now_and_then_and_the_last(tmp_path):
+    shown = show(False, seconds=range(0, 50, 2)).splitlines()  # steps 1 to 25, 2 seconds each
+    assert [line.split("  ")[0] for line in shown] == [f"step {step}/100" for step in (1, 6, 11, 16, 21, 25)]
+    assert shown[0] == "step 1/100  loss 2.5  masked accuracy 0.25  12,346 tokens/s  utilisation 30%"
+    assert shown[1] == "step 6/100  loss 2.5  masked accuracy 0.25  12,346 tokens/s  0:03:08 left  utilisation 30%"
+
+
+def test_progress_on_a_terminal_is_one_line_rewritten():
+    shown = show(True, seconds=range(0, 50, 2), total=1_000_000)
+    assert shown.count("\n") == 1 and "step 25/1,000,000" in shown
+    assert "555:32:30 left" in shown  # 999,975 steps of 2 seconds
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError])
+def test_a_terminal_that_is_gone_stops_nothing(caplog, terminal, error):
+    class Gone(io.StringIO):
+        def write(self, _):
+            raise error("gone")
+
+    with Progress(10, Screen(Gone(), force_terminal=terminal)) as progress:
+        progress.update(1, {"loss": 1.0})
+        progress.update(2, {"loss": 1.0})
+    (warning,) = caplog.records
+    assert "the progress line failed" in warning.getMessage()
+
+
+def test_messages_appear_above_the_line(capsys):
+    package = logging.getLogger("lmrep")
+    before = package.handlers[:], package.level, package.propagate
+    try:
+        show_messages()
+        show_messages()
+        logging.getLogger("lmrep.storage.checkpoints").warning("checkpoint %d is damaged", 3)
+        logging.getLogger("lmrep.storage.checkpoints").info("a note")
+    finally:
+        package.handlers, package.level, package.propagate = before
+    assert capsys.readouterr().err == "warning: checkpoint 3 is damaged\na note\n"
