@@ -32,8 +32,8 @@ follows the paper; --config.objective.max_predictions=20 the command. Dropout is
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.config import base, in_little
-from lmrep.interop.init_from import start_from
+from lmrep.experiment.config import default_config, scale_down
+from lmrep.interop.init_from import adopt_checkpoint
 from lmrep.models.transformer import SHARING
 from lmrep.objectives.masked import RULES
 from lmrep.training.optimizers import RECIPES
@@ -48,12 +48,12 @@ def get_config(argument=""):
                    format=("segment_pair", tuple(FORMATS)), data=("python_docs", tuple(CORPORA)),
                    optimizer=("lamb", tuple(RECIPES)), mesh="data", init="")
     size = "base" if chosen.size == "tiny" else chosen.size
-    config = base(f"albert_{size}", "masked", chosen.format, chosen.optimizer, chosen.mesh)
+    config = default_config(f"albert_{size}", "masked", chosen.format, chosen.optimizer, chosen.mesh)
     config.name = f"albert_{chosen.size}"
     config.steps, config.batch_size, config.length = 125_000, 4096, 512
     config.model.share = chosen.share
     config.data.corpus = CORPORA[chosen.data]
-    config.tokenizer.update({"kind": "sentencepiece_unigram", "vocab_size": config.model.vocab, "lowercase": True})
+    config.tokenizer.update({"name": "sentencepiece_unigram", "vocab_size": config.model.vocab, "lowercase": True})
     config.objective.update(RULES["albert"])
     config.objective.masking = "static"
     config.objective.sentence_pair = chosen.format in ("segment_pair", "sentence_pair") and chosen.pairs != "none"
@@ -63,11 +63,11 @@ def get_config(argument=""):
     if chosen.optimizer == "lamb":
         config.optimizer.learning_rate = 1.76e-3
     if chosen.optimizer != "adafactor":
-        config.optimizer.schedule.warmup_share = 0.025  # 3,125 steps
+        config.optimizer.schedule.warmup_fraction = 0.025  # 3,125 steps
     config.checkpoint.every = config.evaluation.every = 1_250
     if chosen.size == "tiny":
-        in_little(config, learning_rate=1e-2 if chosen.optimizer == "lamb" else 2e-3)
+        scale_down(config, learning_rate=1e-2 if chosen.optimizer == "lamb" else 2e-3)
     if chosen.init:
-        start_from(config, chosen.init)
+        adopt_checkpoint(config, chosen.init)
     config.samples = ("The [MASK] of a list is an integer.",)
     return config

@@ -25,8 +25,8 @@ from dataclasses import asdict
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.config import StageConfig, base
-from lmrep.interop.init_from import start_from
+from lmrep.experiment.config import StageConfig, default_config
+from lmrep.interop.init_from import adopt_checkpoint
 from lmrep.models import PRESETS
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.masked import RULES
@@ -42,11 +42,11 @@ def get_config(argument=""):
                    format=("segment_pair", tuple(FORMATS)), data=("python_docs", tuple(CORPORA)),
                    optimizer=("bert", tuple(RECIPES)), mesh="data", init="")
     model = chosen.model or f"bert_{chosen.size}"
-    config = base(model, chosen.objective, chosen.format, chosen.optimizer, chosen.mesh)
+    config = default_config(model, chosen.objective, chosen.format, chosen.optimizer, chosen.mesh)
     config.name = model
     config.steps, config.batch_size, config.length = 1_000_000, 256, 128
-    config.stages = (asdict(StageConfig(name="128", share=0.9)),
-                     asdict(StageConfig(name="512", share=0.1, length=512)))
+    config.stages = (asdict(StageConfig(name="128", fraction=0.9)),
+                     asdict(StageConfig(name="512", fraction=0.1, length=512)))
     config.data.corpus = CORPORA[chosen.data]
     config.tokenizer.vocab_size = config.model.vocab
     config.tokenizer.lowercase = not (model.endswith("cased") or model.startswith(("roberta", "spanbert", "gpt2")))
@@ -60,11 +60,11 @@ def get_config(argument=""):
     if chosen.optimizer == "lamb":
         config.optimizer.learning_rate = 1.76e-3  # ALBERT's, for 4,096 rows a step
     if chosen.optimizer != "adafactor":
-        config.optimizer.schedule.warmup_share = 0.01  # 10,000 of a million steps
+        config.optimizer.schedule.warmup_fraction = 0.01  # 10,000 of a million steps
     config.checkpoint.every = 10_000
     config.evaluation.every = 10_000
     if chosen.init:
-        start_from(config, chosen.init)
+        adopt_checkpoint(config, chosen.init)
     if chosen.objective in ("masked", "span_boundary"):
         config.samples = ("The [MASK] of a list is an integer.",)
     return config

@@ -15,7 +15,7 @@ In little, for a try of minutes on two cores, on the documentation that comes wi
 Every part can be chosen after the colon, which makes each of the paper's ablations one flag:
 
     size       small small_plus base large; tiny (small's, of two layers, for a try on two cores)
-    kind       electra; electra_15 (asked of the hidden tokens alone); replace_mlm and all_tokens_mlm (which word it
+    variant    electra; electra_15 (asked of the hidden tokens alone); replace_mlm and all_tokens_mlm (which word it
                was, at those or at all); two_stage (the generator, as wide as the encoder, is trained first, and the
                encoder starts from it); bert (no generator: masked language modelling with the same masks)
     tie        all, tokens, none: the tables that generator and encoder share
@@ -35,9 +35,9 @@ from dataclasses import asdict
 from lmrep.config.loading import parts
 from lmrep.core.errors import UserError
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.config import StageConfig, base, in_little
-from lmrep.interop.init_from import start_from
-from lmrep.objectives.replaced_token import KINDS, TABLES
+from lmrep.experiment.config import StageConfig, default_config, scale_down
+from lmrep.interop.init_from import adopt_checkpoint
+from lmrep.objectives.replaced_token import TABLES, VARIANTS
 from lmrep.training.optimizers import RECIPES
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}
@@ -52,41 +52,41 @@ GENERATOR = ("objective/generator", "objective/generator_head")
 
 def get_config(argument=""):
     """The config; `argument` chooses parts, as above."""
-    chosen = parts(argument, size=("small", (*SIZES, "tiny")), kind=("electra", (*KINDS, "two_stage", "bert")),
+    chosen = parts(argument, size=("small", (*SIZES, "tiny")), variant=("electra", (*VARIANTS, "two_stage", "bert")),
                    tie=("all", tuple(TABLES)), format=("doc_sentences", tuple(FORMATS)),
                    data=("python_docs", tuple(CORPORA)), optimizer=("bert", tuple(RECIPES)), mesh="data", init="")
-    if chosen.kind in ("two_stage", "bert") and chosen.tie != "all":
-        raise UserError(f"tie is {chosen.tie!r}, and kind={chosen.kind} has no generator beside its encoder to share "
+    if chosen.variant in ("two_stage", "bert") and chosen.tie != "all":
+        raise UserError(f"tie is {chosen.tie!r}, and variant={chosen.variant} has no generator beside its encoder to share "
                         "tables with; leave tie out")
-    objective = "masked" if chosen.kind == "bert" else "replaced_token"
+    objective = "masked" if chosen.variant == "bert" else "replaced_token"
     size = "small" if chosen.size == "tiny" else chosen.size
-    config = base(f"electra_{size}", objective, chosen.format, chosen.optimizer, chosen.mesh)
+    config = default_config(f"electra_{size}", objective, chosen.format, chosen.optimizer, chosen.mesh)
     config.name = f"electra_{chosen.size}"
     config.length, config.batch_size, config.steps, rate, generator, hidden = SIZES[size]
     config.data.corpus = CORPORA[chosen.data]
     config.tokenizer.vocab_size = config.model.vocab
     config.objective.rate = hidden
-    if chosen.kind == "bert":
+    if chosen.variant == "bert":
         config.objective.update({"mask": 0.85, "keep": 0.15, "random": 0.0})
-    elif chosen.kind == "two_stage":
+    elif chosen.variant == "two_stage":
         config.objective.update({"generator": 1.0, "tie": "none"})
         config.stages = (
-            asdict(StageConfig(name="generator", share=0.5, objective={"weight": 0.0})),
-            asdict(StageConfig(name="discriminator", share=0.5, objective={"generator_weight": 0.0},
+            asdict(StageConfig(name="generator", fraction=0.5, objective={"weight": 0.0})),
+            asdict(StageConfig(name="discriminator", fraction=0.5, objective={"generator_weight": 0.0},
                                optimizer={"multipliers": {f"{part}/*": 0.0 for part in GENERATOR}},
                                start={"encoder": GENERATOR[0]} | {part: part for part in GENERATOR})))
     else:
-        config.objective.update({"kind": chosen.kind, "generator": generator, "tie": chosen.tie})
+        config.objective.update({"variant": chosen.variant, "generator": generator, "tie": chosen.tie})
     config.optimizer.learning_rate = rate
-    config.optimizer.schedule.update({"warmup": 10_000, "warmup_share": 0.0})
+    config.optimizer.schedule.update({"warmup": 10_000, "warmup_fraction": 0.0})
     if chosen.optimizer == "bert":
         config.optimizer.schedule.decay_from = "both"
     config.checkpoint.every = config.evaluation.every = 10_000
     if chosen.size == "tiny":
-        in_little(config)
+        scale_down(config)
     if chosen.init:
-        start_from(config, chosen.init)
+        adopt_checkpoint(config, chosen.init)
     config.samples = ("The [MASK] of a list is an integer.",)
-    if chosen.kind != "bert":
+    if chosen.variant != "bert":
         config.samples = ("The length of a list is an elephant.", *config.samples)
     return config

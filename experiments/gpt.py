@@ -22,14 +22,14 @@ Every part can be chosen after the colon:
     mesh       data, fsdp, or sizes data x fsdp x tensor as 2x2x2
 
 A vocabulary is trained as the paper's, by BPE on lower-cased text; GPT's own is read from a published directory
-(`init=`, or --config.tokenizer.vocab_file), and cased text has --config.tokenizer.kind=byte_level_bpe. `lmrep predict`
+(`init=`, or --config.tokenizer.vocab_file), and cased text has --config.tokenizer.name=byte_level_bpe. `lmrep predict`
 continues texts, `lmrep evaluate --stride=256` has the perplexities.
 """
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.config import base, in_little
-from lmrep.interop.init_from import start_from
+from lmrep.experiment.config import default_config, scale_down
+from lmrep.interop.init_from import adopt_checkpoint
 from lmrep.training.optimizers import RECIPES
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}
@@ -41,21 +41,21 @@ def get_config(argument=""):
                    format=("stream", tuple(FORMATS)), data=("python_docs", tuple(CORPORA)),
                    optimizer=("gpt", ("gpt", *RECIPES)), mesh="data", init="")
     recipe = "adamw" if chosen.optimizer == "gpt" else chosen.optimizer
-    config = base("gpt", "causal", chosen.format, recipe, chosen.mesh)
+    config = default_config("gpt", "causal", chosen.format, recipe, chosen.mesh)
     config.name = "gpt_tiny" if chosen.size == "tiny" else "gpt"
     config.steps, config.batch_size, config.length = 3_000_000, 64, 512
     config.data.corpus = CORPORA[chosen.data]
-    config.tokenizer.update({"kind": "bpe", "vocab_size": config.model.vocab})
+    config.tokenizer.update({"name": "bpe", "vocab_size": config.model.vocab})
     config.objective.across = chosen.across == "yes"
     if chosen.format == "stream":
         config.format.isolate = chosen.across == "no"
     config.optimizer.learning_rate = 2.5e-4
     if chosen.optimizer == "gpt":
         config.optimizer.schedule.name = "cosine"
-    config.optimizer.schedule.update({"warmup": 2_000, "warmup_share": 0.0})
+    config.optimizer.schedule.update({"warmup": 2_000, "warmup_fraction": 0.0})
     config.checkpoint.every = config.evaluation.every = 10_000
     if chosen.size == "tiny":
-        in_little(config)
+        scale_down(config)
     if chosen.init:
-        start_from(config, chosen.init)
+        adopt_checkpoint(config, chosen.init)
     return config

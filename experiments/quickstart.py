@@ -9,15 +9,15 @@ between blank lines):
 """
 
 from lmrep.config.loading import parts
-from lmrep.experiment.config import base
-from lmrep.interop.init_from import start_from
+from lmrep.experiment.config import default_config
+from lmrep.interop.init_from import adopt_checkpoint
 
 
 def get_config(argument=""):
     """The config; `argument` chooses parts: `steps=`, `data=`, `mesh=`, `init=`."""
     chosen = parts(argument, steps=3200, data=("python_docs", ("python_docs", "files")), mesh="data",
                    init="")
-    config = base("bert_tiny", optimizer="adamw", layout=chosen.mesh)
+    config = default_config("bert_tiny", optimizer="adamw", layout=chosen.mesh)
     config.name = "quickstart"
     config.steps, config.batch_size, config.length = chosen.steps, 32, 64
     config.data.corpus = {"python_docs": "python_docs", "files": "text_files"}[chosen.data]
@@ -29,10 +29,10 @@ def get_config(argument=""):
     config.model.update({"vocab": 0, "heads": 4, "norm": "pre", "init_stddev": 0.08, "dropout": 0.0,
                          "attention_dropout": 0.0})
     config.optimizer.update({"learning_rate": 4e-3, "betas": (0.9, 0.98), "eps": 1e-6})
-    config.optimizer.schedule.warmup_share = 0.1
+    config.optimizer.schedule.warmup_fraction = 0.1
     config.checkpoint.every = config.evaluation.every = 500
     if chosen.init:
-        start_from(config, chosen.init)
+        adopt_checkpoint(config, chosen.init)
     config.samples = (
         "If the key is not [MASK], raise KeyError.",
         "Open the [MASK] and return a file object.",

@@ -28,8 +28,8 @@ not published: 256 has BERT's 10,000 steps, the others 8 % of theirs, as in the 
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.config import base
-from lmrep.interop.init_from import start_from
+from lmrep.experiment.config import default_config
+from lmrep.interop.init_from import adopt_checkpoint
 from lmrep.objectives.masked import RULES
 from lmrep.training.optimizers import RECIPES
 
@@ -49,22 +49,22 @@ def get_config(argument=""):
     chosen = parts(argument, size=("base", ("base", "large")), format=("full_sentences", tuple(FORMATS)),
                    masking=("dynamic", ("dynamic", "static")), batch=("final", ("final", "256", "2k", "8k")),
                    data=("python_docs", tuple(CORPORA)), optimizer=("roberta", tuple(RECIPES)), mesh="data", init="")
-    config = base(f"roberta_{chosen.size}", "masked", chosen.format, chosen.optimizer, chosen.mesh)
+    config = default_config(f"roberta_{chosen.size}", "masked", chosen.format, chosen.optimizer, chosen.mesh)
     config.name = f"roberta_{chosen.size}"
     rows, steps, rate, warmup = BATCHES.get(chosen.batch) or BATCHES[chosen.size, chosen.batch]
     config.steps, config.batch_size, config.length = steps, rows, 512
     if chosen.format == "sentence_pair":
         config.batch_size, config.length = 8 * rows, 128
     config.data.corpus = CORPORA[chosen.data]
-    config.tokenizer.update({"kind": "byte_level_bpe", "vocab_size": config.model.vocab, "lowercase": False})
+    config.tokenizer.update({"name": "byte_level_bpe", "vocab_size": config.model.vocab, "lowercase": False})
     config.objective.update(RULES["roberta"])
     config.objective.masking = chosen.masking
     config.objective.sentence_pair = chosen.format in PAIRS
     config.format.duplicates = 10 if chosen.masking == "static" or chosen.format in PAIRS else 1
     config.optimizer.learning_rate = rate
-    config.optimizer.schedule.update({"warmup": warmup, "warmup_share": 0.0})
+    config.optimizer.schedule.update({"warmup": warmup, "warmup_fraction": 0.0})
     config.checkpoint.every = config.evaluation.every = max(1000, steps // 100)
     if chosen.init:
-        start_from(config, chosen.init)
+        adopt_checkpoint(config, chosen.init)
     config.samples = ("The <mask> of a list is an integer.",)
     return config

@@ -28,8 +28,8 @@ The paper says weight decay 0.1, the released command 0.01 of every parameter: t
 
 from lmrep.config.loading import parts
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.config import base, in_little
-from lmrep.interop.init_from import start_from
+from lmrep.experiment.config import default_config, scale_down
+from lmrep.interop.init_from import adopt_checkpoint
 from lmrep.training.optimizers import RECIPES
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}
@@ -49,7 +49,7 @@ def get_config(argument=""):
     objective, fields = SPANS[chosen.spans]
     recipe = "adamw" if chosen.optimizer == "spanbert" else chosen.optimizer
     size = "base" if chosen.size == "tiny" else chosen.size
-    config = base(f"spanbert_{size}", objective, chosen.format, recipe, chosen.mesh)
+    config = default_config(f"spanbert_{size}", objective, chosen.format, recipe, chosen.mesh)
     config.name = f"spanbert_{chosen.size}"
     config.steps, config.batch_size, config.length = 2_400_000, 256, 512
     config.data.corpus = CORPORA[chosen.data]
@@ -59,11 +59,11 @@ def get_config(argument=""):
     if chosen.optimizer == "spanbert":
         config.optimizer.decay_skip = ()
     config.optimizer.learning_rate = 1e-4
-    config.optimizer.schedule.update({"warmup": 10_000, "warmup_share": 0.0})
+    config.optimizer.schedule.update({"warmup": 10_000, "warmup_fraction": 0.0})
     config.checkpoint.every = config.evaluation.every = 10_000
     if chosen.size == "tiny":
-        in_little(config)
+        scale_down(config)
     if chosen.init:
-        start_from(config, chosen.init)
+        adopt_checkpoint(config, chosen.init)
     config.samples = ("The [MASK] of a list is an integer.",)
     return config

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from lmrep.config.record import choose
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import default_data_dir
@@ -35,11 +36,11 @@ from lmrep.distributed.watchdog import Watch
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
-from lmrep.inference import prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.interop import init_from
-from lmrep.models import transformer
+from lmrep.metrics import COMMON
+from lmrep.objectives import OBJECTIVES
 from lmrep.planning import flops
 from lmrep.storage import mirror, provenance, workdir
 from lmrep.storage.checkpoints import Checkpoints
@@ -47,7 +48,7 @@ from lmrep.storage.workdir import CONFIG, read_config
 from lmrep.training import metrics_log as logs
 from lmrep.training.loop import Trainer
 from lmrep.training.profiling import Profile
-from lmrep.training.stages import Stage, locate
+from lmrep.training.stages import Stage, locate_stage
 from lmrep.training.state import specs_of
 
 __all__ = ["Outcome", "evaluate", "load", "other_corpus", "train"]
@@ -87,7 +88,7 @@ def train(
       Stopped: by SIGTERM or Ctrl-C, with everything saved.
     """
     if url := remote.address(directory):
-        mirror.check_alone(url, jax.process_count())
+        mirror.check_single_process(url, jax.process_count())
         experiments.check_mesh(experiments.parse(config), jax.device_count())  # before anything is fetched
         with mirror.mirrored(url) as local:
             return train(config, local, data_dir=data_dir, command=command, profile=profile)
@@ -96,7 +97,7 @@ def train(
     sizes = experiments.check_mesh(experiment, jax.device_count())
     check_processes(sizes, jax.device_count(), jax.process_count())
     first, keeping = jax.process_index() == 0, experiment.checkpoint
-    end = "max" if keeping.best.endswith("accuracy") else "min"
+    end = "max" if higher_is_better(experiment) else "min"
     checkpoints = Checkpoints(directory / "checkpoints", keeping.keep, keeping.keep_best, end)
     fresh = not checkpoints.steps()
     if experiment.init and fresh:  # which is read by all processes together, or by none
@@ -147,9 +148,9 @@ def _ready(experiment: Experiment, directory: Path, data_dir: Path, fresh: bool)
     prepared = build.prepared(experiment, data_dir, log.info)
     stages = build.stages(experiment, prepared, data_dir)
     network = experiments.model_config(experiment)
-    for doubt in (corpora.lopsided({split: facts["tokens"] for split, facts in prepared.statistics.items()},
+    for doubt in (corpora.imbalanced({split: facts["tokens"] for split, facts in prepared.statistics.items()},
                                    sum(facts["documents"] for facts in prepared.statistics.values()), experiment.data),
-                  build.idle_rows(network, prepared.tokenizer.size)):
+                  build.unused_rows(network, prepared.tokenizer.size)):
         if doubt and fresh and jax.process_index() == 0:
             log.warning("%s", doubt)
     check_samples(experiment, prepared.tokenizer)
@@ -172,12 +173,12 @@ def check_shared(directory: Path, seconds: float = 60) -> None:
         time.sleep(0.5)
 
 
-def _started(stage: Stage, place: str, network: transformer.Config, prepared: Prepared) -> Stage:
+def _started(stage: Stage, place: str, network: Any, prepared: Prepared) -> Stage:
     """The first stage with the parameters of `place`."""
     origin = init_from.load(place)
-    found = init_from.fit(specs_of(stage.objective), origin, prepared.tokenizer.pieces)
+    found = init_from.match(specs_of(stage.objective), origin, prepared.tokenizer.tokens)
     log.info("%s", "\n".join([init_from.describe(found, origin), *init_from.check_network(network, origin)]))
-    return dataclasses.replace(stage, given=found.values)
+    return dataclasses.replace(stage, init_values=found.values)
 
 
 def _report(directory: Path, data_dir: Path) -> None:
@@ -213,11 +214,23 @@ def vocabulary_fits(experiment: Experiment) -> None:
 
 def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
     """Refuses sample texts that the trained model could not be asked. Raises UserError."""
-    texts, longest = experiment.samples, experiments.model_config(experiment).longest
-    if (answers := experiments.answers(experiment)) == "masks":
-        prompts.masked_rows(texts, tokenizer, longest)
-    elif answers == "replaced":
-        prompts.read_whole(texts, tokenizer, longest)
+    max_length = experiments.build_model(experiment).max_length
+    for text in experiment.samples:
+        accepting = [each for each in experiments.capabilities(experiment) if each.accepts(text)]
+        if accepting:
+            accepting[0].check([text], tokenizer, max_length)
+
+
+def higher_is_better(experiment: Experiment) -> bool:
+    """The direction of `checkpoint.best`, by the metrics of the stages' objectives.
+
+    Raises:
+      UserError: none of them has such a metric.
+    """
+    known = dict(COMMON)
+    for stage in experiments.resolve_stages(experiment):
+        known |= OBJECTIVES[stage.objective_name].metrics
+    return choose(known, experiment.checkpoint.best, "checkpoint.best").higher_is_better
 
 
 def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
@@ -272,7 +285,7 @@ def check_resumable(directory: Path, steps: list[int], record: dict, experiment:
     if experiment.steps < before.steps:
         raise UserError(f"{directory} holds a run of {before.steps:,} steps, and steps is {experiment.steps:,}; a run "
                         "may be made longer, not shorter: its learning rate has counted on them")
-    borders = [locate(experiments.plans(e), steps[-1] - 1) for e in (before, experiment)]
+    borders = [locate_stage(experiments.resolve_stages(e), steps[-1] - 1) for e in (before, experiment)]
     if borders[0] != borders[1]:
         raise UserError(f"with steps={experiment.steps:,} the stages of {directory} would have changed before its step "
                         f"{steps[-1]:,}; keep steps={before.steps}, or give another --workdir")

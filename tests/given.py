@@ -15,7 +15,7 @@ from tests import small
 from tests.reference import random_params
 
 
-def workdir(directory: Path, objective: str = "masked", kind: str = "",
+def workdir(directory: Path, objective: str = "masked", variant: str = "",
             params: Callable = lambda specs, tokenizer: random_params(specs), asked: Mapping | None = None,
             **model) -> Path:
     """Writes a run of a BERT of 3 layers of width 32 that takes 48 tokens.
@@ -23,7 +23,7 @@ def workdir(directory: Path, objective: str = "masked", kind: str = "",
     Args:
       directory: where; the run is in its folder `run`.
       objective: a name in `OBJECTIVES`.
-      kind: of that objective, where it has kinds.
+      variant: of that objective, where it has kinds.
       params: (specs, tokenizer) -> the parameters; random ones by default.
       asked: fields of the objective.
       **model: fields of the network's config.
@@ -31,13 +31,13 @@ def workdir(directory: Path, objective: str = "masked", kind: str = "",
     texts = [path.read_text() for path in sorted(small.corpus(directory / "texts").iterdir())]
     tokenizer = tokenizers.train(tokenizers.Config(vocab_size=120), lambda: iter(texts))
     config = small.config(directory / "texts", objective)
-    config.model.update({"layers": 3, "length": 48, **model})
-    if kind:
-        config.objective.kind = kind
+    config.model.update({"layers": 3, "max_length": 48, **model})
+    if variant:
+        config.objective.variant = variant
     config.objective.update(asked or {})
     experiment = experiments.parse(config)
     network = build.model(experiment, tokenizer.vocabulary)
-    objective = build.objective(experiments.plans(experiment)[0], network, tokenizer.vocabulary)
+    objective = build.objective(experiments.resolve_stages(experiment)[0], network, tokenizer.vocabulary)
     tokenizer.save(directory / "run/tokenizer")
     (directory / "run/config.json").write_text(json.dumps(
         {"config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint}}))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from lmrep.cli.main import main
-from lmrep.experiment.config import base
+from lmrep.experiment.config import default_config
 
 NOUNS = ("cat", "dog", "bird", "fish", "horse", "mouse")
 VERBS = ("sees", "eats", "finds", "likes")
@@ -39,10 +39,10 @@ def corpus(directory: Path, documents: int = 60, seed: int = 0) -> Path:
 
 def config(texts: Path, objective: str = "masked", format: str = "packed", layout: str = "1x1x1") -> ConfigDict:
     """A BERT of 2 layers of width 32 that takes 12 steps of 16 rows of 32 tokens, without dropout."""
-    c = base("bert_tiny", objective, format, layout=layout)
+    c = default_config("bert_tiny", objective, format, layout=layout)
     c.name = "small"
     c.steps, c.batch_size, c.length = 12, 16, 32
-    c.model.update({"vocab": 0, "width": 32, "heads": 4, "mlp": 64, "length": 32, "dropout": 0.0,
+    c.model.update({"vocab": 0, "width": 32, "heads": 4, "mlp": 64, "max_length": 32, "dropout": 0.0,
                     "attention_dropout": 0.0})
     c.tokenizer.vocab_size = 200
     c.data.update({"corpus": "text_files", "files": f"{texts}/*.txt", "validation": 0.1, "test": 0.1})

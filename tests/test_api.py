@@ -11,7 +11,7 @@ import lmrep
 from lmrep import api
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.storage.checkpoints import Checkpoints
 from tests import small
@@ -53,10 +53,10 @@ def test_training_learns_and_says_what_came_of_it(home, outcome, run):
     validations = small.lines(home / "run", "validation")
     assert [line["step"] for line in validations] == [0, 20, 40, 60]
     assert outcome.steps == STEPS and outcome.before["loss"] == validations[0]["loss"]
-    assert outcome.after["masked_accuracy"] == validations[-1]["masked_accuracy"]
-    assert outcome.before["masked_nats"] == pytest.approx(np.log(run.tokenizer.size), abs=0.1)  # all pieces alike: ln v
-    assert outcome.after["masked_nats"] < 2.8
-    assert outcome.after["most_frequent"] == pytest.approx(1 / 4, abs=0.1)  # "the", a quarter of the text
+    assert outcome.after["mlm_accuracy"] == validations[-1]["mlm_accuracy"]
+    assert outcome.before["mlm_loss"] == pytest.approx(np.log(run.tokenizer.size), abs=0.1)  # all pieces alike: ln v
+    assert outcome.after["mlm_loss"] < 2.8
+    assert outcome.after["most_frequent_accuracy"] == pytest.approx(1 / 4, abs=0.1)  # "the", a quarter of the text
 
 
 def test_the_workdir_holds_what_it_says(home, outcome):
@@ -100,7 +100,7 @@ def test_evaluation_repeats_exactly_and_is_written_down(home, run):
     written = json.loads((home / "run/eval.json").read_text())
     assert written["metrics"] == first and written["step"] == STEPS and written["split"] == "test"
     assert lmrep.evaluate(home / "run", data_dir=home / "data") == first
-    assert first["masked_nats"] < small.lines(home / "run", "validation")[0]["masked_nats"]
+    assert first["mlm_loss"] < small.lines(home / "run", "validation")[0]["mlm_loss"]
 
 
 @pytest.mark.parametrize("step", [20, 40, STEPS])
@@ -138,11 +138,11 @@ def test_other_files_are_evaluated_under_the_run_s_tokenizer(home, run, tmp_path
     found = lmrep.evaluate(home / "run", files=f"{home}/texts/*.txt", data_dir=home / "data")
     splits = [lmrep.evaluate(home / "run", split=split, data_dir=home / "data")
               for split in ("train", "validation", "test")]
-    low, high = (end(s["masked_nats"] for s in splits) for end in (min, max))
-    assert low - 0.1 < found["masked_nats"] < high + 0.1
+    low, high = (end(s["mlm_loss"] for s in splits) for end in (min, max))
+    assert low - 0.1 < found["mlm_loss"] < high + 0.1
     (tmp_path / "strange.txt").write_text("Small mouse mouse mouse small. " * 300)
     strange = lmrep.evaluate(home / "run", files=str(tmp_path / "strange.txt"), data_dir=home / "data")
-    assert strange["masked_nats"] > high + 0.1
+    assert strange["mlm_loss"] > high + 0.1
     assert json.loads((home / "run/eval.json").read_text())["files"] == str(tmp_path / "strange.txt")
     with pytest.raises(UserError, match=r"nothing\.txt"):
         lmrep.evaluate(home / "run", files=str(tmp_path / "nothing.txt"), data_dir=home / "data")
@@ -167,7 +167,7 @@ def test_masks_are_filled_with_the_model_s_own_probabilities(run):
     special = run.tokenizer.vocabulary.specials
     ids = [special["cls"], *run.tokenizer.encode(TEXTS[0], specials=True).ids, special["sep"]]
     tokens = np.array([ids], np.int32)
-    inputs = Inputs(tokens=tokens, visibility=Visibility(np.ones_like(tokens)), token_type_ids=np.zeros_like(tokens))
+    inputs = Inputs(tokens=tokens, attention_mask=AttentionMask(np.ones_like(tokens)), token_type_ids=np.zeros_like(tokens))
     hidden = jax.jit(lambda params: run.model.encode(params, inputs).hidden)(run.params["encoder"])
     hidden = hidden[0, ids.index(special["mask"])]
     head = run.params["objective"]["masked"]
@@ -176,7 +176,7 @@ def test_masks_are_filled_with_the_model_s_own_probabilities(run):
     scores = run.params["encoder"]["embedding"]["token"] @ x + head["bias"]
     expected = np.asarray(jax.nn.softmax(scores))
     best = np.argsort(-expected)[:5]
-    assert [word for word, _ in answer] == [run.tokenizer.piece(int(i)) for i in best]
+    assert [word for word, _ in answer] == [run.tokenizer.id_to_token(int(i)) for i in best]
     np.testing.assert_allclose([p for _, p in answer], expected[best], rtol=1e-4)
 
 

@@ -23,7 +23,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import loader
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import StagePlan, base
+from lmrep.experiment.config import StagePlan, default_config
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
 from lmrep.training.evaluation import Evaluator
@@ -54,7 +54,7 @@ def arguments(about: str, steps: int = 1000) -> argparse.ArgumentParser:
 
 def small(objective: str, form: str, given: argparse.Namespace) -> ConfigDict:
     """The quickstart's model and optimizer under an objective and a format; `train` sets `batch_size`."""
-    c = base("bert_tiny", objective, form, "adamw", "1x1x1")
+    c = default_config("bert_tiny", objective, form, "adamw", "1x1x1")
     c.steps, c.length = given.steps, LENGTH
     c.model.update({"vocab": 0, "heads": 4, "norm": "pre", "init_stddev": 0.08, "dropout": 0.0,
                     "attention_dropout": 0.0})
@@ -65,7 +65,7 @@ def small(objective: str, form: str, given: argparse.Namespace) -> ConfigDict:
     if "sentence_pair" in c.objective:
         c.objective.sentence_pair = form in PAIRS
     c.optimizer.update({"learning_rate": 4e-3, "betas": (0.9, 0.98), "eps": 1e-6})
-    c.optimizer.schedule.warmup_share = 0.1
+    c.optimizer.schedule.warmup_fraction = 0.1
     c.checkpoint.every = c.evaluation.every = max(1, given.steps // 4)
     c.log.every, c.log.report = max(1, given.steps // 40), False
     return c
@@ -99,7 +99,7 @@ def rows(c: ConfigDict, data_dir: Path) -> tuple[int, Mapping[str, float]]:
     """(rows a step, statistics of the training split's rows) for TOKENS tokens a step."""
     experiment = experiments.parse(c)
     prepared = build.prepared(experiment, data_dir, print)
-    plan = build.plan(experiments.plans(experiment)[0], prepared.stores["train"], experiment.seed, data_dir)
+    plan = build.plan(experiments.resolve_stages(experiment)[0], prepared.stores["train"], experiment.seed, data_dir)
     facts = plan.statistics()
     return round(TOKENS / facts["tokens_per_row"]), facts
 
@@ -117,7 +117,7 @@ def score(
       ask: (the run's stage, network, vocabulary) -> the question, of parameters that the run has.
     """
     run = lmrep.load(directory)
-    stage = replace(experiments.plans(run.experiment)[0], format_name=format_name, format=form)
+    stage = replace(experiments.resolve_stages(run.experiment)[0], format_name=format_name, format=form)
     prepared = build.prepared(run.experiment, data_dir)
     vocabulary = prepared.tokenizer.vocabulary
     objective = ask(stage, build.model(run.experiment, vocabulary), vocabulary)

@@ -34,7 +34,7 @@ from lmrep.data.formats.packed import Packed
 from lmrep.experiment import build
 from lmrep.objectives import masked, replaced_token
 
-KINDS = {kind: ("replaced_token", "packed", {"objective.kind": kind}) for kind in replaced_token.KINDS}
+KINDS = {kind: ("replaced_token", "packed", {"objective.variant": kind}) for kind in replaced_token.VARIANTS}
 RUNS = {  # objective, format, what differs
     "masked": ("masked", "packed", {}),
     "causal": ("causal", "packed", {}),
@@ -43,7 +43,7 @@ RUNS = {  # objective, format, what differs
     "masked_sop": ("masked", "segment_pair", {"format.pairs": "sop"}),
     **KINDS,
 }
-DEFAULT = tuple(name for name in RUNS if name not in replaced_token.KINDS[1:])
+DEFAULT = tuple(name for name in RUNS if name not in replaced_token.VARIANTS[1:])
 TIMES = 4  # that a token is asked for of each test row
 ONE = masked.Config(mask=1.0, keep=0.0, random=0.0, max_predictions=1)  # what hides a single token of a row
 
@@ -64,8 +64,8 @@ def ask(stage, network, vocabulary):
     objective = build.objective(asked, network, vocabulary)
     shares = jnp.asarray((vocabulary.counts + 1) / (vocabulary.counts + 1).sum(), jnp.float32)
 
-    def corrupt(keys, batch):
-        hidden = masked.corrupt(keys, batch, c=ONE, vocabulary=vocabulary)
+    def prepare(keys, batch):
+        hidden = masked.prepare(keys, batch, c=ONE, vocabulary=vocabulary)
         if not causal:
             return hidden
         before = hidden["predicted"] - 1  # no row begins with a token that is hidden
@@ -78,7 +78,7 @@ def ask(stage, network, vocabulary):
         nats = -jnp.log(shares[batch["targets"]])
         return total, (metrics | {"by_frequency": ((nats * asked).sum(), asked.sum())}, carry)
 
-    return objective._replace(corrupt=corrupt, loss=loss)
+    return objective._replace(prepare=prepare, loss=loss)
 
 
 def line(name, run, found):
@@ -92,10 +92,10 @@ def line(name, run, found):
         return (f"{first(metrics, *(f'{kind}_accuracy' for kind in kinds)):>11}"
                 f"{first(metrics, *(f'{kind}_nats' for kind in kinds), form='.3f'):>8}")
 
-    nats = first(found, "token_nats", "masked_nats", form="")
+    nats = first(found, "lm_loss", "mlm_loss", form="")
     saved = 1 - float(nats) / found["by_frequency"] if nats else ""
     others = {"pair_accuracy": "pairs", "boundary_accuracy": "by the boundary", "replaced_accuracy": "replaced found",
-              "original_accuracy": "others let pass", "copied_share": "copied"}
+              "original_accuracy": "others let pass", "copied_fraction": "copied"}
     return (f"{name:16}{run.rows:5}{figures(after, 'masked', 'token', 'generator')}{figures(found, 'masked', 'token')}"
             f"{format(saved, '.1%') if nats else '':>8}{run.seconds:9.0f}  "
             + ", ".join(f"{said} {after[metric]:.1%}" for metric, said in others.items() if metric in after))

@@ -49,7 +49,7 @@ def main(words=None):
         found = score(run.place, given.data_dir, "packed", Packed(MASKS), ask)
         pair = run.outcome.after.get("pair_accuracy")
         lines.append(f"{form:16}{masking:9}{run.rows:6}{run.rows * run.facts['tokens_per_row']:13,.0f}"
-                     f"{run.facts['padding']:10.1%}{found['masked_accuracy']:11.2%}{found['masked_nats']:8.3f}"
+                     f"{run.facts['padding']:10.1%}{found['mlm_accuracy']:11.2%}{found['mlm_loss']:8.3f}"
                      f"{f'{pair:.1%}' if pair else '':>8}{run.seconds:9.0f}")
         done.append(run)
     print(f"\n{'format':16}{'masks':9}{'rows':>6}{'tokens/step':>13}{'padding':>10}{'accuracy':>11}{'nats':>8}"

@@ -112,7 +112,7 @@ def chunks(text, run, tokens, size):
         for line in file:
             split = [s for s in sentences.split(line) if s.strip()]
             for sentence, ids in zip(split, run.tokenizer.encode_batch(split), strict=True):
-                if len(ids) <= run.model.length - 2:
+                if len(ids) <= run.model.max_length - 2:
                     found.append(" ".join(sentence.split()))
                     total += len(ids) + 2
             if total >= tokens:

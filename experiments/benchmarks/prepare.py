@@ -56,7 +56,7 @@ from lmrep.data import corpora, tokenizers
 from lmrep.data.prepare import prepare
 start = time.perf_counter()
 data = corpora.Config(corpus="text_files", files=sys.argv[1], documents="blank_line")
-config = tokenizers.Config(kind=sys.argv[4], vocab_file=sys.argv[2])
+config = tokenizers.Config(name=sys.argv[4], vocab_file=sys.argv[2])
 ready = prepare(data, config, sys.argv[3], lambda line: print(line, file=sys.stderr))
 assert "tensorflow" not in sys.modules
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -101,7 +101,7 @@ def main() -> None:
 SAVE = """
 import sys
 from lmrep.data import tokenizers
-tokenizers.from_vocab_file(tokenizers.Config(kind=sys.argv[3], vocab_file=sys.argv[1])).save(sys.argv[2])
+tokenizers.from_vocab_file(tokenizers.Config(name=sys.argv[3], vocab_file=sys.argv[1])).save(sys.argv[2])
 """
 
 

@@ -1,4 +1,4 @@
-"""One training step, float32, beside Hugging Face's PyTorch, interleaved in one process.
+"""One training step, float32, beside Hugging Face's PyTorch, interleave in one process.
 
     pip install -e . torch transformers
     python experiments/benchmarks/step.py --system=bert_mini --rounds=20
@@ -131,7 +131,7 @@ def _gpt2(c, compiled):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(
-        vocab_size=c.vocab, n_positions=c.length, n_embd=c.width, n_layer=c.layers, n_head=c.heads, n_inner=c.mlp,
+        vocab_size=c.vocab, n_positions=c.max_length, n_embd=c.width, n_layer=c.layers, n_head=c.heads, n_inner=c.mlp,
         use_cache=False, attn_implementation="sdpa")).train()
     forward = compiled(model)
     return list(model.parameters()), lambda tokens, mask, labels: forward(

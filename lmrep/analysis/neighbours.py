@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.core.errors import UserError
+from lmrep.data import tokenized_text
+from lmrep.data.tokenized_text import TokenizedText
 from lmrep.inference import encode
-from lmrep.inference.encode import Pieces
 from lmrep.inference.load import Run
 
 MARKED = re.compile(r"\*(\S(?:[^*]*\S)?)\*")
@@ -111,7 +112,7 @@ def neighbours(
     query = own.hidden[0, inside].mean(0)
     nearest, table = _Nearest(asked, query, k), _Table(len(query))
     for texts in lines:
-        pieces = [encode.read(text, run.tokenizer) for text in texts]
+        pieces = [tokenized_text.tokenize_text(text, run.tokenizer) for text in texts]
         for i, hidden, _ in run.vectors(pieces, chosen, long="windows"):
             spans, vectors = _worded(pieces[i], encode.by_word(hidden, pieces[i].words)[0])
             nearest.add(pieces[i].text, spans, vectors)
@@ -121,7 +122,7 @@ def neighbours(
     return Neighbours(asked, count, nearest.found(), static, len(table.rows))
 
 
-def _worded(pieces: Pieces, vectors: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
+def _worded(pieces: TokenizedText, vectors: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
     """The characters and the vectors of those words that have a letter or a digit."""
     spans = pieces.word_offsets
     kept = [i for i, (start, end) in enumerate(spans) if any(map(str.isalnum, pieces.text[start:end]))]

@@ -37,7 +37,7 @@ def run(arguments: Arguments) -> int:
     trained = api.load(workdir, None if flags.step < 0 else flags.step)
     with ProgressLine() as line:
         files = export.embed(trained, flags.input, flags.output, layers=flags.layers,
-                                   words=flags.pieces if flags.words else "", long=flags.long, tell=line.show)
+                                   words=flags.tokens if flags.words else "", long=flags.long, tell=line.show)
     for path in files:
         print(path)
     return 0

@@ -51,15 +51,13 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
     """The fields of a config, or all that there are, with their defaults."""
     from lmrep.data.formats import FORMATS
     from lmrep.experiment.config import Experiment
-    from lmrep.models import transformer
+    from lmrep.models import MODELS
     from lmrep.objectives import OBJECTIVES
 
     for field in of_record(Experiment, "", config or {}):
         value = (config or {}).get(field.path)
-        if field.path == "model":
-            yield from of_record(transformer.Config, "model.", value or {})
-        elif field.path in ("objective", "format"):
-            table = {"objective": OBJECTIVES, "format": FORMATS}[field.path]
+        if field.path in ("model", "objective", "format"):
+            table = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}[field.path]
             yield field._replace(path=f"{field.path}.name", value=(value or field.value)["name"], kind="",
                                  bounds=Bounds(field.bounds.help, choices=tuple(table)))
             for name in [value["name"]] if value else table:

@@ -13,11 +13,11 @@ piece {"word": ..., "start": ..., "end": ..., "probability": ...}, the character
 in order, after every 256 lines and at the end."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 
@@ -25,19 +25,19 @@ from lmrep.cli.arguments import Arguments, Flag
 from lmrep.core.errors import UserError
 
 FLAGS = {
-    "top": Flag(5, "how many words for each mask"),
-    "tokens": Flag(50, "of a continuation, at most"),
-    "samples": Flag(1, "continuations of each text"),
-    "temperature": Flag(1.0, "scores are divided by it; 0: the likeliest token always"),
-    "top_k": Flag(0, "choose among the k likeliest tokens; 0: among all"),
-    "top_p": Flag(1.0, "choose among the fewest tokens that have this much of the probability"),
-    "seed": Flag(0, "of the continuations, which it repeats"),
+    "k": Flag(None, "fill_mask: the likeliest tokens to give for each mask (default: 5)", int),
+    "tokens": Flag(None, "generate_text: the most tokens to generate (default: 50)", int),
+    "samples": Flag(None, "generate_text: continuations of each text (default: 1)", int),
+    "temperature": Flag(None, "generate_text: logits are divided by it; 0: always the likeliest token (default: 1)", float),
+    "top_k": Flag(None, "generate_text: choose among the k likeliest tokens; 0: among all (default: 0)", int),
+    "top_p": Flag(None, "generate_text: choose among the fewest tokens with this much probability (default: 1)", float),
+    "seed": Flag(None, "generate_text: the same seed gives the same continuations (default: 0)", int),
     "input": Flag(None, "a file to read, a text a line, in place of standard input"),
     "jsonl": Flag(False, "read and write JSON, an object a line"),
     "step": Flag(-1, "which checkpoint; -1: the newest"),
 }
+OPTIONS = ("k", "tokens", "samples", "temperature", "top_k", "top_p", "seed")
 LINES = 256  # that are answered at once
-WIDE = 100  # columns of a table of pieces
 HALVES = re.compile("[\ud800-\udfff]")
 
 
@@ -45,9 +45,6 @@ def run(arguments: Arguments) -> int:
     """The command."""
     arguments.refuse(config=True)
     workdir, flags = arguments.required_workdir(), arguments.flags
-    for name in ("top", "tokens", "samples"):
-        if getattr(flags, name) < 1:
-            raise UserError(f"--{name} is {getattr(flags, name)}; expected at least 1")
     if arguments.words and (flags.input or flags.jsonl):
         raise UserError(f"lmrep predict was given the text {arguments.words[0]!r} and --"
                         f"{'input' if flags.input else 'jsonl'}, which reads texts elsewhere; leave one out")
@@ -66,44 +63,34 @@ def run(arguments: Arguments) -> int:
         asked = itertools.chain([first], asked)
         while block := list(itertools.islice(asked, LINES)):
             names, records = zip(*block, strict=True)
-            for line in _answers(trained, records, names, flags):
+            for line in _predictions(trained, records, names, flags):
                 print(line)
             sys.stdout.flush()
     return 0
 
 
-def _answers(trained, records: Sequence[dict], names: Sequence[str | None], flags: SimpleNamespace) -> Iterator[str]:
+def _predictions(
+    trained, records: Sequence[dict], names: Sequence[str | None], flags: SimpleNamespace
+) -> Iterator[str]:
     """What is printed for each record."""
-    from lmrep.inference.prompts import has_mask
-
-    texts, answers = [record["text"] for record in records], {}
-    asked = ["masks" if trained.answers == "replaced" and has_mask(text, trained.tokenizer) else trained.answers
-             for text in texts]
-    for text, what, name in zip(texts, asked, names, strict=True):
-        if what == "texts" and has_mask(text, trained.tokenizer):
-            raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r} has a mask, and {trained.directory} fills "
-                            f"none: it was trained with objective {trained.objective.name!r} and continues texts from "
-                            "their end; give a text up to where it is to go on")
-    for what in dict.fromkeys(asked):
-        members = [i for i, each in enumerate(asked) if each == what]
-        given = [texts[i] for i in members], [names[i] for i in members]
-        answers |= zip(members, _ask(trained, what, *given, flags), strict=True)
-    for i, (record, what) in enumerate(zip(records, asked, strict=True)):
-        told, shown = TELLING[what]
-        yield (_json(record | told(answers[i])) if flags.jsonl else shown(texts[i], answers[i], trained.tokenizer))
-
-
-def _ask(trained, what: str, texts: Sequence[str], names: Sequence[str | None], flags: SimpleNamespace) -> list:
-    """The answers to texts that ask the same."""
-    if what == "replaced":
-        return trained.spot_replaced(texts, names)
-    if what != "texts":
-        return trained.fill_masks(texts, flags.top, names)
-    from lmrep.config.record import read
-    from lmrep.inference.generate import Sampling
-
-    how = read(Sampling, {"temperature": flags.temperature, "top_k": flags.top_k, "top_p": flags.top_p}, "sampling")
-    return trained.extend(texts, flags.tokens, flags.samples, how, flags.seed, names)
+    texts = [record["text"] for record in records]
+    chosen = [trained.capability_of(text) for text in texts]
+    given = {name: getattr(flags, name) for name in OPTIONS if getattr(flags, name) is not None}
+    known = {field.name for each in trained.capabilities for field in dataclasses.fields(each.options)}
+    if unknown := given.keys() - known:
+        raise UserError(f"--{min(unknown)} is no option of a model that {trained.capabilities[-1].summary}; it has "
+                        f"{', '.join(f'--{name}' for name in OPTIONS if name in known) or 'none'}")
+    predictions: list = [None] * len(texts)
+    for capability in dict.fromkeys(chosen):
+        members = [i for i, each in enumerate(chosen) if each is capability]
+        own = {field.name for field in dataclasses.fields(capability.options)}
+        found = trained.predict([texts[i] for i in members], capability.name, [names[i] for i in members],
+                                **{name: value for name, value in given.items() if name in own})
+        for i, prediction in zip(members, found, strict=True):
+            predictions[i] = prediction
+    for record, capability, prediction in zip(records, chosen, predictions, strict=True):
+        yield (_json(record | capability.to_json(prediction)) if flags.jsonl
+               else capability.to_text(record["text"], prediction, trained.tokenizer))
 
 
 @contextlib.contextmanager
@@ -148,54 +135,3 @@ def _json(record: dict) -> str:
     """A record as a line, in plain characters where there are such as UTF-8 has not: halves of a pair."""
     line = json.dumps(record, ensure_ascii=False)
     return line if line.isascii() or not HALVES.search(line) else json.dumps(record)
-
-
-# Answers for the eye, and as the fields that they add to a record
-
-
-def marked(text: str, doubts: Sequence) -> str:
-    """The text, asterisks around what was rather replaced than not; `doubts` as `Run.spot_replaced` gives them."""
-    spans: list[tuple[int, int]] = []
-    for _, start, end, probability in doubts:
-        if probability > 0.5 and start < end:
-            joined = spans.pop() if spans and start <= spans[-1][1] else (start, end)  # a word has one pair around it
-            spans.append((joined[0], max(joined[1], end)))
-    for start, end in reversed(spans):
-        text = f"{text[:start]}*{text[start:end]}*{text[end:]}"
-    return text
-
-
-def _doubted(text: str, doubts: Sequence, tokenizer) -> str:
-    """Under the marked text its pieces, each above its probability. A piece of white space alone is left out."""
-    lines, above, below = [marked(text, doubts)], "", ""
-    for doubt in doubts:
-        word = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in doubt.word)
-        columns = sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in word)
-        share, width = f"{doubt.probability:.0%}", max(4, columns)
-        if above and len(below) + width > WIDE:
-            lines, above, below = [*lines, above, below], "", ""
-        if word:
-            above, below = f"{above}  {' ' * (width - columns)}{word}", f"{below}  {share:>{width}}"
-    return "\n".join([*lines, above, below] if above else lines)
-
-
-def _filled(text: str, answers: list[list[tuple[str, float]]], tokenizer) -> str:
-    lines, mask = [text], tokenizer.mask_token
-    for number, answer in enumerate(answers, 1):
-        lines.append(f"  {mask} {number}" if len(answers) > 1 else f"  {mask}")
-        lines += [f"    {probability:6.1%}  {word}" for word, probability in answer]
-    return "\n".join(lines)
-
-
-def _figure(probability: float) -> float:
-    return float(f"{probability:.6g}")
-
-
-TELLING = {  # what is asked: (fields of the answer, the answer as text)
-    "masks": (lambda answers: {"masks": [
-        [{"word": word, "probability": _figure(p)} for word, p in answer] for answer in answers]}, _filled),
-    "replaced": (lambda doubts: {"replaced": [d._asdict() | {"probability": _figure(d.probability)} for d in doubts]},
-                 _doubted),
-    "texts": (lambda texts: {"continuations": texts},
-              lambda text, texts, tokenizer: "\n".join(f"{text} |{more}" for more in texts)),
-}

@@ -10,6 +10,7 @@ See launch/README.md. Process 0 prints; errors are printed by the process that m
 
 import math
 import shlex
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,11 @@ def run(arguments: Arguments) -> int:
         return 0
     print(summary(outcome))
     experiment = api.experiments.parse(config)
-    answers = api.experiments.answers(experiment)
-    texts = prompts.askable(experiment.samples, answers)
+    capabilities = api.experiments.capabilities(experiment)
+    texts = prompts.sample_prompts(experiment.samples, capabilities)
     if texts and not process_group.joined():  # one of several does not keep the others waiting
         print(samples(api.load(workdir), texts))
-    print(next_steps(workdir, flags.data_dir, prompts.example(experiment.samples, answers), experiment.log.report))
+    print(next_steps(workdir, flags.data_dir, prompts.example(experiment.samples, capabilities), experiment.log.report))
     return 0
 
 
@@ -70,29 +71,29 @@ def summary(outcome) -> str:
     """What was learned, beside what it costs nothing to know."""
     before, after = outcome.before, outcome.after
     lines = [f"\nTrained to step {outcome.steps:,}."]
-    base = after.get("most_frequent")  # unknown to ELECTRA's kinds
-    if "masked_accuracy" in after:
-        now = after["masked_accuracy"]
+    base = after.get("most_frequent_accuracy")  # unknown to ELECTRA's kinds
+    if "mlm_accuracy" in after:
+        now = after["mlm_accuracy"]
         lines += ["Held-out masked accuracy (share of hidden words of unseen documents that are guessed):",
                   *_row("always the most frequent word", base),
-                  *_row("this model before training", before.get("masked_accuracy")),
+                  *_row("this model before training", before.get("mlm_accuracy")),
                   *_row("this model now", now, f"   {now / max(base, 1e-9):.1f} times the most frequent word" if base
                         is not None else "")]
-    if "token_accuracy" in after:
+    if "lm_accuracy" in after:
         lines += [
             "Held-out text, token by token from the left:",
-            f"  perplexity {_before(before, 'token_nats', _perplexity)}now {_perplexity(after['token_nats'])}",
+            f"  perplexity {_before(before, 'lm_loss', _perplexity)}now {_perplexity(after['lm_loss'])}",
             f"  tokens foretold: always the most frequent one {base:.2%}, "
-            f"{_before(before, 'token_accuracy', _share)}now {after['token_accuracy']:.2%}",
+            f"{_before(before, 'lm_accuracy', _share)}now {after['lm_accuracy']:.2%}",
         ]
     if "replaced_accuracy" in after:
-        lines += [f"Held-out text in which {after['replaced_share']:.1%} of the tokens were replaced:",
+        lines += [f"Held-out text in which {after['replaced_fraction']:.1%} of the tokens were replaced:",
                   f"  replaced ones found {after['replaced_accuracy']:.2%}, others let pass "
                   f"{after['original_accuracy']:.2%}"]
-    if "copied_share" in after:
-        lines += [f"Held-out text in which {after['replaced_share']:.1%} of the tokens were replaced:",
-                  f"  {after['copied_share']:.1%} of the tokens are left as they are; the text's own take "
-                  f"{after['token_nats']:.3f} nats each"]
+    if "copied_fraction" in after:
+        lines += [f"Held-out text in which {after['replaced_fraction']:.1%} of the tokens were replaced:",
+                  f"  {after['copied_fraction']:.1%} of the tokens are left as they are; the text's own take "
+                  f"{after['lm_loss']:.3f} nats each"]
     if "pair_accuracy" in after:
         lines.append(f"Held-out pair accuracy: {_before(before, 'pair_accuracy', _share)}now "
                      f"{after['pair_accuracy']:.2%}")
@@ -117,24 +118,15 @@ def _perplexity(nats: float) -> str:
 
 
 def samples(run, texts: list[str]) -> str:
-    """What the model puts in the place of masks, or after a text, or which words it takes for replaced."""
-    from lmrep.cli.predict import marked
-    from lmrep.inference.prompts import has_mask
-
-    if run.answers == "texts":
-        found = run.extend(texts, tokens=20)
-        return "\n".join(["\nContinued:", *(f"  {text} |{more}" for text, (more,) in zip(texts, found, strict=True))])
-    lines, plain = [], [text for text in texts if run.answers == "replaced" and not has_mask(text, run.tokenizer)]
-    if plain:
-        found = run.spot_replaced(plain)
-        lines += ["\nBetween asterisks, what it takes for replaced:",
-                  *(f"  {marked(text, doubts)}" for text, doubts in zip(plain, found, strict=True))]
-    if texts := [text for text in texts if text not in plain]:
-        lines.append("\nFilled masks:")
-    for text, answers in zip(texts, run.fill_masks(texts, k=3), strict=True):
-        lines.append(f"  {text}")
-        for answer in answers:
-            lines.append("      " + ", ".join(f"{word} {probability:.0%}" for word, probability in answer))
+    """What the model predicts for sample texts, by capability."""
+    lines = []
+    for capability in run.capabilities:
+        own = [text for text in texts if run.capability_of(text) is capability]
+        if own:
+            lines.append(f"\nIt {capability.summary}:")
+            predictions = capability.predict(run, own, capability.sample_options, [None] * len(own))
+            lines += [textwrap.indent(capability.to_text(text, prediction, run.tokenizer), "  ")
+                      for text, prediction in zip(own, predictions, strict=True)]
     return "\n".join(lines)
 
 

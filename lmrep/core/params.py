@@ -45,11 +45,20 @@ def ones(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 class ParamSpec(NamedTuple):
-    """One parameter: its shape, the logical axis of each dimension, and how it starts."""
+    """One parameter.
+
+    Attributes:
+      shape: its dimensions.
+      axes: the logical axis of each dimension.
+      init: how it starts.
+      blocks: the smallest unit that a mesh axis may cut each dimension into, as the width of an attention head; () for
+        single rows and columns.
+    """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     init: Initializer = normal()
+    blocks: tuple[int, ...] = ()
 
 
 def is_spec(x: Any) -> bool:
@@ -84,7 +93,8 @@ def stacked(specs: Tree, layers: int) -> Tree:
         def draw(key, shape):
             return jax.vmap(lambda k: spec.init(k, spec.shape))(jax.random.split(key, layers))
 
-        return ParamSpec((layers, *spec.shape), ("layers", *spec.axes), draw)
+        blocks = (1, *spec.blocks) if spec.blocks else ()
+        return ParamSpec((layers, *spec.shape), ("layers", *spec.axes), draw, blocks)
 
     return jax.tree.map(stack, specs, is_leaf=is_spec)
 

@@ -74,7 +74,7 @@ def evaluation_batches(
         if plan.continues:
             return _reset(gather(plan, continuing_numbers(count, 1, batch_size, numbers)), count, batch_size)
         shown = numbers < count
-        return gather(plan, np.where(shown, plan.in_order(np.where(shown, numbers, 0)), -1))
+        return gather(plan, np.where(shown, plan.evaluation_order(np.where(shown, numbers, 0)), -1))
 
     return _prefetched(batch, 0, -(-count // batch_size), threads, prefetch)
 

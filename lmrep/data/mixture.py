@@ -1,6 +1,6 @@
 """Corpora mixed in fixed proportions: Wikipedia and books, or many languages by temperature.
 
-Rows of a run are dealt to the sources in blocks that repeat (`order.interleaved`), so that after any number of rows
+Rows of a run are dealt to the sources in blocks that repeat (`order.interleave`), so that after any number of rows
 each source has had its share of them to within less than one row, and a row's number alone says which source shows
 which of its examples there. Nothing is stored: a run goes on at any step, on any number of hosts. Each source is walked
 in an order of its own, epoch by epoch, however many times the others have been.
@@ -19,7 +19,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FIELDS, Batch, Plan
-from lmrep.data.order import example_numbers, interleaved
+from lmrep.data.order import example_numbers, interleave
 from lmrep.data.store.token_store import Store
 
 BLOCK = 10_000  # rows of the longest block: shares are rounded to a part in so many
@@ -81,7 +81,7 @@ class Mixture:
     @functools.cached_property
     def _block(self) -> np.ndarray:
         """The source of each row of a block."""
-        return interleaved(self.store.shares)
+        return interleave(self.store.shares)
 
     @functools.cached_property
     def _ranks(self) -> np.ndarray:
@@ -133,8 +133,8 @@ class Mixture:
         return self._numbers(rows, lambda source, index: example_numbers(
             self.plans[source].examples, _seed(seed, source), index))
 
-    def in_order(self, rows: np.ndarray) -> np.ndarray:
-        """As `Plan.in_order`, of rows below `once`."""
+    def evaluation_order(self, rows: np.ndarray) -> np.ndarray:
+        """As `Plan.evaluation_order`, of rows below `once`."""
         return self._numbers(rows, lambda source, index: index)
 
     def _numbers(self, rows: np.ndarray, example: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
@@ -176,7 +176,7 @@ def _seed(seed: int, source: int) -> int:
     return int(np.random.SeedSequence([seed, source]).generate_state(1, np.uint64)[0])
 
 
-def block_of(weights: Sequence[float]) -> tuple[int, ...]:
+def block_counts(weights: Sequence[float]) -> tuple[int, ...]:
     """How many rows each weight has in a block of at most BLOCK rows.
 
     Exactly in proportion where a block that short can be: 3 and 1, or 0.7 and 0.3. Other weights are rounded to parts

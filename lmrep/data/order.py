@@ -82,7 +82,7 @@ def continuing_numbers(examples: int, duplicates: int, batch_size: int, rows: np
     return np.where(number < examples, walk % duplicates * examples + number, -1)
 
 
-def interleaved(shares: Sequence[int]) -> np.ndarray:
+def interleave(shares: Sequence[int]) -> np.ndarray:
     """A block of N = sum(shares) rows in which source i has shares[i] rows, as evenly as whole rows can be.
 
     After any g rows of blocks in a row, each source has had its share g * shares[i] / N to within less than one row

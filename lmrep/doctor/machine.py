@@ -62,10 +62,10 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
     vocabulary = loaded.vocabulary if loaded else _to_be_trained(experiment)
     layout = layout or _layout((1,) * len(AXES))
     built = build.model(experiment, vocabulary)
-    plans, parts = experiments.plans(experiment), []
+    plans, parts = experiments.resolve_stages(experiment), []
     for i, plan in enumerate(plans):
         asked = build.objective(plan, built, vocabulary)
-        optimizer = optimizers.build(plan.optimizer, asked.specs, experiments.span(plans, i))
+        optimizer = optimizers.build(plan.optimizer, asked.specs, experiments.schedule_steps(plans, i))
         stage = Stage(plan.name, plan.steps, asked, optimizer, lambda *_: iter(()), plan.batch_size, start=plan.start)
         parts.append(Part(plan, stage, abstract(asked, optimizer, plan.batch_size, layout)))
     check_stages([part.stage for part in parts])

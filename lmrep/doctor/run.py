@@ -31,7 +31,7 @@ def config(given: Mapping[str, Any]) -> Seen:
     """The experiment; its parts fit each other."""
     experiment = experiments.parse(given)
     each = ", then ".join(f"{stage.objective_name} on {stage.format_name} rows of {stage.length}, batch "
-                          f"{stage.batch_size}, {stage.steps:,} steps" for stage in experiments.plans(experiment))
+                          f"{stage.batch_size}, {stage.steps:,} steps" for stage in experiments.resolve_stages(experiment))
     return Seen(f"{experiment.name}: {each}", experiment)
 
 
@@ -60,7 +60,7 @@ def _holder(directory: Path) -> str | None:
 
 def store(url: str, processes: int) -> Seen:
     """The remote store of the workdir is reached, and no other run holds it. Gives the steps of its checkpoints."""
-    mirror.check_alone(url, processes)
+    mirror.check_single_process(url, processes)
     with remote.reached(url):
         found = mirror.opened(url)
         claims.check_free(url, claims.mark(found))
@@ -128,8 +128,8 @@ def init(
     if resumed is not None:
         return Seen("not looked at: the run goes on from its own checkpoint")
     origin, specs = init_from.load(experiment.init), specs_of(parts[0].stage.objective)
-    pieces = loaded.pieces if loaded else list(origin.pieces)[: experiments.model_config(experiment).vocab or None]
-    fit = init_from.fit(specs, origin, pieces)
+    pieces = loaded.tokens if loaded else list(origin.tokens)[: experiments.model_config(experiment).vocab or None]
+    fit = init_from.match(specs, origin, pieces)
     init_from.check_network(experiments.model_config(experiment, len(pieces)), origin)
     new = max(fit.extended.values(), default=0)
     text = (f"{origin.name}: {len(fit.values)} parameters taken, {len(fit.missing)} missing and so fresh, "

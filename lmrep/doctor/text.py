@@ -107,9 +107,9 @@ def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Seen
     text = f"documents: {', '.join(each)}"
     held = {name: sum(len(text) for text, split in zip(sample.texts, which, strict=True) if split == i)
             for i, name in enumerate(corpora.SPLITS)}
-    doubts = [doubt] if (doubt := corpora.lopsided(held, len(which), data)) else []
+    doubts = [doubt] if (doubt := corpora.imbalanced(held, len(which), data)) else []
     tokens = int(sample.characters * sizes["train"] / len(which) / CHARACTERS_A_TOKEN)
-    batch = max(stage.batch_size * stage.length for stage in experiments.plans(experiment))
+    batch = max(stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
     if tokens < batch:
         doubts.append(f"train has about {tokens:,} tokens, and a batch {batch:,}: give more text, or lower batch_size "
                       "or length")
@@ -156,12 +156,12 @@ def tokenizer(experiment: Experiment, found: Prepared | None) -> Seen:
     config = experiment.tokenizer
     table = experiments.model_config(experiment, tokenizers.size(config)).vocab
     if found is None and not config.vocab_file:
-        return Seen(f"{config.kind} of {config.vocab_size:,} pieces, to be trained; the model's table has {table:,} "
+        return Seen(f"{config.name} of {config.vocab_size:,} pieces, to be trained; the model's table has {table:,} "
                     "rows", None)
     loaded = found.tokenizer if found else tokenizers.from_vocab_file(config)
     api.check_samples(experiment, loaded)
     roles = ", ".join(f"{loaded.specials[role]} {i}" for role, i in loaded.vocabulary.specials.items())
-    return Seen(f"{loaded.kind} of {loaded.size:,} pieces ({roles}); the model's table has {table:,} rows", loaded)
+    return Seen(f"{loaded.name} of {loaded.size:,} pieces ({roles}); the model's table has {table:,} rows", loaded)
 
 
 def examples(
@@ -200,7 +200,7 @@ def room_for(
 
 def _bytes(experiment: Experiment, found: Prepared | None, characters: int) -> int:
     """What stores and plans will take beside what is there, about."""
-    stages = len(experiments.plans(experiment))
+    stages = len(experiments.resolve_stages(experiment))
     if found:
         return sum(facts["sentences"] for facts in found.statistics.values()) * SPAN_BYTES * stages
     stores = bytes_needed(characters, tokenizers.size(experiment.tokenizer))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.models import transformer
 from lmrep.models.base import Model
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Objective
@@ -37,19 +37,18 @@ def model(experiment: Experiment, vocabulary: Vocabulary) -> Model:
     Raises:
       UserError: the tokenizer has more ids than the model's table has rows.
     """
-    config = experiments.model_config(experiment, vocabulary.size)
-    check_vocabulary(config, vocabulary.size)
-    return transformer.build(config, experiment.execution, experiment.name)
+    check_vocabulary(experiments.model_config(experiment, vocabulary.size), vocabulary.size)
+    return experiments.build_model(experiment, vocabulary.size)
 
 
-def check_vocabulary(config: transformer.Config, size: int) -> None:
+def check_vocabulary(config: Any, size: int) -> None:
     """Raises UserError where the model's table has fewer rows than the tokenizer has ids."""
     if size > config.vocab:
         raise UserError(f"the tokenizer has {size:,} ids, and the model's table {config.vocab:,} rows; "
                         f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
 
 
-def idle_rows(config: transformer.Config, size: int) -> str:
+def unused_rows(config: Any, size: int) -> str:
     """What to tell of a table that has far more rows than the tokenizer has ids; "" where it has not."""
     if config.vocab < 2 * size:
         return ""
@@ -82,7 +81,7 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) ->
         stage.format, store, stage.length, seed, cache_dir=Path(data_dir) / "plans", progress=report)
 
 
-def held_out_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
+def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
     """As `plan`, each text once, whatever the number of times that training walks its split."""
     once = dataclasses.replace(stage.format, duplicates=1)
     return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
@@ -108,8 +107,8 @@ def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[S
     """
     vocabulary = prepared.tokenizer.vocabulary
     network = model(experiment, vocabulary)
-    resolved = experiments.plans(experiment)
-    found = [_stage(experiment, stage, experiments.span(resolved, i), network, prepared, data_dir)
+    resolved = experiments.resolve_stages(experiment)
+    found = [_stage(experiment, stage, experiments.schedule_steps(resolved, i), network, prepared, data_dir)
              for i, stage in enumerate(resolved)]
     check(found)
     return found
@@ -155,6 +154,6 @@ def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, da
     store = prepared.stores.get("validation")
     if store is None or not store.tokens or experiment.overfit:
         return None
-    held_out = held_out_plan(stage, store, experiment.seed, data_dir)
+    held_out = evaluation_plan(stage, store, experiment.seed, data_dir)
     limit = experiment.evaluation.examples or None
     return lambda rows: loader.evaluation_batches(held_out, batch_size=stage.batch_size, rows=rows, limit=limit)

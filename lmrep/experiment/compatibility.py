@@ -17,7 +17,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.experiment import config as experiments
-from lmrep.models import PRESETS, transformer
+from lmrep.layers.stack import Execution
+from lmrep.models import MODELS, PRESETS
 from lmrep.objectives import OBJECTIVES
 from lmrep.training import optimizers
 from lmrep.training.state import create
@@ -26,7 +27,7 @@ from lmrep.training.step import train_step
 ROLES = ("pad", "unk", "cls", "sep", "mask", "eos")
 ROWS, LENGTH = 2, 32
 LITTLE = {
-    "vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "length": 64,
+    "vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "max_length": 64,
     "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
     "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
     "activation": "gelu", "norm_eps": 1e-12,
@@ -58,7 +59,7 @@ def objectives() -> tuple[str, ...]:
         plain = kind.config()
         switches = [field.name for field in dataclasses.fields(plain) if getattr(plain, field.name) is False]
         found += [name, *(f"{name} {switch}" for switch in switches
-                          if set(kind.fields(dataclasses.replace(plain, **{switch: True}))) > set(kind.fields(plain)))]
+                          if set(kind.batch_fields(dataclasses.replace(plain, **{switch: True}))) > set(kind.batch_fields(plain)))]
     return tuple(found)
 
 
@@ -72,22 +73,24 @@ def refusal(preset: str, objective: str, form: str) -> str:
     """Why a triple is refused; "" where it works."""
     name, fields = settings(objective)
     try:
-        config = experiments.base(preset, name, form)
+        config = experiments.default_config(preset, name, form)
         config.length = LENGTH
         config.objective.update(fields)
         experiments.parse(config)
-        network, given = smallest(PRESETS[preset].config), FORMATS[form].fields
-        if not reads(network, objective, _any_field()) <= set(given):
-            reads(network, objective, given)
+        chosen = PRESETS[preset]
+        network, given = smallest(chosen.config), FORMATS[form].fields
+        if not reads(chosen.model, network, objective, _any_field()) <= set(given):
+            reads(chosen.model, network, objective, given)
     except UserError as error:
         return str(error)
     return ""
 
 
-def smallest(config: transformer.Config) -> transformer.Config:
+def smallest(config: Any) -> Any:
     """The same network, small, without dropout, and with plain initial values."""
-    narrow = {"embedding": 16} if config.embedding else {}
-    return dataclasses.replace(config, **LITTLE, **narrow)
+    narrow = {"embedding": 16} if getattr(config, "embedding", 0) else {}
+    known = {field.name for field in dataclasses.fields(config)}
+    return dataclasses.replace(config, **{name: value for name, value in LITTLE.items() if name in known}, **narrow)
 
 
 def _any_field() -> tuple[str, ...]:
@@ -95,13 +98,13 @@ def _any_field() -> tuple[str, ...]:
 
 
 @cache
-def reads(network: transformer.Config, objective: str, given: tuple[str, ...]) -> frozenset[str]:
+def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> frozenset[str]:
     """The fields, of those given, that a training step reads; it is traced, and nothing compiled. Raises UserError as
     the parts do."""
     name, fields = settings(objective)
     kind, size = OBJECTIVES[name], network.vocab
     vocabulary = Vocabulary(size, {role: i for i, role in enumerate(ROLES)}, np.ones(size, bool), np.ones(size, int))
-    asked = kind.build(kind.config(**fields), transformer.build(network), vocabulary)
+    asked = kind.build(kind.config(**fields), MODELS[model].build(network, Execution(), model), vocabulary)
     optimizer = optimizers.build(optimizers.Config(), asked.specs, 10)
     batch = batch_struct(given, b=ROWS, t=LENGTH)
     state = jax.eval_shape(partial(create, asked, optimizer, ROWS), 0)

@@ -16,17 +16,21 @@ import ml_collections
 
 from lmrep.config.record import choose, read, setting
 from lmrep.core.errors import UserError
+from lmrep.core.params import flatten
+from lmrep.core.sharding import RULES
 from lmrep.data import corpora, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.store.sources import Source
 from lmrep.layers.stack import Execution
-from lmrep.models import PRESETS, transformer
+from lmrep.models import MODELS, PRESETS
+from lmrep.models.base import Model, ModelDef, check_context
 from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.base import Capability
 from lmrep.training import optimizers, schedules
 from lmrep.training.faults import FaultsConfig
 from lmrep.training.faults import check as check_faults
 from lmrep.training.loop import CheckpointConfig, EvaluationConfig, LogConfig
-from lmrep.training.stages import locate
+from lmrep.training.stages import locate_stage
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class MeshConfig:
         return tuple(sizes)
 
 
-def mesh(text: str) -> dict[str, int]:
+def parse_mesh(text: str) -> dict[str, int]:
     """The mesh that an experiment's `mesh=` names: "data", "fsdp" or sizes as "2x2x2" (data x fsdp x tensor).
 
     Raises:
@@ -68,7 +72,7 @@ class StageConfig:
     """One stage; fields left at None are the experiment's."""
 
     name: str = setting("main", "for logs")
-    share: float = setting(1.0, "of the experiment's steps; the last stage takes what is left", above=0, at_most=1)
+    fraction: float = setting(1.0, "of the experiment's steps; the last stage takes what is left", above=0, at_most=1)
     length: int | None = setting(None, "tokens a row", at_least=1)
     batch_size: int | None = setting(None, "rows a step", at_least=1)
     microbatches: int | None = setting(None, "parts of a batch", at_least=1)
@@ -101,7 +105,7 @@ class Experiment:
     length: int = setting(128, "tokens a row", at_least=4)
     overfit: int = setting(0, "for debugging: the steps show these first batches over and over, and nothing is "
                            "validated: the loss must fall to near nothing; 0: all the data", at_least=0)
-    model: dict[str, Any] = setting({}, "the network")
+    model: dict[str, Any] = setting({"name": "transformer"}, "the network")
     objective: dict[str, Any] = setting({"name": "masked"}, "what it is asked")
     format: dict[str, Any] = setting({"name": "packed"}, "how documents become rows")
     data: corpora.Config = setting(corpora.Config(), "the corpus")
@@ -143,7 +147,7 @@ FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpo
         "sources.*.data.files", "sources.*.data.damaged_records")
 
 
-def base(preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
+def default_config(preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
          layout: str = "data") -> ml_collections.ConfigDict:
     """A config with every field spelled out, for experiment files to change and flags to override.
 
@@ -157,27 +161,28 @@ def base(preset: str = "bert_tiny", objective: str = "masked", format: str = "pa
     def part(name: str, record: Any) -> dict[str, Any]:
         return {"name": name, **dataclasses.asdict(record)}
 
+    chosen = choose(PRESETS, preset, "model")
     fields = dataclasses.asdict(Experiment()) | {
-        "model": dataclasses.asdict(choose(PRESETS, preset, "model").config),
+        "model": part(chosen.model, chosen.config),
         "objective": part(objective, choose(OBJECTIVES, objective, "objective").config()),
         "format": part(format, choose(FORMATS, format, "format").config()),
         "optimizer": dataclasses.asdict(choose(optimizers.RECIPES, optimizer, "optimizer")),
-        "mesh": mesh(layout),
+        "mesh": parse_mesh(layout),
     }
     return ml_collections.ConfigDict(fields)
 
 
-def in_little(config: ml_collections.ConfigDict, steps: int = 400, learning_rate: float = 2e-3) -> None:
+def scale_down(config: ml_collections.ConfigDict, steps: int = 400, learning_rate: float = 2e-3) -> None:
     """Makes of a published recipe, in place, one that two cores train within minutes: of other sizes, steps and rate,
     without dropout, and with initial weights as wide as a narrow network needs (1 / sqrt(d)). All parts stay of their
     kinds."""
     config.steps, config.length, config.batch_size = steps, 64, 32
-    config.model.update({"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "length": 64, "dropout": 0.0,
-                         "attention_dropout": 0.0, "init_stddev": 0.08})
-    config.model.embedding = min(config.model.embedding, 64)
+    config.model.update(MODELS[config.model.name].tiny)
+    if "embedding" in config.model:
+        config.model.embedding = min(config.model.embedding, 64)
     config.tokenizer.vocab_size = 2048
     config.optimizer.learning_rate = learning_rate
-    config.optimizer.schedule.update({"warmup": 0, "warmup_share": 0.1})
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
     config.checkpoint.every = config.evaluation.every = max(1, steps // 4)
 
 
@@ -189,27 +194,39 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     """
     mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     experiment = read(Experiment, mapping, "config")
-    network = model_config(experiment)
-    transformer.check(network)
+    network = build_model(experiment)
     check_faults(experiment.faults)
     for data in (experiment.data, *(source.data for source in sources(experiment))):
         if (held_out := data.validation + data.test) >= 1:
             raise UserError(f"data.validation + data.test is {held_out:g}; leave a share of the documents for training")
-    stages = plans(experiment)
+    stages = resolve_stages(experiment)
     for i, stage in enumerate(stages):
         if experiment.sources and getattr(stage.format, "order", "") == "rows":
             raise UserError("format.order is 'rows', in which each row of a batch continues one of the batch before, "
                             "and the rows of a mixture are of its sources in turn; set format.order to shuffled, or "
                             "train on one corpus: --config.sources='()'")
-        schedules.check(stage.optimizer.schedule, span(stages, i))
+        schedules.check(stage.optimizer.schedule, schedule_steps(stages, i))
         _check_stage(stage, network)
     return experiment
 
 
-def model_config(experiment: Experiment, vocabulary: int = 0) -> transformer.Config:
+def model_def(experiment: Experiment) -> ModelDef:
+    """The row of `MODELS` that `config.model.name` names, "transformer" where it names none."""
+    return choose(MODELS, experiment.model.get("name", "transformer"), "config.model.name")
+
+
+def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
     """The network's record. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
-    config = read(transformer.Config, experiment.model, "config.model")
-    return dataclasses.replace(config, vocab=vocabulary) if vocabulary and not config.vocab else config
+    fields = {name: value for name, value in experiment.model.items() if name != "name"}
+    config = read(model_def(experiment).config, fields, "config.model")
+    return dataclasses.replace(config, vocab=vocab_size) if vocab_size and not config.vocab else config
+
+
+def build_model(experiment: Experiment, vocab_size: int = 0) -> Model:
+    """The network; no array is made. Raises UserError where its fields do not fit each other."""
+    definition, config = model_def(experiment), model_config(experiment, vocab_size)
+    definition.check(config)
+    return definition.build(config, experiment.execution, experiment.name)
 
 
 def sources(experiment: Experiment) -> list[Source]:
@@ -220,27 +237,27 @@ def sources(experiment: Experiment) -> list[Source]:
             for i, source in enumerate(experiment.sources)]
 
 
-def plans(experiment: Experiment) -> list[StagePlan]:
+def resolve_stages(experiment: Experiment) -> list[StagePlan]:
     """The stages with every field resolved; their steps add to the experiment's."""
     stages = experiment.stages or (StageConfig(),)
-    ends = [round(experiment.steps * sum(s.share for s in stages[: i + 1])) for i in range(len(stages))]
-    if len(stages) > 1 and not math.isclose(sum(s.share for s in stages), 1, abs_tol=1e-6):
-        raise UserError(f"config.stages have shares {', '.join(f'{s.share:g}' for s in stages)}; they must add to 1")
+    ends = [round(experiment.steps * sum(s.fraction for s in stages[: i + 1])) for i in range(len(stages))]
+    if len(stages) > 1 and not math.isclose(sum(s.fraction for s in stages), 1, abs_tol=1e-6):
+        raise UserError(f"config.stages have fractions {', '.join(f'{s.fraction:g}' for s in stages)}; they must add to 1")
     ends[-1] = experiment.steps
     begins = [0, *ends[:-1]]
     if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
-        raise UserError(f"config.steps is {experiment.steps}, too few for {len(stages)} stages of shares "
-                        f"{', '.join(f'{s.share:g}' for s in stages)}: each needs one step at least")
+        raise UserError(f"config.steps is {experiment.steps}, too few for {len(stages)} stages of fractions "
+                        f"{', '.join(f'{s.fraction:g}' for s in stages)}: each needs one step at least")
     return [_plan(experiment, stage, i, end - begin)
             for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True))]
 
 
-def answers(experiment: Experiment) -> str:
-    """What the trained model can be asked in words, as `objectives.Kind.answers` says it."""
-    return OBJECTIVES[plans(experiment)[-1].objective_name].answers
+def capabilities(experiment: Experiment) -> tuple[Capability, ...]:
+    """What the trained model can be asked."""
+    return OBJECTIVES[resolve_stages(experiment)[-1].objective_name].capabilities
 
 
-def span(stages: Sequence[StagePlan], i: int) -> int:
+def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
     """Updates of the optimizer that stage `i` shares with its neighbours: stages that go on, one from the other, have
     one schedule."""
     first, last = i, i + 1
@@ -277,15 +294,17 @@ def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> 
     return name, read(row.config, fields, where)
 
 
-def _check_stage(stage: StagePlan, network: transformer.Config) -> None:
-    if 0 < network.longest < stage.length:
-        raise UserError(f"length is {stage.length}, and the model has positions for {network.length}; "
-                        f"set length to that at most, or model.length to {stage.length}")
+def _check_stage(stage: StagePlan, network: Model) -> None:
+    if 0 < network.max_length < stage.length:
+        raise UserError(f"length is {stage.length}, and the model has positions for {network.max_length}; "
+                        f"set length to that at most, or model.max_length to {stage.length}")
     if stage.batch_size % stage.microbatches:
         raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
-    OBJECTIVES[stage.objective_name].check(stage.objective)
+    objective = OBJECTIVES[stage.objective_name]
+    objective.check(stage.objective)
+    check_context(network, objective.context(stage.objective), f"objective {stage.objective_name!r}")
     optimizers.check(stage.optimizer)
-    needed, given = OBJECTIVES[stage.objective_name].fields(stage.objective), FORMATS[stage.format_name].fields
+    needed, given = objective.batch_fields(stage.objective), FORMATS[stage.format_name].fields
     if missing := set(needed) - set(given):
         fitting = [name for name, form in FORMATS.items() if set(needed) <= set(form.fields)]
         raise UserError(
@@ -300,25 +319,27 @@ def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:
       UserError: the mesh does not fit the devices, the batch or the network.
     """
     data, fsdp, tensor = sizes = experiment.mesh.sizes(devices)
-    network = model_config(experiment)
-    for stage in plans(experiment):
+    network = build_model(experiment)
+    for stage in resolve_stages(experiment):
         part, cells = stage.batch_size // stage.microbatches, data * fsdp
         if part % cells:
             raise UserError(
                 f"batch_size is {stage.batch_size} in {stage.microbatches} microbatch(es) of {part} rows, which data x "
                 f"fsdp = {cells} does not divide; make batch_size a multiple of {cells * stage.microbatches}")
-    for name, size in (("heads", network.heads), ("mlp", network.mlp)):
-        if size % tensor:
-            raise UserError(f"model.{name} is {size}, which mesh.tensor={tensor} does not divide; "
-                            f"a tensor axis that does: "
-                            f"{', '.join(str(i) for i in range(1, tensor) if size % i == 0)}")
+    for path, spec in flatten(network.specs).items():
+        for axis, size, block in zip(spec.axes, spec.shape, spec.blocks or (1,) * len(spec.shape), strict=True):
+            # Tables over the vocabulary stay whole where they do not divide.
+            if axis != "vocab" and RULES.get(axis) == "tensor" and (size // block) % tensor:
+                divisors = [str(i) for i in range(1, tensor) if size // block % i == 0]
+                raise UserError(f"{path} has {size // block} {axis}, which mesh.tensor={tensor} does not divide; a "
+                                f"tensor axis that does: {', '.join(divisors)}")
     return sizes
 
 
 def stage_at(experiment: Experiment, step: int) -> StagePlan:
     """The stage that made checkpoint `step`."""
-    stages = plans(experiment)
-    return stages[locate(stages, max(step - 1, 0))[0]]
+    stages = resolve_stages(experiment)
+    return stages[locate_stage(stages, max(step - 1, 0))[0]]
 
 
 def own_tokenizer(directory: str | os.PathLike, experiment: Experiment) -> tokenizers.Config:

@@ -11,11 +11,11 @@ from lmrep.core.errors import UserError
 from lmrep.data import loader
 from lmrep.data.mixture import Mixture
 from lmrep.data.store.prepare import Prepared
-from lmrep.data.store.scan import in_words
+from lmrep.data.store.scan import describe_anomalies
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
-from lmrep.training.step import question_keys
+from lmrep.training.step import prepare_keys
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
     vocabulary = prepared.tokenizer.vocabulary
     model = build.model(experiment, vocabulary)
     parts = [_corpus(experiment, prepared), _tokenizer(prepared)]
-    for stage in experiments.plans(experiment):
+    for stage in experiments.resolve_stages(experiment):
         plan = build.plan(stage, prepared.stores[split], experiment.seed, data_dir)
         facts = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
                           for name, value in plan.statistics().items())
@@ -47,8 +47,8 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
         numbers = numbers[numbers >= 0]
         batch = loader.gather(plan, numbers)
         objective = build.objective(stage, model, vocabulary)
-        asked = jax.device_get(objective.corrupt(
-            question_keys(objective, batch, experiment.seed, np.int32(0)), batch))
+        asked = jax.device_get(objective.prepare(
+            prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))
         for number, text in zip(numbers, objective.describe(asked, prepared.tokenizer), strict=True):
             parts.append(f"Example {number:,}:\n" + textwrap.indent(textwrap.fill(text, 110), "  "))
     return "\n\n".join(parts)
@@ -63,7 +63,7 @@ def _corpus(experiment: Experiment, prepared: Prepared) -> str:
                      f"{facts['tokens']:14,}{facts['tokens_per_word']:13.3f}{facts['unknown_share']:9.3%}")
     odd = prepared.text | {"words_of_over_1,000_characters": sum(
         facts.get("long_words", 0) for facts in prepared.statistics.values())}
-    if said := in_words(odd):
+    if said := describe_anomalies(odd):
         lines.append(f"  in the text: {said}")
     return "\n".join(lines)
 
@@ -83,7 +83,7 @@ def _tokenizer(prepared: Prepared) -> str:
     vocabulary = prepared.tokenizer.vocabulary
     order = np.argsort(-vocabulary.counts)[:12]
     total = max(1, int(vocabulary.counts.sum()))
-    frequent = ", ".join(f"{prepared.tokenizer.piece(int(i))} {vocabulary.counts[i] / total:.1%}" for i in order)
+    frequent = ", ".join(f"{prepared.tokenizer.id_to_token(int(i))} {vocabulary.counts[i] / total:.1%}" for i in order)
     mark, says = ("start", vocabulary.starts_word) if vocabulary.ends_word is None else ("end", vocabulary.ends_word)
     return (f"Tokenizer: {vocabulary.size:,} pieces, {int(says.sum()):,} of which {mark} a word; "
             f"{int((vocabulary.counts == 0).sum()):,} do not occur in the train split\n  most frequent: {frequent}")

@@ -17,9 +17,8 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree, abstract
-from lmrep.data.tokenizers import Tokenizer
-from lmrep.layers.attention import Visibility
-from lmrep.models.base import Inputs, Model
+from lmrep.data.tokenized_text import TokenizedText, word_boundaries
+from lmrep.models.base import Inputs, Model, model_inputs
 
 JOINS = ("sum", "concat")
 POOLINGS = ("mean", "cls", "max")
@@ -75,26 +74,17 @@ def parse_layers(asked: str | int | Sequence[int], last: int) -> Layers:
     return Layers(tuple(number % (last + 1) for number in numbers), join or "stack")
 
 
-def depth(model: Model) -> int:
+def num_layers(model: Model) -> int:
     """l, the number of layers of a model."""
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    traced = jax.eval_shape(lambda params, tokens: model.encode(params, Inputs(tokens=tokens), layers=True).layers,
+    layers = jax.eval_shape(lambda params, tokens: model.encode(params, Inputs(tokens=tokens), layers=True).layers,
                             abstract(model.specs), tokens)
-    return traced.shape[0] - 1
-
-
-def inputs_of(
-    model: Model, tokens: Array, segment_ids: Array, positions: Array, causal: bool = False
-) -> Inputs:
-    """What `model` takes of a batch of packed rows, i32[b, t] each; segment 0 is padding. `causal`: whether a position
-    sees those before it alone, as it was trained."""
-    given = {"tokens": tokens, "visibility": Visibility(segment_ids, causal), "positions": positions}
-    return Inputs(**{name: value for name, value in given.items() if name in model.takes})
+    return len(layers) - 1
 
 
 def states(
     params: Tree, batch: dict[str, Array], *, model: Model, layers: Layers, attention: bool = False,
-    causal: bool = False,
+    context: str = "both",
 ) -> tuple[Array, Array | None]:
     """The hidden states f32[n, b, t, d] that `layers` asks for, and attention probabilities f32[l, b, h, t, s] or None.
 
@@ -106,14 +96,21 @@ def states(
       model: the network.
       layers: which layers.
       attention: whether to return the attention probabilities.
-      causal: as of `inputs_of`.
+      context: what a position is conditioned on, as it was trained: "left" or "both".
+
+    Raises:
+      UserError: layers of unlike width are to be stacked or summed.
     """
-    encoded = model.encode(params, inputs_of(model, **batch, causal=causal), layers=True, attention=attention)
-    last = encoded.layers.shape[0] - 1
-    each = [encoded.hidden if number == last else encoded.layers[number] for number in layers.numbers]
-    each = [x.astype(jnp.float32) for x in each]
+    encoded = model.encode(params, model_inputs(model, batch, context=context), layers=True, attention=attention)
+    last = len(encoded.layers) - 1
+    chosen = [(encoded.hidden if number == last else encoded.layers[number]).astype(jnp.float32)
+              for number in layers.numbers]
+    if layers.join != "concat" and len({x.shape[-1] for x in chosen}) > 1:
+        widths = ", ".join(f"{number}: {x.shape[-1]}" for number, x in zip(layers.numbers, chosen, strict=True))
+        raise UserError(f"the layers that were asked for have unlike widths ({widths}); ask for them one by one, or "
+                        "concat: them")
     hidden = {"stack": jnp.stack, "sum": lambda each: sum(each)[None],
-              "concat": lambda each: jnp.concatenate(each, -1)[None]}[layers.join](each)
+              "concat": lambda each: jnp.concatenate(each, -1)[None]}[layers.join](chosen)
     return hidden, encoded.attention.astype(jnp.float32) if attention else None
 
 
@@ -121,32 +118,7 @@ def states(
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """A text as a model reads it, special tokens included.
-
-    Attributes:
-      text: what was given.
-      ids: int32[t].
-      pieces: the t pieces as text, special tokens by their names.
-      offsets: the characters [start, end) of the text that each came from; (0, 0) for special tokens added to it.
-      words: the number of the word, from 0, that each is a piece of; None for special tokens added to the text.
-    """
-
-    text: str
-    ids: np.ndarray
-    pieces: list[str]
-    offsets: list[tuple[int, int]]
-    words: list[int | None]
-
-    @property
-    def word_offsets(self) -> list[tuple[int, int]]:
-        """The characters [start, end) of each word."""
-        starts, ends = _borders(self.words)
-        return [(self.offsets[a][0], self.offsets[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
-
-
-@dataclass(frozen=True)
-class Representation(Pieces):
+class EncodedText(TokenizedText):
     """A text with its vectors.
 
     Attributes:
@@ -175,36 +147,10 @@ class Representation(Pieces):
         return by_word(self.hidden, self.words, how)
 
 
-def read(text: str, tokenizer: Tokenizer, name: str | None = None) -> Pieces:
-    """The pieces of a text between [CLS] and [SEP], where the tokenizer has them. The names of special tokens in the
-    text, "[MASK]" say, stand for these. `name` is what messages call the text.
-
-    Raises:
-      UserError: it is no Unicode text.
-    """
-    try:
-        found = tokenizer.encode(text, specials=True)
-    except TypeError:  # lone surrogates, which stand for bytes of an argument that could not be decoded
-        raise UserError(f"{name or repr(text[:60])} is not UTF-8 text; convert it") from None
-    before, after = edges(tokenizer)
-    name, none = tokenizer.piece, (0, 0)
-    return Pieces(
-        text, np.array([*before, *found.ids, *after], np.int32),
-        [*map(name, before), *found.pieces, *map(name, after)],
-        [none] * len(before) + list(found.offsets) + [none] * len(after),
-        [None] * len(before) + found.words + [None] * len(after))
-
-
-def edges(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The special ids before and after each text."""
-    special = tokenizer.vocabulary.specials
-    return tuple([special[role]] if role in special else [] for role in ("cls", "sep"))
-
-
 def by_word(hidden: np.ndarray, words: Sequence[int | None], how: str = "mean") -> np.ndarray:
-    """[n, t, d] -> [n, w, d]: one vector a word, as `Representation.by_word`."""
+    """[n, t, d] -> [n, w, d]: one vector a word, as `EncodedText.by_word`."""
     check_choice("pieces", how, PIECES)
-    starts, ends = _borders(words)
+    starts, ends = word_boundaries(words)
     if how == "first":
         return hidden[:, starts]
     if how == "last":
@@ -212,15 +158,6 @@ def by_word(hidden: np.ndarray, words: Sequence[int | None], how: str = "mean") 
     sums = np.zeros((hidden.shape[0], len(hidden[0]) + 1, hidden.shape[2]))
     np.cumsum(hidden, 1, out=sums[:, 1:])
     return ((sums[:, ends] - sums[:, starts]) / (ends - starts)[:, None]).astype(hidden.dtype)
-
-
-def _borders(words: Sequence[int | None]) -> tuple[np.ndarray, np.ndarray]:
-    """The places [start, end) of each word."""
-    numbers = np.array([-1 if word is None else word for word in words], int)
-    changes = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
-    starts = changes[:-1][numbers[changes[:-1]] >= 0] if len(changes) else changes
-    ends = changes[np.searchsorted(changes, starts) + 1] if len(starts) else starts
-    return starts, ends
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

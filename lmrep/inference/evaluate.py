@@ -28,10 +28,10 @@ from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import own_tokenizer, stage_at
-from lmrep.inference import generate
+from lmrep.inference import perplexity as sliding
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
-from lmrep.inference.generate import Foresight
 from lmrep.inference.load import Run, load
+from lmrep.inference.perplexity import Perplexity
 from lmrep.objectives.base import Objective
 from lmrep.storage import mirror, workdir
 from lmrep.storage.jsonl import append
@@ -53,7 +53,7 @@ def evaluate(
     to eval.jsonl, which keeps every evaluation, a line each.
 
     With a `stride`, how well a run that reads from left to right foresees the raw documents, as
-    `generation.Foresight.figures` has it: `foresight` says what is read and asked for.
+    `generation.Perplexity.figures` has it: `perplexity` says what is read and asked for.
 
     Args:
       directory: the workdir.
@@ -141,7 +141,7 @@ def _metrics(
     vocabulary = prepared.tokenizer.vocabulary
     objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary)
     params = _held(run, objective)
-    plan = build.held_out_plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
+    plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
     # Not the training's mesh: what was trained on eight devices is evaluated on those that are here.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed, stage.microbatches)
@@ -157,15 +157,15 @@ def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
     return prepare(data, tokenizer, data_dir, log.info), "train"
 
 
-# Foresight
+# Perplexity
 
 
-def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characters: int = 0) -> Foresight:
+def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, characters: int = 0) -> Perplexity:
     """How well a run that reads from left to right foresees raw texts, which are taken one by one.
 
     A text is read in windows of `length` tokens that begin `stride` apart: each of its tokens is asked for once, after
     the `length - stride` before it at least, or all that there are. Its first is predicted from what the run was
-    trained to see before a document (`questions.opening`); where that is nothing, it is given and not asked for, though
+    trained to see before a document (`questions.start_token`); where that is nothing, it is given and not asked for, though
     its word and bytes count. What ends a document is not asked for. Words and bytes are those of the text as it was
     given, whatever the tokenizer makes of it, so that case or spacing that it drops need not be foreseen, nor what it
     does not know but as that: how many such pieces there are is logged. A text that gives no token to ask for is left
@@ -182,16 +182,16 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
       UserError: no text gives a token; a stride out of range.
     """
     counts: Counter[str] = Counter()
-    specials, start = run.tokenizer.vocabulary.specials, run.opening
+    specials, start = run.tokenizer.vocabulary.specials, run.start_token
     unknown = specials.get("unk", -1)
     mesh = make_mesh(data=jax.device_count())
     tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
     params = jax.device_put(_held(run, run.objective), shardings(specs_of(run.objective), mesh))
-    nats_of = jax.jit(partial(generate.nats_of, objective=run.objective))
+    sum_nll = jax.jit(partial(sliding.sum_nll, objective=run.objective))
 
     def sequences() -> Iterator[np.ndarray]:
         for text in texts:
-            ids = (as_it_stands(run.tokenizer, text) if run.converted
+            ids = (encode_verbatim(run.tokenizer, text) if run.converted
                    else tokenize.tokenize(run.tokenizer, [text]).tokens)
             counts["characters"] += len(text)
             if len(ids) + (start is not None) < 2 or not len(ids):
@@ -202,26 +202,26 @@ def foresight(run: Run, texts: Iterable[str], length: int, stride: int, characte
             yield ids if start is None else np.append(np.array([start], ids.dtype), ids)
 
     def compute(batch: dict[str, np.ndarray]) -> jax.Array:
-        return nats_of(params, jax.device_put(batch, batch_sharding(mesh)))
+        return sum_nll(params, jax.device_put(batch, batch_sharding(mesh)))
 
     nats, asked, report = 0.0, 0, _Report(counts, characters)
     with use(mesh):
-        for more, number in generate.foresee(compute, sequences(), length, stride, specials.get("pad", 0), tokens,
+        for more, number in sliding.sliding_window_nll(compute, sequences(), length, stride, specials.get("pad", 0), tokens,
                                                mesh.size):
             nats, asked = nats + more, asked + number
             report(nats, asked)
     if not asked:
-        raise UserError(f"the text has no token to foresee: not one of its {counts['left out']:,} documents gives the "
+        raise UserError(f"the text has no token to predict: not one of its {counts['left out']:,} documents gives the "
                         "tokenizer any; give other text")
     if left := counts["left out"]:
-        log.info("%s documents without a token to foresee are left out", f"{left:,}")
+        log.info("%s documents without a token to predict are left out", f"{left:,}")
     if strange := counts["unknown"]:
         log.info("%s of %s tokens are %s; what they stand for is not foreseen, which flatters the figures",
-                 f"{strange:,}", f"{counts['tokens']:,}", run.tokenizer.pieces[unknown])
-    return Foresight(nats, asked, counts["words"], counts["bytes"], counts["documents"])
+                 f"{strange:,}", f"{counts['tokens']:,}", run.tokenizer.tokens[unknown])
+    return Perplexity(nats, asked, counts["words"], counts["bytes"], counts["documents"])
 
 
-def as_it_stands(tokenizer: Tokenizer, text: str, most: int = tokenize.AT_ONCE) -> np.ndarray:
+def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.AT_ONCE) -> np.ndarray:
     """int32 ids of a text with its white space, as published models were trained to read it; corpora here give theirs
     sentence by sentence (`data/tokenizing.py`). One of more than `most` characters is cut where no tokenizer looks
     across: before a space or line break between two words."""
@@ -234,27 +234,27 @@ def as_it_stands(tokenizer: Tokenizer, text: str, most: int = tokenize.AT_ONCE) 
 
 def _window(run: Run, length: int | None, stride: int) -> int:
     """The tokens of a window. Raises UserError where the run is of no use for windows of that length and stride."""
-    if run.objective.follow is None:
+    if run.objective.next_token_logits is None:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and a stride asks how "
                         "well a run foresees text from left to right; evaluate it without a stride, or train one with "
                         "objective=causal")
-    most = run.model.length
+    most = run.model.max_length
     if length is None:
-        stages = experiments.plans(run.experiment)
+        stages = experiments.resolve_stages(run.experiment)
         last = stages.index(stage_at(run.experiment, run.step))
         length = most if most and run.converted else max(stage.length for stage in stages[: last + 1])
     if length < 2 or (most and length > most):
         raise UserError(f"length is {length:,}; expected at least 2" + f", and {most:,} at most, which the model takes"
                         * bool(most))
-    generate.windows(0, length, stride)
+    sliding.windows(0, length, stride)
     log.info("windows of %s tokens, %s apart", f"{length:,}", f"{stride:,}")
     return length
 
 
 def _foresight(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int, stride: int
-) -> Foresight:
-    """`foresight` of a split of the run's own corpus, all sources together, or of other files."""
+) -> Perplexity:
+    """`perplexity` of a split of the run's own corpus, all sources together, or of other files."""
     if files:
         corpus, split = [other_corpus(run.experiment.data, files, "file")], "train"
     else:
@@ -262,7 +262,7 @@ def _foresight(
         corpus = [source.data for source in experiments.sources(run.experiment)] or [run.experiment.data]
     found = [documents(data, split, log.info) for data in corpus]
     texts = islice(chain.from_iterable(texts for _, texts in found), examples)
-    return foresight(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in found))
+    return perplexity(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in found))
 
 
 class _Report:

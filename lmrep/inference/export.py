@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.data import tokenized_text
 from lmrep.inference import encode
 from lmrep.inference.encode import Layers
 from lmrep.inference.load import Run
@@ -26,7 +27,7 @@ HEADER = 100_000_000  # bytes that a header may have for the format's own librar
 DIGITS = 7, 15  # of a number of tokens in a line, of an offset
 
 
-class Survey(NamedTuple):
+class CorpusScan(NamedTuple):
     """What a text file holds."""
 
     lines: int
@@ -45,7 +46,7 @@ class Progress(NamedTuple):
 # Text
 
 
-def survey(path: str | os.PathLike) -> Survey:
+def survey(path: str | os.PathLike) -> CorpusScan:
     """Reads a text file once through. Lines end with "\\n"; the last one may lack it.
 
     Raises:
@@ -61,7 +62,7 @@ def survey(path: str | os.PathLike) -> Survey:
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"line {lines:,} of {path} has more than {LONGEST_LINE:,} bytes; break it up")
                 line.decode("utf8")
-            return Survey(lines, file.tell())
+            return CorpusScan(lines, file.tell())
     except UnicodeDecodeError as error:
         raise UserError(f"line {lines:,} of {path} is not UTF-8 text: byte 0x{error.object[error.start]:02x}; "
                         "convert it") from None
@@ -161,7 +162,7 @@ def _embed(
 ) -> Iterator[int]:
     """Writes the vectors of some lines, and yields for each the number of its tokens."""
     names = [f"line {int(name) + 1:,} of {source}" for _, name in places]
-    pieces = [encode.read(text, run.tokenizer) for text in texts]
+    pieces = [tokenized_text.tokenize_text(text, run.tokenizer) for text in texts]
     vectors = run.vectors(pieces, layers, long, names=names)  # refuses what is too long
     n, d = _shape(run, layers)
     for (file, name), p in zip(places, pieces, strict=True):

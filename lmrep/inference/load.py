@@ -1,4 +1,4 @@
-"""A trained model in hand: loaded from its workdir, asked from Python or inside one's own `jax.jit`."""
+"""A trained run, loaded from its workdir: vectors, predictions, and the network as a pure function."""
 
 import contextlib
 import dataclasses
@@ -6,45 +6,50 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
+from lmrep.config.record import choose, read
+from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
-from lmrep.data import tokenizers
+from lmrep.data import tokenized_text, tokenizers
+from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import bpe
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.inference import encode, generate, prompts
-from lmrep.inference.encode import Layers, Pieces, Representation
-from lmrep.inference.generate import Sampling
-from lmrep.inference.prompts import Doubt
-from lmrep.models.base import Encoded, Inputs, Model
+from lmrep.inference.encode import EncodedText, Layers
+from lmrep.models.base import Encoded, Inputs, Model, model_inputs
 from lmrep.objectives import OBJECTIVES
-from lmrep.objectives.base import Objective
+from lmrep.objectives.base import Capability, Objective
+from lmrep.objectives.capabilities import ReplacedToken, Sampling
 from lmrep.storage import averaging, mirror
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
 
+SHORTEST_BATCH = 16  # tokens; `Run.inputs` pads to powers of two from here on
 
-@dataclasses.dataclass(frozen=True, eq=False)  # one is equal to itself alone, so that jax.jit takes its methods
+
+@dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, so that jax.jit takes its methods
 class Run:
-    """A trained run, loaded.
+    """A trained run.
 
         run = lmrep.load("runs/quickstart")
-        value, *_ = run.encode(["Return the value of the key.", "A list."], layers="all")
-        value.hidden                            # f32[l + 1, t, d]: the embedding output and every layer
-        list(zip(value.pieces, value.offsets, value.words))
-        value.pool("mean")[-1]                  # f32[d], a vector of the sentence
-        value.by_word("first")[-1]              # f32[w, d], a vector for each word
-        run.fill_masks(["Return the [MASK] of the key."])
+        text, *_ = run.encode(["Return the value of the key.", "A list."], layers="all")
+        text.hidden                             # f32[l + 1, t, d]: the embedding output and every layer
+        list(zip(text.tokens, text.offsets, text.words))
+        text.pool("mean")[-1]                   # f32[d], a vector of the sentence
+        text.by_word("first")[-1]               # f32[w, d], a vector for each word
+        run.predict(["Return the [MASK] of the key."])
 
-    One that was trained with a causal objective continues texts instead: `run.extend(["Return the"], tokens=20)`. One
-    of ELECTRA tells which words of a text were replaced: `run.spot_replaced(["Return the value of the sea."])`.
+    What `predict` returns depends on the objective: `fill_masks`, `generate` and `detect_replaced` are its forms for
+    masked, causal and replaced-token objectives.
 
-    Inside one's own program, as a pure function of parameters and inputs:
+    The network is a pure function of parameters and inputs, for one's own `jax.jit` and `jax.grad`:
 
         inputs = run.inputs(["Return the value of the key.", "A list."])
 
@@ -62,7 +67,7 @@ class Run:
       tokenizer: its own.
       model: the network.
       objective: of the stage that the checkpoint is of.
-      params: arrays as `objective.specs`, whole on the first device.
+      params: arrays as `objective.specs`, on the first device.
     """
 
     directory: Path
@@ -73,219 +78,283 @@ class Run:
     objective: Objective
     params: Tree
 
+    def __repr__(self) -> str:
+        return (f"Run({str(self.directory)!r}, step={self.step:,})\n"
+                f"  network    {self.model.name}: {P.count(self.model.specs):,} parameters, width {self.model.width}\n"
+                f"  objective  {self.objective.name}\n"
+                f"  tokenizer  {self.tokenizer.name}, {self.tokenizer.size:,} tokens")
+
     # Vectors
 
     def encode(
         self, texts: Sequence[str], layers: str | int | Sequence[int] = "last", attention: bool = False,
         long: str = "refuse",
-    ) -> list[Representation]:
-        """The contextual vectors of each text, with its pieces, their characters and their words.
+    ) -> list[EncodedText]:
+        """The contextual vectors of each text, with its tokens, their characters and their words.
 
         Args:
           texts: any number. The names of special tokens in them, "[MASK]" say, stand for these.
           layers: "last", "all" (the embedding output and every layer), or numbers as 4 or (3, 4) or "3,4", negative
             ones from the last; "sum:9,10,11,12" and "concat:9,10,11,12" make them one.
           attention: whether to return the attention probabilities too.
-          long: what becomes of texts longer than the model: "refuse", or "windows" that overlap by half, a piece's
-            vector being that of the window in whose middle it is most nearly (`representations.windows`).
+          long: what becomes of texts longer than the model: "refuse", or "windows" that overlap by half, a token's
+            vector being that of the window in whose middle it is most nearly (`encode.windows`).
 
         Raises:
-          UserError: a text is too long, or no Unicode text; a layer is not there; attention over windows.
+          UserError: a text is too long, or no Unicode text; there is no such layer; attention over windows, or of a
+            network that has none.
         """
         if isinstance(texts, str):
             raise UserError(f"encode takes a list of texts; it was given one: encode([{texts[:40]!r}])")
-        pieces = [encode.read(text, self.tokenizer) for text in texts]
-        if attention and (far := [p for p in pieces if self.model.length and len(p.ids) > self.model.length]):
+        if attention and not self.model.attention:
+            raise UserError(f"the network {self.model.name!r} has no attention probabilities; leave attention out")
+        tokenized = [tokenized_text.tokenize_text(text, self.tokenizer) for text in texts]
+        limit = self.model.max_length
+        if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):
             raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is of texts that the "
-                            f"model reads at once, {self.model.length} tokens at most")
-        found: list = [None] * len(pieces)
-        for i, hidden, maps in self.vectors(pieces, self.layers(layers), long=long, attention=attention):
-            found[i] = Representation(**vars(pieces[i]), hidden=hidden, attention=maps)
+                            f"model reads at once, {limit} tokens at most")
+        found: list = [None] * len(tokenized)
+        for i, hidden, maps in self.vectors(tokenized, self.layers(layers), long=long, attention=attention):
+            found[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=maps)
         return found
 
-    def layers(self, asked: str | int | Sequence[int]) -> Layers:
+    def layers(self, layers: str | int | Sequence[int]) -> Layers:
         """What `encode` takes as `layers`, as numbers of this model's. Raises UserError as `parse_layers`."""
-        return encode.parse_layers(asked, self._depth)
+        return encode.parse_layers(layers, self._num_layers)
 
     def vectors(
-        self, pieces: Sequence[Pieces], layers: Layers, long: str = "refuse", attention: bool = False,
+        self, texts: Sequence[TokenizedText], layers: Layers, long: str = "refuse", attention: bool = False,
         names: Sequence[str] | None = None,
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-        """What `encode` is made of: (number of the text, hidden f32[n, t, d], attention f32[l, h, t, s] or None) for
-        each of `pieces`, in no particular order. `names` are what messages call them.
+        """What `encode` is made of: (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s] or None), in no
+        particular order. `names` are what messages call the texts.
 
         Raises:
           UserError: at once, where a text is too long.
         """
-        counts = tuple(map(len, encode.edges(self.tokenizer)))
-        parts = [part for i, p in enumerate(pieces) for part in encode.windows(
-            i, p.ids, counts, self.model.length, long, names[i] if names else f"{p.text[:60]!r}...")]
+        around = tuple(map(len, tokenized_text.special_tokens_around(self.tokenizer)))
+        windows = [window for i, text in enumerate(texts) for window in encode.windows(
+            i, text.ids, around, self.model.max_length, long, names[i] if names else f"{text.text[:60]!r}...")]
         run = functools.partial(self._states, self.params["encoder"], layers=layers, attention=attention)
-        # Attention maps of a full batch would be large.
-        return encode.compute(run, parts, self.model.length, self.tokenizer.vocabulary.specials.get("pad", 0),
-                                       512 if attention else None, {"positions", "visibility"} <= self.model.takes)
+        return encode.compute(
+            run, windows, self.model.max_length, self.tokenizer.vocabulary.specials.get("pad", 0),
+            512 if attention else None,  # the attention probabilities of a full batch would be large
+            {"positions", "attention_mask"} <= self.model.inputs)
 
-    def inputs(self, texts: Sequence[str]) -> Inputs:
-        """The texts as `apply` takes them: one a row, padded to the longest.
+    def inputs(self, texts: Sequence[str | tuple[str, str]], length: int | None = None) -> Inputs:
+        """Texts as `apply` takes them, a text or a pair of texts an example.
+
+        Args:
+          texts: any number; a tuple of two is a pair.
+          length: tokens to pad to; by default the next power of two from 16 on, at most the model's length, so that
+            batches of texts have few shapes.
 
         Raises:
-          UserError: a text is longer than the model, or no Unicode text.
+          UserError: a text is longer than the model or than `length`, or no Unicode text.
         """
-        pieces = [encode.read(text, self.tokenizer) for text in texts]
-        counts = tuple(map(len, encode.edges(self.tokenizer)))
-        for p in pieces:
-            encode.windows(0, p.ids, counts, self.model.length, name=f"{p.text[:60]!r}...")
-        size = max((len(p.ids) for p in pieces), default=0)
-        tokens = np.full((len(pieces), size), self.tokenizer.vocabulary.specials.get("pad", 0), np.int32)
-        segments = np.zeros_like(tokens)
-        for row, p in enumerate(pieces):
-            tokens[row, : len(p.ids)], segments[row, : len(p.ids)] = p.ids, 1
-        positions = np.broadcast_to(np.arange(size, dtype=np.int32), tokens.shape)
-        return encode.inputs_of(self.model, tokens, segments, positions, self._causal)
+        examples = [self._example(text) for text in texts]
+        limit, longest = self.model.max_length, max((len(ids) for ids, _ in examples), default=1)
+        size = length or max(SHORTEST_BATCH, 1 << (longest - 1).bit_length())
+        size = min(size, limit) if limit else size
+        for text, (ids, _) in zip(texts, examples, strict=True):
+            if len(ids) > size:
+                raise UserError(f"{str(text)[:60]!r}... has {len(ids):,} tokens, and {size:,} are taken: shorten it"
+                                + (", or give a larger length" if length and length < (limit or length + 1) else ""))
+        batch = {name: np.zeros((len(examples), size), np.int32) for name in ("segment_ids", "token_type_ids")}
+        batch["tokens"] = np.full((len(examples), size), self.tokenizer.vocabulary.specials.get("pad", 0), np.int32)
+        batch["positions"] = np.broadcast_to(np.arange(size, dtype=np.int32), (len(examples), size))
+        for row, (ids, types) in enumerate(examples):
+            batch["tokens"][row, : len(ids)], batch["segment_ids"][row, : len(ids)] = ids, 1
+            batch["token_type_ids"][row, : len(ids)] = types
+        return model_inputs(self.model, batch, context=self.context)
 
-    def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **asked) -> Encoded:
+    def _example(self, text: str | tuple[str, str]) -> tuple[list[int], list[int]]:
+        """(ids, token types) of a text or a pair, with the special tokens around them."""
+        if isinstance(text, str):
+            ids = tokenized_text.tokenize_text(text, self.tokenizer).ids.tolist()
+            return ids, [0] * len(ids)
+        first, second = (tokenized_text.tokenize_text(each, self.tokenizer).ids.tolist() for each in text)
+        before, _ = tokenized_text.special_tokens_around(self.tokenizer)
+        second = second[len(before):]
+        return [*first, *second], [0] * len(first) + [1] * len(second)
+
+    def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **options) -> Encoded:
         """The network as a pure function of its arguments, for one's own `jax.jit`, `jax.grad` and `jax.vmap`.
 
         Args:
           params: as `self.params`.
           inputs: as `self.inputs` makes them; `Inputs(tokens=...)` with i32[b, t] is enough where nothing is padding.
           key: for dropout, or None for none.
-          **asked: `layers=True`, `attention=True` or `at` i32[b, m], as the model's `encode` takes them.
+          **options: `layers=True`, `attention=True` or `at` i32[b, m], as the network's `encode` takes them.
 
         Returns:
-          `hidden` [b, t, d] and, where asked for, `layers` [l + 1, b, t, d] and `attention` [l, b, h, t, s].
+          `hidden` [b, t, d] and, where asked for, `layers`, l + 1 of [b, t, d], and `attention` [l, b, h, t, s].
         """
-        return self.model.encode(params["encoder"], inputs, key, **asked)
+        return self.model.encode(params["encoder"], inputs, key, **options)
 
     @functools.cached_property
-    def _depth(self) -> int:
-        return encode.depth(self.model)
+    def _num_layers(self) -> int:
+        return encode.num_layers(self.model)
 
     @functools.cached_property
     def _states(self) -> Callable:
-        return jax.jit(functools.partial(encode.states, model=self.model, causal=self._causal),
+        return jax.jit(functools.partial(encode.states, model=self.model, context=self.context),
                        static_argnames=("layers", "attention"))
 
     @property
-    def _causal(self) -> bool:
-        return self.objective is not None and self.objective.causal
+    def context(self) -> str:
+        """What a position is conditioned on, as the run was trained: "left" or "both"."""
+        if self.objective is not None:
+            return self.objective.context
+        return "both" if "both" in self.model.context else "left"
 
-    # Masks
+    # Predictions
+
+    @property
+    def capabilities(self) -> tuple[Capability, ...]:
+        """What it can be asked."""
+        return OBJECTIVES[self.objective.name].capabilities
+
+    def capability_of(self, text: str) -> Capability:
+        """The capability that a text is a prompt for: the first that accepts it, or else the last.
+
+        Raises:
+          UserError: the objective has none.
+        """
+        if not self.capabilities:
+            raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, which predicts "
+                            "nothing from texts; ask for vectors (lmrep embed)")
+        return next((each for each in self.capabilities if each.accepts(text)), self.capabilities[-1])
+
+    def predict(
+        self, texts: Sequence[str], capability: str = "", names: Sequence[str | None] | None = None, **options: Any
+    ) -> list[Any]:
+        """What the objective taught it, for each text.
+
+        Args:
+          texts: any number.
+          capability: the name of one of `capabilities`; by default each text's own (`capability_of`).
+          names: what messages call the texts.
+          **options: fields of the capabilities' options, `k=5` or `temperature=0.7`.
+
+        Raises:
+          UserError: the run has no such capability, or lacks a head for it; a text is no prompt for it, or too long; an
+            option is unknown or out of range.
+        """
+        names = list(names or [None] * len(texts))
+        if capability:
+            chosen = [self._capability(capability)] * len(texts)
+        else:
+            chosen = [self.capability_of(text) for text in texts]
+        predictions: list = [None] * len(texts)
+        for each in dict.fromkeys(chosen):
+            members = [i for i, one in enumerate(chosen) if one is each]
+            found = each.predict(self, [texts[i] for i in members], read(each.options, options, each.name),
+                                 [names[i] for i in members])
+            for i, prediction in zip(members, found, strict=True):
+                predictions[i] = prediction
+        return predictions
 
     def fill_masks(
         self, texts: Sequence[str], k: int = 5, names: Sequence[str | None] | None = None
     ) -> list[list[list[tuple[str, float]]]]:
-        """For each text and each [MASK] in it, the k likeliest pieces with their probabilities; of ELECTRA, those of
-        its generator. `names` are what messages call the texts.
+        """For each text and each [MASK] in it, the k likeliest tokens with their probabilities; of ELECTRA, those of
+        its generator. Raises UserError as `predict`."""
+        return self.predict(texts, "fill_mask", names, k=k)
 
-        Raises:
-          UserError: a text has no [MASK], or is longer than the model; the run cannot fill masks.
-        """
-        if self.objective.predict is None:
-            raise UserError(f"{self.directory} was not trained to fill masks but with objective "
-                            f"{self.objective.name!r}")
-        own = self.params.get("objective", {})
-        if self.answers == "replaced" and "generator_head" not in own:
-            raise UserError(f"{self.directory} has no generator to fill masks with, as the checkpoint that it was "
-                            f"converted from; give texts without {self.tokenizer.mask_token}, to be told which of "
-                            "their words were replaced")
-        if self.answers != "replaced" and "masked" not in own:
-            raise UserError(f"{self.directory} has no masked-LM head, as the checkpoint that it was converted from; "
-                            "train one (init=), or ask for vectors (lmrep embed)")
-        special = self.tokenizer.vocabulary.specials
-        rows = prompts.masked_rows(texts, self.tokenizer, self.model.length, names)
-        answers: list = [None] * len(rows)
-        for members in prompts.alike(rows):
-            batch = prompts.mask_batch([rows[i] for i in members], special["pad"], special["mask"], self.model.length)
-            found = jax.device_get(self._predict(self.params, batch, k=min(k, self.tokenizer.size)))
-            for row, i in enumerate(members):
-                number = int((rows[i] == special["mask"]).sum())
-                answers[i] = [
-                    [(self.tokenizer.piece(int(w)), float(p)) for w, p in zip(words, shares, strict=True)]
-                    for words, shares in zip(found["words"][row], found["probabilities"][row], strict=True)][:number]
-        return answers
-
-    # Replaced tokens
-
-    def spot_replaced(
-        self, texts: Sequence[str], names: Sequence[str | None] | None = None
-    ) -> list[list[Doubt]]:
-        """For each text a `Doubt` for each of its pieces, in their order. `names` are what messages call the texts.
-
-        Raises:
-          UserError: the run was not trained with replaced_token; a text is longer than the model, or no Unicode text.
-        """
-        if self.answers != "replaced":
-            raise UserError(f"{self.directory} was not trained to tell which words were replaced but with objective "
-                            f"{self.objective.name!r}; train one with objective=replaced_token")
-        if not {"discriminator", "masked"} & self.params.get("objective", {}).keys():
-            raise UserError(f"{self.directory} has no head that tells tokens apart, as the checkpoint that it was "
-                            "converted from; train one (init=), or ask for vectors (lmrep embed)")
-        pad, longest = self.tokenizer.vocabulary.specials["pad"], self.model.length
-        read = prompts.read_whole(texts, self.tokenizer, longest, names)
-        answers: list = [None] * len(read)
-        for members in prompts.alike([each.ids for each in read]):
-            batch = prompts.batch([read[i].ids for i in members], pad, longest)
-            found = jax.device_get(self._predict(self.params, batch)["replaced"])
-            for row, i in enumerate(members):
-                each = zip(found[row], read[i].offsets, read[i].words, strict=False)  # padding has neither
-                answers[i] = [Doubt(texts[i][start:end], start, end, float(p))
-                              for p, (start, end), word in each if word is not None]
-        return answers
-
-    # Continuations
-
-    def extend(
-        self, texts: Sequence[str], tokens: int = 50, samples: int = 1, how: Sampling = Sampling(), seed: int = 0,
+    def generate(
+        self, texts: Sequence[str], tokens: int = 50, samples: int = 1, sampling: Sampling = Sampling(), seed: int = 0,
         names: Sequence[str | None] | None = None,
     ) -> list[list[str]]:
         """For each text `samples` continuations of up to `tokens` tokens; fewer where the document ends before. The
-        same seed gives the same ones. `names` are what messages call the texts.
+        same seed gives the same ones. Raises UserError as `predict`."""
+        return self.predict(texts, "generate_text", names, tokens=tokens, samples=samples, seed=seed,
+                            temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
 
-        Raises:
-          UserError: the run was not trained to continue texts; a text and its continuation are longer than the model;
-            the seed is out of range.
-        """
-        if self.objective.follow is None:
-            raise UserError(f"{self.directory} was not trained to continue texts but with objective "
-                            f"{self.objective.name!r}; train one with objective=causal")
-        if not 0 <= seed < 2**32:
-            raise UserError(f"seed is {seed}; expected 0 to {2**32 - 1:,}")
-        answers = []
-        for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
-            prompt = self.prompt(text, name)
-            if self.model.length and len(prompt) + tokens > self.model.length:
-                raise UserError(f"{name or repr(text[:60])} has {len(prompt):,} tokens, and {tokens:,} are to follow; "
-                                f"the model takes {self.model.length:,} at most: ask for fewer (--tokens)")
-            # Prompts of many lengths share a program: they are filled up to a power of two.
-            filled = min(1 << (len(prompt) - 1).bit_length(), self.model.length or 2**31)
-            room = min(filled + tokens, self.model.length or 2**31)
-            padded = np.zeros((samples, filled), np.int32)
-            padded[:, : len(prompt)] = prompt
-            key = jax.random.fold_in(jax.random.key(seed), number)
-            found = self._extend(self.params, padded, len(prompt), key, how=how, tokens=tokens, room=room)
-            before, each = self.tokenizer.decode(prompt), []
-            for row in np.asarray(found).tolist():
-                end = next((i for i, token in enumerate(row) if token in self._ends), len(row))
-                each.append(prompts.beyond(before, self.tokenizer.decode([*prompt, *row[:end]])))
-            answers.append(each)
-        return answers
+    def detect_replaced(
+        self, texts: Sequence[str], names: Sequence[str | None] | None = None
+    ) -> list[list[ReplacedToken]]:
+        """For each text a `ReplacedToken` for each of its tokens, in their order. Raises UserError as `predict`."""
+        return self.predict(texts, "detect_replaced", names)
+
+    def _capability(self, name: str) -> Capability:
+        known = {each.name: each for each in self.capabilities}
+        if name not in known:
+            able = [key for key, row in OBJECTIVES.items() if name in {each.name for each in row.capabilities}]
+            summary = next((each.summary for row in OBJECTIVES.values() for each in row.capabilities
+                            if each.name == name), "does that")
+            raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, and a model that "
+                            f"{summary} with {', '.join(able) or 'another'}; train one with objective="
+                            f"{able[0] if able else '...'}")
+        return choose(known, name, "capability")
+
+    # What capabilities go by
+
+    def require_head(self, heads: Sequence[str], description: str) -> None:
+        """Raises UserError where the parameters have none of these heads, as those of some converted checkpoints."""
+        if not set(heads) & self.params.get("objective", {}).keys():
+            raise UserError(f"{self.directory} has no {description}, as the checkpoint that it was converted from; "
+                            f"train one (:init={self.directory}), or ask for vectors (lmrep embed)")
+
+    def predict_batch(self, batch: dict[str, np.ndarray], **static: Any) -> dict[str, np.ndarray]:
+        """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
+        return jax.device_get(self._predict(self.params, batch, **static))
+
+    @functools.cached_property
+    def _predict(self) -> Callable:
+        return jax.jit(self.objective.predict, static_argnames="k")
 
     def prompt(self, text: str, name: str | None = None) -> list[int]:
-        """The ids of a text after `opening`, where there is one. A converted checkpoint continues a text from its first
-        word, as its reference does; what opens documents stands for an empty one alone.
+        """The ids of a text after `start_token`, where there is one. A converted checkpoint continues a text from its
+        first token, as its reference does; the start token stands for an empty text alone.
 
         Raises:
           UserError: the text is empty, and nothing stands before a document's first token.
         """
-        before, after = map(len, encode.edges(self.tokenizer))
-        ids = encode.read(text, self.tokenizer, name).ids.tolist()
+        before, after = map(len, tokenized_text.special_tokens_around(self.tokenizer))
+        ids = tokenized_text.tokenize_text(text, self.tokenizer, name).ids.tolist()
         ids = ids[before : len(ids) - after]
-        found = ids if self.opening is None or (ids and self.converted) else [self.opening, *ids]
+        found = ids if self.start_token is None or (ids and self.converted) else [self.start_token, *ids]
         if not found:
             raise UserError(f"{name or 'a text'} is empty, and {self.directory} learned of no token before the first "
                             "one of a document; give a word at least")
         return found
+
+    def generate_tokens(self, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
+        """Continuations of a prompt as ids, each up to where the document ends.
+
+        Args:
+          prompt: its ids.
+          options: `tokens`, `samples`, `seed` and the fields of `Sampling`.
+          number: of the prompt; its draws depend on it and on the seed.
+          name: for messages.
+
+        Raises:
+          UserError: the prompt and its continuation are longer than the model.
+        """
+        limit, tokens = self.model.max_length, options.tokens
+        if limit and len(prompt) + tokens > limit:
+            raise UserError(f"{name} has {len(prompt):,} tokens, and {tokens:,} are to be generated; the model takes "
+                            f"{limit:,} at most: ask for fewer (--tokens)")
+        # Prompts of many lengths share a program: they are padded to a power of two.
+        size = min(1 << (len(prompt) - 1).bit_length(), limit or 2**31)
+        padded = np.zeros((options.samples, size), np.int32)
+        padded[:, : len(prompt)] = prompt
+        sampling = Sampling(options.temperature, options.top_k, options.top_p)
+        key = jax.random.fold_in(jax.random.key(options.seed), number)
+        found = self._generate(self.params, padded, len(prompt), key, sampling=sampling, tokens=tokens,
+                               capacity=min(size + tokens, limit or 2**31))
+        rows = np.asarray(found).tolist()
+        return [row[: next((i for i, token in enumerate(row) if token in self._end_tokens), len(row))] for row in rows]
+
+    @functools.cached_property
+    def _generate(self) -> Callable:
+        # Of a converted checkpoint, as by its reference, any token may follow.
+        never = set() if self.converted else self._specials("pad", "cls", "mask", "unk", "bos") - self._end_tokens
+        banned = never | set(range(self.tokenizer.size, self.model.vocab_size))  # rows of the table without a token
+        function = functools.partial(generate.generate, model=self.model, objective=self.objective,
+                                     banned_token_ids=tuple(sorted(banned)))
+        return jax.jit(function, static_argnames=("sampling", "tokens", "capacity"))
 
     @functools.cached_property
     def converted(self) -> bool:
@@ -293,38 +362,20 @@ class Run:
         return "train" not in read_config(self.directory)["data"]
 
     @functools.cached_property
-    def opening(self) -> int | None:
-        """`questions.opening` of the stage that made the checkpoint."""
+    def start_token(self) -> int | None:
+        """`prompts.start_token` of the stage that made the checkpoint."""
         stage = None if self.converted else stage_at(self.experiment, self.step)
-        return prompts.opening(stage, self.tokenizer.vocabulary)
+        return prompts.start_token(stage, self.tokenizer.vocabulary)
 
     @functools.cached_property
-    def _ends(self) -> set[int]:
-        """What ends a continuation: what ends documents here. To GPT as it was published a line break is none of it."""
+    def _end_tokens(self) -> set[int]:
+        """What ends a continuation: what ends documents. To GPT as it was published a line break does not."""
         ends = self._specials("eos", "sep")
-        return {i for i in ends if self.tokenizer.pieces[i] != bpe.NEWLINE} if self.converted else ends
+        return {i for i in ends if self.tokenizer.tokens[i] != bpe.NEWLINE} if self.converted else ends
 
     def _specials(self, *roles: str) -> set[int]:
         special = self.tokenizer.vocabulary.specials
         return {special[role] for role in roles if role in special}
-
-    @functools.cached_property
-    def _extend(self) -> Callable:
-        # Of a converted checkpoint, as by its reference, any piece may follow.
-        never = set() if self.converted else self._specials("pad", "cls", "mask", "unk", "bos") - self._ends
-        barred = never | set(range(self.tokenizer.size, self.model.vocabulary))  # rows that are no words
-        extend = functools.partial(generate.extend, model=self.model, objective=self.objective,
-                                   barred=tuple(sorted(barred)))
-        return jax.jit(extend, static_argnames=("how", "tokens", "room"))
-
-    @property
-    def answers(self) -> str:
-        """What it can be asked in words, as `objectives.Kind.answers` says it."""
-        return OBJECTIVES[self.objective.name].answers
-
-    @functools.cached_property
-    def _predict(self) -> Callable:
-        return jax.jit(self.objective.predict, static_argnames="k")
 
 
 def load(directory: str | os.PathLike, step: int | None = None) -> Run:
@@ -341,8 +392,7 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")
     model = build.model(experiment, tokenizer.vocabulary)
-    checkpoints = Checkpoints(directory / "checkpoints")
-    with contextlib.closing(checkpoints):
+    with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
             raise UserError(f"{directory} holds no checkpoint yet; train first: lmrep train --workdir={directory} ...")
@@ -351,7 +401,5 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
         step = checkpoints.newest() if step is None else step
         params = averaging.parameters(checkpoints, step, experiment.evaluation.averaged)
     params = jax.device_put(params, jax.devices()[0])
-    return Run(directory, step, experiment, tokenizer, model, build.objective(
-        stage_at(experiment, step), model, tokenizer.vocabulary), params)
-
-
+    objective = build.objective(stage_at(experiment, step), model, tokenizer.vocabulary)
+    return Run(directory, step, experiment, tokenizer, model, objective, params)

@@ -18,8 +18,8 @@ from lmrep.core.params import unflatten
 from lmrep.interop import published
 from lmrep.interop import settings as families
 from lmrep.interop.published import Published
-from lmrep.layers import lm_head as head
-from lmrep.layers.attention import Visibility
+from lmrep.layers import lm_head
+from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from lmrep.objectives import causal, replaced_token, sentence_pair
@@ -68,7 +68,7 @@ class Certificate:
 def question(checkpoint: Published, seed: int = 0) -> Question:
     """Rows of all ids but padding's; the second is padded, and has two token types where the network has."""
     config, draw = checkpoint.config, np.random.default_rng(seed)
-    length = min(LENGTH, config.length)
+    length = min(LENGTH, config.max_length)
     pad = families.padding(checkpoint.kind, checkpoint.settings)
     tokens = draw.integers(0, config.vocab, (ROWS, length))
     if pad is not None:
@@ -83,8 +83,8 @@ def ours(checkpoint: Published, asked: Question) -> Answers:
     """What our network says."""
     config, heads = checkpoint.config, checkpoint.heads
     model = transformer.build(config)
-    seen = Visibility(jnp.asarray(asked.real), causal=checkpoint.architecture.causal)
-    given = Inputs(tokens=jnp.asarray(asked.tokens, jnp.int32), visibility=seen,
+    seen = AttentionMask(jnp.asarray(asked.real), causal=checkpoint.architecture.causal)
+    given = Inputs(tokens=jnp.asarray(asked.tokens, jnp.int32), attention_mask=seen,
                    token_type_ids=jnp.asarray(asked.types, jnp.int32) if config.token_types > 1 else None)
 
     @jax.jit
@@ -92,8 +92,8 @@ def ours(checkpoint: Published, asked: Question) -> Answers:
         answers = {"hidden": (hidden := model.encode(tree["encoder"], given).hidden)}
         if "masked" in heads:
             own = tree["objective"]["masked"]
-            x = head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
-            answers["masked"] = head.scores(own, model.output_table(tree["encoder"]), x)
+            x = lm_head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
+            answers["masked"] = lm_head.logits(own, model.output_embedding(tree["encoder"]), x)
         if "pair" in heads:
             answers["pair"] = sentence_pair.scores(tree["objective"]["pair"], hidden[:, 0])
         if "discriminator" in heads:

@@ -185,10 +185,10 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     objective = "causal" if "causal" in heads else "masked"
     if kind == "electra" and "masked" not in heads:
         objective = "replaced_token"
-    config = experiments.base(objective=objective, format="segment_pair" if "pair" in heads else "packed",
+    config = experiments.default_config(objective=objective, format="segment_pair" if "pair" in heads else "packed",
                               optimizer=recipe if recipe in optimizers.RECIPES else "bert")
     config.name = name
-    config.length = min(512, checkpoint.config.length)
+    config.length = min(512, checkpoint.config.max_length)
     config.model.update(dataclasses.asdict(checkpoint.config))
     if objective == "masked":
         config.objective.update(RULES.get(kind, RULES["bert"]), sentence_pair="pair" in heads)
@@ -196,7 +196,7 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
         config.objective.update(mask=0.85, keep=0.15, random=0.0)
     if "pair" in heads and kind == "albert":
         config.format.pairs = "sop"
-    config.tokenizer.update(kind=tokenizer.kind, vocab_size=max(tokenizer.size, 64),
+    config.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64),
                             lowercase=getattr(tokenizer, "lowercase", False))
     if "masked" in heads:
         config.samples = ("Paris is the [MASK] of France.",)

@@ -23,7 +23,7 @@ from lmrep.models import transformer
 from lmrep.storage import workdir
 
 
-class Origin(NamedTuple):
+class SourceCheckpoint(NamedTuple):
     """What a run starts from.
 
     Attributes:
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
     network: dict[str, Any]
 
 
-def load(place: str | os.PathLike) -> Origin:
+def load(place: str | os.PathLike) -> SourceCheckpoint:
     """The parameters of the run in a workdir, at its newest checkpoint, or of a published directory.
 
     Raises:
@@ -50,18 +50,18 @@ def load(place: str | os.PathLike) -> Origin:
         run = load_run(place)
         params = {path: np.asarray(value) for path, value in flatten(run.params).items()}
         network = dataclasses.asdict(experiments.model_config(run.experiment))
-        origin = Origin(f"{place}, step {run.step:,}", run.tokenizer.pieces, params, network)
+        origin = SourceCheckpoint(f"{place}, step {run.step:,}", run.tokenizer.tokens, params, network)
     else:
         checkpoint = published.read(Path(place))
         network = dataclasses.asdict(checkpoint.config)
-        origin = Origin(str(place), tokenizers.load(place).pieces, dict(checkpoint.params), network)
+        origin = SourceCheckpoint(str(place), tokenizers.load(place).tokens, dict(checkpoint.params), network)
     if broken := [path for path, value in origin.params.items() if not np.isfinite(value).all()]:
         raise UserError(f"{origin.name} has values that are not finite in {', '.join(broken[:4])}; it is broken, and "
                         "what starts from it would be: start from another checkpoint")
     return origin
 
 
-def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:
+def adopt_checkpoint(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:
     """Sets `config.init`, and network and tokenizer to those of the run there, in place.
 
     Raises:
@@ -76,7 +76,7 @@ def start_from(config: ml_collections.ConfigDict, place: str | os.PathLike) -> N
     config.init = str(place)
     # Dropout is the new run's own: it is no part of what was learned.
     config.model = {**network, **{name: value for name, value in config.model.items() if name.endswith("dropout")}}
-    config.tokenizer.update(kind=tokenizer.kind, vocab_file=str(files), vocab_size=max(tokenizer.size, 64),
+    config.tokenizer.update(name=tokenizer.name, vocab_file=str(files), vocab_size=max(tokenizer.size, 64),
                             lowercase=getattr(tokenizer, "lowercase", True))
 
 
@@ -89,7 +89,7 @@ def directory_of(place: str | os.PathLike) -> Path:
     return place
 
 
-class Fit(NamedTuple):
+class Match(NamedTuple):
     """How an origin's parameters fit a run's.
 
     Attributes:
@@ -105,7 +105,7 @@ class Fit(NamedTuple):
     left: list[str]
 
 
-def fit(specs: Tree, origin: Origin, pieces: Sequence[str]) -> Fit:
+def match(specs: Tree, origin: SourceCheckpoint, pieces: Sequence[str]) -> Match:
     """Matches an origin's parameters with those of a run whose tokenizer has `pieces`.
 
     Raises:
@@ -113,7 +113,7 @@ def fit(specs: Tree, origin: Origin, pieces: Sequence[str]) -> Fit:
     """
     wanted = flatten(specs)
     values, extended = {}, {}
-    rows = None if list(pieces) == list(origin.pieces) else _rows(origin.pieces, pieces)
+    rows = None if list(pieces) == list(origin.tokens) else _rows(origin.tokens, pieces)
     for path, spec in wanted.items():
         if path not in origin.params:
             continue
@@ -129,7 +129,7 @@ def fit(specs: Tree, origin: Origin, pieces: Sequence[str]) -> Fit:
         some = ", ".join(sorted(origin.params)[:5])
         raise UserError(f"{origin.name} has none of this run's parameters; it has {some} ...; start from a model "
                         "of the same kind")
-    return Fit(values, {path: n for path, n in extended.items() if n},
+    return Match(values, {path: n for path, n in extended.items() if n},
                sorted(set(wanted) - set(origin.params)), sorted(set(origin.params) - set(wanted)))
 
 
@@ -153,14 +153,14 @@ def _rearranged(
     return np.moveaxis(result, 0, axis), int((rows < 0).sum())
 
 
-def check_network(network: transformer.Config, origin: Origin) -> list[str]:
+def check_network(network: transformer.Config, origin: SourceCheckpoint) -> list[str]:
     """For people: in what the network differs from the origin's beyond its sizes.
 
     Raises:
       UserError: in something that gives every parameter another meaning.
     """
     differing = {name: (origin.network[name], value) for name, value in dataclasses.asdict(network).items()
-                 if name in origin.network and origin.network[name] != value and name not in ("vocab", "length")}
+                 if name in origin.network and origin.network[name] != value and name not in ("vocab", "max_length")}
     for name in ("heads", "norm", "positions", "position_offset", "embedding_norm"):
         if name in differing:
             former, present = differing[name]
@@ -170,7 +170,7 @@ def check_network(network: transformer.Config, origin: Origin) -> list[str]:
     return [f"  the network differs: {', '.join(each)}"] if each else []
 
 
-def describe(found: Fit, origin: Origin) -> str:
+def describe(found: Match, origin: SourceCheckpoint) -> str:
     """For people: every parameter that is taken, missing or left."""
     def listing(head: str, paths: Sequence[str]) -> list[str]:
         return [f"  {head} ({len(paths)}): {', '.join(paths)}"] if paths else []

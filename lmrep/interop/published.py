@@ -24,8 +24,7 @@ from lmrep.interop import names, tensor_files
 from lmrep.interop import settings as families
 from lmrep.interop.names import ARCHITECTURES, CLASSIFIER, DISCRIMINATOR, MASKED, POOLER, Architecture, Place
 from lmrep.interop.settings import FAMILIES
-from lmrep.layers import linear
-from lmrep.layers import lm_head as head
+from lmrep.layers import linear, lm_head
 from lmrep.models import transformer
 from lmrep.objectives import sentence_pair
 from lmrep.storage import workdir
@@ -178,7 +177,7 @@ def specs(config: transformer.Config) -> dict[str, ParamSpec]:
     """By path, every parameter that a checkpoint of this network may have: of the encoder, and of all heads."""
     model, d = transformer.build(config), config.width
     return flatten({"encoder": model.specs, "objective": {
-        "masked": head.specs(d, config.table_width, model.vocabulary),
+        "masked": lm_head.specs(d, config.table_width, model.vocab_size),
         "pair": sentence_pair.specs(model),
         "discriminator": {"transform": linear.specs(d, d, (None, None)), "out": linear.specs(d, 1, (None, None))}}})
 

@@ -200,7 +200,7 @@ def network(kind: str, settings: Mapping[str, Any], where: str) -> transformer.C
         values["embedding"] = 0
     return transformer.Config(**family.fixed | family.initial | values | {
         "mlp": values.get("mlp") or 4 * width, "activation": family.activations[theirs[family.activation]],
-        "position_offset": offset, "length": theirs[family.rows] - offset})
+        "position_offset": offset, "max_length": theirs[family.rows] - offset})
 
 
 def padding(kind: str, settings: Mapping[str, Any]) -> int | None:
@@ -244,7 +244,7 @@ def described(kind: str, config: transformer.Config, specials: Mapping[str, int]
     return {
         "model_type": kind, **values,
         family.activation: next(theirs for theirs, ours in family.activations.items() if ours == config.activation),
-        family.rows: config.length + config.position_offset,
+        family.rows: config.max_length + config.position_offset,
         "pad_token_id": specials.get("pad", family.pad), **(around if family.ends else {}),
         "tie_word_embeddings": True, "dtype": "float32",
     }

@@ -15,7 +15,7 @@ HIDDEN = -1e9  # in place of a score that must not count; finite, so that a row 
 
 
 @flax.struct.dataclass
-class Visibility:
+class AttentionMask:
     """What each position may attend to: the objective's choice, not the model's."""
 
     segments: Array  # i32[b, t]; a position sees its own segment alone; 0 is padding
@@ -31,10 +31,11 @@ class Visibility:
         return allowed if self.mask is None else allowed & self.mask
 
 
-def specs(d: int, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
+def specs(d: int, heads: int = 1, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
     """Query, key, value and output maps, d -> d each, with bias. `output_init` is the last one's, where it differs."""
-    return {name: linear.specs(d, d, ("embed", "heads"), init) for name in ("query", "key", "value")} | {
-        "output": linear.specs(d, d, ("heads", "embed"), output_init or init)
+    k = d // heads  # a mesh axis cuts between heads alone
+    return {name: linear.specs(d, d, ("embed", "heads"), init, (1, k)) for name in ("query", "key", "value")} | {
+        "output": linear.specs(d, d, ("heads", "embed"), output_init or init, (k, 1))
     }
 
 
@@ -47,7 +48,7 @@ def apply(
     Args:
       params: as `specs`.
       x: [b, s, d], what is attended to.
-      allowed: bool[b, t, s], from `Visibility.allowed`.
+      allowed: bool[b, t, s], from `AttentionMask.allowed`.
       heads: h, a divisor of d.
       queries: [b, t, d], what attends; by default x.
       rate: dropout on the attention probabilities.
@@ -57,28 +58,28 @@ def apply(
       ([b, t, d], probabilities [b, h, t, s] before dropout).
     """
     queries = x if queries is None else queries
-    query, past = _heads(params["query"], queries, heads), remember(params, x, heads)
+    query, past = _heads(params["query"], queries, heads), project_kv(params, x, heads)
     mixed, probabilities = _mix(query, past, allowed, rate, key)
     return linear.apply(params["output"], mixed.reshape(queries.shape)), probabilities
 
 
-class Past(NamedTuple):
+class KVCache(NamedTuple):
     """The keys and values [b, s, h, k] of what was read before."""
 
     keys: Array
     values: Array
 
 
-def remember(params: Tree, x: Array, heads: int) -> Past:
+def project_kv(params: Tree, x: Array, heads: int) -> KVCache:
     """The keys and values of x [b, s, d]."""
-    return Past(_heads(params["key"], x, heads), _heads(params["value"], x, heads))
+    return KVCache(_heads(params["key"], x, heads), _heads(params["value"], x, heads))
 
 
-def recall(params: Tree, x: Array, past: Past, place: Array, heads: int) -> tuple[Array, Past]:
+def cached_attention(params: Tree, x: Array, past: KVCache, place: Array, heads: int) -> tuple[Array, KVCache]:
     """Causal self-attention of x [b, t, d], which stands at the positions from `place` i32[] on, over itself and what
     `past` has before it. Returns (output [b, t, d], `past` with x in its place)."""
     past = jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), place, axis=1),
-                        past, remember(params, x, heads))
+                        past, project_kv(params, x, heads))
     before = jnp.arange(past.keys.shape[1]) <= (place + jnp.arange(x.shape[1]))[:, None]
     mixed, _ = _mix(_heads(params["query"], x, heads), past, before[None])
     return linear.apply(params["output"], mixed.reshape(x.shape)), past
@@ -91,7 +92,7 @@ def _heads(params: Tree, x: Array, heads: int) -> Array:
 
 
 def _mix(
-    query: Array, past: Past, allowed: Array, rate: float = 0.0, key: Array | None = None
+    query: Array, past: KVCache, allowed: Array, rate: float = 0.0, key: Array | None = None
 ) -> tuple[Array, Array]:
     """(values [b, t, h, k] as each query [b, t, h, k] weighs them, the weights [b, h, t, s] before dropout)."""
     # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, and on busy

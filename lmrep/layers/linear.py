@@ -6,9 +6,13 @@ import jax.numpy as jnp
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
 
 
-def specs(d_in: int, d_out: int, axes: tuple[str | None, str | None], init: Initializer = normal()) -> Tree:
-    """A kernel [d_in, d_out] whose dimensions have the logical `axes`, and a bias [d_out]."""
-    return {"kernel": ParamSpec((d_in, d_out), axes, init), "bias": ParamSpec((d_out,), axes[1:], zeros)}
+def specs(
+    d_in: int, d_out: int, axes: tuple[str | None, str | None], init: Initializer = normal(),
+    blocks: tuple[int, int] = (1, 1),
+) -> Tree:
+    """A kernel [d_in, d_out] whose dimensions have the logical `axes`, and a bias [d_out]; `blocks` as of `ParamSpec`."""
+    return {"kernel": ParamSpec((d_in, d_out), axes, init, blocks),
+            "bias": ParamSpec((d_out,), axes[1:], zeros, blocks[1:])}
 
 
 def apply(params: Tree, x: Array) -> Array:

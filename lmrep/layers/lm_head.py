@@ -29,17 +29,17 @@ def transform(params: Tree, hidden: Array, *, activation: str, eps: float) -> Ar
     return norm.apply(params["norm"], ACTIVATIONS[activation](linear.apply(params["transform"], hidden)), eps)
 
 
-def scores(params: Tree, table: Array, x: Array) -> Array:
+def logits(params: Tree, table: Array, x: Array) -> Array:
     """x [b, m, e], as `transform` gives it, and the tied table [v, e] (Press and Wolf, 2017) -> float32 [b, m, v]."""
     y = jnp.einsum("bmd,vd->bmv", x, _whole(table).astype(x.dtype), preferred_element_type=jnp.float32)
     return shard(y + params["bias"], "batch", None, "vocab")
 
 
-def asked(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array]:
+def cross_entropy(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array]:
     """Cross-entropy of the scores, and whether the target is the likeliest word.
 
     Args:
-      params, table, x: as for `scores`.
+      params, table, x: as for `logits`.
       targets: i32[b, m], in [0, v): checked on the host, where data enters.
 
     Returns:
@@ -49,10 +49,10 @@ def asked(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, 
     return nats.reshape(targets.shape), hits.reshape(targets.shape)
 
 
-def asked_and_sampled(
+def cross_entropy_and_sample(
     params: Tree, table: Array, x: Array, targets: Array, seeds: Array, temperature: float = 1.0
 ) -> tuple[Array, Array, Array]:
-    """As `asked`, and a word i32[b, m] drawn from softmax(scores / temperature) by the Gumbel-max trick, without a
+    """As `cross_entropy`, and a word i32[b, m] drawn from softmax(scores / temperature) by the Gumbel-max trick, without a
     gradient. Equal scores and equal `seeds` uint32[b, m] give equal words."""
     nats, hits, words = _cross_entropy(*_flat(params, table, x, targets), seeds.reshape(-1), temperature)
     return tuple(each.reshape(targets.shape) for each in (nats, hits, words))
@@ -62,7 +62,7 @@ def _flat(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, 
     return x.reshape(-1, x.shape[-1]), _whole(table), params["bias"], targets.reshape(-1)
 
 
-def summed(
+def chunked_cross_entropy(
     table: Array, x: Array, targets: Array, weights: Array, bias: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """The weighted sum of the cross-entropies at every position of a batch, without scores of all positions at once.
@@ -79,7 +79,7 @@ def summed(
       bias: [v], or None for none.
 
     Returns:
-      (the sum, float32 []; nats float32 [b, t] and hits bool[b, t] as of `asked`, both without a gradient).
+      (the sum, float32 []; nats float32 [b, t] and hits bool[b, t] as of `cross_entropy`, both without a gradient).
     """
     total, nats, hits = _summed(_whole(table), x, targets, weights, bias)
     return total, jax.lax.stop_gradient(nats), hits
@@ -118,7 +118,7 @@ def _powers(table: Array, bias: Array | None, x: Array, targets: Array) -> tuple
     return powers, total, jnp.log(total) + top - own, own >= top
 
 
-def in_parts(f: Callable[..., Array], v: int, *arrays: Array) -> Array:
+def map_chunks(f: Callable[..., Array], v: int, *arrays: Array) -> Array:
     """f of `arrays` [b, t, ...], a part of t at a time where scores of v words at all positions would be large; f gives
     [b, t]. The backward pass computes a part again."""
     b, t = arrays[0].shape[:2]
@@ -179,7 +179,7 @@ def _summed_backward(kept: tuple, cotangents: tuple[Array, Array, Array]):
 _summed.defvjp(_summed_forward, _summed_backward)
 
 
-def cross_entropy(scores: Array, targets: Array) -> Array:
+def softmax_cross_entropy(scores: Array, targets: Array) -> Array:
     """scores float32 [..., v], targets i32[...] -> nats float32 [...], for small v."""
     own = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(scores, axis=-1) - own

@@ -1,0 +1,48 @@
+"""What is measured: names, units and directions, read by logs, `checkpoint.best`, reports and `lmrep evaluate`."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """A figure of a run.
+
+    Attributes:
+      title: for people.
+      unit: "accuracy", "nats" (of a loss), "fraction", or another word for an axis.
+      higher_is_better: which of two values is the better one.
+      format: how a value is printed.
+      headline: whether it is shown while training, beside the loss.
+      baseline: the metric whose value the trivial predictor has, if there is one.
+    """
+
+    title: str
+    unit: str = ""
+    higher_is_better: bool = False
+    format: str = ".4g"
+    headline: bool = False
+    baseline: str = ""
+
+
+def accuracy_metric(title: str, baseline: str = "", headline: bool = True) -> Metric:
+    """A fraction of predictions that are right."""
+    return Metric(title, "accuracy", True, ".2%", headline, baseline)
+
+
+def loss_metric(title: str) -> Metric:
+    """A mean negative log-likelihood in nats."""
+    return Metric(title, "nats", False, ".4g")
+
+
+def fraction_metric(title: str) -> Metric:
+    """A fraction, neither good nor bad by itself."""
+    return Metric(title, "fraction", False, ".2%")
+
+
+# What the trainer itself measures of every objective.
+COMMON: Mapping[str, Metric] = {
+    "loss": Metric("Loss", "", False, ".4g", headline=True),
+    "gradient_norm": Metric("Gradient norm"),
+    "learning_rate": Metric("Learning rate"),
+    "tokens": Metric("Tokens", "tokens", format=","),
+}

@@ -1,6 +1,11 @@
-"""Networks: one file per shape, and the table of published sizes."""
+"""Networks: one file per shape, looked up by name in `MODELS`, and the table of published sizes."""
 
+from lmrep.models import transformer
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, model_inputs
 from lmrep.models.presets import PRESETS
-from lmrep.models.transformer import Config
 
-__all__ = ["PRESETS", "Config"]
+__all__ = ["MODELS", "PRESETS", "Encoded", "Inputs", "Model", "ModelDef", "model_inputs"]
+
+MODELS: dict[str, ModelDef] = {
+    "transformer": transformer.DEFINITION,
+}

@@ -1,60 +1,149 @@
-"""What the rest of the project knows of a model."""
+"""The contract between a network and everything that uses it: objectives, the trainer, inference, conversion."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import AttentionMask
 
 
 class Inputs(NamedTuple):
-    """What a model may be given. A model takes the fields that its `Model.takes` names and refuses others."""
+    """What a network may be given. It takes the fields that its `Model.inputs` names and refuses the others."""
 
     tokens: Array | None = None  # i32[b, t]
     characters: Array | None = None  # i32[b, t, c]
     token_type_ids: Array | None = None  # i32[b, t], BERT's A and B
     positions: Array | None = None  # i32[b, t]; by default 0, 1, 2, ...
-    visibility: Visibility | None = None  # by default every position sees every other
-    queries: Any = None  # where a second stream asks (XLNet)
+    attention_mask: AttentionMask | None = None  # by default every position attends to every other
+    queries: Any = None  # where a second stream predicts (XLNet)
     source: Any = None  # the other sequence of an encoder-decoder
-    carry: Tree = None  # recurrent state or memory
+    carry: Tree = None  # recurrent state or memory; by default the initial one
 
 
 class Encoded(NamedTuple):
-    """What a model gives."""
+    """What a network gives."""
 
-    hidden: Array  # [b, t, d], the last layer's output; [b, m, d] where only m positions are asked for
-    layers: Array | None = None  # [l + 1, b, t, d]: the embedding output and every layer, where asked for
-    attention: Array | None = None  # [l, b, h, t, s], where asked for
+    hidden: Array  # [b, t, d], the last layer's output; [b, m, d] where only m positions were asked for
+    layers: tuple[Array, ...] | None = None  # the embedding output and each layer's, [b, t, width of the layer] each
+    attention: Array | None = None  # [l, b, h, t, s], attention probabilities
     queries: Array | None = None  # the second stream's output
-    carry: Tree = None  # the state to go on from
+    carry: Tree = None  # the state after the last token
 
 
 class Model(NamedTuple):
-    """A model with its config bound, as pure functions."""
+    """A network with its config bound, as pure functions.
+
+    Attributes:
+      name: for messages.
+      specs: tree of `ParamSpec`.
+      encode: (params, Inputs, key=None, *, at=None, layers=False, attention=False) -> Encoded. `key` is for dropout,
+        None for none; `at` i32[b, m] are the positions at which `hidden` is wanted, by default all; `layers` and
+        `attention` ask for these fields of `Encoded`.
+      width: d, of `Encoded.hidden`.
+      vocab_size: rows of the token table.
+      max_length: the longest sequence it takes; 0 for any.
+      inputs: the names of the fields of `Inputs` that it takes.
+      context: which tokens a position may be conditioned on; a subset of "left" (those before it), "both" (all) and
+        "masked" (those of any mask).
+      output_embedding: (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with
+        `encode`'s key as dropout left it there. None: not tied, an objective has a table [v, output_dim] of its own.
+      output_dim: e, the columns of the output table.
+      attention: whether there are attention probabilities to show.
+      pooling: the position whose vector stands for a sequence, "first" or "last".
+      carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
+      start_cache: (batch_size, max_length) -> the cache before the first token, for generation. None: it cannot.
+      decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
+        is how many of the t tokens are real, None for all.
+      make_generator: (fraction of the width, number of layers or 0 for as many) -> a smaller network over tables of
+        the same width, as ELECTRA's generator. None: it cannot.
+      activation, norm_eps, init: of the heads on top.
+    """
 
     name: str
     specs: Tree
-    encode: Callable[..., Encoded]  # (params, Inputs, key=None, *, at=None, layers=False, attention=False)
-    output_table: Callable[..., Array | None]
-    # (params, key=None) -> the table [v, e] that a tied softmax uses; with `encode`'s key, as dropout left it there
-    takes: frozenset[str]  # names of `Inputs` fields
-    width: int  # d
-    vocabulary: int  # rows of the token table
-    length: int  # longest sequence; 0 for any
-    # The house style of the network, which heads on top of it follow.
+    encode: Callable[..., Encoded]
+    width: int
+    vocab_size: int
+    max_length: int
+    inputs: frozenset[str]
+    context: frozenset[str]
+    output_embedding: Callable[..., Array] | None
+    output_dim: int
+    attention: bool = False
+    pooling: str = "first"
+    carry: Callable[[int], Tree] | None = None
+    start_cache: Callable[[int, int], Tree] | None = None
+    decode: Callable[..., tuple[Array, Tree]] | None = None
+    make_generator: Callable[..., "Model"] | None = None
     activation: str = "gelu"
     norm_eps: float = 1e-12
     init: Initializer | None = None
-    narrower: Callable[..., "Model"] | None = None  # (share of the width, layers or 0) -> one over tables like these
-    # Reading on from left to right, for generation; None where a network cannot.
-    start_cache: Callable[[int, int], Tree] | None = None  # (rows, most tokens) -> the cache before the first
-    decode: Callable[..., tuple[Array, Tree]] | None = None
-    # (params, the next tokens i32[b, t], cache, how many of the t are real or None for all) -> (hidden [b, t, d], the
-    # cache with them)
 
 
-def refuse(inputs: Inputs, takes: frozenset[str]) -> None:
-    """Raises ValueError where `inputs` has a field that a model does not take."""
-    if extra := [name for name, value in inputs._asdict().items() if value is not None and name not in takes]:
-        raise ValueError(f"this model takes {', '.join(sorted(takes))}; it was given {', '.join(extra)} too")
+class ModelDef(NamedTuple):
+    """A row of `MODELS`: a network as a choice of an experiment config.
+
+    Attributes:
+      config: a frozen record with the fields `vocab` (0: the tokenizer's size) and `max_length` (0: any).
+      check: config -> None; raises UserError where its fields do not fit each other.
+      build: (config, execution, name) -> Model.
+      tiny: the fields of a network that two cores train within minutes.
+      architecture_fields: fields that a run may not change when it starts from another's parameters (`init=`), since
+        every parameter would mean something else.
+    """
+
+    config: type
+    check: Callable[[Any], None]
+    build: Callable[..., Model]
+    tiny: Mapping[str, Any]
+    architecture_fields: tuple[str, ...] = ()
+
+
+def model_inputs(
+    model: Model, batch: Mapping[str, Array], *, tokens: Array | None = None, context: str = "both",
+    segment_ids: Array | None = None, positions: bool = True, carry: Tree = None,
+) -> Inputs:
+    """What `model` takes of a batch: the one way from a batch to a network's inputs.
+
+    Args:
+      model: the network.
+      batch: has `tokens` and `segment_ids` i32[b, t], and may have `positions` and `token_type_ids`.
+      tokens: i32[b, t], in place of the batch's.
+      context: "both", or "left" for a causal mask.
+      segment_ids: i32[b, t], in place of the batch's; 0 is padding.
+      positions: whether to number positions as the batch does, from 0 in each packed segment.
+      carry: recurrent state or memory to go on from.
+
+    Raises:
+      UserError: the network cannot be conditioned on that context, takes no mask to keep padding out, or is given a
+        carry and has none. (Formats whose packed segments it would mix up are refused with the config.)
+    """
+    check_context(model, context, "this batch")
+    segment_ids = batch["segment_ids"] if segment_ids is None else segment_ids
+    given = {"tokens": batch["tokens"] if tokens is None else tokens}
+    if "attention_mask" in model.inputs:
+        given["attention_mask"] = AttentionMask(segment_ids, causal=context == "left")
+    elif context != "left":  # padding stands behind the tokens, where one that reads from left to right never looks
+        raise UserError(f"the network {model.name!r} takes no attention mask, and so would read padding as text; give "
+                        "it a mask to take, or an objective that reads from left to right")
+    if carry is not None and "carry" not in model.inputs:
+        raise UserError(f"the network {model.name!r} has no state to carry from row to row")
+    optional = {"positions": batch.get("positions") if positions else None,
+                "token_type_ids": batch.get("token_type_ids"), "carry": carry}
+    given |= {name: value for name, value in optional.items() if name in model.inputs}
+    return Inputs(**given)
+
+
+def check_context(model: Model, context: str, asker: str) -> None:
+    """Raises UserError where `model` cannot be conditioned on `context`; `asker` is what messages name."""
+    if context not in model.context:
+        meaning = {"left": "only the tokens before a position", "both": "the tokens on both sides of a position"}
+        raise UserError(f"{asker} conditions on {meaning.get(context, context)}, and the network {model.name!r} can "
+                        f"be conditioned on: {', '.join(sorted(model.context))}; choose another objective or network")
+
+
+def check_inputs(inputs: Inputs, supported: frozenset[str]) -> None:
+    """Raises ValueError where `inputs` has a field that a network does not take."""
+    if extra := [name for name, value in inputs._asdict().items() if value is not None and name not in supported]:
+        raise ValueError(f"this network takes {', '.join(sorted(supported))}; it was given {', '.join(extra)} too")

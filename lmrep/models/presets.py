@@ -16,6 +16,7 @@ class Preset(NamedTuple):
     config: Config
     encoder: int  # parameters of embeddings and layers
     pretraining: int  # those and the heads trained with them: pooler, masked LM and NSP for BERT; none for GPT
+    model: str = "transformer"  # of `MODELS`
 
 
 def _bert(layers: int, width: int, vocab: int = 30522) -> Config:
@@ -54,8 +55,8 @@ def _gpt() -> Config:
 
 def _gpt2(layers: int, width: int) -> Config:
     """Radford et al., 2019: norms before each block and at the end, 1,024 positions; what adds to the residual stream
-    starts narrower."""
-    return replace(_bert(layers, width, vocab=50257), length=1024, token_types=0, embedding_norm=False, norm="pre",
+    starts make_generator."""
+    return replace(_bert(layers, width, vocab=50257), max_length=1024, token_types=0, embedding_norm=False, norm="pre",
                    norm_eps=1e-5, init="normal", position_stddev=0.01, residual_init="scaled")
 
 

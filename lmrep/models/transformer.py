@@ -17,9 +17,9 @@ from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, 
 from lmrep.core.precision import DTYPES
 from lmrep.core.sharding import gathered, shard
 from lmrep.layers import attention, dropout, embedding, linear, mlp, norm, stack
-from lmrep.layers.attention import Past, Visibility
+from lmrep.layers.attention import AttentionMask, KVCache
 from lmrep.layers.mlp import ACTIVATIONS
-from lmrep.models.base import Encoded, Inputs, Model, refuse
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, check_inputs
 
 SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
            "all": ("attention", "attention_norm", "mlp", "mlp_norm")}
@@ -34,7 +34,7 @@ class Config:
     layers: int = setting(12, "l, the number of layers", at_least=1)
     heads: int = setting(12, "h, attention heads a layer; a divisor of the width", at_least=1)
     mlp: int = setting(3072, "f, the feed-forward width", at_least=1)
-    length: int = setting(512, "longest sequence; any, without positions", at_least=1)
+    max_length: int = setting(512, "longest sequence; any, without positions", at_least=1)
     positions: str = setting("learned", "position embeddings", choices=("learned", "sinusoidal", "none"))
     position_offset: int = setting(0, "rows before position 0 in the position table (RoBERTa: 2)", at_least=0)
     token_types: int = setting(2, "rows of the token-type table (BERT: 2, RoBERTa: 0)", at_least=0)
@@ -64,15 +64,15 @@ class Config:
         return self.embedding or self.width
 
     @property
-    def longest(self) -> int:
+    def max_tokens(self) -> int:
         """Tokens that the network takes at once: as many as it has positions for; 0, for any number, without them."""
-        return 0 if self.positions == "none" else self.length
+        return 0 if self.positions == "none" else self.max_length
 
 
 class Cache(NamedTuple):
     """What a network that reads from left to right keeps of the tokens read."""
 
-    past: Past  # keys and values of every layer, [l, b, s, h, k] each
+    past: KVCache  # keys and values of every layer, [l, b, s, h, k] each
     place: Array  # i32[], how many tokens were read
 
 
@@ -93,17 +93,20 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_table=partial(output_table, c=c),
-        takes=takes(c),
+        output_embedding=partial(output_embedding, c=c),
         width=c.width,
-        vocabulary=c.vocab,
-        length=c.longest,
+        vocab_size=c.vocab,
+        max_length=c.max_tokens,
+        inputs=input_fields(c),
+        context=frozenset({"left", "both", "masked"}),
+        output_dim=c.table_width,
+        attention=True,
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=initializer(c),
         start_cache=partial(start_cache, c=c, execution=execution),
         decode=partial(decode, c=c, execution=execution),
-        narrower=lambda share, layers=0: build(narrowed(c, share, layers), execution, name),
+        make_generator=lambda share, layers=0: build(narrowed(c, share, layers), execution, name),
     )
 
 
@@ -117,9 +120,9 @@ def narrowed(c: Config, share: float, layers: int = 0) -> Config:
                    layers=layers or c.layers)
 
 
-def takes(c: Config) -> frozenset[str]:
+def input_fields(c: Config) -> frozenset[str]:
     """The fields of `Inputs` that `encode` takes."""
-    return frozenset({"tokens", "positions", "visibility", *(["token_type_ids"] if c.token_types > 1 else [])})
+    return frozenset({"tokens", "positions", "attention_mask", *(["token_type_ids"] if c.token_types > 1 else [])})
 
 
 def initializer(c: Config, stddev: float = 0.0) -> Initializer:
@@ -130,7 +133,7 @@ def initializer(c: Config, stddev: float = 0.0) -> Initializer:
 def specs(c: Config) -> Tree:
     """The parameters: `embedding`, `layers` and, by config, `embedding_norm`, `project`, `final_norm`."""
     init, e = initializer(c), c.table_width
-    rows = c.length + c.position_offset if c.positions == "learned" else 0
+    rows = c.max_length + c.position_offset if c.positions == "learned" else 0
     tree = {
         "embedding": embedding.specs(c.vocab, e, length=rows, token_types=c.token_types, init=init,
                                      position_init=initializer(c, c.position_stddev)),
@@ -152,7 +155,7 @@ def layer_specs(c: Config) -> Tree:
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
     return {
-        "attention": attention.specs(c.width, init, adding),
+        "attention": attention.specs(c.width, c.heads, init, adding),
         "attention_norm": norm.specs(c.width),
         "mlp": mlp.specs(c.width, c.mlp, init, adding),
         "mlp_norm": norm.specs(c.width),
@@ -174,7 +177,7 @@ def encode(
 
     Args:
       params: as `specs`.
-      inputs: `tokens` i32[b, t], and optionally `token_type_ids`, `positions`, `visibility`.
+      inputs: `tokens` i32[b, t], and optionally `token_type_ids`, `positions`, `attention_mask`.
       key: for dropout, or None for none.
       at: i32[b, m], the positions at which `hidden` is wanted: the last layer runs there alone. By default all.
       layers: whether to return the embedding output and every layer's, [l + 1, b, t, d].
@@ -190,10 +193,10 @@ def encode(
     """
     if at is not None and (layers or attention):
         raise ValueError("`at` asks for the last layer at some positions; `layers` and `attention` are of all")
-    refuse(inputs, takes(c))
-    if inputs.positions is None and 0 < c.longest < inputs.tokens.shape[1]:
-        raise ValueError(f"{inputs.tokens.shape[1]} tokens were given; the model has positions for {c.length}")
-    allowed = (inputs.visibility or Visibility(jnp.ones_like(inputs.tokens))).allowed()
+    check_inputs(inputs, input_fields(c))
+    if inputs.positions is None and 0 < c.max_tokens < inputs.tokens.shape[1]:
+        raise ValueError(f"{inputs.tokens.shape[1]} tokens were given; the model has positions for {c.max_length}")
+    allowed = (inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))).allowed()
     embedding_key, stack_key = prng.split(key, 2)
     x = _embed(params, inputs, embedding_key, c).astype(DTYPES[execution.dtype])
 
@@ -210,10 +213,10 @@ def encode(
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
     each, maps = collected or (None, None)
-    return Encoded(last, None if each is None else jnp.concatenate([x[None], each]), maps)
+    return Encoded(last, None if each is None else (x, *each), maps)
 
 
-def output_table(params: Tree, key: Array | None = None, *, c: Config) -> Array:
+def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
     """The token table [v, e]: as `encode` with this key looks it up, where dropout acts on the tables."""
     embedding_key, _ = prng.split(key, 2)
     table = params["embedding"]["token"]
@@ -223,10 +226,10 @@ def output_table(params: Tree, key: Array | None = None, *, c: Config) -> Array:
 def start_cache(rows: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
     """The cache before the first token, with room for `length` of them. Raises ValueError where the model has no
     positions for so many."""
-    if 0 < c.longest < length:
-        raise ValueError(f"a cache of {length} tokens was asked for; the model has positions for {c.length}")
+    if 0 < c.max_tokens < length:
+        raise ValueError(f"a cache of {length} tokens was asked for; the model has positions for {c.max_length}")
     empty = jnp.zeros((c.layers, rows, length, c.heads, c.width // c.heads), DTYPES[execution.dtype])
-    return Cache(Past(empty, empty), jnp.int32(0))
+    return Cache(KVCache(empty, empty), jnp.int32(0))
 
 
 def decode(
@@ -234,15 +237,15 @@ def decode(
     execution: stack.Execution = stack.Execution(),
 ) -> tuple[Array, Cache]:
     """Reads on, from left to right: the last layer's output [b, t, d] at the next t tokens i32[b, t], as `encode` gives
-    it under causal visibility, and the cache with them in it. What leads beyond the cache's room is undefined.
+    it under causal attention_mask, and the cache with them in it. What leads beyond the cache's room is undefined.
 
     `real` i32[] is how many of the t tokens count, where the others only fill up: what is read next takes their place.
     """
     positions = jnp.broadcast_to(cache.place + jnp.arange(tokens.shape[1]), tokens.shape)
     x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(DTYPES[execution.dtype])
 
-    def run(p: Tree, x: Array, past: Past) -> tuple[Array, Past]:
-        y, past = attention.recall(p["attention"], _before(p, "attention_norm", x, c), past, cache.place, c.heads)
+    def run(p: Tree, x: Array, past: KVCache) -> tuple[Array, KVCache]:
+        y, past = attention.cached_attention(p["attention"], _before(p, "attention_norm", x, c), past, cache.place, c.heads)
         x = _after(p, "attention_norm", x, y, c)
         return _after(p, "mlp_norm", x, mlp.apply(p["mlp"], _before(p, "mlp_norm", x, c), c.activation), c), past
 
@@ -261,7 +264,7 @@ def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
         positions = jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)
     x = embedding.apply(
         tables, inputs.tokens, positions + c.position_offset, inputs.token_type_ids,
-        sinusoidal_length=c.length + c.position_offset if c.positions == "sinusoidal" else 0,
+        sinusoidal_length=c.max_length + c.position_offset if c.positions == "sinusoidal" else 0,
         key=key if c.table_dropout else None, rate=c.dropout)
     x = shard(x, "batch", None, None)
     if c.embedding_norm:
@@ -297,3 +300,11 @@ def _after(p: Tree, name: str, x: Array, y: Array, c: Config, key: Array | None 
     """The residual stream with a block's output y."""
     x = x + dropout.apply(key, y, c.dropout)
     return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", None, None)
+
+
+DEFINITION = ModelDef(
+    Config, check, build,
+    tiny={"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "max_length": 64, "dropout": 0.0,
+          "attention_dropout": 0.0, "init_stddev": 0.08},
+    architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm"),
+)

@@ -1,66 +1,152 @@
-"""The contract between an objective and the trainer.
+"""The contract between an objective, the trainer and inference.
 
-The trainer knows nothing of masks, heads or labels. It hands the whole batch to `corrupt` once, with a random
-key for each row, and then sums `loss` over microbatches, devices and hosts. Without dropout that sum is exact:
-all that belongs to the question is drawn from the row's own key, and every weight in a corrupted batch is
-already divided by the whole batch's total.
+The trainer knows nothing of masks, heads or labels. It hands the global batch to `prepare` once, with a random key for
+each example, and then sums `loss` over microbatches, devices and hosts. Without dropout that sum is exact: everything
+random about an example is drawn from its own key, and every weight in a prepared batch is already divided by the global
+batch's total.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
-from lmrep.core.params import Array, Tree
+from lmrep.core.params import Array, ParamSpec, Tree
+from lmrep.metrics import Metric
+from lmrep.models.base import Model
 
-Batch = dict[str, Array]  # every field leads with the batch axis
+Batch = dict[str, Array]  # every field leads with the batch axis, but those under "shared", which all examples share
 Metrics = dict[str, tuple[Array, Array]]  # name -> (sum, count), so that any grouping adds up
 
 
 class Keys(NamedTuple):
-    """Randomness of one batch's questions."""
+    """Random keys for one batch's `prepare`."""
 
-    rows: Array  # key[b]: what belongs to a row is drawn from its own
-    step: Array  # key[]: for draws that a batch shares, as the negatives of a sampled softmax
+    per_example: Array  # key[b]: what belongs to an example is drawn from its own
+    shared: Array  # key[]: for draws that the batch shares, as the negatives of a sampled softmax
 
 
 class Carry(NamedTuple):
     """What an objective takes from one step to the next."""
 
-    rows: Tree = ()  # leaves lead with the batch axis: recurrent states, memories
+    per_example: Tree = ()  # leaves lead with the batch axis: recurrent states, memories
     shared: Tree = ()  # leaves that have none: running statistics; threaded through microbatches in their order
 
 
 class Objective(NamedTuple):
-    """What to ask of an encoder, as pure functions closed over their config.
+    """What a network is trained to predict, as pure functions with the config bound.
 
-    `specs` is {"encoder": ..., "objective": ...}. `frozen` holds parameters that get no gradient and no optimizer
-    state (a teacher, a language model under a tagger); `loss`, `predict` and `penalty` find them under
-    params["frozen"].
+    Attributes:
+      name: of `OBJECTIVES`.
+      specs: {"encoder": ..., "objective": ...}, trees of `ParamSpec`.
+      prepare: (Keys, batch) -> the batch with inputs, targets and weights. A draw that all examples share lies under
+        `batch["shared"]`, whose leaves are never split into microbatches.
+      loss: (params, batch, key, carry) -> (a plain sum over examples, (metrics, carry)); `key` is for dropout, None for
+        none.
+      frozen: specs of parameters that get no gradient and no optimizer state (a teacher, a language model under a
+        tagger); `loss`, `predict` and `penalty` find them under params["frozen"].
+      carry: batch_size -> the state that the first step starts from.
+      penalty: params -> a term added to the loss once a step.
+      predict: (params, batch without targets, ...) -> arrays of predictions, as its capability reads them.
+      next_token_logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
+      score: predictions for all examples -> figures that do not add up over batches.
+      describe: (prepared batch, tokenizer) -> a text for each example.
+      context: what each position is conditioned on: "left" or "both".
+      static: whether `prepare` depends on the example's number alone (BERT's static masks).
     """
 
     name: str
     specs: Tree
-    corrupt: Callable[[Keys, Batch], Batch]  # adds inputs, targets, weights
+    prepare: Callable[[Keys, Batch], Batch]
     loss: Callable[[Tree, Batch, Array | None, Carry], tuple[Array, tuple[Metrics, Carry]]]
-    # (params, batch, key, carry) -> (a plain sum over rows, (metrics, carry)); the key is for dropout, None for none
     frozen: Tree = {}  # noqa: RUF012
-    carry: Callable[[int], Carry] = lambda rows: Carry()  # rows -> the state that the first step starts from
-    penalty: Callable[[Tree], Array] | None = None  # params -> a term added once a step
-    predict: Callable[[Tree, Batch], dict[str, Array]] | None = None
-    # (params, what is asked, without targets) -> rows of answers: `words` and their `probabilities` [b, m, k] at
-    # batch["predicted"] i32[b, m]; where that is not asked, `replaced` [b, t], the probability that a token was
-    follow: Callable[[Tree, Array], Array] | None = None  # hidden [b, t, d] -> scores [b, t, v] of what is next
-    score: Callable[[dict[str, Any]], dict[str, float]] | None = None  # all rows -> figures that do not add
-    describe: Callable[[Batch, Any], list[str]] | None = None  # (corrupted batch, tokenizer) -> a text for each row
-    causal: bool = False  # whether a position sees those before it alone
-    static: bool = False  # whether a question depends on the example's number alone (BERT's static masks)
+    carry: Callable[[int], Carry] = lambda batch_size: Carry()
+    penalty: Callable[[Tree], Array] | None = None
+    predict: Callable[..., dict[str, Array]] | None = None
+    next_token_logits: Callable[[Tree, Array], Array] | None = None
+    score: Callable[[dict[str, Any]], dict[str, float]] | None = None
+    describe: Callable[[Batch, Any], list[str]] | None = None
+    context: str = "both"
+    static: bool = False
 
 
-def share(asked: Array) -> Array:
-    """bool or float [...] -> float32 [...]: divided by the whole array's total, so that the weights add to 1.
+class Capability(Protocol):
+    """What a trained model can be asked: how texts become a batch, what runs, how predictions print and serialise.
 
-    All zero where nothing is asked.
+    `lmrep predict`, `Run.predict`, the end of training, reports and `lmrep inspect` go by it. A `run` is a loaded one
+    (`lmrep.inference.load.Run`): tokenizer, network, objective and parameters.
+
+    Attributes:
+      name: for configs and reports, "fill_mask".
+      summary: what it does, for help texts: "fills in masked words".
+      example: a text that it can be asked.
+      options: a frozen record of the options of `predict`.
+      sample_options: those that a trained run is tried with at its end.
     """
-    asked = asked.astype(jnp.float32)
-    return asked / jnp.maximum(asked.sum(), 1.0)
+
+    name: str
+    summary: str
+    example: str
+    options: type
+    sample_options: Any
+
+    def accepts(self, text: str) -> bool:
+        """Whether a text is a prompt for it, by its form alone."""
+
+    def check(self, texts: Sequence[str], tokenizer: Any, max_length: int, names: Sequence[str | None]) -> None:
+        """Raises UserError for texts that it cannot be asked; `names` are what messages call them."""
+
+    def predict(self, run: Any, texts: Sequence[str], options: Any, names: Sequence[str | None]) -> list[Any]:
+        """A prediction for each text. Raises UserError as `check`, and where the run lacks a head."""
+
+    def to_json(self, prediction: Any) -> dict[str, Any]:
+        """The fields that a prediction adds to a record of JSON Lines."""
+
+    def to_text(self, text: str, prediction: Any, tokenizer: Any) -> str:
+        """A prediction for people."""
+
+
+class ObjectiveDef(NamedTuple):
+    """A row of `OBJECTIVES`: an objective as a choice of an experiment config.
+
+    Attributes:
+      config: its frozen record.
+      check: config -> None; raises UserError where its fields do not fit each other.
+      build: (config, model, vocabulary) -> Objective.
+      batch_fields: config -> the batch fields that it needs of a format.
+      context: config -> "left" or "both", held against `Model.context`.
+      metrics: every metric that its `loss` may return.
+      capability: what a model trained with it can be asked; several are tried in their order.
+    """
+
+    config: type
+    check: Callable[[Any], None]
+    build: Callable[..., Objective]
+    batch_fields: Callable[[Any], tuple[str, ...]]
+    context: Callable[[Any], str]
+    metrics: Mapping[str, Metric]
+    capabilities: tuple[Capability, ...] = ()
+
+
+def normalize_weights(mask: Array) -> Array:
+    """bool or float [...] -> float32 [...]: divided by the whole array's total, so that the weights add to 1. All zero
+    where nothing is to be predicted."""
+    mask = mask.astype(jnp.float32)
+    return mask / jnp.maximum(mask.sum(), 1.0)
+
+
+# Output layers, tied to the network's token table or not
+
+
+def output_specs(model: Model) -> Tree:
+    """The parameters of an output table that the network does not tie: {} where it does."""
+    if model.output_embedding is not None:
+        return {}
+    shape = (model.vocab_size, model.output_dim)
+    spec = ParamSpec(shape, ("vocab", "embed"), model.init) if model.init else ParamSpec(shape, ("vocab", "embed"))
+    return {"output": spec}
+
+
+def output_table(model: Model, params: Tree, head: Tree, key: Array | None = None) -> Array:
+    """The table [v, e] that multiplies a head's output: the network's, or the one that `output_specs` declares."""
+    return head["output"] if model.output_embedding is None else model.output_embedding(params["encoder"], key)

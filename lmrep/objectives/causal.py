@@ -1,6 +1,6 @@
 """Causal language modelling: each token is predicted from those before it (Radford et al., 2018, 2019).
 
-Any network that takes a visibility will do: under GPT-2 it is the paper's model, under BERT the "no NSP & LTR" of
+Any network that takes a attention_mask will do: under GPT-2 it is the paper's model, under BERT the "no NSP & LTR" of
 Devlin et al. (2019, section 5.1), with which the worth of the right context is measured.
 """
 
@@ -11,14 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import linear
-from lmrep.layers import lm_head as head
-from lmrep.layers.attention import Visibility
-from lmrep.models.base import Inputs, Model
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
+from lmrep.layers import linear, lm_head
+from lmrep.metrics import accuracy_metric, loss_metric
+from lmrep.models.base import Model, check_context, model_inputs
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    Keys,
+    Metrics,
+    Objective,
+    ObjectiveDef,
+    normalize_weights,
+    output_specs,
+    output_table,
+)
+from lmrep.objectives.capabilities import GenerateText
 
 
 @dataclass(frozen=True)
@@ -35,57 +44,57 @@ def check(c: Config) -> None:
     """All fields fit each other."""
 
 
-def fields(c: Config) -> tuple[str, ...]:
+def batch_fields(c: Config) -> tuple[str, ...]:
     """What it needs of a batch."""
     return ("tokens", "segment_ids", "example")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict each token from the left."""
-    if "visibility" not in model.takes:
-        raise UserError(f"objective=causal tells a position what it may see, which {model.name} does not take")
+    check_context(model, "left", "objective 'causal'")
     own = specs(c, model)
     return Objective(
         name="causal",
         # No empty tree: a checkpoint would not give it back.
         specs={"encoder": model.specs, **({"objective": {"causal": own}} if own else {})},
-        corrupt=partial(corrupt, c=c),
-        loss=partial(loss, c=c, model=model, frequent=int(np.argmax(vocabulary.counts))),
-        follow=partial(scores, model=model, c=c),
+        prepare=partial(prepare, c=c),
+        loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
+        next_token_logits=partial(scores, model=model, c=c),
         describe=describe,
-        causal=True,
+        context="left",
     )
 
 
 def specs(c: Config, model: Model) -> Tree:
     """The head's parameters: none of the tied table's own; a projection where the table is of another width."""
-    e = model.output_table(model.specs).shape[1]
+    e = model.output_dim
     if c.head == "transform":
-        return head.specs(model.width, e, model.vocabulary, model.init)
-    return {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), model.init)}
+        return lm_head.specs(model.width, e, model.vocab_size, model.init) | output_specs(model)
+    project = {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), model.init)}
+    return project | output_specs(model)
 
 
-def corrupt(keys: Keys, batch: Batch, *, c: Config) -> Batch:
+def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:
     """Adds `targets` i32[b, t], the token that follows each, and `weights` [b, t], 0 where none does."""
     tokens, segments = batch["tokens"], batch["segment_ids"]
     targets, after = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (tokens, segments))
     asked = (after > 0) & ((after == segments) | c.across)
-    return batch | {"targets": targets, "weights": share(asked)}
+    return batch | {"targets": targets, "weights": normalize_weights(asked)}
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, frequent: int
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of all tokens that have one before them."""
     hidden = read(params, batch, model, c, key)
-    table, bias = model.output_table(params["encoder"], key), _own(params).get("bias")
-    total, nats, hits = head.summed(table, hidden, batch["targets"], batch["weights"], bias)
+    table, bias = output_table(model, params, _own(params), key), _own(params).get("bias")
+    total, nats, hits = lm_head.chunked_cross_entropy(table, hidden, batch["targets"], batch["weights"], bias)
     asked = batch["weights"] > 0
     number = asked.sum()
     return total, ({
-        "token_nats": ((nats * asked).sum(), number),
-        "token_accuracy": ((hits & asked).sum(), number),
-        "most_frequent": (((batch["targets"] == frequent) & asked).sum(), number),
+        "lm_loss": ((nats * asked).sum(), number),
+        "lm_accuracy": ((hits & asked).sum(), number),
+        "most_frequent_accuracy": (((batch["targets"] == most_frequent) & asked).sum(), number),
     }, carry)
 
 
@@ -93,10 +102,7 @@ def read(params: Tree, batch: Batch, model: Model, c: Config, key: Array | None 
     """What the table is multiplied with at every position, [b, t, e]."""
     segments = batch["segment_ids"]
     seen = jnp.minimum(segments, 1) if c.across else segments
-    positions = None if c.across else batch.get("positions")
-    given = {"tokens": batch["tokens"], "visibility": Visibility(seen, causal=True), "positions": positions,
-             "token_type_ids": batch.get("token_type_ids")}
-    inputs = Inputs(**{name: value for name, value in given.items() if name in model.takes})
+    inputs = model_inputs(model, batch, context="left", segment_ids=seen, positions=not c.across)
     hidden = model.encode(params["encoder"], inputs, key).hidden
     return before_table(params, hidden, model, c)
 
@@ -105,14 +111,14 @@ def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
     """The last layer's output [..., d] -> what the tied table is multiplied with [..., e]."""
     own = _own(params)
     if c.head == "transform":
-        return head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
+        return lm_head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
     return linear.apply(own["project"], hidden) if "project" in own else hidden
 
 
 def scores(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
     """The last layer's output [b, t, d] -> float32 [b, t, v]."""
     y = jnp.einsum("btd,vd->btv", before_table(params, hidden, model, c),
-                   model.output_table(params["encoder"]).astype(hidden.dtype), preferred_element_type=jnp.float32)
+                   output_table(model, params, _own(params)).astype(hidden.dtype), preferred_element_type=jnp.float32)
     bias = _own(params).get("bias")
     return y if bias is None else y + bias
 
@@ -128,6 +134,17 @@ def describe(batch: Batch, tokenizer) -> list[str]:
     for row in range(len(batch["tokens"])):
         tokens, weights = np.asarray(batch["tokens"][row]), np.asarray(batch["weights"][row])
         real = np.flatnonzero(batch["segment_ids"][row])
-        pieces = [tokenizer.piece(int(tokens[i])) + (" |" if weights[i] == 0 and i != real[-1] else "") for i in real]
+        pieces = [tokenizer.id_to_token(int(tokens[i])) + (" |" if weights[i] == 0 and i != real[-1] else "") for i in real]
         texts.append(" ".join(pieces))
     return texts
+
+
+DEFINITION = ObjectiveDef(
+    Config, check, build, batch_fields, context=lambda c: "left",
+    metrics={
+        "lm_loss": loss_metric("Language-model loss"),
+        "lm_accuracy": accuracy_metric("Next-token accuracy", baseline="most_frequent_accuracy"),
+        "most_frequent_accuracy": accuracy_metric("Accuracy of always the most frequent token", headline=False),
+    },
+    capabilities=(GenerateText(),),
+)

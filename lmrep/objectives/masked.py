@@ -1,28 +1,25 @@
 """Masked language modelling (Devlin et al., 2019; Liu et al., 2019; Lan et al., 2019), with or without a question about
 sentence pairs.
 
-The masking rule is `mask_row`. The published ones differ in how many tokens are asked for, whether specials may be
+The masking rule is `mask_example`. The published ones differ in how many tokens are asked for, whether specials may be
 among them, whether they are words or runs of words, and what replaces them: fields of `Config`, of which `RULES` holds
 the published values.
 """
 
-import math
 from dataclasses import dataclass
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import lm_head as head
-from lmrep.layers.attention import Visibility
-from lmrep.models.base import Inputs, Model
-from lmrep.objectives import sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
+from lmrep.models.base import Model
+from lmrep.objectives import masking, mlm_head, sentence_pair
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, normalize_weights
+from lmrep.objectives.capabilities import FillMask
 
 RULES = {
     "bert": {"count": "round", "mask_specials": False, "random_specials": True},
@@ -33,291 +30,62 @@ RULES = {
 
 
 @dataclass(frozen=True)
-class Config:
-    """How tokens are chosen and what stands in their place."""
+class Config(masking.Config):
+    """How tokens are chosen, and what is predicted beside them."""
 
-    rate: float = setting(0.15, "share of a row's tokens that is asked for", above=0, at_most=1)
-    mask: float = setting(0.8, "of those, shown as [MASK]", at_least=0, at_most=1)
-    keep: float = setting(0.1, "of those, shown as they are", at_least=0, at_most=1)
-    random: float = setting(0.1, "of those, shown as a random word", at_least=0, at_most=1)
-    masking: str = setting("dynamic", "a new question at every step, or `format.duplicates` of them an example",
-                           choices=("dynamic", "static"))
-    count: str = setting("round", "BERT: max(1, round(rate * n)) of a row's n tokens; "
-                         "RoBERTa: floor(rate * n + u), u uniform in [0, 1)", choices=("round", "floor"))
-    mask_specials: bool = setting(False, "whether [CLS] and [SEP] may be asked for (RoBERTa: yes)")
-    random_specials: bool = setting(True, "whether the random word may be special, as in BERT; otherwise it may "
-                                    "be any but padding, unknown and separators")
-    whole_word: bool = setting(False, "whether all pieces of a word are asked for together")
-    ngram: int = setting(0, "runs of up to this many whole words are asked for together, one of n words with a "
-                         "probability as 1 / n (ALBERT: 3); 0: none", at_least=0)
-    max_predictions: int = setting(0, "most tokens asked for in a row; 0: as many as the rate gives", at_least=0)
-    sentence_pair: bool = setting(False, "whether the pair's label is asked for too (NSP or SOP, by the format)")
+    sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the "
+                                  "format)")
 
 
-def check(c: Config) -> None:
-    """Raises UserError where fields do not fit each other."""
-    if not math.isclose(c.mask + c.keep + c.random, 1, abs_tol=1e-6):
-        raise UserError(f"objective.mask + keep + random is {c.mask + c.keep + c.random:g}; they are shares of the "
-                        "chosen tokens and must add to 1, as 0.8 + 0.1 + 0.1")
-
-
-def fields(c: Config) -> tuple[str, ...]:
+def batch_fields(c: Config) -> tuple[str, ...]:
     """What it needs of a batch."""
     return ("tokens", "segment_ids", "example", *(("pair_label",) if c.sentence_pair else ()))
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict the masked tokens from both sides."""
-    check(c)
+    masking.check(c)
     if "mask" not in vocabulary.specials:
         raise UserError("objective=masked needs a [MASK] token, which this tokenizer lacks; "
                         f"it has {', '.join(vocabulary.specials)}")
-    frequent = int(np.argmax(vocabulary.counts))
-    specs = {"masked": head.specs(model.width, _table_width(model), model.vocabulary, model.init)}
+    specs = {"masked": mlm_head.specs(model)}
     if c.sentence_pair:
         specs["pair"] = sentence_pair.specs(model)
     return Objective(
         name="masked",
         specs={"encoder": model.specs, "objective": specs},
-        corrupt=partial(corrupt, c=c, vocabulary=vocabulary),
-        loss=partial(loss, c=c, model=model, frequent=frequent),
-        predict=partial(predict, model=model, size=vocabulary.size),
-        describe=partial(describe, pair=c.sentence_pair),
+        prepare=partial(prepare, c=c, vocabulary=vocabulary),
+        loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
+        predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
+        describe=partial(masking.describe, pair=c.sentence_pair),
         static=c.masking == "static",
     )
 
 
-def predictions(c: Config, length: int) -> int:
-    """m, the static number of predicted positions of a row of `length` tokens."""
-    most = max(1, round(c.rate * length)) if c.count == "round" else math.floor(c.rate * length + 1)
-    return min(most, length, c.max_predictions or most)
-
-
-def corrupt(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
+def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds `inputs` i32[b, t] and `predicted`, `targets`, `weights` [b, m] (and `pair_weights` [b]).
 
     `predicted` holds positions; those beyond the number that a row asks for have weight 0.
     """
-    inputs, predicted, targets, asked = jax.vmap(partial(mask_row, c=c, vocabulary=vocabulary))(
-        keys.rows, batch["tokens"], batch["segment_ids"])
-    batch = batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": share(asked)}
+    inputs, predicted, targets, asked = jax.vmap(partial(masking.mask_example, c=c, vocabulary=vocabulary))(
+        keys.per_example, batch["tokens"], batch["segment_ids"])
+    batch = batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": normalize_weights(asked)}
     return batch | sentence_pair.weights(batch) if c.sentence_pair else batch
 
 
-def mask_row(
-    key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
-) -> tuple[Array, Array, Array, Array]:
-    """The masking rule, for one row.
-
-    Args:
-      key: the row's.
-      tokens: i32[t].
-      segment_ids: i32[t], 0 for padding.
-      c: the config.
-      vocabulary: gives the special ids and which pieces start a word.
-
-    Returns:
-      (inputs i32[t], predicted positions i32[m], their tokens i32[m], which of the m count bool[m]).
-    """
-    special, m = vocabulary.specials, predictions(c, tokens.shape[0])
-    draws = jax.random.bits(key, (4 + (c.ngram > 1), *tokens.shape))  # one call: a generator costs a second to compile
-    choice, action, fraction = uniform(draws[0]), uniform(draws[1])[:m], uniform(draws[2, 0])
-    words = random_words(draws[3, :m], c, vocabulary)
-    real = segment_ids > 0
-    maskable = real
-    if not c.mask_specials:
-        maskable &= ~one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad"))
-    wanted = jnp.minimum(how_many(fraction, real.sum(), tokens.shape[0], c), m)
-
-    words_together = c.whole_word or c.ngram > 0
-    if words_together:
-        lengths = 1 + one_by_share(draws[4], 1 / np.arange(1, c.ngram + 1)) if c.ngram > 1 else None
-        starts_word = word_starts(tokens, vocabulary)
-        chosen = _choose_words(choice, maskable, segment_ids, starts_word, wanted, lengths, max(1, c.ngram))
-        order = chosen.astype(jnp.float32)
-    else:
-        order = jnp.where(maskable, choice, -1.0)
-        wanted = jnp.minimum(wanted, maskable.sum())
-    _, predicted = jax.lax.top_k(order, m)
-    asked = chosen[predicted] if words_together else jnp.arange(m) < wanted
-
-    targets = tokens[predicted]
-    shown = jnp.where(action < c.mask, special["mask"], jnp.where(action < c.mask + c.random, words, targets))
-    return tokens.at[predicted].set(jnp.where(asked, shown, targets)), predicted, targets, asked
-
-
-def uniform(bits: Array) -> Array:
-    """uint32 -> float32 in [0, 1)."""
-    return (bits >> 8).astype(jnp.float32) * 2.0**-24
-
-
-def one_by_share(bits: Array, shares: np.ndarray) -> Array:
-    """uint32 -> i32, i with probability shares[i] / their sum, to within 2^-32; every share is above 0."""
-    below = np.cumsum(shares, dtype=np.float64)[:-1] / np.sum(shares, dtype=np.float64)
-    limits = np.minimum(below * 2.0**32, 2.0**32 - 1).astype(np.uint32)
-    return jnp.searchsorted(jnp.asarray(limits), bits, side="right").astype(jnp.int32)
-
-
-def how_many(fraction: Array, n: Array, length: int, c: Config) -> Array:
-    """How many of a row's n real tokens, specials included, are asked for; 0 of an empty row."""
-    if c.count == "floor":
-        return jnp.floor(c.rate * n + fraction).astype(jnp.int32)
-    # Tabulated on the host: rounding of .15 * n in float32 would differ from the published code's float64.
-    table = [0] + [max(1, round(c.rate * i)) for i in range(1, length + 1)]
-    return jnp.asarray(table, jnp.int32)[n]
-
-
-def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
-    """bool like `tokens`: whether each is one of the special tokens of these roles."""
-    ids = sorted({specials[role] for role in roles if role in specials})
-    return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
-
-
-def word_starts(tokens: Array, vocabulary: Vocabulary) -> Array:
-    """bool[t]: which tokens i32[t] of a row start a word."""
-    if vocabulary.ends_word is None:
-        return jnp.asarray(vocabulary.starts_word)[tokens]
-    return jnp.pad(jnp.asarray(vocabulary.ends_word)[tokens], (1, 0), constant_values=True)[:-1]
-
-
-def random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
-    """A word for each of the random `bits`, uniform over the vocabulary, with specials or without. (fairseq leaves
-    out its four, not its mask.)"""
-    if c.random_specials:
-        return (bits % np.uint32(vocabulary.size)).astype(jnp.int32)
-    barred = {i for role, i in vocabulary.specials.items() if role != "mask"}
-    allowed = np.array([i for i in range(vocabulary.size) if i not in barred], np.int32)
-    return jnp.asarray(allowed)[bits % np.uint32(len(allowed))]
-
-
-def _choose_words(
-    choice: Array, maskable: Array, segment_ids: Array, starts_word: Array, wanted: Array,
-    lengths: Array | None = None, longest: int = 1,
-) -> Array:
-    """Whole words in random order, each taken if all of it still fits: bool[t].
-
-    A continuation piece belongs to the maskable piece before it in its packed segment, even across a separator, as
-    in BERT's script (where the second text of a pair, cut at its front, may begin inside a word).
-
-    With `lengths` i32[t], of 1 to `longest`, word i is the first of a run of lengths[i] words, shortened until it fits,
-    and skipped where one of them was taken before; a run ends with its packed segment.
-    """
-    t = maskable.shape[0]
-    before = jnp.pad(jax.lax.cummax(jnp.where(maskable, segment_ids, 0)), (1, 0))[:-1]  # segment of the piece before
-    first = maskable & (starts_word | (segment_ids > before))
-    word = jnp.where(maskable, jnp.cumsum(first) - 1, t)  # t: none
-    sizes = jnp.zeros(t + 1, jnp.int32).at[word].add(1)[:t]
-    order = jnp.argsort(jnp.where(sizes > 0, choice, 2.0))
-    if longest > 1:
-        chosen = _choose_runs(order, word, sizes, segment_ids, wanted, lengths, longest)
-        return jnp.append(chosen, False)[word]
-
-    def take(total: Array, size: Array) -> tuple[Array, Array]:
-        fits = (size > 0) & (total + size <= wanted)
-        return jnp.where(fits, total + size, total), fits
-
-    _, fits = jax.lax.scan(take, jnp.int32(0), sizes[order])
-    taken = jnp.zeros(t + 1, bool).at[order].set(fits)
-    return taken[word] & maskable
-
-
-def _choose_runs(
-    order: Array, word: Array, sizes: Array, segment_ids: Array, wanted: Array, lengths: Array, longest: int
-) -> Array:
-    """Which words are taken, bool[t]; `order`, `sizes` and `lengths` are of words, `word` of positions."""
-    t, runs = order.shape[0], jnp.arange(longest)
-    segment = jnp.zeros(t + longest, jnp.int32).at[word].max(segment_ids)[:t]
-    ahead = jnp.arange(t)[:, None] + runs  # [t, n]: a word and those after it
-    along = jnp.where(ahead < t, segment[ahead.clip(0, t - 1)], 0) == segment[:, None]  # in its packed segment
-    totals = jnp.cumsum(jnp.where(along, sizes[ahead.clip(0, t - 1)], 0), axis=1)  # tokens of a run of 1, 2, ... words
-
-    def take(carry: tuple[Array, Array], given: tuple) -> tuple[tuple[Array, Array], None]:
-        number, taken = carry
-        first, length, totals, along = given
-        n = ((runs < length) & (number + totals <= wanted)).sum()  # as many words as fit
-        run = (runs < n) & along
-        there = jax.lax.dynamic_slice(taken, (first,), (longest,))
-        n = jnp.where((there & run).any() | (totals[0] == 0), 0, n)
-        taken = jax.lax.dynamic_update_slice(taken, there | (run & (n > 0)), (first,))
-        return (number + jnp.where(n > 0, totals[n - 1], 0), taken), None
-
-    start = jnp.int32(0), jnp.zeros(t + longest, bool)
-    (_, taken), _ = jax.lax.scan(take, start, (order, lengths[order], totals[order], along[order]))
-    return taken[:t]
-
-
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, frequent: int
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens; plus, where asked for, that of the pairs' labels."""
-    first, hidden = _hidden(params, batch, batch["inputs"], model, key)
-    total, metrics = charge(params, hidden, batch, model, frequent, key)
+    first, hidden = mlm_head.encode_predicted(params, batch, batch["inputs"], model, key)
+    total, metrics = mlm_head.loss_and_metrics(params, hidden, batch, model, most_frequent, key)
     if c.sentence_pair:
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
     return total, (metrics, carry)
 
 
-def charge(
-    params: Tree, hidden: Array, batch: Batch, model: Model, frequent: int, key: Array | None
-) -> tuple[Array, Metrics]:
-    """The weighted sum of the cross-entropies of `targets` by the states [b, m, d] at their positions, and figures;
-    `key` is what the states were encoded with."""
-    own, table = params["objective"]["masked"], model.output_table(params["encoder"], key)
-    nats, hits = head.asked(own, table, _transformed(params, hidden, model), batch["targets"])
-    asked = batch["weights"] > 0
-    number = asked.sum()
-    return (nats * batch["weights"]).sum(), {
-        "masked_nats": ((nats * asked).sum(), number),
-        "masked_accuracy": ((hits & asked).sum(), number),
-        "most_frequent": (((batch["targets"] == frequent) & asked).sum(), number),
-    }
-
-
-def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:
-    """The k likeliest words at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]. Rows of
-    the table beyond the vocabulary's `size` are no words, though they have their share of the probabilities."""
-    _, hidden = _hidden(params, batch, batch["tokens"], model, None)
-    table = model.output_table(params["encoder"])
-    probabilities = jax.nn.softmax(
-        head.scores(params["objective"]["masked"], table, _transformed(params, hidden, model)))
-    best, words = jax.lax.top_k(probabilities[..., :size], k)
-    return {"words": words, "probabilities": best}
-
-
-def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
-    """Each row as text, its targets marked: "the {cat -> [MASK]} sat"; {cat = cat} where it is shown as it is."""
-    texts = []
-    for row in range(len(batch["tokens"])):
-        inputs, tokens, segments = (np.asarray(batch[name][row]) for name in ("inputs", "tokens", "segment_ids"))
-        asked = set(np.asarray(batch["predicted"][row])[np.asarray(batch["weights"][row]) > 0].tolist())
-        pieces = []
-        for i in np.flatnonzero(segments):
-            piece = tokenizer.piece(int(tokens[i]))
-            shown = tokenizer.piece(int(inputs[i]))
-            pieces.append(f"{{{piece} {'=' if shown == piece else '->'} {shown}}}" if i in asked else piece)
-        label = f"[pair label {int(batch['pair_label'][row])}] " if pair else ""
-        texts.append(label + " ".join(pieces))
-    return texts
-
-
-def _hidden(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None) -> tuple[Array, Array]:
-    """The last layer's output at the first position [b, d] and at the predicted ones [b, m, d]: no other is needed."""
-    hidden = hidden_at(params, batch, tokens, jnp.pad(batch["predicted"], ((0, 0), (1, 0))), model, key)
-    return hidden[:, 0], hidden[:, 1:]
-
-
-def hidden_at(params: Tree, batch: Batch, tokens: Array, at: Array, model: Model, key: Array | None) -> Array:
-    """The last layer's output [b, m, d] at the positions `at` i32[b, m] of a batch whose texts show `tokens`."""
-    given = {"tokens": tokens, "visibility": Visibility(batch["segment_ids"]),
-             "positions": batch.get("positions"), "token_type_ids": batch.get("token_type_ids")}
-    inputs = Inputs(**{name: value for name, value in given.items() if name in model.takes})
-    return model.encode(params["encoder"], inputs, key, at=at).hidden
-
-
-def _transformed(params: Tree, hidden: Array, model: Model) -> Array:
-    return head.transform(params["objective"]["masked"], hidden, activation=model.activation, eps=model.norm_eps)
-
-
-def _table_width(model: Model) -> int:
-    return model.output_table(model.specs).shape[1]
+DEFINITION = ObjectiveDef(
+    Config, masking.check, build, batch_fields, context=lambda c: "both",
+    metrics=mlm_head.METRICS | sentence_pair.METRICS, capabilities=(FillMask(),),
+)

@@ -2,7 +2,7 @@
 the encoder tells of every token whether it is the text's own.
 
 Both are trained in one step. No gradient passes through the generator's choice; tables that they share get both.
-`kind` holds the paper's ablations. One thing differs from the released code: where a position was drawn twice, and the
+`variant` holds the paper's ablations. One thing differs from the released code: where a position was drawn twice, and the
 generator would answer twice, the code shows the mean of the two words' numbers, and we show one answer.
 """
 
@@ -17,16 +17,16 @@ from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree, glorot_uniform
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import linear
-from lmrep.layers import lm_head as head
-from lmrep.layers.attention import Visibility
+from lmrep.layers import linear, lm_head
 from lmrep.layers.mlp import ACTIVATIONS
-from lmrep.models.base import Inputs, Model
-from lmrep.objectives import masked
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
+from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric
+from lmrep.models.base import Model, model_inputs
+from lmrep.objectives import masking, mlm_head
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, normalize_weights, output_table
+from lmrep.objectives.capabilities import DetectReplaced, FillMask
 
-KINDS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
-TELLING = KINDS[:2]  # those whose encoder tells tokens apart; that of the others finds words
+VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
+DETECTING = VARIANTS[:2]  # those whose encoder tells tokens apart; that of the others finds words
 TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
 
 
@@ -34,8 +34,8 @@ TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
 class Config:
     """The generator, what it hides, and what the encoder is asked."""
 
-    kind: str = setting("electra", "of every token whether it was replaced; that of the hidden ones alone; which word "
-                        "stood at the hidden ones; which word stands at every one, with a copy gate", choices=KINDS)
+    variant: str = setting("electra", "of every token whether it was replaced; that of the hidden ones alone; which word "
+                        "stood at the hidden ones; which word stands at every one, with a copy gate", choices=VARIANTS)
     generator: float = setting(0.25, "the generator's width, as a share of the encoder's", above=0, at_most=1)
     generator_layers: int = setting(0, "its layers; 0: as many as the encoder's", at_least=0)
     tie: str = setting("all", "what it shares with the encoder: all tables with their norm, the token table, nothing",
@@ -52,10 +52,10 @@ class Config:
 
 def check(c: Config) -> None:
     """Raises UserError where fields do not fit each other."""
-    masked.check(_rule(c))
+    masking.check(_rule(c))
 
 
-def fields(c: Config) -> tuple[str, ...]:
+def batch_fields(c: Config) -> tuple[str, ...]:
     """What it needs of a batch."""
     return ("tokens", "segment_ids", "example")
 
@@ -66,13 +66,13 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     if "mask" not in vocabulary.specials:
         raise UserError("objective=replaced_token needs a [MASK] token, which this tokenizer lacks; "
                         f"it has {', '.join(vocabulary.specials)}")
-    if model.narrower is None:
+    if model.make_generator is None:
         raise UserError(f"objective=replaced_token needs a generator like its encoder, which {model.name} cannot make")
-    generator = model.narrower(c.generator, c.generator_layers)
+    generator = model.make_generator(c.generator, c.generator_layers)
     return Objective(
         name="replaced_token",
         specs={"encoder": model.specs, "objective": specs(c, model, generator)},
-        corrupt=partial(corrupt, c=c, vocabulary=vocabulary),
+        prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, generator=generator),
         predict=partial(predict, c=c, model=model, generator=generator, vocabulary=vocabulary),
         describe=describe,
@@ -84,14 +84,13 @@ def specs(c: Config, model: Model, generator: Model) -> Tree:
     own = {name: part for name, part in generator.specs.items() if name not in TABLES[c.tie]}
     if c.tie == "tokens":
         own["embedding"] = {name: spec for name, spec in own["embedding"].items() if name != "token"}
-    e = _table_width(model)
-    tree = {"generator": own, "generator_head": head.specs(generator.width, e, model.vocabulary, generator.init)}
-    if c.kind in TELLING:
+    tree = {"generator": own, "generator_head": mlm_head.specs(generator)}
+    if c.variant in DETECTING:
         tree["discriminator"] = {"transform": linear.specs(model.width, model.width, ("embed", None), model.init),
                                  "out": linear.specs(model.width, 1, (None, None), glorot_uniform)}
     else:
-        tree["masked"] = head.specs(model.width, e, model.vocabulary, model.init)
-    if c.kind == "all_tokens_mlm":
+        tree["masked"] = mlm_head.specs(model)
+    if c.variant == "all_tokens_mlm":
         tree["copy"] = linear.specs(model.width, 1, (None, None), model.init)
     return tree
 
@@ -109,46 +108,46 @@ def generator_alone(params: Tree, c: Config) -> Tree:
     return {"encoder": generator_params(params, c), "objective": {"masked": params["objective"]["generator_head"]}}
 
 
-def corrupt(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
+def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds `inputs` i32[b, t], what the generator sees; `predicted`, `targets`, `weights` [b, m]; `seeds` uint32[b, m]
     of its choices; `token_weights` [b, t], of what the encoder is asked."""
-    row = partial(ask_row, c=c, vocabulary=vocabulary)
-    inputs, predicted, targets, asked, seeds = jax.vmap(row)(keys.rows, batch["tokens"], batch["segment_ids"])
+    row = partial(mask_example, c=c, vocabulary=vocabulary)
+    inputs, predicted, targets, asked, seeds = jax.vmap(row)(keys.per_example, batch["tokens"], batch["segment_ids"])
     hidden = jax.vmap(lambda places, asked: jnp.zeros(inputs.shape[1], bool).at[places].max(asked))(predicted, asked)
-    of = hidden if c.kind in ("electra_15", "replace_mlm") else batch["segment_ids"] > 0
-    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": share(asked),
-                    "seeds": seeds, "token_weights": share(of)}
+    of = hidden if c.variant in ("electra_15", "replace_mlm") else batch["segment_ids"] > 0
+    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": normalize_weights(asked),
+                    "seeds": seeds, "token_weights": normalize_weights(of)}
 
 
-def ask_row(
+def mask_example(
     key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """The rule for one row: as `masked.mask_row`, and seeds uint32[m], equal where positions are."""
+    """The rule for one row: as `masking.mask_example`, and seeds uint32[m], equal where positions are."""
     key, seed_key = jax.random.split(key)
-    rule = masked.mask_row if not c.with_replacement else _draw_row
+    rule = masking.mask_example if not c.with_replacement else _mask_with_replacement
     inputs, predicted, targets, asked = rule(key, tokens, segment_ids, c=_rule(c), vocabulary=vocabulary)
     return inputs, predicted, targets, asked, jax.random.bits(seed_key, tokens.shape)[predicted]
 
 
-def _rule(c: Config) -> masked.Config:
-    return masked.Config(rate=c.rate, mask=c.mask, keep=c.keep, random=c.random)
+def _rule(c: Config) -> masking.Config:
+    return masking.Config(rate=c.rate, mask=c.mask, keep=c.keep, random=c.random)
 
 
-def _draw_row(
-    key: Array, tokens: Array, segment_ids: Array, *, c: masked.Config, vocabulary: Vocabulary
+def _mask_with_replacement(
+    key: Array, tokens: Array, segment_ids: Array, *, c: masking.Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array]:
     """Positions drawn with replacement from all tokens but special ones, as the released code does."""
     t, special = tokens.shape[0], vocabulary.specials
     m = max(1, int((c.rate + 0.005) * t))
     draws = jax.random.bits(key, (3, m))
-    maskable = (segment_ids > 0) & ~masked.one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad", "mask"))
+    maskable = (segment_ids > 0) & ~masking.one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad", "mask"))
     among = jnp.cumsum(maskable)
-    number = jnp.floor(masked.uniform(draws[0]) * among[-1]).astype(jnp.int32)  # of the maskable ones, from 0
+    number = jnp.floor(masking.uniform(draws[0]) * among[-1]).astype(jnp.int32)  # of the maskable ones, from 0
     predicted = jnp.searchsorted(among, number + 1).astype(jnp.int32).clip(0, t - 1)
-    wanted = masked.how_many(jnp.float32(0), (segment_ids > 0).sum(), t, c)
+    wanted = masking.how_many(jnp.float32(0), (segment_ids > 0).sum(), t, c)
     asked = (jnp.arange(m) < jnp.minimum(wanted, m)) & (among[-1] > 0)
-    action, targets = masked.uniform(draws[1]), tokens[predicted]
-    words = masked.random_words(draws[2], c, vocabulary)
+    action, targets = masking.uniform(draws[1]), tokens[predicted]
+    words = masking.random_words(draws[2], c, vocabulary)
     # A position drawn twice shows [MASK] where either draw says so.
     place = jnp.where(asked & (action >= c.mask) & (action < c.mask + c.random), predicted, t)
     inputs = jnp.append(tokens, 0).at[place].set(words)
@@ -168,24 +167,24 @@ def loss(
     replaced = shown != batch["tokens"]
     real = batch["segment_ids"] > 0
     total = c.generator_weight * (nats * batch["weights"]).sum()
-    metrics = {"generator_nats": ((nats * asked).sum(), asked.sum()),
+    metrics = {"generator_loss": ((nats * asked).sum(), asked.sum()),
                "generator_accuracy": ((hits & asked).sum(), asked.sum()),
-               "replaced_share": ((replaced & real).sum(), real.sum())}
-    if c.kind in TELLING:
+               "replaced_fraction": ((replaced & real).sum(), real.sum())}
+    if c.variant in DETECTING:
         hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
-        more, found = tell_apart(own["discriminator"], hidden, replaced, batch["token_weights"], model.activation)
+        more, found = discriminator_loss_and_metrics(own["discriminator"], hidden, replaced, batch["token_weights"], model.activation)
         return total + c.weight * more, (metrics | found, carry)
-    if c.kind == "replace_mlm":
+    if c.variant == "replace_mlm":
         hidden = _hidden(params["encoder"], model, batch, shown, encoder_key, at=batch["predicted"])
-        nats, hits = head.asked(own["masked"], model.output_table(params["encoder"], encoder_key),
-                                _transformed(own["masked"], hidden, model), batch["targets"])
-        metrics |= {"masked_nats": ((nats * asked).sum(), asked.sum()),
-                    "masked_accuracy": ((hits & asked).sum(), asked.sum())}
+        nats, hits = lm_head.cross_entropy(own["masked"], output_table(model, params, own["masked"], encoder_key),
+                                mlm_head.transform(own["masked"], hidden, model), batch["targets"])
+        metrics |= {"mlm_loss": ((nats * asked).sum(), asked.sum()),
+                    "mlm_accuracy": ((hits & asked).sum(), asked.sum())}
         return total + (nats * batch["weights"]).sum(), (metrics, carry)
     hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
-    table = model.output_table(params["encoder"], encoder_key)
+    table = output_table(model, params, own["masked"], encoder_key)
     nats, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
-    metrics |= {"token_nats": ((nats * real).sum(), real.sum()), "copied_share": ((copied * real).sum(), real.sum())}
+    metrics |= {"lm_loss": ((nats * real).sum(), real.sum()), "copied_fraction": ((copied * real).sum(), real.sum())}
     return total + (nats * batch["token_weights"]).sum(), (metrics, carry)
 
 
@@ -195,7 +194,7 @@ def generate(
     """(nats, whether the likeliest word is right, the words drawn i32) of the generator, [b, m] each."""
     own, whole = params["objective"]["generator_head"], generator_params(params, c)
     hidden = _hidden(whole, generator, batch, batch["inputs"], key, at=batch["predicted"])
-    return head.asked_and_sampled(own, generator.output_table(whole, key), _transformed(own, hidden, generator),
+    return lm_head.cross_entropy_and_sample(own, output_table(generator, {"encoder": whole}, own, key), mlm_head.transform(own, hidden, generator),
                                   batch["targets"], batch["seeds"], c.temperature)
 
 
@@ -207,7 +206,7 @@ def replace(batch: Batch, words: Array) -> Array:
     return put(batch["tokens"], places, words)
 
 
-def tell_apart(
+def discriminator_loss_and_metrics(
     own: Tree, hidden: Array, replaced: Array, weights: Array, activation: str
 ) -> tuple[Array, Metrics]:
     """The weighted sum of the binary cross-entropies of `replaced` bool[b, t], and figures."""
@@ -216,7 +215,7 @@ def tell_apart(
     asked = weights > 0
     right = ((logits > 0) == replaced) & asked
     return (nats * weights).sum(), {
-        "discriminator_nats": ((nats * asked).sum(), asked.sum()),
+        "discriminator_loss": ((nats * asked).sum(), asked.sum()),
         "replaced_accuracy": ((right & replaced).sum(), (asked & replaced).sum()),
         "original_accuracy": ((right & ~replaced).sum(), (asked & ~replaced).sum()),
     }
@@ -242,7 +241,7 @@ def copy_or_predict(
 def predict(
     params: Tree, batch: Batch, *, c: Config, model: Model, generator: Model, vocabulary: Vocabulary, k: int = 5
 ) -> dict[str, Array]:
-    """What `batch` asks: with `predicted` i32[b, m] in it, the k likeliest words there as `masked.predict` gives them;
+    """What `batch` asks: with `predicted` i32[b, m] in it, the k likeliest words there as `mlm_head.predict` gives them;
     without, `replaced` float32[b, t], for each token the probability that it is not the text's own.
 
     The words are the generator's or, of the kinds whose encoder finds words, those of the encoder, which sees the
@@ -250,16 +249,16 @@ def predict(
     """
     if "predicted" not in batch:
         return {"replaced": doubt(params, batch, c, model)}
-    found = masked.predict(generator_alone(params, c), batch, model=generator, size=vocabulary.size, k=k)
-    if c.kind in TELLING:
+    found = mlm_head.predict(generator_alone(params, c), batch, model=generator, size=vocabulary.size, k=k)
+    if c.variant in DETECTING:
         return found
     own, places = params["objective"], batch["predicted"]
     empty = jnp.take_along_axis(batch["tokens"], places, 1) == vocabulary.specials["mask"]
     shown = replace(batch | {"weights": empty}, found["words"][..., 0])
     hidden = _hidden(params["encoder"], model, batch, shown, None, at=places)
-    probabilities = jax.nn.softmax(head.scores(
-        own["masked"], model.output_table(params["encoder"]), _transformed(own["masked"], hidden, model)))
-    if c.kind == "all_tokens_mlm":
+    probabilities = jax.nn.softmax(lm_head.logits(
+        own["masked"], output_table(model, params, own["masked"]), mlm_head.transform(own["masked"], hidden, model)))
+    if c.variant == "all_tokens_mlm":
         copied = jax.nn.sigmoid(linear.apply(own["copy"], hidden.astype(jnp.float32)))
         same = jax.nn.one_hot(jnp.take_along_axis(shown, places, 1), probabilities.shape[-1])
         probabilities = copied * same + (1 - copied) * probabilities
@@ -272,10 +271,10 @@ def doubt(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
     1 less the probability of the one that stands there."""
     own, tokens = params["objective"], batch["tokens"]
     hidden = _hidden(params["encoder"], model, batch, tokens, None)
-    if c.kind in TELLING:
+    if c.variant in DETECTING:
         return jax.nn.sigmoid(replaced_logits(own["discriminator"], hidden, model.activation))
-    table = model.output_table(params["encoder"])
-    if c.kind == "replace_mlm":
+    table = output_table(model, params, own["masked"])
+    if c.variant == "replace_mlm":
         nats = _nats(own["masked"], table, hidden, tokens, model)
     else:
         nats, _ = copy_or_predict(own, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)
@@ -284,27 +283,33 @@ def doubt(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
 
 def describe(batch: Batch, tokenizer) -> list[str]:
     """Each row as the generator sees it, its targets marked."""
-    return masked.describe(batch, tokenizer, pair=False)
+    return masking.describe(batch, tokenizer, pair=False)
 
 
 def _hidden(
     params: Tree, model: Model, batch: Batch, tokens: Array, key: Array | None, at: Array | None = None
 ) -> Array:
-    given = {"tokens": tokens, "visibility": Visibility(batch["segment_ids"]),
-             "positions": batch.get("positions"), "token_type_ids": batch.get("token_type_ids")}
-    inputs = Inputs(**{name: value for name, value in given.items() if name in model.takes})
+    inputs = model_inputs(model, batch, tokens=tokens)
     return model.encode(params, inputs, key, at=at).hidden
 
 
 def _nats(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
     """-log of the probability of `targets` i32[b, t] by the states [b, t, d] there, a part of t at a time."""
-    return head.in_parts(lambda x, targets: head.asked(own, table, _transformed(own, x, model), targets)[0],
+    return lm_head.map_chunks(lambda x, targets: lm_head.cross_entropy(own, table, mlm_head.transform(own, x, model), targets)[0],
                          table.shape[0], hidden, targets)
 
 
-def _transformed(own: Tree, hidden: Array, model: Model) -> Array:
-    return head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
-
-
-def _table_width(model: Model) -> int:
-    return model.output_table(model.specs).shape[1]
+DEFINITION = ObjectiveDef(
+    Config, check, build, batch_fields, context=lambda c: "both",
+    metrics=mlm_head.METRICS | {
+        "generator_loss": loss_metric("Generator loss"),
+        "generator_accuracy": accuracy_metric("Generator accuracy"),
+        "replaced_fraction": fraction_metric("Fraction of tokens replaced"),
+        "discriminator_loss": loss_metric("Discriminator loss"),
+        "replaced_accuracy": accuracy_metric("Replaced tokens found"),
+        "original_accuracy": accuracy_metric("Original tokens recognised"),
+        "lm_loss": loss_metric("Loss of all tokens"),
+        "copied_fraction": fraction_metric("Mean of the copy gate"),
+    },
+    capabilities=(FillMask("generator_head", "generator"), DetectReplaced()),
+)

@@ -4,10 +4,13 @@
 import jax.numpy as jnp
 
 from lmrep.core.params import Array, Tree
-from lmrep.layers import linear
-from lmrep.layers import lm_head as head
+from lmrep.layers import linear, lm_head
+from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Metrics, share
+from lmrep.objectives.base import Batch, Metrics, normalize_weights
+
+METRICS = {"pair_loss": loss_metric("Sentence-pair loss"),
+           "pair_accuracy": accuracy_metric("Sentence-pair accuracy")}
 
 
 def specs(model: Model) -> Tree:
@@ -20,7 +23,7 @@ def specs(model: Model) -> Tree:
 
 def weights(batch: Batch) -> Batch:
     """`pair_weights` float32 [b]: rows that hold an example count alike, empty rows not at all."""
-    return {"pair_weights": share(batch["segment_ids"][:, 0] > 0)}
+    return {"pair_weights": normalize_weights(batch["segment_ids"][:, 0] > 0)}
 
 
 def scores(params: Tree, first: Array) -> Array:
@@ -33,10 +36,10 @@ def scores(params: Tree, first: Array) -> Array:
 def loss(params: Tree, first: Array, batch: Batch) -> tuple[Array, Metrics]:
     """The mean cross-entropy over the batch's pairs."""
     y = scores(params, first)
-    nats = head.cross_entropy(y, batch["pair_label"])
+    nats = lm_head.softmax_cross_entropy(y, batch["pair_label"])
     asked = batch["pair_weights"] > 0
     hits = (y.argmax(-1) == batch["pair_label"]) & asked
     return (nats * batch["pair_weights"]).sum(), {
-        "pair_nats": ((nats * asked).sum(), asked.sum()),
+        "pair_loss": ((nats * asked).sum(), asked.sum()),
         "pair_accuracy": (hits.sum(), asked.sum()),
     }

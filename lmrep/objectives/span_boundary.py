@@ -1,7 +1,7 @@
 """Spans of whole words, predicted from their own states and, token by token, from the two states around them: the
 boundary objective (Joshi et al., 2019).
 
-The masking rule is `mask_row`; `boundary=False` leaves it with masked language modelling alone, as in the paper's
+The masking rule is `mask_example`; `boundary=False` leaves it with masked language modelling alone, as in the paper's
 ablation of masks. A *text* is a run of tokens of one packed segment without a special one among them.
 """
 
@@ -17,12 +17,13 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import linear, norm
-from lmrep.layers import lm_head as head
+from lmrep.layers import linear, lm_head, norm
 from lmrep.layers.mlp import ACTIVATIONS
+from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model
-from lmrep.objectives import masked, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, share
+from lmrep.objectives import masking, mlm_head, sentence_pair
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, normalize_weights, output_table
+from lmrep.objectives.capabilities import FillMask
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,12 @@ class Config:
 
 def check(c: Config) -> None:
     """Raises UserError where fields do not fit each other."""
-    masked.check(c)
+    masking.check(c)
 
 
-def fields(c: Config) -> tuple[str, ...]:
+def batch_fields(c: Config) -> tuple[str, ...]:
     """What it needs of a batch."""
-    return masked.fields(c)
+    return ("tokens", "segment_ids", "example", *(("pair_label",) if c.sentence_pair else ()))
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
@@ -64,7 +65,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     if "mask" not in vocabulary.specials:
         raise UserError("objective=span_boundary needs a [MASK] token, which this tokenizer lacks; "
                         f"it has {', '.join(vocabulary.specials)}")
-    own = {"masked": head.specs(model.width, _table_width(model), model.vocabulary, model.init)}
+    own = {"masked": mlm_head.specs(model)}
     if c.boundary:
         own["boundary"] = specs(c, model)
     if c.sentence_pair:
@@ -72,9 +73,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     return Objective(
         name="span_boundary",
         specs={"encoder": model.specs, "objective": own},
-        corrupt=partial(corrupt, c=c, vocabulary=vocabulary),
-        loss=partial(loss, c=c, model=model, frequent=int(np.argmax(vocabulary.counts))),
-        predict=partial(masked.predict, model=model, size=vocabulary.size),
+        prepare=partial(prepare, c=c, vocabulary=vocabulary),
+        loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
+        predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         describe=partial(describe, pair=c.sentence_pair),
     )
 
@@ -85,7 +86,7 @@ def specs(c: Config, model: Model) -> Tree:
         "place": ParamSpec((c.max_targets, c.place_width), (None, None), model.init),
         "join": linear.specs(2 * model.width + c.place_width, model.width, (None, "embed"), model.init),
         "join_norm": norm.specs(model.width),
-        **head.specs(model.width, _table_width(model), model.vocabulary, model.init),
+        **lm_head.specs(model.width, model.output_dim, model.vocab_size, model.init),
     }
 
 
@@ -94,11 +95,11 @@ def predictions(c: Config, length: int) -> int:
     return min(length, math.ceil(c.rate * length) if c.count == "ceil" else max(1, round(c.rate * length)))
 
 
-def corrupt(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
-    """Adds the question as `mask_row` gives it, its `weights` and `boundary_weights` float32 [b, m] in place of which
+def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
+    """Adds the question as `mask_example` gives it, its `weights` and `boundary_weights` float32 [b, m] in place of which
     of the m count (and `pair_weights` [b])."""
-    found = jax.vmap(partial(mask_row, c=c, vocabulary=vocabulary))(keys.rows, batch["tokens"], batch["segment_ids"])
-    found["weights"] = share(found.pop("asked"))
+    found = jax.vmap(partial(mask_example, c=c, vocabulary=vocabulary))(keys.per_example, batch["tokens"], batch["segment_ids"])
+    found["weights"] = normalize_weights(found.pop("asked"))
     if c.boundary:
         bounded = found.pop("bounded").astype(jnp.float32)
         found["boundary_weights"] = bounded / (bounded.sum() + 1)  # one more, as in the released code
@@ -106,7 +107,7 @@ def corrupt(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
     return batch | sentence_pair.weights(batch) if c.sentence_pair else batch
 
 
-def mask_row(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary) -> Batch:
+def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """The masking rule, for one row.
 
     Args:
@@ -124,12 +125,12 @@ def mask_row(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabu
     """
     t, m = tokens.shape[0], predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4, t))
-    maskable = (segment_ids > 0) & ~masked.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))
+    maskable = (segment_ids > 0) & ~masking.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))
     goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))  # the text of the token before it
-    starts_word = maskable & (~goes_on | masked.word_starts(tokens, vocabulary))
-    lengths = 1 + masked.one_by_share(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.longest))
+    starts_word = maskable & (~goes_on | masking.word_starts(tokens, vocabulary))
+    lengths = 1 + masking.sample_index(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.longest))
     wanted = jnp.minimum(_budget(segment_ids > 0, maskable, c), m)
-    chosen = _choose(masked.uniform(draws[0]), lengths, maskable, goes_on, starts_word, wanted, m)
+    chosen = _choose(masking.uniform(draws[0]), lengths, maskable, goes_on, starts_word, wanted, m)
 
     positions, inner = jnp.arange(t), chosen & goes_on & _before(chosen)
     starts, ends = chosen & ~inner, chosen & ~_after(inner)
@@ -139,7 +140,7 @@ def mask_row(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabu
     predicted = _first(chosen, m)
     asked, targets = chosen[predicted], tokens[predicted]
 
-    action = masked.uniform(draws[2])[start[predicted] if c.replace == "span" else predicted]
+    action = masking.uniform(draws[2])[start[predicted] if c.replace == "span" else predicted]
     words = _corpus_words(draws[3, :m], vocabulary)
     shown = jnp.where(action < c.mask, vocabulary.specials["mask"],
                       jnp.where(action < c.mask + c.random, words, targets))
@@ -193,7 +194,7 @@ def _choose(
 def _budget(real: Array, maskable: Array, c: Config) -> Array:
     """How many tokens of a row are asked for."""
     if c.count == "round":
-        return masked.how_many(jnp.float32(0), real.sum(), real.shape[0], c)
+        return masking.how_many(jnp.float32(0), real.sum(), real.shape[0], c)
     table = [math.ceil(c.rate * i) for i in range(real.shape[0] + 1)]  # on the host, as the published code's float64
     return jnp.asarray(table, jnp.int32)[maskable.sum()]
 
@@ -203,7 +204,7 @@ def _corpus_words(bits: Array, vocabulary: Vocabulary) -> Array:
     counts = np.array(vocabulary.counts, np.float64) if np.any(vocabulary.counts) else np.ones(vocabulary.size)
     counts[[i for role, i in vocabulary.specials.items() if role != "unk"]] = 0
     words = np.flatnonzero(counts)
-    return jnp.asarray(words, jnp.int32)[masked.one_by_share(bits, counts[words])]
+    return jnp.asarray(words, jnp.int32)[masking.sample_index(bits, counts[words])]
 
 
 def _first(chosen: Array, number: int) -> Array:
@@ -223,18 +224,19 @@ def _after(x: Array) -> Array:
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, frequent: int
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens by their own states, plus `weight` times that by the states
     around their spans; plus, where asked for, that of the pairs' labels."""
-    hidden = masked.hidden_at(params, batch, batch["inputs"], batch["needed"], model, key)
-    total, metrics = masked.charge(params, _states(hidden, batch["own"]), batch, model, frequent, key)
+    hidden = mlm_head.encode_at(params, batch, batch["inputs"], batch["needed"], model, key)
+    total, metrics = mlm_head.loss_and_metrics(params, _states(hidden, batch["own"]), batch, model, most_frequent, key)
     if c.boundary:
         x = by_boundary(params["objective"]["boundary"], hidden, batch, model)
-        table, asked = model.output_table(params["encoder"], key), batch["boundary_weights"] > 0
-        nats, hits = head.asked(params["objective"]["boundary"], table, x, batch["targets"])
+        table = output_table(model, params, params["objective"]["masked"], key)
+        asked = batch["boundary_weights"] > 0
+        nats, hits = lm_head.cross_entropy(params["objective"]["boundary"], table, x, batch["targets"])
         total += c.weight * (nats * batch["boundary_weights"]).sum()
-        metrics |= {"boundary_nats": ((nats * asked).sum(), asked.sum()),
+        metrics |= {"boundary_loss": ((nats * asked).sum(), asked.sum()),
                     "boundary_accuracy": ((hits & asked).sum(), asked.sum())}
     if c.sentence_pair:  # position 0 is the first that is needed
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], hidden[:, 0], batch)
@@ -247,7 +249,7 @@ def by_boundary(own: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
     place = jnp.take(own["place"], batch["place"], axis=0).astype(hidden.dtype)
     x = jnp.concatenate([_states(hidden, batch["left"]), _states(hidden, batch["right"]), place], axis=-1)
     x = norm.apply(own["join_norm"], ACTIVATIONS[model.activation](linear.apply(own["join"], x)), model.norm_eps)
-    return head.transform(own, x, activation=model.activation, eps=model.norm_eps)
+    return lm_head.transform(own, x, activation=model.activation, eps=model.norm_eps)
 
 
 def _states(hidden: Array, which: Array) -> Array:
@@ -270,7 +272,7 @@ def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
                     get["segment_ids"][end + 1] == get["segment_ids"][begin]:
                 end += 1
             real = real[end + 1 - begin:]
-            own, shown = (" ".join(tokenizer.piece(int(i)) for i in get[name][begin:end + 1])
+            own, shown = (" ".join(tokenizer.id_to_token(int(i)) for i in get[name][begin:end + 1])
                           for name in ("tokens", "inputs"))
             text = f"{{{own} {'=' if shown == own else '->'} {shown}}}" if asked.get(begin) else own
             parts.append(f"{{{text}}}" if bounded.get(begin) else text)
@@ -279,5 +281,11 @@ def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
     return texts
 
 
-def _table_width(model: Model) -> int:
-    return model.output_table(model.specs).shape[1]
+DEFINITION = ObjectiveDef(
+    Config, check, build, batch_fields, context=lambda c: "both",
+    metrics=mlm_head.METRICS | sentence_pair.METRICS | {
+        "boundary_loss": loss_metric("Span-boundary loss"),
+        "boundary_accuracy": accuracy_metric("Span-boundary accuracy"),
+    },
+    capabilities=(FillMask(),),
+)

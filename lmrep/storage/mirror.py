@@ -60,7 +60,7 @@ def opened(url: str) -> Store:
     return Store(url, "--workdir", "gs://bucket/runs/one")
 
 
-def check_alone(url: str, processes: int) -> None:
+def check_single_process(url: str, processes: int) -> None:
     """Raises UserError where several processes would train there: each would have a part of every checkpoint."""
     if processes > 1:
         raise UserError(f"the workdir {url} is in a remote store, and the {processes} processes of this run write "

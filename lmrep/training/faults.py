@@ -53,7 +53,7 @@ def check(config: FaultsConfig) -> None:
                         "or 0 for no spikes")
 
 
-class GoBack(Exception):
+class Rewind(Exception):
     """Raised through the loop: the run is to go on from checkpoint `step`, or from its start where that is None."""
 
     def __init__(self, step: int | None):

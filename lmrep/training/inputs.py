@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 HostBatch = dict[str, np.ndarray]
 
 
-def host_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
+def local_rows(sharding: NamedSharding, batch_size: int) -> np.ndarray:
     """Which rows of the global batch this process's devices hold: int64[n], ascending.
 
     Not a share by process index: where a model axis spans processes, several of them hold the same rows.
@@ -30,7 +30,7 @@ def place(batch: HostBatch, rows: np.ndarray, sharding: NamedSharding, batch_siz
     return {name: array(values) for name, values in batch.items()}
 
 
-def placed(
+def global_batches(
     batches: Iterable[HostBatch], rows: np.ndarray, sharding: NamedSharding, batch_size: int
 ) -> Iterator[tuple[HostBatch, dict[str, jax.Array]]]:
     """Each batch as it came and as global arrays."""

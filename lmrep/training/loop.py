@@ -27,11 +27,11 @@ from lmrep.distributed.watchdog import COMPILING, Watch
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import faults, optimizers
 from lmrep.training import state as states
-from lmrep.training.evaluation import Evaluator, Sums
-from lmrep.training.faults import FaultsConfig, GoBack, Losses
-from lmrep.training.inputs import host_rows, placed
+from lmrep.training.evaluation import Evaluator, MetricSums
+from lmrep.training.faults import FaultsConfig, Losses, Rewind
+from lmrep.training.inputs import global_batches, local_rows
 from lmrep.training.metrics_log import MetricsLog, Progress
-from lmrep.training.stages import Stage, locate, origin, overlay, put
+from lmrep.training.stages import Stage, copy_params, locate_stage, schedule_start, set_params
 from lmrep.training.state import TrainState
 from lmrep.training.step import train_step
 
@@ -97,7 +97,7 @@ class Trainer:
         self._metrics, self._progress, self._peak = metrics, progress, peak
         self._checkpoint, self._evaluation, self._log_every = checkpoint, evaluation, log_every
         self._total = sum(stage.steps for stage in stages)
-        self._sums, self._tokens = Sums(), 0
+        self._sums, self._tokens = MetricSums(), 0
         self._on_fault, self._losses, self._watch = faults, Losses(faults), watch or Watch()
         self._faults: list[dict] = []  # those that were skipped or gone back for: step, stage, policy
         self._left_out = [0] * len(stages)  # batches of each stage that going back has left out
@@ -134,7 +134,7 @@ class Trainer:
             back = None
             try:
                 state = self._stage(i, begin, state, stop)
-            except GoBack as fault:
+            except Rewind as fault:
                 back, state = fault.with_traceback(None), None  # no frame may hold the state that is given up
             if back:
                 i, begin, state = self._go_back(back.step)
@@ -163,7 +163,7 @@ class Trainer:
         self._checkpoints.drop_after(step)
         if self._metrics:
             self._metrics.rewind(step)
-        self._sums, self._tokens, self._validated, self._losses = Sums(), 0, -1, Losses(self._on_fault)
+        self._sums, self._tokens, self._validated, self._losses = MetricSums(), 0, -1, Losses(self._on_fault)
         found = self._restore(step) if step is not None else (0, 0, self._start(self._stages[0], None))
         self._faults, self._left_out = known
         return found
@@ -171,11 +171,11 @@ class Trainer:
     def _restore(self, step: int) -> tuple[int, int, TrainState]:
         """(stage, the step it begins at, state), of checkpoint `step`."""
         # A checkpoint at the border of two stages is of the one that ended there.
-        i, begin = locate(self._stages, max(step - 1, 0))
+        i, begin = locate_stage(self._stages, max(step - 1, 0))
         stage = self._stages[i]
         target = states.abstract(stage.objective, stage.optimizer, stage.batch_size, self._mesh)
         state, meta = self._checkpoints.restore(step, target)
-        self._sums, self._tokens, self._validated = Sums(meta["sums"]), meta["tokens"], meta["validated"]
+        self._sums, self._tokens, self._validated = MetricSums(meta["sums"]), meta["tokens"], meta["validated"]
         self._losses = Losses(self._on_fault, meta.get("losses", ()))
         self._faults = list(meta.get("faults", ()))
         left_out = list(meta.get("left_out", ()))
@@ -189,14 +189,14 @@ class Trainer:
         layout = states.layout(stage.objective, stage.optimizer, stage.batch_size, self._mesh)
         if former is not None and stage.start is None:
             carry = jax.jit(partial(stage.objective.carry, stage.batch_size), out_shardings=layout.carry)()
-            params = jax.device_put(put(former.params, stage.given), layout.params)
+            params = jax.device_put(set_params(former.params, stage.init_values), layout.params)
             return former.replace(params=params, carry=carry)
         create = partial(states.create, stage.objective, stage.optimizer, stage.batch_size)
         state = jax.jit(create, static_argnums=0, out_shardings=layout)(self._seed)
         params = state.params
         if former is not None:  # two parts may start from one: each gets its own copy, since a step donates them
-            params = jax.device_put(overlay(params, former.params, stage.start), layout.params, may_alias=False)
-        params = jax.device_put(put(params, stage.given), layout.params)
+            params = jax.device_put(copy_params(params, former.params, stage.start), layout.params, may_alias=False)
+        params = jax.device_put(set_params(params, stage.init_values), layout.params)
         step = state.step if former is None else former.step
         return state.replace(step=jax.device_put(np.asarray(step), layout.step), params=params)
 
@@ -215,10 +215,10 @@ class Trainer:
         if first >= end:
             return state
         sharding, left_out = batch_sharding(self._mesh), self._left_out[i]
-        rows = host_rows(sharding, stage.batch_size)
+        rows = local_rows(sharding, stage.batch_size)
         batches = stage.batches(rows, first - begin + left_out, stage.steps + left_out)
         self._watch.mark(f"{COMPILING} stage {stage.name!r}")
-        for step, (_, batch) in enumerate(placed(batches, rows, sharding, stage.batch_size), first + 1):
+        for step, (_, batch) in enumerate(global_batches(batches, rows, sharding, stage.batch_size), first + 1):
             self._shown = stage, batch["segment_ids"].shape[1]
             limit = self._losses.limit(step)
             skip = (limit,) if self._on_fault.policy == "skip" else ()
@@ -282,7 +282,7 @@ class Trainer:
           updated: whether parameters are broken already, so that skipping is no help.
 
         Raises:
-          GoBack: by that policy.
+          Rewind: by that policy.
           RunFault: by policy, or because there were too many.
         """
         policy, limit, number = self._on_fault.policy, self._on_fault.limit, self._stages.index(stage)
@@ -303,7 +303,7 @@ class Trainer:
         log.warning("%s at step %s (stage %r): %s; %d of %d such faults, the examples are in faults.jsonl",
                     why, f"{step:,}", stage.name, done, len(self._faults), limit)
         if policy == "back":
-            raise GoBack(back)
+            raise Rewind(back)
 
     def _last_checkpoint(self, step: int) -> int | None:
         """The newest before `step` that verifies; of those at their cadence if there are such, so that a run which was
@@ -324,10 +324,10 @@ class Trainer:
         """One line: means since the line before."""
         values = self._sums.means() | {"tokens": self._tokens}
         if stage.schedule is not None:
-            begun = origin(self._stages, self._stages.index(stage))
+            begun = schedule_start(self._stages, self._stages.index(stage))
             skipped = sum(fault["policy"] == "skip" and begun < fault["step"] <= step for fault in self._faults)
             values["learning_rate"] = float(stage.schedule(step - 1 - begun - skipped))
-        self._sums = Sums()
+        self._sums = MetricSums()
         if self._metrics:
             self._metrics.write(step, "train", values)
             if pace:

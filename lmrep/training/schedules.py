@@ -10,7 +10,7 @@ The published recipes are settings of one record; `r` is the learning rate, `w` 
 | Vaswani et al. | inverse_sqrt, r = (d w)^-1/2 | r min(s/w, (w/s)^1/2) |
 | T5 | inverse_sqrt, warmup_from=1, r = 0.01, w = 10000 | 1 / max(s, w)^1/2 |
 | XLNet | polynomial or cosine, final=0.001 | as RoBERTa's, down to r/1000 |
-| ULMFiT | linear, warmup_share=0.1, warmup_from=final=1/32 | slanted triangle |
+| ULMFiT | linear, warmup_fraction=0.1, warmup_from=final=1/32 | slanted triangle |
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Config:
     name: str = setting("linear", "shape of the decay after warm-up",
                         choices=("constant", "linear", "polynomial", "cosine", "inverse_sqrt"))
     warmup: int = setting(0, "steps of linear warm-up", at_least=0)
-    warmup_share: float = setting(0.0, "warm-up as a share of all steps, in place of `warmup`", at_least=0, at_most=1)
+    warmup_fraction: float = setting(0.0, "warm-up as a share of all steps, in place of `warmup`", at_least=0, at_most=1)
     warmup_from: float = setting(0.0, "where the warm-up begins, as a share of the peak", at_least=0, at_most=1)
     decay_from: str = setting("warmup", "where the decay counts from: the end of the warm-up; as BERT, step 0, though "
                               "only what follows the warm-up decays; or step 0, warm-up included, as ELECTRA. "
@@ -41,17 +41,17 @@ class Config:
 
 def warmup_steps(config: Config, total_steps: int) -> int:
     """The length of the warm-up; a share is rounded down, as BERT's fine-tuning does."""
-    return config.warmup or int(config.warmup_share * total_steps)
+    return config.warmup or int(config.warmup_fraction * total_steps)
 
 
 def check(config: Config, total_steps: int, where: str = "optimizer.schedule") -> None:
     """Raises UserError where the fields do not fit each other or the `total_steps`; `where` names the record."""
-    if config.warmup and config.warmup_share:
-        raise UserError(f"{where} has both warmup={config.warmup} and warmup_share={config.warmup_share:g}; "
+    if config.warmup and config.warmup_fraction:
+        raise UserError(f"{where} has both warmup={config.warmup} and warmup_fraction={config.warmup_fraction:g}; "
                         "set one of them to 0")
     if config.warmup > total_steps:
         raise UserError(f"{where}.warmup is {config.warmup}, more than the {total_steps} steps there are; "
-                        f"shorten it, or give {where}.warmup_share")
+                        f"shorten it, or give {where}.warmup_fraction")
 
 
 def build(config: Config, learning_rate: float, total_steps: int) -> optax.Schedule:

@@ -34,7 +34,7 @@ class Stage:
       schedule: the learning rate of a step (of the optimizer's own count), for logs.
       start: None: go on with the former stage's parameters and moments. Otherwise where the parameters start, by path:
         {"encoder": "objective/generator"} takes the former stage's generator; what no entry names starts fresh.
-      given: values by path, over everything else: from another run, or a frozen teacher's.
+      init_values: values by path, over everything else: from another run, or a frozen teacher's.
       flops: floating-point operations of one step, for the utilisation; None where unknown.
       batch_struct: shapes and dtypes of a global batch.
       fingerprint: of its examples and their order; must be the same on resume.
@@ -50,13 +50,13 @@ class Stage:
     validation: Callable[[np.ndarray], Iterator[HostBatch]] | None = None
     schedule: optax.Schedule | None = None
     start: Mapping[str, str] | None = None
-    given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    init_values: Mapping[str, np.ndarray] = field(default_factory=dict)
     flops: float | None = None
     batch_struct: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
     fingerprint: str = ""
 
 
-def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
+def locate_stage(stages: Sequence[Stage], step: int) -> tuple[int, int]:
     """(stage, the run's step at which it begins) that does the update after `step`; the last stage once all is done."""
     begin = 0
     for i, stage in enumerate(stages):
@@ -66,7 +66,7 @@ def locate(stages: Sequence[Stage], step: int) -> tuple[int, int]:
     raise ValueError("a run has at least one stage")
 
 
-def origin(stages: Sequence[Stage], i: int) -> int:
+def schedule_start(stages: Sequence[Stage], i: int) -> int:
     """The run's step at which the optimizer of stage `i` began to count: the start of the first of the stages that
     go on, one from the other, up to it."""
     while i and stages[i].start is None:
@@ -84,7 +84,7 @@ def check(stages: Sequence[Stage]) -> None:
     for former, stage in pairwise(stages):
         old, new = abstract(specs_of(former.objective)), abstract(specs_of(stage.objective))
         if stage.start is not None:
-            overlay(new, old, stage.start)
+            copy_params(new, old, stage.start)
             continue
         states = [(tree, jax.eval_shape(each.optimizer.init, trainable(tree)))
                   for each, tree in ((former, old), (stage, new))]
@@ -93,7 +93,7 @@ def check(stages: Sequence[Stage]) -> None:
                             "moments are others; give it a start: {'encoder': 'encoder'}, say")
 
 
-def overlay(fresh: Tree, former: Tree, start: Mapping[str, str]) -> Tree:
+def copy_params(fresh: Tree, former: Tree, start: Mapping[str, str]) -> Tree:
     """`fresh` parameters, with those under each target path of `start` taken from `former` under its source path.
 
     Raises UserError where a path names nothing, or where shapes differ.
@@ -112,10 +112,10 @@ def overlay(fresh: Tree, former: Tree, start: Mapping[str, str]) -> Tree:
                 raise UserError(f"stage start: {path!r} is {new[path].shape}, and {origin!r}, which it should start "
                                 f"from, {old[origin].shape}; make {target!r} and {source!r} of one size")
             values[path] = old[origin]
-    return put(fresh, values)
+    return set_params(fresh, values)
 
 
-def put(params: Tree, values: Mapping[str, Array]) -> Tree:
+def set_params(params: Tree, values: Mapping[str, Array]) -> Tree:
     """`params` with the `values` in their places, by path.
 
     Raises UserError where a path names no parameter, or where shapes differ.

@@ -52,7 +52,7 @@ def carry_layout(objective: Objective, rows: int, mesh: Mesh, rules: Rules = RUL
     """A `Carry` of shardings."""
     carry = jax.eval_shape(lambda: objective.carry(rows))
     return Carry(
-        rows=jax.tree.map(lambda _: batch_sharding(mesh, rules), carry.rows),
+        per_example=jax.tree.map(lambda _: batch_sharding(mesh, rules), carry.per_example),
         shared=jax.tree.map(lambda _: replicated(mesh), carry.shared),
     )
 

@@ -40,7 +40,7 @@ def train_step(
     Returns:
       (the state after, metrics: the objective's, `loss`, `gradient_norm` and `tokens`, the number that are no padding).
     """
-    batch = objective.corrupt(question_keys(objective, batch, seed, state.step), batch)
+    batch = objective.prepare(prepare_keys(objective, batch, seed, state.step), batch)
     dropout_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
     frozen = {name: part for name, part in state.params.items() if name == "frozen"}
     params = trainable(state.params)
@@ -75,19 +75,19 @@ def evaluation_step(
     """The metrics of one batch, without dropout, a microbatch at a time. A question depends on the example's number
     alone, so that every evaluation asks the same ones."""
     keys = _example_keys(batch, jax.random.fold_in(jax.random.key(seed), EVALUATION))
-    parts, rows = jax.tree.map(partial(_deal, parts=microbatches), (objective.corrupt(keys, batch), carry.rows))
+    parts, rows = jax.tree.map(partial(_split_microbatches, parts=microbatches), (objective.prepare(keys, batch), carry.per_example))
 
     def one(shared, part):
         batch, rows = part
         total, (metrics, carry) = objective.loss(params, batch, None, Carry(rows, shared))
-        return carry.shared, (total, metrics, carry.rows)
+        return carry.shared, (total, metrics, carry.per_example)
 
     shared, (totals, metrics, rows) = jax.lax.scan(one, carry.shared, (parts, rows))
     metrics = jax.tree.map(lambda x: x.sum(0), metrics)
-    return metrics | {"loss": (totals.sum(), jnp.float32(1))}, Carry(jax.tree.map(_undeal, rows), shared)
+    return metrics | {"loss": (totals.sum(), jnp.float32(1))}, Carry(jax.tree.map(_merge_microbatches, rows), shared)
 
 
-def question_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:
+def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:
     """The randomness of a batch's questions: from (seed, step, row), or, for static questions, from
     (seed, the example's number)."""
     key = jax.random.fold_in(jax.random.key(seed), QUESTION)
@@ -108,26 +108,26 @@ def _keys(key: Array, numbers: Array) -> Keys:
 
 def _accumulate(grad, params: Tree, batch: Batch, key: Array, carry: Carry, parts: int):
     """Runs `grad` over microbatches, one at a time, and adds up all but the carry."""
-    rows, carried = jax.tree.map(partial(_deal, parts=parts), (batch, carry.rows))
+    rows, carried = jax.tree.map(partial(_split_microbatches, parts=parts), (batch, carry.per_example))
 
     def add(sums, part):
         grads, shared = sums
         rows, carried, index = part
         (total, (metrics, carry)), more = grad(params, rows, jax.random.fold_in(key, index), Carry(carried, shared))
-        return (jax.tree.map(jnp.add, grads, more), carry.shared), (total, metrics, carry.rows)
+        return (jax.tree.map(jnp.add, grads, more), carry.shared), (total, metrics, carry.per_example)
 
     nothing = jax.tree.map(jnp.zeros_like, params)
     (grads, shared), (totals, metrics, carried) = jax.lax.scan(
         add, (nothing, carry.shared), (rows, carried, jnp.arange(parts)))
     metrics = jax.tree.map(lambda x: x.sum(0), metrics)
-    return totals.sum(), metrics, Carry(jax.tree.map(_undeal, carried), shared), grads
+    return totals.sum(), metrics, Carry(jax.tree.map(_merge_microbatches, carried), shared), grads
 
 
-def _deal(x: Array, parts: int) -> Array:
+def _split_microbatches(x: Array, parts: int) -> Array:
     """[b, ...] -> [parts, b / parts, ...]: row i goes to part i mod `parts`."""
     return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
-def _undeal(x: Array) -> Array:
-    """The inverse of `_deal`."""
+def _merge_microbatches(x: Array) -> Array:
+    """The inverse of `_split_microbatches`."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

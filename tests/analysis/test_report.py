@@ -94,7 +94,7 @@ def test_a_stranger_learns_what_was_trained_and_how_good_it_is(home, page, one):
     assert (home / "one/report.html").exists()
     last = small.lines(home / "one", "validation")[-1]
     for said in ("2 layers, 32 wide", f"{one.network.parameters:,} parameters", "12 steps", "to guess hidden words",
-                 prose.percent(last["masked_accuracy"]), prose.percent(last["most_frequent"]), "device-hours",
+                 prose.percent(last["mlm_accuracy"]), prose.percent(last["most_frequent_accuracy"]), "device-hours",
                  "lmrep train --workdir=", "--config=<i>.py", "the peak of this device is not known"):
         assert said in page.text
     assert all(f'id="{name}"' in page.source for name in
@@ -148,9 +148,9 @@ def test_before_and_now(home, one, asked):
 
 def test_attention_is_the_network_s(home, asked):
     found = asked.attention[0]
-    weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.pieces), -1)
+    weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.tokens), -1)
     [given] = lmrep.load(home / "one").encode([TEXT], attention=True)
-    assert found.pieces == given.pieces
+    assert found.tokens == given.tokens
     np.testing.assert_allclose(weights / 255, given.attention, atol=0.5 / 255 + 1e-6)
 
 
@@ -165,7 +165,7 @@ def test_before_is_where_training_starts(one):
 def test_attention_stays_in_its_room(home, room):
     found = answers._attention(lmrep.load(home / "one"), [TEXT, TEXT + " The cat eats."], "[MASK]", room)
     assert sum(len(a.weights) for a in found) <= room
-    assert bool(found) == (room > 0) and all(a.pieces[0] == "[CLS]" for a in found)
+    assert bool(found) == (room > 0) and all(a.tokens[0] == "[CLS]" for a in found)
 
 
 # Several runs
@@ -197,7 +197,7 @@ def published(argument, page="bert", **changes):
     config = loading.load(f"experiments/{page}.py", argument)
     config.update_from_flattened_dict(changes)
     experiment = experiments.parse(config)
-    plans = experiments.plans(experiment)
+    plans = experiments.resolve_stages(experiment)
     return facts.Facts(Path(), "", {}, experiment, plans, (), (), (), (), 0, None, None, ())
 
 
@@ -234,7 +234,7 @@ def test_the_left_to_right_ablation_departs_in_the_objective():
 @pytest.mark.parametrize(("field", "value", "shown"), [
     ("objective.whole_word", True, "objective.whole_word"), ("model.norm", "pre", "model.norm"),
     ("optimizer.clip", 0.5, "optimizer.clip"), ("batch_size", 512, "batch_size"),
-    ("optimizer.schedule.warmup_share", 0.02, "warm-up steps")])
+    ("optimizer.schedule.warmup_fraction", 0.02, "warm-up steps")])
 def test_a_changed_field_is_marked(field, value, shown):
     found = recipes.compare(published("size=small", **{field: value}))
     assert [name for name, *_ in found.differing] == ["data.corpus", shown] and all(row[3] for row in found.differing)
@@ -267,7 +267,7 @@ def test_time_is_that_of_every_start(one):
 
 def test_the_verdict_follows_the_figures(one, asked):
     def said(accuracy, nats, steps=12, before=5.0):
-        lines = [{"step": n, "loss": loss, "masked_accuracy": accuracy, "most_frequent": 0.2, "masked_nats": nats}
+        lines = [{"step": n, "loss": loss, "mlm_accuracy": accuracy, "most_frequent_accuracy": 0.2, "mlm_loss": nats}
                  for n, loss in ((0, before), (6, before), (steps, nats))]
         found = dataclasses.replace(one, validation=lines, step=steps)
         return prose.verdict(found).mark, " ".join(text for text, _ in prose.next_steps(found, asked))
@@ -280,13 +280,13 @@ def test_the_verdict_follows_the_figures(one, asked):
 
 def test_losses_of_another_stage_s_objective_are_not_compared(one, asked):
     """Nor is a stage that asks otherwise said to have learned by heart, where its loss is the larger one."""
-    lines = [{"step": n, "loss": loss, "masked_accuracy": 0.7, "most_frequent": 0.2, "masked_nats": loss}
+    lines = [{"step": n, "loss": loss, "mlm_accuracy": 0.7, "most_frequent_accuracy": 0.2, "mlm_loss": loss}
              for n, loss in ((0, 5.0), (3, 1.0), (6, 1.0), (9, 2.0), (12, 2.0))]
     for rate, said in ((0.15, True), (0.2, False)):
         config = {**dataclasses.asdict(one.experiment), "stages": (
-            {"share": 0.5}, {"share": 0.5, "objective": {"rate": rate}})}
+            {"fraction": 0.5}, {"fraction": 0.5, "objective": {"rate": rate}})}
         experiment = experiments.parse(config)
-        run = dataclasses.replace(one, experiment=experiment, stages=experiments.plans(experiment), validation=lines)
+        run = dataclasses.replace(one, experiment=experiment, stages=experiments.resolve_stages(experiment), validation=lines)
         assert any("by heart" in text for text, _ in prose.next_steps(run, asked)) == said
 
 

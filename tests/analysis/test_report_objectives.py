@@ -47,10 +47,10 @@ def spans():
     config = small.config(Path("texts"), "span_boundary", "segment_pair")
     config.objective.sentence_pair = True
     experiment = experiments.parse(config)
-    lines = [{"step": n, "loss": 9.0 - n / 4, "masked_nats": 4.0 - n / 10, "masked_accuracy": 0.11 + n / 40,
-              "most_frequent": 0.12, "boundary_accuracy": 0.13 + n / 40, "pair_accuracy": 0.5 + n / 40}
+    lines = [{"step": n, "loss": 9.0 - n / 4, "mlm_loss": 4.0 - n / 10, "mlm_accuracy": 0.11 + n / 40,
+              "most_frequent_accuracy": 0.12, "boundary_accuracy": 0.13 + n / 40, "pair_accuracy": 0.5 + n / 40}
              for n in (0, 12)]
-    plans = experiments.plans(experiment)
+    plans = experiments.resolve_stages(experiment)
     return facts.Facts(Path(), "spans", {}, experiment, plans, (), lines, (), (), 12, None, None, ())
 
 
@@ -71,8 +71,8 @@ def test_a_causal_run_is_told_by_its_perplexity(home, gathered):
     first, *_, last = small.lines(home / "left", "validation")
     blind = prose.perplexity(facts.by_frequency(gathered["left"]))
     text = prose.verdict(gathered["left"]).text
-    for said in (prose.percent(last["token_accuracy"]), f"{math.exp(last['token_nats']):,.0f} a token",
-                 f"before training it was {math.exp(first['token_nats']):,.0f}", f"alone it would be {blind}"):
+    for said in (prose.percent(last["lm_accuracy"]), f"{math.exp(last['lm_loss']):,.0f} a token",
+                 f"before training it was {math.exp(first['lm_loss']):,.0f}", f"alone it would be {blind}"):
         assert said in text
     assert "to foretell each next word" in prose.subject(gathered["left"])
 
@@ -80,16 +80,16 @@ def test_a_causal_run_is_told_by_its_perplexity(home, gathered):
 def test_electra_is_told_by_what_it_finds_and_lets_pass(home, gathered):
     last = small.lines(home / "told", "validation")[-1]
     text = prose.verdict(gathered["told"]).text
-    for name in ("replaced_share", "replaced_accuracy", "original_accuracy", "generator_accuracy"):
+    for name in ("replaced_fraction", "replaced_accuracy", "original_accuracy", "generator_accuracy"):
         assert prose.percent(last[name]) in text
-    assert f"{math.exp(last['generator_nats']):,.0f} equally likely" in text
+    assert f"{math.exp(last['generator_loss']):,.0f} equally likely" in text
 
 
 def test_spans_are_told_by_both_heads_and_the_pairs(spans):
     mark, text = prose.verdict(spans)
     last = spans.validation[-1]
     assert mark == "some" and all(prose.percent(last[name]) in text for name in (
-        "masked_accuracy", "most_frequent", "boundary_accuracy", "pair_accuracy"))
+        "mlm_accuracy", "most_frequent_accuracy", "boundary_accuracy", "pair_accuracy"))
     assert "hidden spans of words and how two passages belong together" in prose.subject(
         dataclasses.replace(spans, train=spans.validation))
 
@@ -97,7 +97,7 @@ def test_spans_are_told_by_both_heads_and_the_pairs(spans):
 @pytest.mark.parametrize(("found", "passed", "mark"), [(0.5, 0.98, "good"), (0.1, 0.97, "some"), (0.9, 0.1, "bad"),
                                                        (0.0, 1.0, "bad")])
 def test_who_suspects_all_alike_tells_nothing_apart(gathered, found, passed, mark):
-    line = {"step": 6, "loss": 1.0, "replaced_accuracy": found, "original_accuracy": passed, "replaced_share": 0.1}
+    line = {"step": 6, "loss": 1.0, "replaced_accuracy": found, "original_accuracy": passed, "replaced_fraction": 0.1}
     assert prose.verdict(dataclasses.replace(gathered["told"], validation=[line])).mark == mark
 
 
@@ -106,8 +106,8 @@ def test_who_suspects_all_alike_tells_nothing_apart(gathered, found, passed, mar
 
 def test_what_questions_share_is_on_one_pair_of_axes_and_their_own_is_apart(html, gathered, spans):
     charts = measures.charts([*gathered.values(), spans])
-    assert charts["nats"].lines == {0: "token_nats", 1: "generator_nats", 2: "masked_nats"}
-    assert charts["guessed"].lines == {0: "token_accuracy", 1: "generator_accuracy", 2: "masked_accuracy"}
+    assert charts["nats"].lines == {0: "lm_loss", 1: "generator_loss", 2: "mlm_loss"}
+    assert charts["guessed"].lines == {0: "lm_accuracy", 1: "generator_accuracy", 2: "mlm_accuracy"}
     assert [c.lines for name, c in charts.items() if name.startswith("loss")] == [{1: "loss"}, {2: "loss"}]
     assert charts["pair_accuracy"].lines == {2: "pair_accuracy"}
     assert charts["replaced_accuracy"].lines == {1: "replaced_accuracy"}
@@ -141,7 +141,7 @@ def test_the_next_word_is_the_network_s_own(home, asked):
     whole = [blank for blank in found if not blank.left.startswith("…")]
     assert len(whole) > 2 and all(blank.right == "" for blank in found)
     for blank in whole[:3]:
-        [[more]] = run.extend([blank.left], tokens=1, how=Sampling(temperature=0.0))
+        [[more]] = run.generate([blank.left], tokens=1, sampling=Sampling(temperature=0.0))
         probable = [word for word, _ in blank.now if word not in ("[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]")]
         assert probable[0].removeprefix("##") == more.strip()
         assert blank.before != blank.now
@@ -160,19 +160,19 @@ def test_sample_texts_are_doubted_piece_by_piece(home, html, asked):
     """A text with a mask is the generator's to fill."""
     text, masked = SAMPLES["told"]
     [found], [blank] = asked["told"].doubted, asked["told"].samples
-    assert "".join(piece.gap + piece.word for piece in found.pieces) + found.end == text
+    assert "".join(piece.gap + piece.word for piece in found.tokens) + found.end == text
     run = lmrep.load(home / "told")
-    [given], [[guesses]] = run.spot_replaced([text]), run.fill_masks([masked])
-    assert [(piece.word, piece.now) for piece in found.pieces] == [
+    [given], [[guesses]] = run.detect_replaced([text]), run.fill_masks([masked])
+    assert [(piece.word, piece.now) for piece in found.tokens] == [
         (doubt.word, pytest.approx(doubt.probability)) for doubt in given]
     assert blank.now == guesses and [blank.left, blank.right] == masked.split("[MASK]")
-    assert all(0 < piece.before < 1 and piece.before != piece.now for piece in found.pieces)
-    for piece in found.pieces:
+    assert all(0 < piece.before < 1 and piece.before != piece.now for piece in found.tokens)
+    for piece in found.tokens:
         assert f"<b>{page.e(piece.word)}</b><small>{100 * piece.now:.0f}</small>" in html
 
 
 def test_a_character_of_several_bytes_is_shown_once_by_the_byte_doubted_most():
-    run = SimpleNamespace(spot_replaced=lambda texts: [[
+    run = SimpleNamespace(detect_replaced=lambda texts: [[
         Doubt("a", 0, 1, 0.1), Doubt("\u732b", 2, 3, 0.2), Doubt("\u732b", 2, 3, 0.9), Doubt("", 3, 3, 0.6)]])
     assert doubts.samples([None, run], ["a \u732b!"], []) == [doubts.Doubted(
         [doubts.Piece("", "a", None, 0.1), doubts.Piece(" ", "\u732b", None, 0.9)], "!")]
@@ -182,7 +182,7 @@ def test_held_out_text_is_shown_as_the_generator_leaves_it(home, gathered, asked
     """What it drew by the row's own seeds stands there, with the encoder's verdict on the whole row."""
     run, stage, found = lmrep.load(home / "told"), gathered["told"].stage, asked["told"].replaced
     rows = answers._rows(gathered["told"], [run])
-    generator = run.model.narrower(stage.objective.generator, stage.objective.generator_layers)
+    generator = run.model.make_generator(stage.objective.generator, stage.objective.generator_layers)
     _, _, words = jax.jit(lambda params: replaced_token.generate(params, rows, None, stage.objective, generator))(
         run.params)
     shown = np.array(rows["tokens"])
@@ -195,20 +195,20 @@ def test_held_out_text_is_shown_as_the_generator_leaves_it(home, gathered, asked
     assert (found.rows, found.replaced, found.others) == (len(shown), (swapped & real).sum(), (~swapped & real).sum())
     assert found.now == tuple(((told > 0.5) & real & kind).sum() for kind in (swapped, ~swapped))
     assert found.before != found.now and not found.words and 0 < len(found.texts) <= doubts.SHOWN
-    named = {tuple(map(run.tokenizer.piece, pair)) for pair in zip(
+    named = {tuple(map(run.tokenizer.id_to_token, pair)) for pair in zip(
         rows["tokens"][swapped].tolist(), shown[swapped].tolist(), strict=True)}
     for text in found.texts:
-        changed = [piece for piece in text.pieces if piece.was is not None]
+        changed = [piece for piece in text.tokens if piece.was is not None]
         assert changed and {(piece.was, piece.word) for piece in changed} <= named
         assert all(np.abs(told[swapped] - piece.now).min() < 1e-5 for piece in changed)
-        assert len(text.pieces) <= 2 * doubts.AROUND + 1
+        assert len(text.tokens) <= 2 * doubts.AROUND + 1
 
 
 def test_the_page_says_what_was_found(html, asked):
     found = asked["told"].replaced
     for tally, when in ((found.before, "before training"), (found.now, "now")):
         assert f"{tally[0]:,} and {tally[1]:,} {when}" in html
-    swaps = [piece for text in found.texts for piece in text.pieces if piece.was is not None]
+    swaps = [piece for text in found.texts for piece in text.tokens if piece.was is not None]
     for piece in swaps:
         assert f"<del>{page.e(piece.was)}</del> → <ins>{page.e(piece.word)}</ins>" in html
     part = html.partition("Held-out text with words replaced")[2].partition("<section>")[0]
@@ -232,7 +232,7 @@ def test_a_stage_before_the_network_told_tokens_apart_answers_no_such_question(g
     objective = OBJECTIVES["masked"].build(OBJECTIVES["masked"].config(), masked.model, masked.tokenizer.vocabulary)
     first = dataclasses.replace(told, network=dataclasses.replace(masked, objectives=[objective]))
     found = answers.ask(first, 0)
-    assert {piece.before for text in (*found.doubted, *found.replaced.texts) for piece in text.pieces} == {None}
+    assert {piece.before for text in (*found.doubted, *found.replaced.texts) for piece in text.tokens} == {None}
     assert found.replaced.before is None and found.replaced.now == asked["told"].replaced.now
     assert [blank.before for blank in found.samples] == [None]
     assert "before training" not in page.exhibits.answers([(first, found)])

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from lmrep.cli import fields
 from lmrep.config.loading import load
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.config import Experiment, base
+from lmrep.experiment.config import Experiment, default_config
 from lmrep.objectives import OBJECTIVES
 from tests import small
 
@@ -27,7 +27,7 @@ def leaves(node, where=""):
     return found
 
 
-@pytest.mark.parametrize("config", [base(), load(BERT)], ids=["base", "bert"])
+@pytest.mark.parametrize("config", [default_config(), load(BERT)], ids=["base", "bert"])
 def test_a_configs_fields_are_all_there_with_its_values_and_can_be_set(config):
     values = leaves(config.to_dict())
     listed = {field.path: field for field in fields.listed(config.to_dict())}

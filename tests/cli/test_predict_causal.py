@@ -31,9 +31,9 @@ def asked(home, *words, stdin=""):
 
 def test_a_text_goes_on_as_those_that_it_was_trained_on(home):
     first, last = small.lines(home / "run", "validation")
-    assert last["token_accuracy"] > 2.5 * first["token_accuracy"] and last["token_nats"] < 0.6 * first["token_nats"]
-    found = lmrep.load(home / "run").extend(["the old", "the old cat sees", "the old cat sees the"], tokens=1,
-                                            how=Sampling(temperature=0))
+    assert last["lm_accuracy"] > 2.5 * first["lm_accuracy"] and last["lm_loss"] < 0.6 * first["lm_loss"]
+    found = lmrep.load(home / "run").generate(["the old", "the old cat sees", "the old cat sees the"], tokens=1,
+                                            sampling=Sampling(temperature=0))
     noun, article, kind = (text.strip() for (text,) in found)
     assert noun in small.NOUNS and article == "the" and kind in small.KINDS
 
@@ -92,8 +92,8 @@ def test_a_text_with_a_mask_is_refused_whatever_the_tokenizer_makes_of_it(reques
 def test_what_is_advised_to_ask_can_be_asked():
     samples = ("If the [MASK] is empty.", "The <mask>.", "Return the")
     assert prompts.example(samples, "texts") == "Return the"
-    assert prompts.askable(samples, "texts") == ["Return the"] and prompts.askable(samples, "masks") == [*samples]
-    assert prompts.askable(samples[:2], "texts") == [prompts.EXAMPLES["texts"]]
-    assert prompts.askable([], "texts") == prompts.askable(samples, "") == []
+    assert prompts.sample_prompts(samples, "texts") == ["Return the"] and prompts.sample_prompts(samples, "masks") == [*samples]
+    assert prompts.sample_prompts(samples[:2], "texts") == [prompts.EXAMPLES["texts"]]
+    assert prompts.sample_prompts([], "texts") == prompts.sample_prompts(samples, "") == []
     assert prompts.example(samples[:2], "texts") == prompts.EXAMPLES["texts"]
     assert prompts.example(samples, "masks") == samples[0] and prompts.example(samples, "") == ""

@@ -37,7 +37,7 @@ def by_hand(specs, tokenizer):
     params = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), specs, is_leaf=is_spec)
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: np.ones_like(x) if path[-1].key == "scale" else x, params)
-    wrong = np.array([piece in WRONG for piece in tokenizer.pieces])
+    wrong = np.array([piece in WRONG for piece in tokenizer.tokens])
     params["encoder"]["embedding"]["token"] = np.where(wrong[:, None], u, -u).astype(np.float32)
     own = params["objective"]["discriminator"]
     own["transform"]["kernel"], own["out"]["kernel"] = np.eye(32, dtype=np.float32), u[:, None] / 8
@@ -71,7 +71,7 @@ def test_each_piece_has_its_characters_and_its_probability_in_any_text(home, run
     assert [(record["id"], record["text"]) for record in found] == list(enumerate(HOSTILE))
     for record in found:
         text, doubts = record["text"], record["replaced"]
-        pieces = run.tokenizer.encode(text, specials=True).pieces
+        pieces = run.tokenizer.encode(text, specials=True).tokens
         assert len(doubts) == len(pieces)
         for doubt, piece in zip(doubts, pieces, strict=True):
             assert doubt["word"] == text[doubt["start"] : doubt["end"]] != ""
@@ -177,4 +177,4 @@ def test_a_run_that_finds_words_with_and_without_masks(other):
         return
     assert answer.code == 2 and "there is no [MASK] in 'The cat.'" in answer.err and answer.err.count("\n") == 1
     with pytest.raises(UserError, match="not trained to tell which words were replaced but with objective 'masked'"):
-        lmrep.load(other / "run").spot_replaced(["The cat."])
+        lmrep.load(other / "run").detect_replaced(["The cat."])

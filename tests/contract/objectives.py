@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import ParamSpec, normal
-from lmrep.objectives.base import Carry, Objective, share
+from lmrep.objectives.base import Carry, Objective, normalize_weights
 
 V, D = 12, 8  # vocabulary, width
 
@@ -25,12 +25,12 @@ def summed(each, weights, name="nats"):
 def recurrent() -> Objective:
     """Next-token prediction by an Elman network whose state flows from batch to batch, where `reset` is 0."""
 
-    def corrupt(keys, batch):
-        return batch | {"weights": share(batch["segment_ids"][:, 1:] > 0)}
+    def prepare(keys, batch):
+        return batch | {"weights": normalize_weights(batch["segment_ids"][:, 1:] > 0)}
 
     def loss(params, batch, key, carry):
         encoder = params["encoder"]
-        start = carry.rows * (1 - batch["reset"])[:, None].astype(jnp.float32)
+        start = carry.per_example * (1 - batch["reset"])[:, None].astype(jnp.float32)
 
         def step(state, x):
             state = jnp.tanh(x + state @ encoder["recurrent"])
@@ -45,7 +45,7 @@ def recurrent() -> Objective:
         "recurrent",
         specs={"encoder": {"token": table(), "recurrent": table(D, D, (None, None))},
                "objective": {"output": table(D, V, ("embed", "vocab"))}},
-        corrupt=corrupt, loss=loss,
+        prepare=prepare, loss=loss,
         carry=lambda rows: Carry(jnp.zeros((rows, D)), jnp.float32(0)),  # shared: a count of microbatches
         penalty=lambda params: 1e-3 * jnp.square(params["encoder"]["recurrent"]).sum(),
     )
@@ -54,9 +54,9 @@ def recurrent() -> Objective:
 def taught() -> Objective:
     """Matches a frozen teacher's distribution; the word left out of each row is drawn from the row's key."""
 
-    def corrupt(keys, batch):
-        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.rows)
-        return batch | {"place": place, "weights": share(jnp.ones(len(place)))}
+    def prepare(keys, batch):
+        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.per_example)
+        return batch | {"place": place, "weights": normalize_weights(jnp.ones(len(place)))}
 
     def loss(params, batch, key, carry):
         seen = jnp.arange(batch["tokens"].shape[1]) != batch["place"][:, None]
@@ -69,14 +69,14 @@ def taught() -> Objective:
         return total, (metrics, carry)
 
     return Objective("taught", specs={"encoder": {"token": table()}, "objective": {}},
-                     frozen={"teacher": {"token": table()}}, corrupt=corrupt, loss=loss)
+                     frozen={"teacher": {"token": table()}}, prepare=prepare, loss=loss)
 
 
 def encoder_decoder() -> Objective:
     """Says the target after a summary of the `source`, a field that no other objective has."""
 
-    def corrupt(keys, batch):
-        return batch | {"weights": share(batch["segment_ids"] > 0)}
+    def prepare(keys, batch):
+        return batch | {"weights": normalize_weights(batch["segment_ids"] > 0)}
 
     def loss(params, batch, key, carry):
         p = params["encoder"]
@@ -87,7 +87,7 @@ def encoder_decoder() -> Objective:
         return total, (metrics, carry)
 
     return Objective(
-        "encoder_decoder", corrupt=corrupt, loss=loss,
+        "encoder_decoder", prepare=prepare, loss=loss,
         specs={"encoder": {"source": table(), "target": table()}, "objective": {"output": table(D, V)}})
 
 
@@ -95,10 +95,10 @@ def cloze(part: str) -> Objective:
     """Guesses a masked word from the mean of the others. `part`, "encoder" or "generator", is the half that does so;
     with the generator the encoder rests, and a second stage starts the encoder from it."""
 
-    def corrupt(keys, batch):
-        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.rows)
+    def prepare(keys, batch):
+        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.per_example)
         target = jnp.take_along_axis(batch["tokens"], place[:, None], 1)[:, 0]
-        return batch | {"place": place, "targets": target, "weights": share(jnp.ones(len(place)))}
+        return batch | {"place": place, "targets": target, "weights": normalize_weights(jnp.ones(len(place)))}
 
     def loss(params, batch, key, carry):
         p = params["encoder"] if part == "encoder" else params["objective"]["generator"]
@@ -109,4 +109,4 @@ def cloze(part: str) -> Objective:
 
     own = {"generator": {"token": table()}} if part == "generator" else {}
     return Objective(f"cloze_{part}", specs={"encoder": {"token": table()}, "objective": own},
-                     corrupt=corrupt, loss=loss)
+                     prepare=prepare, loss=loss)

@@ -42,7 +42,7 @@ def stages_of(kind, microbatches=1):
         return [stage(toys.cloze("generator"), microbatches, "generator"),
                 stage(toys.cloze("encoder"), microbatches, "encoder", start={"encoder": "objective/generator"})]
     given = {"frozen/teacher/token": TEACHER} if kind == "taught" else {}
-    return [stage(getattr(toys, kind)(), microbatches, given=given)]
+    return [stage(getattr(toys, kind)(), microbatches, init_values=given)]
 
 
 class Killed(Exception):
@@ -135,5 +135,5 @@ def test_carry_follows_its_rows(plain, tmp_path):
     """The state after training is the same whether or not rows were dealt to microbatches."""
     state, _ = plain["recurrent"]
     dealt, _ = train(stages_of("recurrent", 4), tmp_path)
-    np.testing.assert_allclose(dealt.carry.rows, state.carry.rows, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(dealt.carry.per_example, state.carry.per_example, rtol=1e-4, atol=1e-6)
     assert (state.carry.shared, dealt.carry.shared) == (STEPS, 4 * STEPS)

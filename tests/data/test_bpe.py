@@ -17,7 +17,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare
 from lmrep.data.tokenizers import Bpe, Config, bpe
-from lmrep.objectives import masked
+from lmrep.objectives import masked, masking
 from tests.data.test_tokenizers import words
 
 CHARACTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789.,!'()[]<>/-大"]
@@ -66,7 +66,7 @@ def test_ids_equal_a_plain_reading_of_the_rules(tokenizer):
 def test_pieces_offsets_and_words_are_of_the_text(tokenizer):
     text = "The  Hers, é大!"
     found = tokenizer.encode(text)
-    assert found.pieces == ["the ", "h", "e", "r", "s ", ", ", "e ", "大 ", "! "]
+    assert found.tokens == ["the ", "h", "e", "r", "s ", ", ", "e ", "大 ", "! "]
     assert [text[start:end] for start, end in found.offsets] == ["The", "H", "e", "r", "s", ",", "é", "大", "!"]
     assert found.words == [0, 1, 1, 1, 1, 2, 3, 4, 5]
 
@@ -84,9 +84,9 @@ def test_decode_reads_like_text(tokenizer):
 def test_special_tokens_in_a_text_are_ordinary_text_unless_asked_for():
     five = Bpe(FIVE, MERGES)
     plain = five.encode("<s>The <mask>, <unk>")
-    assert not {"<s>", "<mask>", "<unk>"} & set(plain.pieces) and plain.pieces[:4] == ["< ", "s ", "> ", "the "]
+    assert not {"<s>", "<mask>", "<unk>"} & set(plain.tokens) and plain.tokens[:4] == ["< ", "s ", "> ", "the "]
     asked = five.encode("<s>The <mask>, <unk>", specials=True)
-    assert asked.pieces == ["<s>", "the ", "<mask>", ", ", "<unk>"]
+    assert asked.tokens == ["<s>", "the ", "<mask>", ", ", "<unk>"]
     assert five.decode(asked.ids) == "<s> the <mask>, <unk>"
 
 
@@ -103,11 +103,11 @@ def test_words_are_masked_whole():
     found = five.encode("hers being thick, a bed (in there) they said")
     first, last = 0, len(FIVE) - 1
     tokens = jnp.array([first, *found.ids, FIVE.index("</s>"), 1], jnp.int32)
-    starts = masked.word_starts(tokens, five.vocabulary)
+    starts = masking.word_starts(tokens, five.vocabulary)
     assert np.flatnonzero(starts[1:-2]).tolist() == [found.words.index(word) for word in range(found.words[-1] + 1)]
     words_of = np.array([-1, *found.words, -1, -1])
     c, taken = masked.Config(rate=0.3, mask=1, keep=0, random=0, whole_word=True), set()
-    mask = jax.jit(lambda key: masked.mask_row(key, tokens, (tokens != 1).astype(jnp.int32), c=c,
+    mask = jax.jit(lambda key: masking.mask_example(key, tokens, (tokens != 1).astype(jnp.int32), c=c,
                                                vocabulary=five.vocabulary)[0])
     for seed in range(20):
         hidden = np.asarray(mask(jax.random.key(seed))) == last
@@ -153,13 +153,13 @@ def test_the_same_corpus_trains_the_same_vocabulary(trained):
 
 
 def test_a_trained_vocabulary_opens_with_specials_and_characters(trained, tmp_path):
-    assert trained.pieces[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    assert trained.size == 150 == len(set(trained.pieces))
-    letters = trained.pieces[5 : trained.size - len(trained.merges)]
+    assert trained.tokens[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert trained.size == 150 == len(set(trained.tokens))
+    letters = trained.tokens[5 : trained.size - len(trained.merges)]
     half = len(letters) // 2
     assert {*letters[:half]} == {*"".join(CORPUS).lower()} - {*" \n"}
     assert letters[half:] == [f"{c}</w>" for c in letters[:half]]
-    assert ["".join(merge) for merge in trained.merges] == trained.pieces[5 + 2 * half :] and trained.merges
+    assert ["".join(merge) for merge in trained.merges] == trained.tokens[5 + 2 * half :] and trained.merges
     assert not any(np.isin(range(5), ids).any() for ids in trained.encode_batch(CORPUS))
     assert trained.decode(trained.encode(CORPUS[1]).ids) == "was it? it was!"
     trained.save(tmp_path)
@@ -183,5 +183,5 @@ def test_cased_text_and_small_vocabularies_are_refused(tokenizer, tmp_path):
                          (Config("bpe", lowercase=False, vocab_file=str(tmp_path)), tokenizers.from_vocab_file)):
         with pytest.raises(UserError, match=r"set --config.tokenizer.lowercase=True"):
             call(config)
-    with pytest.raises(UserError, match=r"is of kind bpe, and tokenizer.kind is byte_level_bpe"):
+    with pytest.raises(UserError, match=r"is bpe, and tokenizer.name is byte_level_bpe"):
         tokenizers.from_vocab_file(Config("byte_level_bpe", vocab_file=str(tmp_path / "vocab.json")))

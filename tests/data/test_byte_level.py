@@ -19,7 +19,7 @@ from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare
 from lmrep.data.tokenizers import ByteLevel, Config
 from lmrep.data.tokenizers.byte_level import BYTES
-from lmrep.objectives import masked
+from lmrep.objectives import masked, masking
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
 MERGES = [tuple(line.split()) for line in (
@@ -96,7 +96,7 @@ def test_ids_equal_a_plain_reading_of_the_rules(tokenizer):
 def test_pieces_offsets_and_words_are_of_the_text(tokenizer):
     text = " the her 大学's"
     found = tokenizer.encode(text)
-    assert found.pieces == [" the", " ", "he", "r", " ", "大", "\ufffd", "\ufffd", "\ufffd", "'s"]
+    assert found.tokens == [" the", " ", "he", "r", " ", "大", "\ufffd", "\ufffd", "\ufffd", "'s"]
     assert [text[start:end] for start, end in found.offsets] == ["the", "", "he", "r", "", "大", *["学"] * 3, "'s"]
     assert found.words == [0, 1, 1, 1, 2, 2, 2, 2, 2, 3]
     assert tokenizer.decode(found.ids) == text
@@ -107,9 +107,9 @@ def test_special_tokens_in_a_text_are_ordinary_text_unless_asked_for(tokenizer):
     plain = tokenizer.encode(text)
     assert max(plain.ids) < len(PIECES) - 1 and min(plain.ids) > 3 and tokenizer.decode(plain.ids) == text
     asked = tokenizer.encode(text, specials=True)
-    assert [p for p in asked.pieces if p.startswith("<")] == ["<s>", "<mask>", "<unk>", "</s>"]
-    before = asked.pieces.index("<mask>") - 1
-    assert asked.pieces[before] == "he"  # the space before <mask> is the mask's
+    assert [p for p in asked.tokens if p.startswith("<")] == ["<s>", "<mask>", "<unk>", "</s>"]
+    before = asked.tokens.index("<mask>") - 1
+    assert asked.tokens[before] == "he"  # the space before <mask> is the mask's
     assert tokenizer.mask_token == "<mask>" and asked.words == sorted(asked.words)
 
 
@@ -140,7 +140,7 @@ def test_a_vocabulary_file_or_its_directory_is_taken(tokenizer, tmp_path, name):
     config = Config("byte_level_bpe", vocab_file=str(tmp_path / name))
     assert tokenizers.from_vocab_file(config).fingerprint == tokenizer.fingerprint
     assert tokenizers.size(config) == len(PIECES)
-    with pytest.raises(UserError, match="is of kind byte_level_bpe"):
+    with pytest.raises(UserError, match="is byte_level_bpe"):
         tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path)))
 
 
@@ -168,9 +168,9 @@ def test_the_same_corpus_trains_the_same_vocabulary(trained):
 
 
 def test_a_trained_vocabulary_opens_with_specials_and_bytes(trained):
-    assert trained.pieces[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    assert set(trained.pieces[5:261]) == set(BYTES) and trained.size == 400 == len(set(trained.pieces))
-    assert ["".join(merge) for merge in trained.merges] == trained.pieces[261:]
+    assert trained.tokens[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert set(trained.tokens[5:261]) == set(BYTES) and trained.size == 400 == len(set(trained.tokens))
+    assert ["".join(merge) for merge in trained.merges] == trained.tokens[261:]
     for text in [*CORPUS, "".join(PARTS)]:
         ids = trained.encode_batch([text])[0]
         assert trained.decode(ids) == text and not np.isin(ids, range(5)).any()
@@ -197,7 +197,7 @@ def test_a_vocabulary_without_room_is_refused():
 def test_roberta_masks_its_pieces(trained):
     c = masked.Config(rate=0.5, mask=0, keep=0, random=1, **masked.RULES["roberta"])
     tokens = jnp.array([0, *trained.encode(CORPUS[0]).ids[:61], 2, 1], jnp.int32)
-    inputs, predicted, targets, asked = masked.mask_row(
+    inputs, predicted, targets, asked = masking.mask_example(
         jax.random.key(0), tokens, (tokens != 1).astype(jnp.int32), c=c, vocabulary=trained.vocabulary)
     drawn = np.asarray(inputs)[np.asarray(predicted)[np.asarray(asked)]]
     assert len(drawn) >= 31 and not np.isin(drawn, [0, 1, 2, 3]).any() and inputs[-1] == 1

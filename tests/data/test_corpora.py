@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 from lmrep.config.record import read
 from lmrep.core.errors import UserError
-from lmrep.data.corpora import SPLITS, Config, assign, lopsided, open_corpus, place, python_docs
+from lmrep.data.corpora import SPLITS, Config, assign, imbalanced, open_corpus, place, python_docs
 
 TEST, VALIDATION, TRAIN = range(3)
 
@@ -69,11 +69,11 @@ def test_too_few_documents_are_refused_with_what_to_do():
 
 
 def test_much_more_held_out_than_asked_for_is_told_with_what_to_do():
-    told = lopsided({"train": 30, "validation": 40, "test": 30}, 3, Config(corpus="text_files"))
+    told = imbalanced({"train": 30, "validation": 40, "test": 30}, 3, Config(corpus="text_files"))
     assert "70% of the text is held out, where 4% was asked for: the corpus has 3 documents" in told
-    assert "data.documents=blank_line" in told and "more documents" in lopsided({"train": 1, "test": 9}, 2, Config())
-    assert not lopsided({"train": 88, "validation": 6, "test": 6}, 30, Config())  # as few documents bring about
-    assert not lopsided({"train": 100}, 1, Config(validation=0, test=0))
+    assert "data.documents=blank_line" in told and "more documents" in imbalanced({"train": 1, "test": 9}, 2, Config())
+    assert not imbalanced({"train": 88, "validation": 6, "test": 6}, 30, Config())  # as few documents bring about
+    assert not imbalanced({"train": 100}, 1, Config(validation=0, test=0))
 
 
 def test_config_is_checked():

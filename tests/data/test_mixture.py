@@ -11,9 +11,9 @@ from lmrep.data.formats.packed import Packed, plan
 from lmrep.data.formats.stream import Stream
 from lmrep.data.formats.stream import plan as stream_plan
 from lmrep.data.loader import batches, evaluation_batches
-from lmrep.data.mixture import BLOCK, Mixture, Sources, block_of
-from lmrep.data.order import interleaved
-from lmrep.data.store.sources import Source, prepare_sources, tempered
+from lmrep.data.mixture import BLOCK, Mixture, Sources, block_counts
+from lmrep.data.order import interleave
+from lmrep.data.store.sources import Source, prepare_sources, temperature_weights
 from lmrep.experiment import build, inspection
 from lmrep.experiment import config as experiments
 from lmrep.storage import provenance
@@ -34,7 +34,7 @@ def farthest(dealt, shares):
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 def test_after_any_number_of_rows_each_source_has_had_its_share_to_within_a_row(shares):
-    block = interleaved(shares)
+    block = interleave(shares)
     np.testing.assert_array_equal(np.bincount(block), shares)
     assert farthest(np.tile(block, 3 if len(block) < 2000 else 1), shares) < 1 - 1e-9
 
@@ -49,19 +49,19 @@ def test_rows_dealt_otherwise_are_noticed():
     ((1,), (1,)), ((3, 1), (3, 1)), ((300.0, 100.0), (3, 1)), ((0.7, 0.3), (7, 3)), ((0.5, 0.25, 0.25), (2, 1, 1)),
     ((1e-3, 2e-3), (1, 2)), ((0.333, 0.667), (333, 667)), ((1 / 3, 2 / 3), (1, 2))])
 def test_weights_of_few_digits_are_exact(weights, block):
-    assert block_of(weights) == block
+    assert block_counts(weights) == block
 
 
 @pytest.mark.parametrize("weights", [(np.pi, np.e), tuple(np.random.default_rng(0).random(30) + 0.01)])
 def test_other_weights_are_rounded_to_a_block(weights):
-    shares = block_of([float(weight) for weight in weights])
+    shares = block_counts([float(weight) for weight in weights])
     assert sum(shares) == BLOCK
     np.testing.assert_allclose(np.array(shares) / BLOCK, np.array(weights) / sum(weights), atol=1 / BLOCK)
 
 
 def test_a_weight_of_no_row_is_refused():
     with pytest.raises(UserError, match="source 1 of the mixture has 3e-07 of the rows; expected one in 10,000"):
-        block_of([1.0, 3e-7])
+        block_counts([1.0, 3e-7])
 
 
 # --- The plan ---
@@ -207,12 +207,12 @@ def prepared(texts):
 def test_a_mixture_has_one_tokenizer_that_knows_all_sources(prepared, texts):
     ready, lines = prepared
     assert sum("training a tokenizer" in line for line in lines) == 1
-    assert {"cat", "zyzz", "horse", "qyqq"} <= set(ready.tokenizer.pieces)
+    assert {"cat", "zyzz", "horse", "qyqq"} <= set(ready.tokenizer.tokens)
     train = ready.stores["train"]
     assert train.shares == (1, 3) and {store.vocabulary.size for store in train.stores} == {ready.tokenizer.size}
     assert set(ready.stores) == {"train", "validation", "test"}
     counts = ready.tokenizer.vocabulary.counts
-    zyzz, cat = (counts[ready.tokenizer.pieces.index(piece)] for piece in ("zyzz", "cat"))
+    zyzz, cat = (counts[ready.tokenizer.tokens.index(piece)] for piece in ("zyzz", "cat"))
     assert zyzz / counts.sum() == pytest.approx(0.75 * 2 / 10, rel=0.05) and cat > 0  # 10 tokens a document
     assert ready.statistics["train"]["documents"] == sum(len(store.documents) - 1 for store in train.stores)
     again = []
@@ -235,14 +235,14 @@ def test_the_tokenizer_learns_each_source_as_often_as_its_weight_says(weights, l
     """The second corpus is an eighth of the text, and there is room for few words."""
     sources = [dataclasses.replace(source, weight=float(weight))
                for source, weight in zip(experiments.sources(experiment(texts)), weights, strict=True)]
-    pieces = prepare_sources(sources, 0, tokenizers.Config(vocab_size=90), tmp_path).tokenizer.pieces
+    pieces = prepare_sources(sources, 0, tokenizers.Config(vocab_size=90), tmp_path).tokenizer.tokens
     assert {"cat", "horse", "zyzz", "qyqq", "xuxu"} & set(pieces) == learned
 
 
 @pytest.mark.parametrize(("temperature", "expected"), [(0, (2, 1)), (1, (2 * 100, 400)), (2, (2 * 10, 20))])
 def test_temperature(temperature, expected):
     sources = [Source("a", 2.0, corpora.Config()), Source("b", 1.0, corpora.Config())]
-    one, other = tempered(sources, (100, 400), temperature)
+    one, other = temperature_weights(sources, (100, 400), temperature)
     assert one / other == pytest.approx(expected[0] / expected[1])
 
 

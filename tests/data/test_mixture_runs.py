@@ -89,7 +89,7 @@ def test_a_run_killed_twice_and_moved_to_two_processes_shows_its_mixture_to_the_
 
     record = experiments.parse(experiment(tmp_path))
     prepared = build.prepared(record, tmp_path / "data")
-    mixture = build.plan(experiments.plans(record)[0], prepared.stores["train"], record.seed, tmp_path / "data")
+    mixture = build.plan(experiments.resolve_stages(record)[0], prepared.stores["train"], record.seed, tmp_path / "data")
     np.testing.assert_array_equal(numbers.ravel(), mixture.numbers(np.arange(STEPS * BATCH), BATCH, record.seed))
     sources, examples = sources_of(mixture, numbers.ravel())
     assert farthest(sources, SHARES) < 1
@@ -98,6 +98,6 @@ def test_a_run_killed_twice_and_moved_to_two_processes_shows_its_mixture_to_the_
         assert counts.max() - counts.min() <= 1 and counts.min() >= 1
 
     values = api.evaluate(tmp_path / "run", data_dir=tmp_path / "data")
-    held_out = build.held_out_plan(experiments.plans(record)[0], prepared.stores["test"], 0, tmp_path / "data")
+    held_out = build.evaluation_plan(experiments.resolve_stages(record)[0], prepared.stores["test"], 0, tmp_path / "data")
     assert json.loads((tmp_path / "run/eval.json").read_text())["examples"] == held_out.once
     assert values["loss"] > 0

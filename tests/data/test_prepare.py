@@ -49,7 +49,7 @@ def prepared(tmp_path_factory):
 def content(ready):
     """Everything a run can see of it."""
     return {split: (s.take(np.arange(s.tokens)).tolist(), s.sentences.tolist(), s.documents.tolist(), s.fingerprint)
-            for split, s in ready.stores.items()}, ready.tokenizer.pieces, ready.statistics
+            for split, s in ready.stores.items()}, ready.tokenizer.tokens, ready.statistics
 
 
 def test_each_split_holds_its_documents_in_order(prepared):
@@ -88,7 +88,7 @@ def test_counts_and_statistics_are_those_of_the_stores(prepared):
 def test_the_tokenizer_sees_the_train_split_alone(tmp_path):
     strange = next(text for i in range(100) if 0.1 <= corpora.place(text := f"жжж жж {i}") / 2**64 < 0.2)  # validation
     ready = prepare.prepare(write(tmp_path / "files", [*texts(100), strange]), PIECES, tmp_path / "data")
-    assert not any("ж" in piece for piece in ready.tokenizer.pieces)
+    assert not any("ж" in piece for piece in ready.tokenizer.tokens)
     assert ready.statistics["validation"]["unknown"] == 2 and ready.statistics["train"]["unknown"] == 0
 
 
@@ -122,7 +122,7 @@ def test_a_published_vocabulary_gives_its_own_ids(prepared, tmp_path):
     ready, config, _, _ = prepared
     ready.tokenizer.save(tmp_path / "published")
     loaded = prepare.prepare(config, tokenizers.Config(vocab_file=str(tmp_path / "published" / "vocab.txt")), tmp_path)
-    assert loaded.tokenizer.pieces == ready.tokenizer.pieces and loaded.directory.name != ready.directory.name
+    assert loaded.tokenizer.tokens == ready.tokenizer.tokens and loaded.directory.name != ready.directory.name
     for name in ready.stores:
         assert content(loaded)[0][name][:3] == content(ready)[0][name][:3]
 

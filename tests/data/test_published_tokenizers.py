@@ -70,7 +70,7 @@ def test_every_layout_of_gpt2_gives_the_same_tokenizer(tmp_path, names):
     assert {each.fingerprint for each in found} == {own.fingerprint}
     assert found[0].vocabulary.specials == dict.fromkeys(("bos", "eos", "unk"), GPT2.index("<|endoftext|>"))
     text = "the<|endoftext|> he"
-    assert found[0].encode(text, specials=True).pieces == ["t", "he", "<|endoftext|>", " ", "he"]
+    assert found[0].encode(text, specials=True).tokens == ["t", "he", "<|endoftext|>", " ", "he"]
     assert found[0].decode(found[0].encode_batch([text])[0]) == text and len(found[0].encode(text).ids) > 10
     with pytest.raises(UserError, match="no token that stands for a hidden word"):
         _ = found[0].mask_token
@@ -111,8 +111,8 @@ def test_special_tokens_have_the_names_that_the_files_give(tmp_path, place, make
         write(directory, **{place: {"mask_token": named, "pad_token": None}})
         found = tokenizers.load(directory)
         assert found.specials == own.specials | {"mask": mask} and found.fingerprint != own.fingerprint
-        assert found.vocabulary.specials["mask"] == own.pieces.index(mask) == found.encode(mask, specials=True).ids[0]
-        assert mask not in found.encode(mask).pieces
+        assert found.vocabulary.specials["mask"] == own.tokens.index(mask) == found.encode(mask, specials=True).ids[0]
+        assert mask not in found.encode(mask).tokens
         again = tokenizers.load(saved(found, tmp_path / f"{number} again"))
         assert again.fingerprint == found.fingerprint and again.mask_token == mask
         alone = tokenizers.load(saved(found, tmp_path / f"{number} alone", "tokenizer.json", "tokenizer_config.json"))
@@ -173,7 +173,7 @@ def test_a_shorter_longest_word_is_kept(tmp_path):
         facts["model"]["max_input_chars_per_word"] = 2
 
     found = tokenizers.load(edited(saved(WordPiece(WORDS), tmp_path), shorten))
-    assert found.encode("xx xxx").pieces == ["x", "##x", "[UNK]"] and found.fingerprint != WordPiece(WORDS).fingerprint
+    assert found.encode("xx xxx").tokens == ["x", "##x", "[UNK]"] and found.fingerprint != WordPiece(WORDS).fingerprint
     assert tokenizers.load(saved(found, tmp_path)).fingerprint == found.fingerprint
 
 
@@ -188,7 +188,7 @@ def test_added_pieces_keep_their_ids(tmp_path, make, mask, alone):
     directory = edited(saved(own, tmp_path / "a", *["tokenizer.json"] * alone),
                        lambda facts: facts["added_tokens"].extend(new))
     found = tokenizers.load(directory)
-    assert found.pieces == [*own.pieces, "new-one", "<new>"]
+    assert found.tokens == [*own.tokens, "new-one", "<new>"]
     assert found.added == (Added("new-one"), Added("<new>", special=True, normalized=False))
     text = f"the new-one <new> {mask}"
     assert [i for i in found.encode(text, specials=True).ids if i >= own.size] == [own.size, own.size + 1]
@@ -196,7 +196,7 @@ def test_added_pieces_keep_their_ids(tmp_path, make, mask, alone):
     again = tokenizers.load(saved(found, tmp_path / "b"))
     assert again.fingerprint == found.fingerprint != own.fingerprint
     assert again.encode(text, specials=True).ids.tolist() == found.encode(text, specials=True).ids.tolist()
-    assert found.decode([own.size + 1]) == "<new>" == found.piece(own.size + 1)
+    assert found.decode([own.size + 1]) == "<new>" == found.id_to_token(own.size + 1)
 
 
 def put(*path):

@@ -113,7 +113,7 @@ def test_models_alone_tell_whose_they_are(published):
     assert specials["t5"] == {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
     assert specials["plain"] == {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}
     t5 = tokenizers.load(published / "t5")
-    assert t5.size == 360 and t5.piece(359) == "<extra_id_0>" and t5.piece(260) == "<extra_id_99>"
+    assert t5.size == 360 and t5.id_to_token(359) == "<extra_id_0>" and t5.id_to_token(260) == "<extra_id_99>"
     named = t5.encode("a <extra_id_0> b<extra_id_1>.", specials=True).ids
     assert [i for i in named if i >= 260] == [359, 358]
     assert max(t5.encode("a <extra_id_0> b").ids) < 260
@@ -121,12 +121,12 @@ def test_models_alone_tell_whose_they_are(published):
 
 def test_numbers_lose_their_comma_where_their_paper_cuts_it_off(published):
     albert = tokenizers.load(published / "albert")
-    assert any(re.search(r"\d,$", piece) for piece in albert.pieces)
+    assert any(re.search(r"\d,$", piece) for piece in albert.tokens)
     text = "Caf\u00c9 in 2010,"
     found = albert.encode(text)
-    assert found.pieces[-1] == "," and text[slice(*found.offsets[-1])] == "," and found.words[-1] == 2
+    assert found.tokens[-1] == "," and text[slice(*found.offsets[-1])] == "," and found.words[-1] == 2
     assert albert.decode(found.ids) == "cafe in 2010,"
-    assert SentencePiece(albert.model, SPECIALS).encode(text).pieces[-1] == " 2010,"
+    assert SentencePiece(albert.model, SPECIALS).encode(text).tokens[-1] == " 2010,"
 
 
 @pytest.mark.parametrize("cleaning", [Cleaning(True), Cleaning(False), Cleaning(True, True), Cleaning(False, True)])
@@ -141,10 +141,10 @@ def test_cleaning_and_its_trace_are_the_description(cleaning):
 def test_offsets_words_and_text_fit(trained):
     for text in texts(3):
         found = trained.encode(text)
-        assert len(found.ids) == len(found.pieces) == len(found.offsets) == len(found.words)
+        assert len(found.ids) == len(found.tokens) == len(found.offsets) == len(found.words)
         assert all(0 <= a <= b <= len(text) for a, b in found.offsets), (text, found)
         assert found.words == sorted(found.words) and (not found.words or found.words[0] == 0)
-        spaced = [trained.pieces[i].startswith("\u2581") for i in found.ids[1:]]
+        spaced = [trained.tokens[i].startswith("\u2581") for i in found.ids[1:]]
         assert np.diff(found.words).tolist() == spaced
         assert trained.vocabulary.starts_word[found.ids[1:]][spaced].all()  # a mask may begin inside of a word too
         covered = {i for a, b in found.offsets for i in range(a, b)}
@@ -167,9 +167,9 @@ def test_names_of_special_tokens_are_text_unless_asked_for(trained):
     plain = trained.encode(text)
     assert not np.isin(plain.ids, [0, 2, 3, 4]).any()
     asked = trained.encode(text, specials=True)
-    assert [(p, text[a:b]) for p, (a, b) in zip(asked.pieces, asked.offsets, strict=True) if p[0] in "[<"] == [
+    assert [(p, text[a:b]) for p, (a, b) in zip(asked.tokens, asked.offsets, strict=True) if p[0] in "[<"] == [
         (name, name) for name in ("[CLS]", "[MASK]", "[MASK]", "<pad>")]
-    after = asked.pieces[asked.pieces.index("[MASK]") + 1]
+    after = asked.tokens[asked.tokens.index("[MASK]") + 1]
     assert after == "."  # no space stood there
     assert trained.mask_token == "[MASK]" and len(set(asked.words)) == 7
     assert trained.decode(asked.ids) == "[CLS]bu [MASK]. [MASK]ka <pad>"
@@ -179,22 +179,22 @@ def test_the_bytes_of_a_character_have_its_place(published):
     found = tokenizers.load(published / "bytes")
     text = "a \U0001f600\u00e6 b"
     encoding = found.encode(text)
-    byte = [text[a:b] for (a, b), piece in zip(encoding.offsets, encoding.pieces, strict=True) if "<0x" in piece]
+    byte = [text[a:b] for (a, b), piece in zip(encoding.offsets, encoding.tokens, strict=True) if "<0x" in piece]
     assert byte == ["\U0001f600"] * 4 + ["\u00e6"] * 2 and found.decode(encoding.ids) == text
     assert encoding.words[-1] == 2
     named = SentencePiece(found.model, {"unk": "<unk>", "mask": "<mask>"})  # which the model finds in every text
-    assert named.mask_token not in named.encode("a <mask> b").pieces
-    assert named.encode("a <mask> b", specials=True).pieces[1] == "<mask>"
-    assert found.encode("a <mask> b").pieces[2] == "<mask>"
+    assert named.mask_token not in named.encode("a <mask> b").tokens
+    assert named.encode("a <mask> b", specials=True).tokens[1] == "<mask>"
+    assert found.encode("a <mask> b").tokens[2] == "<mask>"
 
 
 def test_a_trained_vocabulary_opens_with_the_special_tokens(trained):
-    assert trained.pieces[:5] == list(SPECIALS.values()) and trained.size == 250 == len(set(trained.pieces))
-    assert {role: trained.pieces[i] for role, i in trained.vocabulary.specials.items()} == SPECIALS
+    assert trained.tokens[:5] == list(SPECIALS.values()) and trained.size == 250 == len(set(trained.tokens))
+    assert {role: trained.tokens[i] for role, i in trained.vocabulary.specials.items()} == SPECIALS
     counts = np.arange(250)
     assert trained.with_counts(counts).vocabulary.counts.tolist() == counts.tolist()
     starts = trained.vocabulary.starts_word
-    assert starts[:5].all() and starts[trained.pieces.index("\u2581")]
+    assert starts[:5].all() and starts[trained.tokens.index("\u2581")]
     assert not any(np.isin(ids, range(5)).any() for ids in trained.encode_batch(CORPUS))
 
 
@@ -203,15 +203,15 @@ def test_words_of_masks_are_albert_s(published):
     albert = tokenizers.load(published / "albert")
     marks = set('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')
     expected = [piece.startswith(("\u2581", "<")) or piece in marks or not all(
-        c.lower() in marks | set("abcdefghijklmnopqrstuvwxyz") for c in piece) for piece in albert.pieces]
+        c.lower() in marks | set("abcdefghijklmnopqrstuvwxyz") for c in piece) for piece in albert.tokens]
     for name in ("[CLS]", "[SEP]", "[MASK]"):
-        expected[albert.pieces.index(name)] = True  # which nothing continues
+        expected[albert.tokens.index(name)] = True  # which nothing continues
     assert albert.vocabulary.starts_word.tolist() == expected
-    first = dict(zip(albert.pieces, expected, strict=True))
+    first = dict(zip(albert.tokens, expected, strict=True))
     assert any(first[p] for p in first if p in marks) and any(first[p] for p in first if p.isdigit())
     assert not all(first[p] for p in first if p.isascii() and p.isalpha())
     plain = SentencePiece(albert.model, {"unk": "<unk>"})
-    assert not plain.vocabulary.starts_word[[plain.pieces.index(p) for p in first if p in marks]].any()
+    assert not plain.vocabulary.starts_word[[plain.tokens.index(p) for p in first if p in marks]].any()
 
 
 TRAIN = """
@@ -291,7 +291,7 @@ def test_what_is_saved_is_the_same(trained, published, tmp_path):
         own.save(tmp_path / str(number))
         assert sorted(os.listdir(tmp_path / str(number))) == ["spiece.model", "tokenizer_config.json"]
         again = tokenizers.load(tmp_path / str(number))
-        assert again.fingerprint == own.fingerprint and again.specials == own.specials and again.kind == own.kind
+        assert again.fingerprint == own.fingerprint and again.specials == own.specials and again.name == own.name
         assert again.cleaning == own.cleaning and again.added == own.added
         text = f"In 2010, Caf\u00e9 {own.specials.get('mask', '')} ."
         assert again.encode(text, specials=True).ids.tolist() == own.encode(text, specials=True).ids.tolist()
@@ -314,8 +314,8 @@ def test_a_model_or_its_directory_is_taken(published, tmp_path):
         asked = Config(KINDS[0], vocab_file=str(tmp_path / name), lowercase=False)
         assert tokenizers.from_vocab_file(asked).size == 260 == tokenizers.size(asked)
     for wrong, message in ((Config(KINDS[0], vocab_file=str(tmp_path)), "set --config.tokenizer.lowercase=False"),
-                           (Config(KINDS[1], vocab_file=str(tmp_path)), f"set --config.tokenizer.kind={KINDS[0]}"),
-                           (Config(vocab_file=str(tmp_path / name)), f"set --config.tokenizer.kind={KINDS[0]}")):
+                           (Config(KINDS[1], vocab_file=str(tmp_path)), f"set --config.tokenizer.name={KINDS[0]}"),
+                           (Config(vocab_file=str(tmp_path / name)), f"set --config.tokenizer.name={KINDS[0]}")):
         with pytest.raises(UserError, match=message):
             tokenizers.from_vocab_file(wrong)
 
@@ -336,7 +336,7 @@ def test_files_beside_a_model_say_how_it_is_read(published, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     found = tokenizers.load(config(tmp_path, eos_token="[SEP]", extra_ids=1, mask_token={"content": ")"}))
     assert found.size == 261 and found.specials["eos"] == "[SEP]" and found.mask_token == ")"
-    assert ")" not in found.encode("a )").pieces and ")" in found.encode("a )", specials=True).pieces
+    assert ")" not in found.encode("a )").tokens and ")" in found.encode("a )", specials=True).tokens
 
 
 @pytest.mark.parametrize("facts, message", [

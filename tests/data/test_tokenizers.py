@@ -71,16 +71,16 @@ def test_words_of_up_to_200_characters_are_cut():
 def test_special_tokens_in_a_text_are_ordinary_words_unless_asked_for():
     tokenizer = WordPiece(PIECES)
     plain = ["the", "[", "mask", "]", "."]
-    assert tokenizer.encode("The [MASK].").pieces == plain
+    assert tokenizer.encode("The [MASK].").tokens == plain
     assert [PIECES[i] for i in tokenizer.encode_batch(["The [MASK]."])[0]] == plain
     asked = tokenizer.encode("The [MASK].", specials=True)
-    assert asked.pieces == ["the", "[MASK]", "."] and asked.ids[1] == tokenizer.vocabulary.specials["mask"]
+    assert asked.tokens == ["the", "[MASK]", "."] and asked.ids[1] == tokenizer.vocabulary.specials["mask"]
 
 
 def test_offsets_point_at_the_characters():
     text = "The  Éing (in)"
     encoding = WordPiece(PIECES).encode(text)
-    assert encoding.pieces == ["the", "e", "##ing", "(", "in", ")"]
+    assert encoding.tokens == ["the", "e", "##ing", "(", "in", ")"]
     assert [text[start:end] for start, end in encoding.offsets] == ["The", "É", "ing", "(", "in", ")"]
 
 
@@ -88,7 +88,7 @@ def test_decode_reads_like_text():
     tokenizer = WordPiece(PIECES)
     text = "the being's in (an ing), b-s!"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
-    assert tokenizer.decode([2, 4, tokenizer.pieces.index("."), 3]) == "[CLS] [MASK]. [SEP]"
+    assert tokenizer.decode([2, 4, tokenizer.tokens.index("."), 3]) == "[CLS] [MASK]. [SEP]"
 
 
 def test_vocabulary_describes_the_pieces():
@@ -99,14 +99,14 @@ def test_vocabulary_describes_the_pieces():
     assert {role: PIECES[i] for role, i in vocabulary.specials.items()} == SPECIALS
     assert vocabulary.starts_word.tolist() == [not piece.startswith("##") for piece in PIECES]
     assert vocabulary.counts.tolist() == counts.tolist() and not plain.vocabulary.counts.any()
-    assert plain.piece(7) == PIECES[7]
+    assert plain.id_to_token(7) == PIECES[7]
 
 
 def test_saved_and_loaded_it_is_the_same_here_and_elsewhere(tmp_path):
     tokenizer = WordPiece(PIECES, lowercase=False)
     tokenizer.save(tmp_path)
     loaded = tokenizers.load(tmp_path)
-    assert loaded.pieces == PIECES and loaded.fingerprint == tokenizer.fingerprint and not loaded.lowercase
+    assert loaded.tokens == PIECES and loaded.fingerprint == tokenizer.fingerprint and not loaded.lowercase
     elsewhere = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert elsewhere.encode("an É [MASK]").tokens == ["[CLS]", "an", "É", "[MASK]", "[SEP]"]
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
@@ -127,7 +127,7 @@ print(train(Config(vocab_size=150), lambda: iter(texts)).fingerprint)
 
 def test_the_same_corpus_trains_the_same_vocabulary():
     tokenizer, again = (tokenizers.train(Config(vocab_size=150), lambda: iter(CORPUS)) for _ in range(2))
-    assert tokenizer.pieces == again.pieces
+    assert tokenizer.tokens == again.tokens
     environment = {**os.environ, "PYTHONHASHSEED": "7", "RAYON_NUM_THREADS": "1"}
     other = subprocess.run([sys.executable, "-c", TRAIN], input="|".join(CORPUS), env=environment, text=True,
                            capture_output=True, check=True).stdout.strip()
@@ -136,14 +136,14 @@ def test_the_same_corpus_trains_the_same_vocabulary():
 
 def test_a_trained_vocabulary_opens_with_the_special_tokens_and_knows_its_corpus():
     tokenizer = tokenizers.train(Config(vocab_size=150), lambda: iter(CORPUS))
-    assert tokenizer.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert tokenizer.size == 150 == len(set(tokenizer.pieces))
+    assert tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.size == 150 == len(set(tokenizer.tokens))
     assert not any(np.isin(1, ids) for ids in tokenizer.encode_batch(CORPUS))
-    assert "##!" not in tokenizer.pieces and "!" in tokenizer.pieces  # punctuation never continues a word
-    assert max(map(len, tokenizer.pieces[5:])) > 3  # it merged
-    assert not any(piece != piece.lower() for piece in tokenizer.pieces[5:])
+    assert "##!" not in tokenizer.tokens and "!" in tokenizer.tokens  # punctuation never continues a word
+    assert max(map(len, tokenizer.tokens[5:])) > 3  # it merged
+    assert not any(piece != piece.lower() for piece in tokenizer.tokens[5:])
     cased = tokenizers.train(Config(vocab_size=150, lowercase=False), lambda: iter(CORPUS))
-    assert "W" in cased.pieces
+    assert "W" in cased.tokens
 
 
 def write(path, lines, end="\n"):
@@ -155,7 +155,7 @@ def test_a_published_vocabulary_keeps_its_ids(tmp_path):
     pieces = ["[unused]", *PIECES[5:20], *reversed(PIECES[:5]), *PIECES[20:]]
     for end in ("\n", ""):
         tokenizer = tokenizers.from_vocab_file(write(tmp_path / "vocab.txt", pieces, end))
-        assert tokenizer.pieces == pieces and tokenizer.vocabulary.specials["mask"] == pieces.index("[MASK]")
+        assert tokenizer.tokens == pieces and tokenizer.vocabulary.specials["mask"] == pieces.index("[MASK]")
 
 
 @pytest.mark.parametrize("lines, message", [

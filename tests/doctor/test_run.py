@@ -83,7 +83,7 @@ def test_one_of_several_processes_tells_what_failed_on_its_host(home, tmp_path, 
 def test_a_config_that_does_not_fit_is_named_and_what_needs_none_is_checked(config, home):
     config.length = 64
     found = examined(config, home / "run", home / "data")
-    assert "model.length to 64" in failed(found)["config"] and found["workdir"].mark == doctor.OK
+    assert "model.max_length to 64" in failed(found)["config"] and found["workdir"].mark == doctor.OK
     assert found["corpus"] == doctor.Finding(doctor.SKIPPED, "corpus", "needs config")
 
 

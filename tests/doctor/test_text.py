@@ -97,7 +97,7 @@ def test_a_damaged_store(home, config, tmp_path, name):
 @pytest.fixture(scope="module")
 def pieces(home):
     texts = [path.read_text() for path in sorted((home / "texts").iterdir())]
-    return tokenizers.train(tokenizers.Config(vocab_size=200), lambda: iter(texts)).pieces
+    return tokenizers.train(tokenizers.Config(vocab_size=200), lambda: iter(texts)).tokens
 
 
 @pytest.mark.parametrize(("change", "said"), [
@@ -123,8 +123,8 @@ def test_a_table_smaller_than_the_vocabulary(config, tmp_path):
 
 def test_a_table_much_larger_than_the_vocabulary_is_told():
     network = PRESETS["bert_tiny"].config
-    assert "30,522 rows, and the tokenizer 2,000 ids" in build.idle_rows(network, 2000)
-    assert not build.idle_rows(network, 30000)
+    assert "30,522 rows, and the tokenizer 2,000 ids" in build.unused_rows(network, 2000)
+    assert not build.unused_rows(network, 30000)
 
 
 def test_a_vocabulary_of_another_language(config, pieces, tmp_path):

@@ -62,9 +62,9 @@ def test_what_a_step_reads_is_found():
     little = {name: compatibility.smallest(PRESETS[name].config) for name in ("bert_tiny", "gpt2")}
     given = (*FORMATS["stream"].fields, "pair_label")
     common = {"tokens", "segment_ids", "positions"}
-    assert compatibility.reads(little["bert_tiny"], "masked sentence_pair", given) == {
+    assert compatibility.reads("transformer", little["bert_tiny"], "masked sentence_pair", given) == {
         *common, "token_type_ids", "pair_label"}
-    assert compatibility.reads(little["gpt2"], "causal", given) == common
+    assert compatibility.reads("transformer", little["gpt2"], "causal", given) == common
 
 
 # In earnest
@@ -80,7 +80,7 @@ def triples():
     turns = cycle(FORMATS)
     for network, objective in asked:
         name, fields = compatibility.settings(objective)
-        needed = OBJECTIVES[name].fields(OBJECTIVES[name].config(**fields))
+        needed = OBJECTIVES[name].batch_fields(OBJECTIVES[name].config(**fields))
         yield network, objective, next(form for form in turns if set(needed) <= set(FORMATS[form].fields))
 
 

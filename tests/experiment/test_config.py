@@ -7,7 +7,7 @@ import pytest
 
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import MeshConfig, base, check_mesh, mesh, parse, plans
+from lmrep.experiment.config import MeshConfig, check_mesh, default_config, parse, parse_mesh, resolve_stages
 from lmrep.models import PRESETS
 from lmrep.training.optimizers import RECIPES
 from tests import small
@@ -33,13 +33,13 @@ def test_a_config_spells_out_every_field_and_reads_back_as_itself():
     """What `base` writes is all there is: nothing is decided by what a config leaves out."""
     for preset in PRESETS:
         for optimizer in RECIPES:
-            config = base(preset, "masked", "segment_pair", optimizer)
+            config = default_config(preset, "masked", "segment_pair", optimizer)
             config.steps = 20_000  # more than the longest warm-up
             record = parse(config)
             assert experiments.model_config(record) == PRESETS[preset].config
             assert record.optimizer == RECIPES[optimizer]
-            assert record.format.keys() == plans(record)[0].format.__dict__.keys() | {"name"}
-            assert record.objective.keys() == plans(record)[0].objective.__dict__.keys() | {"name"}
+            assert record.format.keys() == resolve_stages(record)[0].format.__dict__.keys() | {"name"}
+            assert record.objective.keys() == resolve_stages(record)[0].objective.__dict__.keys() | {"name"}
 
 
 def test_a_record_survives_json(config):
@@ -51,7 +51,7 @@ def test_a_record_survives_json(config):
 @pytest.mark.parametrize(("preset", "message"), [("bert_bas", "model is 'bert_bas'.*did you mean 'bert_base'")])
 def test_a_part_that_is_not_there(preset, message):
     with pytest.raises(UserError, match=message):
-        base(preset)
+        default_config(preset)
 
 
 @pytest.mark.parametrize(("field", "value", "message"), [
@@ -114,7 +114,7 @@ def test_a_field_that_is_not_there(config, place, name, message):
 def staged(config, *stages, steps=100):
     config.unlock()
     config.steps, config.stages = steps, stages
-    return plans(parse(config))
+    return resolve_stages(parse(config))
 
 
 def test_one_stage_is_the_experiment(config):
@@ -125,9 +125,9 @@ def test_one_stage_is_the_experiment(config):
 
 def test_stages_share_out_the_steps_and_change_what_they_name(config):
     first, second, third = staged(
-        config, {"name": "short", "share": 0.333, "length": 16, "batch_size": 64, "microbatches": 2},
-        {"name": "other", "share": 0.333, "format": {"duplicates": 3}, "objective": {"rate": 0.3}},
-        {"name": "slow", "share": 0.334, "optimizer": {"learning_rate": 1e-5, "schedule": {"final": 0.1}}})
+        config, {"name": "short", "fraction": 0.333, "length": 16, "batch_size": 64, "microbatches": 2},
+        {"name": "other", "fraction": 0.333, "format": {"duplicates": 3}, "objective": {"rate": 0.3}},
+        {"name": "slow", "fraction": 0.334, "optimizer": {"learning_rate": 1e-5, "schedule": {"final": 0.1}}})
     assert (first.steps, second.steps, third.steps) == (33, 34, 33)
     assert (first.length, first.batch_size, first.microbatches) == (16, 64, 2)
     assert (second.length, second.batch_size, second.format.duplicates, second.objective.rate) == (32, 16, 3, 0.3)
@@ -137,19 +137,19 @@ def test_stages_share_out_the_steps_and_change_what_they_name(config):
 
 
 def test_a_stage_may_take_another_format_whose_fields_start_afresh(config):
-    [plan, _] = staged(config, {"name": "a", "share": 0.5, "format": {"name": "segment_pair", "pairs": "sop"}},
-                       {"name": "b", "share": 0.5})
+    [plan, _] = staged(config, {"name": "a", "fraction": 0.5, "format": {"name": "segment_pair", "pairs": "sop"}},
+                       {"name": "b", "fraction": 0.5})
     assert plan.format_name == "segment_pair" and (plan.format.pairs, plan.format.duplicates) == ("sop", 10)
 
 
 @pytest.mark.parametrize(("stages", "steps", "message"), [
-    ([{"share": 0.5}, {"share": 0.4}], 100, "shares 0.5, 0.4; they must add to 1"),
-    ([{"share": 0.5}, {"share": 0.5}], 1, "too few for 2 stages of shares 0.5, 0.5"),
-    ([{"share": 0.9}, {"share": 0.1, "length": 64}], 100, "length is 64, and the model has positions for 32"),
-    ([{"share": 0.9}, {"share": 0.1, "lenght": 16}], 100, "config.stages.1 has no field 'lenght'"),
-    ([{"share": 0.9}, {"share": 0.1, "objective": {"raet": 0.1}}], 100, "stages.1.objective has no field 'raet'"),
-    ([{"share": 0.9}, {"share": 0.1, "batch_size": 6, "microbatches": 4}], 100, "which 4 microbatches do not divide"),
-    ([{"share": 0.0}, {"share": 1.0}], 100, "config.stages.0.share is 0.0; expected above 0"),
+    ([{"fraction": 0.5}, {"fraction": 0.4}], 100, "shares 0.5, 0.4; they must add to 1"),
+    ([{"fraction": 0.5}, {"fraction": 0.5}], 1, "too few for 2 stages of shares 0.5, 0.5"),
+    ([{"fraction": 0.9}, {"fraction": 0.1, "length": 64}], 100, "length is 64, and the model has positions for 32"),
+    ([{"fraction": 0.9}, {"fraction": 0.1, "lenght": 16}], 100, "config.stages.1 has no field 'lenght'"),
+    ([{"fraction": 0.9}, {"fraction": 0.1, "objective": {"raet": 0.1}}], 100, "stages.1.objective has no field 'raet'"),
+    ([{"fraction": 0.9}, {"fraction": 0.1, "batch_size": 6, "microbatches": 4}], 100, "which 4 microbatches do not divide"),
+    ([{"fraction": 0.0}, {"fraction": 1.0}], 100, "config.stages.0.fraction is 0.0; expected above 0"),
 ])
 def test_stages_that_will_not_do(config, stages, steps, message):
     with pytest.raises(UserError, match=message):
@@ -162,13 +162,13 @@ def test_stages_that_will_not_do(config, stages, steps, message):
 @pytest.mark.parametrize(("text", "sizes"), [
     ("data", (-1, 1, 1)), ("fsdp", (1, -1, 1)), ("2x2x2", (2, 2, 2)), ("1x1x4", (1, 1, 4))])
 def test_a_mesh_by_name(text, sizes):
-    assert tuple(mesh(text).values()) == sizes
+    assert tuple(parse_mesh(text).values()) == sizes
 
 
 @pytest.mark.parametrize("text", ["", "tensor", "2x2", "0x1x1", "-1x1x1", "2x2x2x2", "2,2,2"])
 def test_a_mesh_that_is_none(text):
     with pytest.raises(UserError, match="expected data, fsdp, or sizes"):
-        mesh(text)
+        parse_mesh(text)
 
 
 @pytest.mark.parametrize(("sizes", "expected"), [

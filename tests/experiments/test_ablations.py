@@ -43,7 +43,7 @@ def test_every_run_is_a_config_that_fits(objectives, given):
     roberta = importlib.import_module("roberta_inputs")
     configs = [*(objectives.config(name, given) for name in objectives.RUNS),
                *(roberta.config(form, masking, given) for form, masking in roberta.RUNS)]
-    plans = [experiments.plans(experiments.parse(c))[0] for c in configs]
+    plans = [experiments.resolve_stages(experiments.parse(c))[0] for c in configs]
     assert {plan.objective_name for plan in plans} == {"masked", "causal", "span_boundary", "replaced_token"}
     assert len({(plan.objective_name, plan.format_name, str(plan.objective), str(plan.format)) for plan in plans}) == 13
 
@@ -68,10 +68,10 @@ def test_one_question_asks_all_networks_for_the_same_tokens(objectives, given):
         config.model.update({"vocab": size, "width": 16, "heads": 2, "mlp": 16})
         experiment = experiments.parse(config)
         network = transformer.build(experiments.model_config(experiment))
-        trained = build.objective(experiments.plans(experiment)[0], network, words)
-        asked = objectives.ask(experiments.plans(experiment)[0], network, words)
+        trained = build.objective(experiments.resolve_stages(experiment)[0], network, words)
+        asked = objectives.ask(experiments.resolve_stages(experiment)[0], network, words)
         assert P.flatten(specs_of(asked)).keys() <= P.flatten(specs_of(trained)).keys()
-        question = jax.jit(asked.corrupt)(keys, batch)
+        question = jax.jit(asked.prepare)(keys, batch)
         counted = np.asarray(question["weights"]) > 0
         params = jax.tree.map(lambda spec: np.zeros(spec.shape, np.float32), specs_of(asked),
                               is_leaf=lambda x: hasattr(x, "axes"))
@@ -80,7 +80,7 @@ def test_one_question_asks_all_networks_for_the_same_tokens(objectives, given):
         answers[name] = np.asarray(question["targets"])[counted], {
             each: float(total) / float(count) for each, (total, count) in metrics.items()}
     first, figures = answers["masked"]
-    assert first.shape == (rows,) and figures["masked_nats"] == pytest.approx(np.log(size), rel=1e-5)
+    assert first.shape == (rows,) and figures["mlm_loss"] == pytest.approx(np.log(size), rel=1e-5)
     shares = (words.counts + 1) / (words.counts + 1).sum()
     assert figures["by_frequency"] == pytest.approx(-np.log(shares[first]).mean(), rel=1e-5)
     for targets, other in answers.values():
@@ -98,7 +98,7 @@ def test_it_trains_scores_and_writes_a_page_and_does_not_train_twice(objectives,
     metrics = tmp_path / "runs/causal/metrics.jsonl"
     before, given = metrics.read_bytes(), objectives.arguments("").parse_args(words)
     [again] = objectives.train({"causal": objectives.config("causal", given)}, given)
-    assert metrics.read_bytes() == before and f"{again.outcome.after['token_accuracy']:.2%}" == row[2]
+    assert metrics.read_bytes() == before and f"{again.outcome.after['lm_accuracy']:.2%}" == row[2]
 
 
 def test_an_unknown_run_is_refused(objectives, capsys):

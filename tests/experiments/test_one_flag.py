@@ -17,7 +17,7 @@ CONFIGS = {name: loading.load(PAGE, f"size=tiny,objective={name}").to_dict() for
 def test_the_flag_changes_the_objective_and_nothing_else(name):
     assert {field for field, value in CONFIGS[name].items() if value != CONFIGS["masked"][field]} <= {
         "objective", "samples"}
-    stages = experiments.plans(experiments.parse(CONFIGS[name]))
+    stages = experiments.resolve_stages(experiments.parse(CONFIGS[name]))
     assert {stage.objective_name for stage in stages} == {name}
 
 
@@ -31,5 +31,5 @@ def test_documents_do_not_see_each_other_unless_asked(page, form):
 
 @pytest.mark.parametrize("kind", ["two_stage", "bert"])
 def test_a_choice_that_would_say_nothing_is_refused(kind):
-    with pytest.raises(UserError, match=f"tie is 'tokens', and kind={kind} has no generator beside"):
-        loading.load(PAGE.with_name("electra.py"), f"tie=tokens,kind={kind}")
+    with pytest.raises(UserError, match=f"tie is 'tokens', and variant={kind} has no generator beside"):
+        loading.load(PAGE.with_name("electra.py"), f"tie=tokens,variant={kind}")

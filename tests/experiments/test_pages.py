@@ -55,10 +55,10 @@ def test_it_builds(file, argument):
     experiments.check_mesh(experiment, 8)
     words = vocabulary(experiment.tokenizer.vocab_size)
     network = build.model(experiment, words)
-    stages = experiments.plans(experiment)
+    stages = experiments.resolve_stages(experiment)
     for i, stage in enumerate(stages):
         asked = build.objective(stage, network, words)
-        optimizers.build(stage.optimizer, asked.specs, experiments.span(stages, i))
+        optimizers.build(stage.optimizer, asked.specs, experiments.schedule_steps(stages, i))
         sizes = PRESETS.get(experiment.name)
         if sizes and stage.objective_name == "masked" and stage.objective.sentence_pair \
                 and experiment.name.startswith("bert_"):

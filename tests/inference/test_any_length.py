@@ -49,5 +49,5 @@ def test_predict(homes):
 
 def test_evaluate(homes, tmp_path):
     words = f"--files={homes['causal']}/texts/*.txt", f"--data_dir={tmp_path}"
-    assert "masked_nats" in asked(homes["masked"], "evaluate", *words)
+    assert "mlm_loss" in asked(homes["masked"], "evaluate", *words)
     assert "bits_per_byte" in asked(homes["causal"], "evaluate", *words, "--stride=8", "--length=40")

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.data import tokenizers
+from lmrep.data import tokenized_text, tokenizers
 from lmrep.inference import encode as R
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from tests.reference import random_params
 
-CONFIG = transformer.Config(vocab=50, width=16, layers=3, heads=2, mlp=32, length=128, norm="pre")
+CONFIG = transformer.Config(vocab=50, width=16, layers=3, heads=2, mlp=32, max_length=128, norm="pre")
 MODEL = transformer.build(CONFIG)
 PARAMS = random_params(MODEL.specs)
 EVERY = R.Layers((0, 1, 2, 3))
@@ -45,7 +45,7 @@ def alone():
 
     def alone(ids):
         encoded = encode(PARAMS, Inputs(tokens=ids[None]))
-        return np.concatenate([encoded.layers[:-1, 0], encoded.hidden]), encoded.attention[:, 0]
+        return np.concatenate([np.stack(encoded.layers)[:-1, 0], encoded.hidden]), encoded.attention[:, 0]
 
     return alone
 
@@ -74,7 +74,7 @@ def test_layers_that_are_not_there_are_refused(asked, message):
 
 
 def test_the_depth_of_a_model_is_the_number_of_its_layers():
-    assert R.depth(MODEL) == 3
+    assert R.num_layers(MODEL) == 3
 
 
 def test_layers_are_joined_as_asked(run, alone):
@@ -225,9 +225,9 @@ def test_words_from_pieces_in_another_way_are_refused():
 
 
 def test_words_of_byte_level_pieces_stand_with_their_characters():
-    config = tokenizers.Config(kind="byte_level_bpe", vocab_size=280)
+    config = tokenizers.Config(name="byte_level_bpe", vocab_size=280)
     tokenizer = tokenizers.train(config, lambda: iter(["the cat"] * 9))
-    found = R.read("the café <mask>, cat's", tokenizer)
+    found = tokenized_text.tokenize_text("the café <mask>, cat's", tokenizer)
     assert [found.text[start:end] for start, end in found.word_offsets] == ["the", "café", "<mask>", ",", "cat", "'s"]
     assert found.words[0] is None and found.words[-1] is None
     assert found.ids[0] == tokenizer.vocabulary.specials["cls"] and tokenizer.vocabulary.specials["mask"] in found.ids

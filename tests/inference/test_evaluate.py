@@ -10,7 +10,6 @@ import logging
 import shutil
 import sys
 from collections import Counter
-from functools import partial
 
 import jax
 import numpy as np
@@ -24,9 +23,10 @@ from lmrep.data.store import tokenize
 from lmrep.data.tokenizers import byte_level
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.inference import evaluate, generate, prompts
-from lmrep.inference.encode import inputs_of
+from lmrep.inference import evaluate, prompts
+from lmrep.inference import perplexity as sliding
 from lmrep.interop import conversion
+from lmrep.models.base import model_inputs
 from tests import small
 from tests.interop.test_published import GOLDEN
 
@@ -67,9 +67,13 @@ def converted(home):
 @pytest.fixture(scope="module")
 def scored(run):
     """Of ids [t], the log-probabilities [t, v] of what follows each, by the whole network, without windows or cache."""
-    inputs = partial(inputs_of, run.model, segment_ids=np.ones((1, LENGTH), int),
-                     positions=np.arange(LENGTH)[None], causal=True)
-    program = jax.jit(lambda tokens: run.objective.follow(run.params, run.apply(run.params, inputs(tokens)).hidden))
+    batch = {"segment_ids": np.ones((1, LENGTH), int), "positions": np.arange(LENGTH)[None]}
+
+    def inputs(tokens):
+        return model_inputs(run.model, batch | {"tokens": tokens}, context="left")
+
+    program = jax.jit(lambda tokens: run.objective.next_token_logits(
+        run.params, run.apply(run.params, inputs(tokens)).hidden))
 
     def scores(ids):
         padded = np.pad(np.asarray(ids, np.int32), (0, LENGTH - len(ids)))[None]
@@ -90,7 +94,7 @@ def test_a_text_of_one_window_is_foreseen_as_the_network_says(run, scored, text,
     ids = sequence(run, text)
     logs = scored(ids)
     expected = -sum(logs[i - 1, ids[i]] for i in range(1, len(ids)))
-    found = evaluate.foresight(run, [text], LENGTH, stride)
+    found = evaluate.perplexity(run, [text], LENGTH, stride)
     assert found.tokens == len(ids) - 1 < LENGTH and found.nats == pytest.approx(expected, rel=1e-5)
 
 
@@ -103,14 +107,14 @@ def test_a_long_text_is_foreseen_window_by_window(run, scored, stride):
         start = stride * max(0, -(-(i + 1 - LENGTH) // stride))
         assert i - start >= min(i, LENGTH - stride)
         expected -= scored(ids[start:i])[-1, ids[i]]
-    found = evaluate.foresight(run, [text], LENGTH, stride)
+    found = evaluate.perplexity(run, [text], LENGTH, stride)
     assert found.tokens == len(ids) - 1 > 3 * LENGTH and found.nats == pytest.approx(expected, rel=1e-5)
 
 
 def test_texts_do_not_change_each_other(run):
     texts = ["the red cat sees the dog.", "", "the old horse. " * 30, "   "]
-    alone = [evaluate.foresight(run, [text], LENGTH, 9) for text in texts if text.strip()]
-    found = evaluate.foresight(run, iter(texts), LENGTH, 9)
+    alone = [evaluate.perplexity(run, [text], LENGTH, 9) for text in texts if text.strip()]
+    found = evaluate.perplexity(run, iter(texts), LENGTH, 9)
     assert found.documents == 2
     np.testing.assert_allclose(found, np.sum(alone, axis=0), rtol=1e-5)
 
@@ -120,11 +124,11 @@ def test_a_model_to_which_all_pieces_are_alike(converted, case):
     """Its perplexity is the size of its table, of any text; words and bytes are those of the raw text."""
     uniform = dataclasses.replace(converted, params=jax.tree.map(np.zeros_like, converted.params))
     _, text, words, size = HOSTILE[case]
-    found = evaluate.foresight(uniform, [text], 16, 5)
-    figures, bits = found.figures, found.tokens * np.log2(converted.model.vocabulary)
+    found = evaluate.perplexity(uniform, [text], 16, 5)
+    figures, bits = found.figures, found.tokens * np.log2(converted.model.vocab_size)
     assert found.tokens == len(converted.tokenizer.encode(text).ids)  # white space is read as it stands
     assert (found.words, found.bytes, found.documents) == (words, size, 1)
-    assert figures["token_perplexity"] == pytest.approx(converted.model.vocabulary, rel=1e-4)
+    assert figures["token_perplexity"] == pytest.approx(converted.model.vocab_size, rel=1e-4)
     assert figures["bits_per_byte"] == pytest.approx(bits / size, rel=1e-4)
     assert np.log2(figures["word_perplexity"]) == pytest.approx(bits / words, rel=1e-4)
 
@@ -144,9 +148,9 @@ def test_a_long_text_has_the_pieces_of_the_whole(run, most):
     bytes_ = byte_level.train(300, lambda: iter([text, "the the cat cat sees sees"]))
     for tokenizer in (run.tokenizer, bytes_):
         whole = tokenizer.encode_batch([text])[0]
-        np.testing.assert_array_equal(evaluate.as_it_stands(tokenizer, text, most), whole)
+        np.testing.assert_array_equal(evaluate.encode_verbatim(tokenizer, text, most), whole)
     assert bytes_.decode(whole) == text
-    assert bytes_.decode(evaluate.as_it_stands(bytes_, "catdog" * 50, most)) == "catdog" * 50  # cut anywhere
+    assert bytes_.decode(evaluate.encode_verbatim(bytes_, "catdog" * 50, most)) == "catdog" * 50  # cut anywhere
 
 
 # What stands before a document
@@ -168,23 +172,23 @@ def test_the_first_token_follows_what_it_did_in_training(tmp_path, specials, for
     if format:
         config = small.config(tmp_path, "causal", format)
         config.update_from_flattened_dict(fields)
-        [stage] = experiments.plans(experiments.parse(config))
-    assert prompts.opening(stage, vocabulary) == expected
+        [stage] = experiments.resolve_stages(experiments.parse(config))
+    assert prompts.start_token(stage, vocabulary) == expected
 
 
 def test_where_nothing_stands_before_it_the_first_token_is_given(run, monkeypatch):
     texts = ["the red cat", "the"]
-    monkeypatch.setattr(prompts, "opening", lambda stage, vocabulary: None)
-    found = evaluate.foresight(dataclasses.replace(run), texts, LENGTH, 4)
+    monkeypatch.setattr(prompts, "start_token", lambda stage, vocabulary: None)
+    found = evaluate.perplexity(dataclasses.replace(run), texts, LENGTH, 4)
     assert (found.tokens, found.words, found.documents) == (2, 3, 1)  # nothing is asked of "the"
 
 
 def test_what_the_tokenizer_does_not_know_is_told(run, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
     caplog.set_level(logging.INFO, "lmrep")
-    evaluate.foresight(run, ["the cat sees the dog."], LENGTH, 4)
+    evaluate.perplexity(run, ["the cat sees the dog."], LENGTH, 4)
     assert not caplog.messages
-    evaluate.foresight(run, ["the \u732b sees the dog \u732b."], LENGTH, 4)
+    evaluate.perplexity(run, ["the \u732b sees the dog \u732b."], LENGTH, 4)
     assert len(caplog.messages) == 1 and caplog.messages[0].startswith("2 of 7 tokens are [UNK]; ")
 
 
@@ -262,7 +266,7 @@ def test_sources_are_read_together(home, tmp_path):
     (["--stride=8", "--split=test", "--files=a.txt"], "leave one out"),
     (["--stride=8", "--files={home}/nothing.txt"], "nothing.txt' matches no file"),
     (["--stride=8", "--files={home}/empty.txt"], "holds no text: 1 files, all of them blank"),
-    (["--stride=8", "--files={home}/unseen.txt"], "the text has no token to foresee: not one of its 1 documents"),
+    (["--stride=8", "--files={home}/unseen.txt"], "the text has no token to predict: not one of its 1 documents"),
     (["--files={home}/latin.txt"], "leave it out, or have the run trained with --config.data.undecodable=replace"),
     (["--files={home}/foreign.txt"], "choose another to train with (--config.tokenizer.vocab_file)"),
     (["--stride=8", "--workdir={home}/converted"], "was converted, not trained, and has no corpus of its own"),
@@ -297,7 +301,7 @@ def test_another_corpus_is_not_the_run_s(home, tmp_path):
 def test_texts_are_taken_as_they_are_needed():
     taken = itertools.count()
     texts = (np.full(50, next(taken) % 7, np.int32) for _ in itertools.count())
-    batches = generate.foresee(lambda batch: np.float32(batch["weights"].sum()), texts, 16, 4, 0, tokens=64)
+    batches = sliding.sliding_window_nll(lambda batch: np.float32(batch["weights"].sum()), texts, 16, 4, 0, tokens=64)
     assert [next(batches) for _ in range(3)]
     assert next(taken) < 5
 
@@ -305,11 +309,11 @@ def test_texts_are_taken_as_they_are_needed():
 def test_a_document_that_no_memory_should_hold_twice_is_foreseen(run, monkeypatch):
     """A window at a time: no array is of the whole text but its ids."""
     text, largest = "the red cat sees the old dog. " * 20_000, []
-    batch = generate._batch
-    monkeypatch.setattr(generate, "_batch", lambda parts, room, rows, pad: (
+    batch = sliding._batch
+    monkeypatch.setattr(sliding, "_batch", lambda parts, room, rows, pad: (
         largest.append(room * rows) or batch(parts, room, rows, pad)))
-    monkeypatch.setattr(generate, "nats_of", lambda params, batch, objective: batch["weights"].sum())
-    found = evaluate.foresight(run, [text], LENGTH, 31)
+    monkeypatch.setattr(sliding, "sum_nll", lambda params, batch, objective: batch["weights"].sum())
+    found = evaluate.perplexity(run, [text], LENGTH, 31)
     assert found.tokens == found.nats == len(tokenize.tokenize(run.tokenizer, [text]).tokens)
     assert len(largest) > 10 and len({*largest}) == 1 and largest[0] < found.tokens / 10
 

@@ -9,9 +9,9 @@ import pytest
 from scipy.special import log_softmax
 
 from lmrep.core.errors import UserError
-from lmrep.inference import generate
+from lmrep.inference import generate, perplexity
 from lmrep.inference.generate import Sampling
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from tests import chance
 from tests.objectives.test_causal import T, V, asked
@@ -23,18 +23,18 @@ PROMPT = np.random.default_rng(5).integers(0, V, (3, 4)).astype(np.int32)
 @jax.jit
 def scores(tokens):
     """[b, t, v] of what follows each token, without a cache."""
-    sight = Visibility(jnp.ones_like(tokens), causal=True)
-    hidden = MODEL.encode(PARAMS["encoder"], Inputs(tokens=tokens, visibility=sight)).hidden
-    return OBJECTIVE.follow(PARAMS, hidden)
+    sight = AttentionMask(jnp.ones_like(tokens), causal=True)
+    hidden = MODEL.encode(PARAMS["encoder"], Inputs(tokens=tokens, attention_mask=sight)).hidden
+    return OBJECTIVE.next_token_logits(PARAMS, hidden)
 
 
 @cache
 def program(**given):
-    return jax.jit(partial(generate.extend, model=MODEL, objective=OBJECTIVE, room=T, **given))
+    return jax.jit(partial(generate.generate, model=MODEL, objective=OBJECTIVE, capacity=T, **given))
 
 
 def extend(prompt, how, tokens=T - 4, seed=0, filled=0, **given):
-    f, size = program(how=how, tokens=tokens, **given), prompt.shape[1]
+    f, size = program(sampling=how, tokens=tokens, **given), prompt.shape[1]
     return np.asarray(f(PARAMS, np.pad(prompt, ((0, 0), (0, filled))), size, jax.random.key(seed)))
 
 
@@ -56,7 +56,7 @@ def test_a_seed_repeats_its_samples_and_rows_differ():
 
 def test_barred_tokens_never_come():
     likely = int(extend(PROMPT[:1], Sampling(temperature=0), tokens=1)[0, 0])
-    assert likely not in extend(np.repeat(PROMPT[:1], 50, 0), Sampling(), tokens=4, barred=(likely,))
+    assert likely not in extend(np.repeat(PROMPT[:1], 50, 0), Sampling(), tokens=4, banned_token_ids=(likely,))
 
 
 @pytest.mark.parametrize("how", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=5), Sampling(top_p=0.6),
@@ -79,7 +79,7 @@ def test_samples_have_the_distribution_that_the_limits_leave(how):
     (30, 8, 4), (30, 8, 7), (8, 8, 3), (5, 8, 1), (1, 8, 4), (0, 8, 4)])
 def test_each_token_but_the_first_is_asked_for_once_with_what_was_promised_before_it(length, longest, stride):
     times = np.zeros(length, int)
-    for start, end, first in generate.windows(length, longest, stride):
+    for start, end, first in perplexity.windows(length, longest, stride):
         assert 0 < end - start <= longest
         for i in range(first, end):
             times[i] += 1
@@ -90,17 +90,17 @@ def test_each_token_but_the_first_is_asked_for_once_with_what_was_promised_befor
 @pytest.mark.parametrize("stride", [0, 8, -1])
 def test_a_stride_that_leaves_tokens_out_is_refused(stride):
     with pytest.raises(UserError, match=rf"stride is {stride}; expected 1 to 7"):  # at once
-        generate.windows(30, 8, stride)
+        perplexity.windows(30, 8, stride)
 
 
 def test_a_text_is_foreseen_as_its_windows_say():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, V, n).astype(np.int32) for n in (25, 3, 1, 12)]
-    run = jax.jit(partial(generate.nats_of, PARAMS, objective=OBJECTIVE))
-    found = np.sum([*generate.foresee(run, iter(texts), T, 5, pad=2, tokens=3 * T)], axis=0)
+    run = jax.jit(partial(perplexity.sum_nll, PARAMS, objective=OBJECTIVE))
+    found = np.sum([*perplexity.sliding_window_nll(run, iter(texts), T, 5, pad=2, tokens=3 * T)], axis=0)
     expected = 0.0
     for text in texts:
-        for start, end, first in generate.windows(len(text), T, 5):
+        for start, end, first in perplexity.windows(len(text), T, 5):
             padded = np.pad(text[start:end], (0, T - (end - start)))[None]
             logs = log_softmax(np.asarray(scores(padded))[0].astype(np.float64), -1)
             expected -= sum(logs[i - start - 1, text[i]] for i in range(first, end))
@@ -108,6 +108,6 @@ def test_a_text_is_foreseen_as_its_windows_say():
 
 
 def test_figures():
-    found = generate.Foresight(nats=8 * np.log(2), tokens=4, words=2, bytes=8, documents=1).figures
+    found = perplexity.Perplexity(nats=8 * np.log(2), tokens=4, words=2, bytes=8, documents=1).figures
     assert found["token_perplexity"] == pytest.approx(4) and found["word_perplexity"] == pytest.approx(16)
     assert found["bits_per_byte"] == pytest.approx(1)

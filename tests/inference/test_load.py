@@ -13,8 +13,9 @@ import pytest
 import lmrep
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten
+from lmrep.data import prompts as data_prompts
 from lmrep.data.tokenizers import Bpe
-from lmrep.inference import load, prompts
+from lmrep.inference import load
 from lmrep.models.base import Inputs
 from tests import given, small
 
@@ -49,19 +50,19 @@ def test_each_text_has_the_vectors_that_the_network_gives_it_alone(run, every):
         ids = [special["cls"], *run.tokenizer.encode(text, specials=True).ids, special["sep"]]
         encoded = encode(run.params["encoder"], Inputs(tokens=np.array([ids])))
         assert found.text == text and found.ids.tolist() == ids and found.hidden.dtype == np.float32
-        np.testing.assert_allclose(found.hidden, encoded.layers[:, 0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found.hidden, np.stack(encoded.layers)[:, 0], rtol=0, atol=1e-5)
         np.testing.assert_allclose(found.attention, encoded.attention[:, 0], rtol=0, atol=1e-6)
 
 
 def test_pieces_stand_with_their_characters_and_words(run, every):
     text, found = TEXTS[2], every[2]
-    assert found.pieces[:2] == ["[CLS]", "a"] and found.pieces[-2:] == [".", "[SEP]"] and "[MASK]" in found.pieces
-    for piece, (start, end), word in list(zip(found.pieces, found.offsets, found.words, strict=True))[1:-1]:
+    assert found.tokens[:2] == ["[CLS]", "a"] and found.tokens[-2:] == [".", "[SEP]"] and "[MASK]" in found.tokens
+    for piece, (start, end), word in list(zip(found.tokens, found.offsets, found.words, strict=True))[1:-1]:
         assert text[start:end].lower() == piece.removeprefix("##").lower() and word is not None
     assert found.words[0] is None and found.words[-1] is None and found.offsets[0] == found.offsets[-1] == (0, 0)
     assert [text[start:end] for start, end in found.word_offsets] == ["A", "catdog", "likes", "[MASK]", "birds", "."]
     assert found.words.count(1) > 1  # "catdog" is no piece
-    assert every[1].pieces == ["[CLS]", "[SEP]"] and every[1].word_offsets == []
+    assert every[1].tokens == ["[CLS]", "[SEP]"] and every[1].word_offsets == []
 
 
 def test_words_have_a_vector_each(every):
@@ -175,7 +176,7 @@ def test_another_tokenizer_is_refused(home, tmp_path):
     ("a -", "a-", ""),
 ])
 def test_a_continuation_is_what_comes_after_the_text(before, whole, said):
-    assert prompts.beyond(before, whole) == said
+    assert data_prompts.continuation(before, whole) == said
 
 
 def test_nothing_to_continue_is_refused(run):

@@ -14,7 +14,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import formats
 from lmrep.interop import certificate, conversion, init_from, names, published, tensor_files
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.objectives import replaced_token
 from lmrep.storage.checkpoints import Checkpoints
@@ -72,7 +72,7 @@ def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
     asked = certificate.Question(ids, np.zeros_like(ids), np.ones_like(ids))
     scores = certificate.ours(checkpoint, asked)["masked"][0, -2, : run.tokenizer.size]
     words = [word for word, _ in run.fill_masks([text], 3)[0][0]]
-    assert words == [run.tokenizer.piece(int(i)) for i in np.argsort(-scores)[:3]]
+    assert words == [run.tokenizer.id_to_token(int(i)) for i in np.argsort(-scores)[:3]]
 
 
 def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
@@ -81,7 +81,7 @@ def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
     (tmp_path / "a.txt").write_text("the cat sees the dog. " * 200)
     base = ["evaluate", f"--workdir={workdir}", f"--data_dir={tmp_path}/data"]
     answer = small.command(*base, f"--files={tmp_path}/a.txt")
-    metric = {"masked": "masked_nats", "causal": "token_nats"}.get("".join(published.read(directory).heads[:1]))
+    metric = {"masked": "mlm_loss", "causal": "lm_loss"}.get("".join(published.read(directory).heads[:1]))
     assert answer.code == (0 if metric else 2), answer
     assert metric in answer.out if metric else "lacks what its objective asks with" in answer.err
     answer = small.command(*base)
@@ -209,9 +209,9 @@ def test_a_vocabulary_smaller_than_the_table_is_told(tmp_path):
 def test_gpt_reads_and_continues_text_with_its_own_tokenizer(converted, tmp_path):
     directory, workdir, _ = converted
     run, expected = lmrep.load(workdir), json.loads((directory / "expected_ids.json").read_text())
-    assert run.objective.name == "causal" and run.tokenizer.kind == "bpe" and run.tokenizer.lowercase
+    assert run.objective.name == "causal" and run.tokenizer.name == "bpe" and run.tokenizer.lowercase
     assert {text: run.tokenizer.encode(text, specials=True).ids.tolist() for text in expected} == expected
-    end = run.tokenizer.pieces.index("\n</w>")
+    end = run.tokenizer.tokens.index("\n</w>")
     assert formats.base.layout(run.tokenizer.vocabulary) == (None, end, end, 1)  # it can go on learning
     assert run.prompt("The in.") == [*run.tokenizer.encode("the in.").ids] and run.prompt("") == [end]  # as published
     answer = small.command("predict", f"--workdir={workdir}", "--tokens=6", "--temperature=0", "The thing,")
@@ -226,13 +226,13 @@ def test_gpt_reads_and_continues_text_with_its_own_tokenizer(converted, tmp_path
 def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
     directory, workdir, _ = converted
     run = lmrep.load(workdir)
-    found = init_from.fit(run.objective.specs, init_from.load(directory), run.tokenizer.pieces)
+    found = init_from.fit(run.objective.specs, init_from.load(directory), run.tokenizer.tokens)
     assert not found.left and all(path.startswith("objective/generator") for path in found.missing)
     assert same(found.values, published.read(directory).params)
     answer = small.command("predict", f"--workdir={workdir}", "a [MASK]")
     assert answer.code == 2 and "has no generator to fill masks with, as the checkpoint" in answer.err
     with pytest.raises(UserError, match="was not trained to continue texts"):
-        run.extend(["a cat"])
+        run.generate(["a cat"])
     with pytest.raises(UserError, match=r"--part is 'generator', and .* has one network alone"):
         conversion.to_published(workdir, workdir.parent / "part", part="generator")
 
@@ -244,7 +244,7 @@ def test_a_discriminator_tells_what_the_checkpoint_says(converted):
     asked = run.inputs([text])
     question = certificate.Question(asked.tokens, np.zeros_like(asked.tokens), np.ones_like(asked.tokens))
     logits = certificate.ours(published.read(directory), question)["discriminator"][0, 1:-1]
-    (doubts,) = run.spot_replaced([text])
+    (doubts,) = run.detect_replaced([text])
     np.testing.assert_allclose([doubt.probability for doubt in doubts], 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
     assert all(doubt.word == text[doubt.start : doubt.end] for doubt in doubts)
     answer = small.command("predict", f"--workdir={workdir}", text)
@@ -289,9 +289,9 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     part = conversion.to_published(joint.directory, tmp_path / "part", part="generator").checkpoint
     assert (part.name, part.config.width, part.config.layers) == ("ElectraForMaskedLM", 16, 1)
 
-    c, generator = replaced_token.Config(generator=0.5, generator_layers=1), joint.model.narrower(0.5, 1)
+    c, generator = replaced_token.Config(generator=0.5, generator_layers=1), joint.model.make_generator(0.5, 1)
     asked = certificate.question(part)
-    given = Inputs(tokens=asked.tokens, visibility=Visibility(asked.real), token_type_ids=asked.types)
+    given = Inputs(tokens=asked.tokens, attention_mask=AttentionMask(asked.real), token_type_ids=asked.types)
     params = replaced_token.generator_params(joint.params, c)
     expected = jax.jit(lambda: generator.encode(params, given).hidden)()
     found = certificate.ours(published.read(tmp_path / "part"), asked)

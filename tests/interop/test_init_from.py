@@ -12,13 +12,13 @@ from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten, unflatten
 from lmrep.interop import conversion, init_from
-from lmrep.interop.init_from import Origin, fit
+from lmrep.interop.init_from import SourceCheckpoint, fit
 from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 
 OLD = ["[PAD]", "a", "b", "c"]
 TABLE = np.arange(8, dtype=np.float32).reshape(4, 2) ** 2
-ORIGIN = Origin("elsewhere", OLD, {"encoder/table": TABLE, "encoder/w": np.ones(3, np.float32),
+ORIGIN = SourceCheckpoint("elsewhere", OLD, {"encoder/table": TABLE, "encoder/w": np.ones(3, np.float32),
                                    "objective/bias": np.arange(4, dtype=np.float32), "objective/pair": np.zeros(2)},
                 {})
 
@@ -70,7 +70,7 @@ def home(tmp_path_factory):
 
 def onward(home, **fields):
     config = small.config(home / "texts")
-    init_from.start_from(config, home / "first")
+    init_from.adopt_checkpoint(config, home / "first")
     config.steps = 4
     config.update_from_flattened_dict(fields)
     return config
@@ -91,7 +91,7 @@ def test_a_published_directory_is_an_origin_like_any_other(home, tmp_path):
     """With the network, tokenizer and parameters that the run itself would have given."""
     conversion.to_published(home / "first", tmp_path / "published")
     config = small.config(home / "texts")
-    init_from.start_from(config, tmp_path / "published")
+    init_from.adopt_checkpoint(config, tmp_path / "published")
     assert config.model.width == 32 and config.model.layers == 2
     config.steps = 1
     lmrep.train(config, tmp_path / "run", data_dir=home / "data")
@@ -160,7 +160,7 @@ def test_another_origin_is_another_run(home, tmp_path):
 ])
 def test_what_is_no_run_is_refused(home, tmp_path, place, message):
     with pytest.raises(UserError, match=message):
-        init_from.start_from(small.config(home / "texts"), home / place)
+        init_from.adopt_checkpoint(small.config(home / "texts"), home / place)
     config = small.config(home / "texts")
     config.init = str(home / place)
     with pytest.raises(UserError, match=message):

@@ -120,17 +120,17 @@ def test_continuations_are_the_references(name, tmp_path):
             return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens,
                                   pad_token_id=0, **asked)[0, len(prompt) :].tolist()
 
-    tokens = run.model.length - len(prompt)
-    ours = generate.extend(run.params, np.array([prompt]), len(prompt), key, model=run.model,
-                             objective=run.objective, how=greedy, tokens=tokens, room=run.model.length)
+    tokens = run.model.max_length - len(prompt)
+    ours = generate.generate(run.params, np.array([prompt]), len(prompt), key, model=run.model,
+                             objective=run.objective, sampling=greedy, tokens=tokens, capacity=run.model.max_length)
     expected = generated(tokens, eos_token_id=None)
     assert ours[0].tolist() == expected and len({*expected}) > 5
     # A line break of GPT's ends nothing, and no piece is barred.
     end = run.tokenizer.vocabulary.specials.get("sep")
-    expected = generated(20, eos_token_id=end, suppress_tokens=[*range(run.tokenizer.size, run.model.vocabulary)])
+    expected = generated(20, eos_token_id=end, suppress_tokens=[*range(run.tokenizer.size, run.model.vocab_size)])
     expected = expected[: expected.index(end)] if end in expected else expected
     whole = run.tokenizer.decode([*prompt, *expected])
-    assert run.extend([text], tokens=20, how=greedy) == [[whole[len(run.tokenizer.decode(prompt)) :]]]
+    assert run.generate([text], tokens=20, sampling=greedy) == [[whole[len(run.tokenizer.decode(prompt)) :]]]
 
 
 @pytest.mark.parametrize("stride", [9, 40])
@@ -142,7 +142,7 @@ def test_perplexity_is_the_references(tmp_path, stride):
     conversion.to_workdir(save(model, tmp_path / "published"), tmp_path / "run")
     (tmp_path / "text.txt").write_text(text := "the cat. Th\n  the dog, the " * 8 + "end")
     run = lmrep.load(tmp_path / "run")
-    ids = torch.tensor([[run.opening, *run.prompt(text)]])
+    ids = torch.tensor([[run.start_token, *run.prompt(text)]])
     nats, before = 0.0, 1
     for start in range(0, ids.shape[1], stride):
         end = min(start + length, ids.shape[1])

@@ -14,7 +14,7 @@ from lmrep.core.params import unflatten
 from lmrep.data import tokenizers
 from lmrep.interop import certificate, published, settings, tensor_files
 from lmrep.interop.certificate import Question
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import AttentionMask
 from lmrep.models import PRESETS, transformer
 from lmrep.models.base import Inputs
 
@@ -77,9 +77,9 @@ def test_hidden_states_and_logits_are_the_references(golden):
 def test_every_layer_is_the_references(golden):
     _, checkpoint, expected = golden
     model, real = transformer.build(checkpoint.config), expected["real"].astype(bool)
-    types = {"token_type_ids": jnp.asarray(expected["types"], jnp.int32)} if "token_type_ids" in model.takes else {}
+    types = {"token_type_ids": jnp.asarray(expected["types"], jnp.int32)} if "token_type_ids" in model.inputs else {}
     given = Inputs(tokens=jnp.asarray(expected["tokens"], jnp.int32), **types,
-                   visibility=Visibility(jnp.asarray(expected["real"], jnp.int32), checkpoint.architecture.causal))
+                   attention_mask=AttentionMask(jnp.asarray(expected["real"], jnp.int32), checkpoint.architecture.causal))
     encode = jax.jit(lambda params: model.encode(params, given, layers=True))
     found = encode(unflatten(dict(checkpoint.params))["encoder"])
     layers = np.asarray(found.layers).copy()
@@ -181,7 +181,7 @@ ALL = {"masked": "objective/masked/", "pair": "objective/pair/", "discriminator"
 
 def network(changed, *heads):
     """A small network of our own with random parameters, and these heads."""
-    sizes = {"vocab": 31, "width": 12, "layers": 2, "heads": 2, "mlp": 20, "length": 9}
+    sizes = {"vocab": 31, "width": 12, "layers": 2, "heads": 2, "mlp": 20, "max_length": 9}
     config, draw = transformer.Config(**(sizes | changed)), np.random.default_rng(0)
     wanted = ("encoder/", *(ALL[head] for head in heads))
     return config, {path: 0.5 * draw.normal(size=spec.shape).astype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lmrep.layers import attention, dropout, linear
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import AttentionMask
 from tests import reference
 
 B, T, D, HEADS = 2, 7, 12, 3
@@ -32,7 +32,7 @@ def attend(params, x, allowed):
 
 
 def visible(segments, causal=False, mask=None):
-    """Visibility.allowed, by its definition."""
+    """AttentionMask.allowed, by its definition."""
     allowed = np.zeros((B, T, T), bool)
     for b in range(B):
         for t in range(T):
@@ -45,7 +45,7 @@ def visible(segments, causal=False, mask=None):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
 def test_visibility(causal, mask):
-    given = Visibility(jnp.asarray(SEGMENTS), causal, None if mask is None else jnp.asarray(mask))
+    given = AttentionMask(jnp.asarray(SEGMENTS), causal, None if mask is None else jnp.asarray(mask))
     np.testing.assert_array_equal(given.allowed(), visible(SEGMENTS, causal, mask))
 
 
@@ -144,7 +144,7 @@ def test_what_is_common_to_the_weights_of_a_row_moves_no_bfloat16_score():
     values = jnp.full_like(x, 3)
 
     def mixed(query, keys):
-        past = attention.Past(keys, values)
+        past = attention.KVCache(keys, values)
         return attention._mix(query, past, jnp.ones((B, T, T), bool))[0].astype(jnp.float32).sum()
 
     for gradient in jax.grad(mixed, argnums=(0, 1))(x, x):

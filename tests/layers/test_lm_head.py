@@ -35,11 +35,11 @@ def transform(params, hidden):
 
 
 def scores(params, table, hidden):
-    return lm_head.scores(params, table, transform(params, hidden))
+    return lm_head.logits(params, table, transform(params, hidden))
 
 
 def asked(params, table, hidden):
-    return lm_head.asked(params, table, transform(params, hidden), jnp.asarray(TARGETS))
+    return lm_head.cross_entropy(params, table, transform(params, hidden), jnp.asarray(TARGETS))
 
 
 def test_counts_the_transform_the_norm_and_one_bias_a_word():
@@ -60,7 +60,7 @@ def test_asked_charges_for_the_target_and_says_whether_it_is_the_likeliest():
     np.testing.assert_allclose(nats, nats_by_hand(expected, TARGETS), rtol=1e-5)
     np.testing.assert_array_equal(hits, expected.argmax(-1) == TARGETS)
     best = jnp.asarray(expected.argmax(-1))
-    _, hits = lm_head.asked(PARAMS, TABLE, transform(PARAMS, HIDDEN), best)
+    _, hits = lm_head.cross_entropy(PARAMS, TABLE, transform(PARAMS, HIDDEN), best)
     assert hits.all()
     assert (nats.dtype, nats.shape, hits.dtype, hits.shape) == (jnp.float32, (2, 3), jnp.bool_, (2, 3))
 
@@ -78,9 +78,9 @@ def test_scores_of_any_size_are_charged_for(shift):
 
 def test_cross_entropy_is_minus_the_log_probability():
     y = RNG.normal(size=(2, 3, V)).astype(np.float32)
-    nats = lm_head.cross_entropy(jnp.asarray(y), jnp.asarray(TARGETS))
+    nats = lm_head.softmax_cross_entropy(jnp.asarray(y), jnp.asarray(TARGETS))
     np.testing.assert_allclose(nats, nats_by_hand(y.astype(np.float64), TARGETS), atol=1e-5)
-    assert lm_head.cross_entropy(jnp.array([[0.0, 1e4]]), jnp.array([0])).tolist() == [1e4]
+    assert lm_head.softmax_cross_entropy(jnp.array([[0.0, 1e4]]), jnp.array([0])).tolist() == [1e4]
 
 
 @pytest.mark.parametrize("form", ["asked", "scores"])
@@ -88,7 +88,7 @@ def test_gradients_match_differences_of_the_closed_form(form):
     def loss(params, table, hidden):
         if form == "asked":
             return (asked(params, table, hidden)[0] * WEIGHTS).sum()
-        return (lm_head.cross_entropy(scores(params, table, hidden), jnp.asarray(TARGETS)) * WEIGHTS).sum()
+        return (lm_head.softmax_cross_entropy(scores(params, table, hidden), jnp.asarray(TARGETS)) * WEIGHTS).sum()
 
     given = (PARAMS, TABLE, HIDDEN)
     grads = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*given)
@@ -113,7 +113,7 @@ def test_bfloat16_gradients_stay_close_where_one_word_is_asked_for_often():
     table, bias = jnp.asarray(TABLE), {"bias": jnp.zeros(V)}
 
     def gradient(x):
-        return jax.jit(jax.grad(lambda table: lm_head.asked(bias, table, x, targets)[0].sum()))(table)
+        return jax.jit(jax.grad(lambda table: lm_head.cross_entropy(bias, table, x, targets)[0].sum()))(table)
 
     low, high = gradient(x), gradient(x.astype(jnp.float32))
     assert low.dtype == jnp.float32

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from lmrep.models.transformer import Config
@@ -22,14 +22,14 @@ from tests.chance import REJECT, independent, least, rates
 B, T, D, L, H = 16, 32, 32, 2, 8
 RATE = 0.25
 SEGMENTS = jnp.broadcast_to(jnp.arange(1, T + 1), (B, T))  # every position sees itself alone
-INPUTS = Inputs(tokens=jnp.arange(B * T).reshape(B, T) % 7, visibility=Visibility(SEGMENTS))
+INPUTS = Inputs(tokens=jnp.arange(B * T).reshape(B, T) % 7, attention_mask=AttentionMask(SEGMENTS))
 KEYS = jax.random.key(3), jax.random.key(4)
 
 
 def layers(attention_out, mlp_out, **rates):
     """key -> layers [l + 1, b, t, d] of a pre-norm network whose attention blocks give the value `attention_out`
     everywhere and whose feed-forward blocks give `mlp_out`, both through the identity."""
-    c = Config(vocab=7, width=D, layers=L, heads=H, mlp=D, length=T, norm="pre", activation="relu", token_types=0,
+    c = Config(vocab=7, width=D, layers=L, heads=H, mlp=D, max_length=T, norm="pre", activation="relu", token_types=0,
                positions="none", **{"dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0} | rates)
     model = transformer.build(c)
     params = reference.random_params(model.specs)

@@ -14,8 +14,8 @@ from lmrep.core import params as P
 from lmrep.core.params import unflatten
 from lmrep.interop import published
 from lmrep.interop.names import ARCHITECTURES
-from lmrep.layers import lm_head as head
-from lmrep.layers.attention import Visibility
+from lmrep.layers import lm_head
+from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from lmrep.models.transformer import Config
@@ -27,7 +27,7 @@ transformers = pytest.importorskip("transformers")
 LAYERS, B, T = 3, 2, 17
 SIZES = {"vocab_size": 101, "hidden_size": 36, "num_hidden_layers": LAYERS, "num_attention_heads": 3,
          "intermediate_size": 70}
-OURS = {"vocab": 101, "width": 36, "layers": LAYERS, "heads": 3, "mlp": 70, "length": 40}
+OURS = {"vocab": 101, "width": 36, "layers": LAYERS, "heads": 3, "mlp": 70, "max_length": 40}
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(4, 101, (B, T))
 TYPES = RNG.integers(0, 2, (B, T))
@@ -59,13 +59,13 @@ def compare(config, params, theirs, **inputs):
     model = transformer.build(config)
     encoder, head_params = params["encoder"], params["objective"]["masked"]
     jax.tree.map(lambda spec, x: np.testing.assert_equal(x.shape, spec.shape), model.specs, encoder, is_leaf=P.is_spec)
-    given = Inputs(tokens=jnp.asarray(TOKENS), visibility=Visibility(jnp.asarray(REAL)), **inputs)
+    given = Inputs(tokens=jnp.asarray(TOKENS), attention_mask=AttentionMask(jnp.asarray(REAL)), **inputs)
 
     @jax.jit
     def run(params, head_params):
         encoded = model.encode(params, given, layers=True)
-        x = head.transform(head_params, encoded.hidden, activation=model.activation, eps=model.norm_eps)
-        return encoded, head.scores(head_params, model.output_table(params), x)
+        x = lm_head.transform(head_params, encoded.hidden, activation=model.activation, eps=model.norm_eps)
+        return encoded, lm_head.logits(head_params, model.output_embedding(params), x)
 
     encoded, scores = run(encoder, head_params)
     real = REAL.astype(bool)

@@ -72,7 +72,7 @@ def test_gpt(name):
     *expected, length, total = GPT[name]
     vocabulary = Vocabulary(config.vocab, {}, np.ones(config.vocab, bool), np.zeros(config.vocab, int))
     objective = causal.build(causal.Config(), transformer.build(config), vocabulary)
-    assert shape(config) == tuple(expected) and config.length == length
+    assert shape(config) == tuple(expected) and config.max_length == length
     assert P.count(objective.specs) == encoder == pretraining == total
     assert (config.norm, config.norm_eps, config.activation) == ("post" if name == "gpt" else "pre", 1e-5, "gelu_tanh")
     assert config.table_dropout == (name == "gpt")
@@ -93,7 +93,7 @@ def test_bert(name):
     assert shape(config) == BERT[name][:5]
     assert counts(config, pair=True) == BERT[name][5:]
     assert (encoder, pretraining) == (BERT[name][7], BERT[name][9])
-    assert (config.length, config.token_types, config.position_offset, config.norm_eps) == (512, 2, 0, 1e-12)
+    assert (config.max_length, config.token_types, config.position_offset, config.norm_eps) == (512, 2, 0, 1e-12)
     assert (config.norm, config.positions, config.activation) == ("post", "learned", "gelu_tanh")
     assert (config.dropout, config.attention_dropout, config.mlp_dropout) == (0.1, 0.1, 0)
     assert (config.init, config.init_stddev) == ("truncated_normal", 0.02)
@@ -105,7 +105,7 @@ def test_roberta(name):
     assert shape(config) == ROBERTA[name][:5]
     _, _, both, _, full = counts(config, pair=False)
     assert (both, full) == ROBERTA[name][5:] == (encoder, pretraining)
-    assert (config.length, config.token_types, config.position_offset, config.norm_eps) == (512, 0, 2, 1e-5)
+    assert (config.max_length, config.token_types, config.position_offset, config.norm_eps) == (512, 0, 2, 1e-5)
     assert transformer.specs(config)["embedding"]["position"].shape[0] == 514
     assert (config.norm, config.positions, config.activation) == ("post", "learned", "gelu")
     assert (config.dropout, config.attention_dropout, config.mlp_dropout) == (0.1, 0.1, 0)
@@ -141,5 +141,5 @@ def test_specs_have_the_counts_of_their_shapes_and_run_at_full_size():
     given = transformer.Inputs(tokens=tokens)
     out = jax.eval_shape(lambda p, x: model.encode(p, x, None, layers=True), P.abstract(model.specs), given)
     assert out.hidden.shape == (2, 512, 768)
-    assert out.layers.shape == (13, 2, 512, 768)
+    assert (len(out.layers), *out.layers[0].shape) == (13, 2, 512, 768)
     assert P.count(model.specs) == sum(math.prod(x.shape) for x in jax.tree.leaves(P.abstract(model.specs)))

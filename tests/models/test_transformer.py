@@ -9,7 +9,7 @@ import pytest
 
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
-from lmrep.layers.attention import Visibility
+from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
@@ -19,7 +19,7 @@ from tests import reference
 from tests.programs import products
 
 B, T = 2, 8
-TINY = {"vocab": 30, "width": 12, "layers": 2, "heads": 3, "mlp": 20, "length": 10}
+TINY = {"vocab": 30, "width": 12, "layers": 2, "heads": 3, "mlp": 20, "max_length": 10}
 CONFIGS = {
     "bert": Config(**TINY),
     "roberta": Config(**TINY, activation="gelu", norm_eps=1e-5, token_types=0, position_offset=2),
@@ -39,7 +39,7 @@ WEIGHTS = RNG.normal(size=(B, T, 12)) * REAL[..., None]
 
 def inputs(c, tokens=TOKENS, types=TYPES, positions=POSITIONS, segments=SEGMENTS, causal=False):
     types, positions = types if c.token_types else None, positions if c.positions != "none" else None
-    return Inputs(tokens=tokens, token_type_ids=types, positions=positions, visibility=Visibility(segments, causal))
+    return Inputs(tokens=tokens, token_type_ids=types, positions=positions, attention_mask=AttentionMask(segments, causal))
 
 
 class Network:
@@ -50,7 +50,7 @@ class Network:
         self.params = reference.random_params(self.model.specs, seed=11)
 
         def f(params, x, causal):
-            x = x._replace(visibility=Visibility(x.visibility.segments, causal))
+            x = x._replace(attention_mask=AttentionMask(x.attention_mask.segments, causal))
             encoded = self.model.encode(params, x, layers=True, attention=True)
             return (encoded.hidden * WEIGHTS).sum(), encoded
 
@@ -58,8 +58,8 @@ class Network:
 
     def __call__(self, params=None, **changed):
         x = inputs(self.c, **changed)
-        causal = x.visibility.causal
-        x = jax.tree.map(jnp.asarray, x._replace(visibility=Visibility(x.visibility.segments, None)))
+        causal = x.attention_mask.causal
+        x = jax.tree.map(jnp.asarray, x._replace(attention_mask=AttentionMask(x.attention_mask.segments, None)))
         (_, encoded), grads = self.compiled(self.params if params is None else params, x, causal)
         return encoded, grads
 
@@ -79,7 +79,7 @@ def test_equals_its_definition(name):
     define = partial(reference.encode, c=c, tokens=TOKENS, types=TYPES, positions=POSITIONS, allowed=allowed)
     hidden, layers, maps = define(network.params)
     np.testing.assert_allclose(encoded.hidden, hidden, atol=2e-5)
-    np.testing.assert_allclose(encoded.layers, layers, atol=2e-5)
+    np.testing.assert_allclose(np.stack(encoded.layers), layers, atol=2e-5)
     np.testing.assert_allclose(encoded.attention, maps, atol=1e-5)
 
     point = reference.float64(network.params)
@@ -97,7 +97,7 @@ def test_outputs_are_given_when_asked_for(bert):
     encoded, _ = bert()
     plain = jax.eval_shape(lambda params: bert.model.encode(params, inputs(bert.c)), bert.params)
     assert (plain.layers, plain.attention, plain.queries, plain.carry) == (None, None, None, None)
-    assert encoded.layers.shape == (3, B, T, 12)
+    assert np.stack(encoded.layers).shape == (3, B, T, 12)
     assert encoded.attention.shape == (2, B, 3, T, T)
     np.testing.assert_array_equal(encoded.layers[-1], encoded.hidden)
     np.testing.assert_allclose(encoded.attention.sum(-1), 1, atol=1e-6)
@@ -158,7 +158,7 @@ def test_a_packed_segment_is_as_it_would_be_alone(bert):
     pad = [0] * 5
     alone, _ = bert(tokens=np.array([[*TOKENS[0, 5:], *pad]] * B), types=np.array([[*TYPES[0, 5:], *pad]] * B),
                     positions=np.array([[0, 1, 2, *pad]] * B), segments=np.array([[4, 4, 4, *pad]] * B))
-    np.testing.assert_allclose(alone.layers[:, 0, :3], packed.layers[:, 0, 5:], atol=1e-6)
+    np.testing.assert_allclose(np.stack(alone.layers)[:, 0, :3], np.stack(packed.layers)[:, 0, 5:], atol=1e-6)
 
 
 def test_causal_positions_see_nothing_later(bert):
@@ -173,7 +173,7 @@ def test_rows_of_a_batch_can_come_in_any_order(bert):
     x = {"tokens": TOKENS, "types": TYPES, "positions": POSITIONS, "segments": SEGMENTS}
     before, _ = bert(**x)
     after, _ = bert(**{name: value[::-1] for name, value in x.items()})
-    np.testing.assert_allclose(after.layers[:, ::-1], before.layers, atol=1e-6)
+    np.testing.assert_allclose(np.stack(after.layers)[:, ::-1], np.stack(before.layers), atol=1e-6)
 
 
 def test_positions_count_up_where_none_are_given(bert):
@@ -204,7 +204,7 @@ def test_the_position_offset_leaves_the_first_rows_unused():
 def test_bfloat16_is_close_to_float32(bert):
     low, high = Network(bert.c, dtype="bfloat16"), bert
     encoded, grads = low(high.params)
-    assert encoded.hidden.dtype == encoded.layers.dtype == encoded.attention.dtype == jnp.bfloat16
+    assert encoded.hidden.dtype == encoded.layers[1].dtype == encoded.attention.dtype == jnp.bfloat16
     assert {g.dtype for g in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
     expected, expected_grads = high()
     error = np.asarray(encoded.hidden, np.float64) - expected.hidden
@@ -235,7 +235,7 @@ def test_parts_are_there_by_config():
     assert names["albert"] == {"embedding", "embedding_norm", "project", "layers"}
     assert names["pre-norm"] == {"embedding", "layers", "final_norm"}
     table = transformer.build(CONFIGS["albert"])
-    assert table.output_table(table.specs).shape == (30, 6)
+    assert table.output_embedding(table.specs).shape == (30, 6)
 
 
 def test_what_does_not_fit_is_refused():
@@ -247,7 +247,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="it was given characters, token_type_ids"):
         roberta.encode({}, Inputs(tokens=TOKENS, token_type_ids=TYPES, characters=TOKENS))
     with pytest.raises(ValueError, match="tokens were given; the model has positions for"):
-        roberta.encode({}, Inputs(tokens=jnp.zeros((1, roberta.length + 1), jnp.int32)))
+        roberta.encode({}, Inputs(tokens=jnp.zeros((1, roberta.max_length + 1), jnp.int32)))
     with pytest.raises(ValueError, match="`layers` and `attention` are of all"):
         roberta.encode({}, Inputs(tokens=TOKENS), at=TOKENS, layers=True)
 

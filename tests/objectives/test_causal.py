@@ -7,8 +7,8 @@ import pytest
 from scipy.special import log_softmax
 
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import lm_head as head
-from lmrep.layers.attention import Visibility
+from lmrep.layers import lm_head
+from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from lmrep.objectives import causal
@@ -16,14 +16,14 @@ from lmrep.objectives.base import Carry, Keys
 from tests import reference
 
 V, T = 37, 12
-GPT2 = transformer.Config(vocab=V, width=16, layers=3, heads=4, mlp=32, length=T, token_types=0, embedding_norm=False,
+GPT2 = transformer.Config(vocab=V, width=16, layers=3, heads=4, mlp=32, max_length=T, token_types=0, embedding_norm=False,
                           norm="pre", norm_eps=1e-5, residual_init="scaled", position_stddev=0.01)
 NETWORKS = {
     "gpt2": GPT2,
-    "gpt": transformer.Config(vocab=V, width=16, layers=2, heads=2, mlp=24, length=T, token_types=0,
+    "gpt": transformer.Config(vocab=V, width=16, layers=2, heads=2, mlp=24, max_length=T, token_types=0,
                               embedding_norm=False, norm_eps=1e-5),
-    "bert": transformer.Config(vocab=V, width=16, layers=2, heads=2, mlp=24, length=T),
-    "albert": transformer.Config(vocab=V, width=16, embedding=8, layers=2, heads=2, mlp=24, length=T, share="all"),
+    "bert": transformer.Config(vocab=V, width=16, layers=2, heads=2, mlp=24, max_length=T),
+    "albert": transformer.Config(vocab=V, width=16, embedding=8, layers=2, heads=2, mlp=24, max_length=T, share="all"),
 }
 VOCABULARY = Vocabulary(V, {"cls": 0, "sep": 1, "pad": 2}, np.ones(V, bool), np.arange(V))
 RNG = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def asked(c=causal.Config(), network=GPT2):
 
 
 def question(objective):
-    return objective.corrupt(Keys(jax.random.split(jax.random.key(0), 4), jax.random.key(1)), BATCH)
+    return objective.prepare(Keys(jax.random.split(jax.random.key(0), 4), jax.random.key(1)), BATCH)
 
 
 def test_every_token_with_one_before_it_in_its_document_is_asked_for_once():
@@ -66,15 +66,15 @@ def test_the_loss_is_the_mean_of_log_probabilities(network, kind):
     model, objective, params = asked(c, NETWORKS[network])
     batch = question(objective)
     total, (metrics, carry) = jax.jit(lambda p: objective.loss(p, batch, None, Carry()))(params)
-    given = Inputs(tokens=batch["tokens"], positions=batch["positions"], visibility=Visibility(SEGMENTS, causal=True))
-    scores = jax.jit(lambda p: objective.follow(p, model.encode(p["encoder"], given).hidden))(params)
+    given = Inputs(tokens=batch["tokens"], positions=batch["positions"], attention_mask=AttentionMask(SEGMENTS, causal=True))
+    scores = jax.jit(lambda p: objective.next_token_logits(p, model.encode(p["encoder"], given).hidden))(params)
     logs = log_softmax(np.asarray(scores).astype(np.float64), -1)
     own = np.take_along_axis(logs, np.asarray(batch["targets"])[..., None], -1)[..., 0]
     counted = np.asarray(batch["weights"]) > 0
     assert float(total) == pytest.approx(-own[counted].mean(), rel=1e-5)
-    assert float(metrics["token_nats"][0]) == pytest.approx(-own[counted].sum(), rel=1e-5)
-    assert int(metrics["token_accuracy"][0]) == (logs.argmax(-1) == batch["targets"])[counted].sum()
-    assert int(metrics["token_accuracy"][1]) == counted.sum() and carry == Carry()
+    assert float(metrics["lm_loss"][0]) == pytest.approx(-own[counted].sum(), rel=1e-5)
+    assert int(metrics["lm_accuracy"][0]) == (logs.argmax(-1) == batch["targets"])[counted].sum()
+    assert int(metrics["lm_accuracy"][1]) == counted.sum() and carry == Carry()
 
 
 def test_no_position_sees_a_later_one_nor_another_document():
@@ -104,7 +104,7 @@ def test_no_position_sees_a_later_one_nor_another_document():
 @pytest.mark.parametrize(("b", "t", "v", "e"), [(2, 7, 11, 4), (3, 32, 50, 8), (1, 1, 5, 3)])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_in_parts_the_sum_and_its_gradients_are_the_same(monkeypatch, b, t, v, e, with_bias):
-    monkeypatch.setattr(head, "LEAST", 1)
+    monkeypatch.setattr(lm_head, "LEAST", 1)
     rng = np.random.default_rng(1)
     given = [rng.standard_normal(shape).astype(np.float32) for shape in ((v, e), (b, t, e))]
     given += [np.abs(rng.standard_normal((b, t)).astype(np.float32)) * (rng.random((b, t)) < 0.7)]
@@ -112,10 +112,10 @@ def test_in_parts_the_sum_and_its_gradients_are_the_same(monkeypatch, b, t, v, e
     targets = rng.integers(0, v, (b, t)).astype(np.int32)
 
     def naive(table, x, weights, bias=0):
-        return 3 * (head.cross_entropy(jnp.einsum("btd,vd->btv", x, table) + bias, targets) * weights).sum()
+        return 3 * (lm_head.softmax_cross_entropy(jnp.einsum("btd,vd->btv", x, table) + bias, targets) * weights).sum()
 
     def ours(table, x, weights, bias=None):
-        return 3 * head.summed(table, x, targets, weights, bias)[0]
+        return 3 * lm_head.chunked_cross_entropy(table, x, targets, weights, bias)[0]
 
     places = tuple(range(len(given)))
     expected, found = (jax.jit(jax.value_and_grad(f, argnums=places))(*given) for f in (naive, ours))
@@ -129,10 +129,10 @@ def test_at_gpt_2_s_size_it_needs_a_tenth_of_the_memory():
     targets = jax.ShapeDtypeStruct((b, t), jnp.int32)
 
     def naive(table, x, weights, targets):
-        return (head.cross_entropy(jnp.einsum("btd,vd->btv", x, table), targets) * weights).sum()
+        return (lm_head.softmax_cross_entropy(jnp.einsum("btd,vd->btv", x, table), targets) * weights).sum()
 
     def ours(table, x, weights, targets):
-        return head.summed(table, x, targets, weights)[0]
+        return lm_head.chunked_cross_entropy(table, x, targets, weights)[0]
 
     def temporary(f):
         program = jax.jit(jax.grad(f, argnums=(0, 1))).lower(*shapes, targets).compile()
@@ -148,8 +148,8 @@ def test_at_gpt_2_s_size_it_needs_a_tenth_of_the_memory():
 def test_reading_on_gives_what_reading_all_gives(network):
     model, _, params = asked(network=NETWORKS[network])
     tokens = BATCH["tokens"]
-    sight = Visibility(np.ones_like(tokens), causal=True)
-    whole = jax.jit(lambda p: model.encode(p, Inputs(tokens=tokens, visibility=sight)))(params["encoder"])
+    sight = AttentionMask(np.ones_like(tokens), causal=True)
+    whole = jax.jit(lambda p: model.encode(p, Inputs(tokens=tokens, attention_mask=sight)))(params["encoder"])
     cache, parts = model.start_cache(4, T), []
     decode = jax.jit(model.decode)
     for size in (5, 1, 1, 1, 1, 1, 1, 1):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.objectives import OBJECTIVES, masked
+from lmrep.objectives import OBJECTIVES, masked, masking
 from lmrep.objectives.masked import RULES
 from tests.chance import REJECT, fits, independent, least, rates, uniform
 from tests.objectives.toys import (
@@ -28,9 +28,9 @@ from tests.objectives.toys import (
     VOCABULARY,
     V,
     batch,
-    corrupt,
     model,
     objective,
+    prepare,
     row,
 )
 
@@ -46,7 +46,7 @@ RANDOM = {"mask": 0, "keep": 0, "random": 1}
 @cache
 def sample(**fields):
     """ROWS questions about the one row PAIR."""
-    return corrupt(objective(**fields), batch([PAIR] * ROWS))
+    return prepare(objective(**fields), batch([PAIR] * ROWS))
 
 
 def asked(found):
@@ -125,7 +125,7 @@ def lengths(repeated=1):
 
 def test_bert_asks_for_a_rounded_share():
     config = masked.Config()
-    found = corrupt(objective(), lengths())
+    found = prepare(objective(), lengths())
     assert p_counts(found, config) == 1
     # Halves go to the even number, as Python rounds: 1.5, 4.5, 10.5, 16.5; and one is asked for at least.
     some = {1: 1, 2: 1, 10: 2, 30: 4, 70: 10, 110: 16, 128: 19}
@@ -194,9 +194,9 @@ def test_planted_dependences_are_found():
 
 def test_roberta_asks_for_a_share_rounded_at_random():
     config = masked.Config(**RULES["roberta"])
-    found = corrupt(objective(**RULES["roberta"]), lengths(200))
+    found = prepare(objective(**RULES["roberta"]), lengths(200))
     assert p_counts(found, config) > REJECT
-    assert p_counts(corrupt(objective(), lengths(20)), config) < REJECT
+    assert p_counts(prepare(objective(), lengths(20)), config) < REJECT
     number = asked(found).sum(1).reshape(200, 128)
     assert (number[:, [19, 39, 119]] == [3, 6, 18]).all()  # .15 n is whole
     planted = np.random.default_rng(0).random(found["weights"].shape[0]) < 0.05  # one fewer in a twentieth of the rows
@@ -259,7 +259,7 @@ def p_words(sets, expected):
 
 @pytest.fixture(scope="module")
 def whole():
-    return corrupt(objective(whole_word=True), batch([WHOLE] * ROWS))
+    return prepare(objective(whole_word=True), batch([WHOLE] * ROWS))
 
 
 def test_whole_words_are_asked_for_as_in_berts_script(whole):
@@ -286,7 +286,7 @@ def test_whole_words_come_close_to_the_rate():
     rng = np.random.default_rng(0)
     tokens = np.where(rng.random((400, 128)) < 0.25, 20, 5)
     given = {"tokens": tokens, "segment_ids": np.ones_like(tokens), "example": np.arange(400)}
-    number = asked(corrupt(objective(whole_word=True), given)).sum(1)
+    number = asked(prepare(objective(whole_word=True), given)).sum(1)
     assert number.max() == 19
     assert 0.145 < number.mean() / 128 <= 19 / 128
 
@@ -298,7 +298,7 @@ def test_whole_words_come_close_to_the_rate():
 def test_a_question_is_well_formed(fields):
     """Two packed texts, specials alone, an empty row, and one token alone."""
     rows = [PAIR, row(16, ([5, 6, 7],), ([8, 9, 10, 20],)), row(16, ([], [])), row(16), row(16, ([5],))]
-    found = corrupt(objective(**fields), batch(rows))
+    found = prepare(objective(**fields), batch(rows))
     assert found["predicted"].dtype == found["targets"].dtype == found["inputs"].dtype == np.int32
     assert found["weights"].dtype == np.float32
     assert found["weights"].sum() == pytest.approx(1, abs=1e-6)
@@ -318,7 +318,7 @@ def test_a_question_is_well_formed(fields):
 
 
 def test_a_batch_without_content_has_no_weight():
-    found = corrupt(objective(), batch([row(16)] * 3))
+    found = prepare(objective(), batch([row(16)] * 3))
     assert found["weights"].tolist() == [[0, 0]] * 3
     np.testing.assert_array_equal(found["inputs"], found["tokens"])
 
@@ -326,7 +326,7 @@ def test_a_batch_without_content_has_no_weight():
 @pytest.mark.parametrize("fields", [{"max_predictions": 5}, {"max_predictions": 5, **RULES["roberta"]},
                                     {"max_predictions": 5, "whole_word": True}])
 def test_predictions_can_be_capped(fields):
-    found = corrupt(objective(**fields), lengths())
+    found = prepare(objective(**fields), lengths())
     assert found["predicted"].shape == (128, 5)
     number = asked(found).sum(1)
     assert (number[40:] == 5).all() if not fields.get("whole_word") else number.max() == 5
@@ -340,13 +340,13 @@ def test_predictions_can_be_capped(fields):
 ])
 def test_room_for_predictions(rule, length, most):
     """The static number is the most that a full row may ask for: 77 at 512, as the published scripts have it."""
-    assert masked.predictions(masked.Config(**RULES[rule]), length) == most
+    assert masking.predictions(masked.Config(**RULES[rule]), length) == most
 
 
 def test_every_token_can_be_asked_for():
-    found = corrupt(objective(rate=1.0), batch([PAIR]))
+    found = prepare(objective(rate=1.0), batch([PAIR]))
     assert sorted(found["predicted"][asked(found)]) == [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12]
-    found = corrupt(objective(rate=1.0, **RULES["roberta"]), batch([PAIR]))
+    found = prepare(objective(rate=1.0, **RULES["roberta"]), batch([PAIR]))
     assert sorted(found["predicted"][asked(found)]) == list(range(14))
 
 
@@ -366,8 +366,8 @@ def test_a_tokenizer_without_a_mask_is_refused():
 
 def test_it_says_what_it_needs():
     kind = OBJECTIVES["masked"]
-    assert kind.fields(kind.config()) == ("tokens", "segment_ids", "example")
-    assert "pair_label" in kind.fields(kind.config(sentence_pair=True))
+    assert kind.batch_fields(kind.config()) == ("tokens", "segment_ids", "example")
+    assert "pair_label" in kind.batch_fields(kind.config(sentence_pair=True))
     assert kind.build(kind.config(masking="static"), model(), VOCABULARY).static
     assert not kind.build(kind.config(), model(), VOCABULARY).static
 
@@ -378,7 +378,7 @@ def test_a_word_does_not_reach_into_another_packed_document():
     maskable = jnp.array([False, True, True, True, False, False, True, False])
     packed = jnp.array([1, 1, 1, 1, 1, 2, 2, 2])
     for segments, together in ((packed, False), (jnp.ones_like(packed), True)):
-        chosen = jax.vmap(lambda key, s=segments: masked._choose_words(
+        chosen = jax.vmap(lambda key, s=segments: masking._choose_words(
             jax.random.uniform(key, (8,)), maskable, s, starts, jnp.int32(3)))(jax.random.split(jax.random.key(0), 50))
         same = np.asarray(chosen[:, 3] == chosen[:, 6])
         assert same.all() == together

@@ -12,9 +12,9 @@ from lmrep.core import params as P
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 from lmrep.objectives import masked
-from lmrep.objectives.base import Carry, share
+from lmrep.objectives.base import Carry, normalize_weights
 from tests import reference
-from tests.objectives.toys import FREQUENT, MASK, NETWORK, VOCABULARY, V, batch, corrupt, model, row
+from tests.objectives.toys import FREQUENT, MASK, NETWORK, VOCABULARY, V, batch, model, prepare, row
 from tests.programs import largest
 
 T, K = 32, 5
@@ -31,7 +31,7 @@ ROWS = [row(T, (words(15), words(14))), row(T, (words(7), words(4))), row(T),
 GIVEN = batch(ROWS, pair_label=np.array([0, 1, 0, 1, 1, 0], np.int32))
 ASKED = masked.build(masked.Config(sentence_pair=True), model(), VOCABULARY)
 PARAMS = reference.random_params(ASKED.specs, seed=12)
-QUESTION = corrupt(ASKED, GIVEN)
+QUESTION = prepare(ASKED, GIVEN)
 
 
 def by_hand(params, question):
@@ -78,16 +78,16 @@ def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs(expect
     pooled = np.tanh(reference.linear(pair["pooler"], hidden[:, 0]))
     both = log_softmax(reference.linear(pair["classifier"], pooled), axis=-1)
     labels = GIVEN["pair_label"][FULL]
-    pair_nats = -both[FULL, labels]
+    pair_loss = -both[FULL, labels]
 
     (total, metrics), _ = whole
-    assert total == pytest.approx(nats.mean() + pair_nats.mean(), rel=1e-5)
+    assert total == pytest.approx(nats.mean() + pair_loss.mean(), rel=1e-5)
     found = {name: (float(value), float(count)) for name, (value, count) in metrics.items()}
     assert found == {
-        "masked_nats": (pytest.approx(nats.sum(), rel=1e-5), 11),
-        "masked_accuracy": ((logs.argmax(-1) == QUESTION["targets"])[asked].sum(), 11),
-        "most_frequent": ((QUESTION["targets"] == FREQUENT)[asked].sum(), 11),
-        "pair_nats": (pytest.approx(pair_nats.sum(), rel=1e-5), 4),
+        "mlm_loss": (pytest.approx(nats.sum(), rel=1e-5), 11),
+        "mlm_accuracy": ((logs.argmax(-1) == QUESTION["targets"])[asked].sum(), 11),
+        "most_frequent_accuracy": ((QUESTION["targets"] == FREQUENT)[asked].sum(), 11),
+        "pair_loss": (pytest.approx(pair_loss.sum(), rel=1e-5), 4),
         "pair_accuracy": ((both.argmax(-1)[FULL] == labels).sum(), 4),
     }
 
@@ -97,7 +97,7 @@ def test_the_baseline_names_the_most_frequent_word():
     question = QUESTION | {"targets": np.where(frequent, FREQUENT, FREQUENT + 1)}
     (_, metrics), _ = step(PARAMS, question)
     asked = QUESTION["weights"] > 0
-    assert metrics["most_frequent"] == (asked[:, :3].sum(), asked.sum())
+    assert metrics["most_frequent_accuracy"] == (asked[:, :3].sum(), asked.sum())
 
 
 def test_the_model_never_sees_the_answers(whole):
@@ -143,10 +143,10 @@ def test_gradients_match_differences_of_the_definition(whole):
 
 def test_shares_add_to_one_or_are_all_zero():
     asked = np.random.default_rng(0).random((64, 20)) < 0.7
-    assert np.asarray(share(jnp.asarray(asked)), np.float64).sum() == pytest.approx(1, rel=1e-6)
-    assert (np.asarray(share(jnp.asarray(asked))) > 0).tolist() == asked.tolist()
-    assert (share(jnp.zeros((3, 2), bool)) == 0).all()
-    np.testing.assert_allclose(share(jnp.array([0.5, 1.5])), [0.25, 0.75], rtol=1e-6)
+    assert np.asarray(normalize_weights(jnp.asarray(asked)), np.float64).sum() == pytest.approx(1, rel=1e-6)
+    assert (np.asarray(normalize_weights(jnp.asarray(asked))) > 0).tolist() == asked.tolist()
+    assert (normalize_weights(jnp.zeros((3, 2), bool)) == 0).all()
+    np.testing.assert_allclose(normalize_weights(jnp.array([0.5, 1.5])), [0.25, 0.75], rtol=1e-6)
 
 
 def test_dropout_needs_a_key():
@@ -158,7 +158,7 @@ def test_dropout_needs_a_key():
 def test_bfloat16_gives_a_float32_loss_nearby(whole):
     low = masked.build(masked.Config(sentence_pair=True), model(dtype="bfloat16"), VOCABULARY)
     total, (metrics, _) = jax.jit(lambda p: low.loss(p, QUESTION, None, Carry()))(PARAMS)
-    assert total.dtype == metrics["masked_nats"][0].dtype == metrics["pair_nats"][0].dtype == jnp.float32
+    assert total.dtype == metrics["mlm_loss"][0].dtype == metrics["pair_loss"][0].dtype == jnp.float32
     assert total == pytest.approx(float(whole[0][0]), rel=0.02)
 
 
@@ -168,11 +168,11 @@ def test_bfloat16_gives_a_float32_loss_nearby(whole):
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_no_array_of_the_step_is_as_large_as_all_scores(remat):
     b, t, v = 4, 16, 1000
-    c = transformer.Config(vocab=v, width=8, layers=2, heads=2, mlp=16, length=t)
+    c = transformer.Config(vocab=v, width=8, layers=2, heads=2, mlp=16, max_length=t)
     network = transformer.build(c, Execution(remat=remat))
     objective = masked.build(masked.Config(), network, VOCABULARY)
     given = batch([row(t, (words(5), words(6)))] * b)
-    question = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in corrupt(objective, given).items()}
+    question = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in prepare(objective, given).items()}
     params = P.abstract(objective.specs)
 
     def loss(p, q, key):
@@ -198,7 +198,7 @@ def test_predict_gives_the_likeliest_words():
 
 
 class Pieces:
-    def piece(self, token):
+    def id_to_token(self, token):
         return "[MASK]" if token == MASK else f"w{token}"
 
 

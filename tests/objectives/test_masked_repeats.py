@@ -8,7 +8,7 @@ import pytest
 
 from lmrep.data.loader import example_numbers
 from lmrep.objectives.base import Carry
-from lmrep.training.step import evaluation_step, question_keys
+from lmrep.training.step import evaluation_step, prepare_keys
 from tests.objectives.toys import V, batch, objective, row
 
 TEXTS = [row(64, (np.random.default_rng(i).integers(5, V, 60).tolist(),)) for i in range(4)]
@@ -26,7 +26,7 @@ def questions(objective, numbers, step, seed=1):
 @cache
 def ask(static):
     objective = STATIC if static else DYNAMIC
-    return jax.jit(lambda given, seed, step: objective.corrupt(question_keys(objective, given, seed, step), given))
+    return jax.jit(lambda given, seed, step: objective.prepare(prepare_keys(objective, given, seed, step), given))
 
 
 def test_static_questions_cycle_through_ten_masks():

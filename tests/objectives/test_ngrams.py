@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.objectives import masked
+from lmrep.objectives import masked, masking
 from tests.chance import REJECT, fits, independent
-from tests.objectives.toys import MASK, V, batch, corrupt, objective, row
+from tests.objectives.toys import MASK, V, batch, objective, prepare, row
 
 ROWS = 20_000
 ALBERT = masked.RULES["albert"]
@@ -64,7 +64,7 @@ def p_sets(seen, expected):
 
 @pytest.fixture(scope="module")
 def found():
-    return corrupt(objective(rate=0.33, **ALBERT), batch([ROW] * ROWS))
+    return prepare(objective(rate=0.33, **ALBERT), batch([ROW] * ROWS))
 
 
 def test_runs_of_words_are_asked_for_as_published(found):
@@ -79,7 +79,7 @@ def test_runs_of_words_are_asked_for_as_published(found):
 
 
 def test_pairs_of_words_are_a_field():
-    seen = sets(corrupt(objective(rate=0.33, ngram=2), batch([ROW] * ROWS)))
+    seen = sets(prepare(objective(rate=0.33, ngram=2), batch([ROW] * ROWS)))
     assert p_sets(seen, exact(WORDS, 5, SEGMENTS, shares=(1, 1 / 2))) > REJECT
     assert p_sets(seen, exact(WORDS, 5, SEGMENTS)) < REJECT
 
@@ -87,7 +87,7 @@ def test_pairs_of_words_are_a_field():
 def test_a_run_ends_with_its_packed_segment():
     line = row(16, ([5, 20, 6],), ([7, 8, 21],), ([9, 10],))  # 14 tokens ask for 5
     words, segments = [(1, 2), (3,), (6,), (7, 8), (11,), (12,)], [1, 1, 2, 2, 3, 3]
-    seen = sets(corrupt(objective(rate=0.33, **ALBERT), batch([line] * ROWS)))
+    seen = sets(prepare(objective(rate=0.33, **ALBERT), batch([line] * ROWS)))
     assert p_sets(seen, exact(words, 5, segments)) > REJECT
     assert p_sets(seen, exact(words, 5, [1] * 6)) < REJECT
 
@@ -96,12 +96,12 @@ def test_lengths_favour_short_runs():
     """18 / 11 words on average."""
     shares = 1 / np.arange(1, 4)
     assert (shares * np.arange(1, 4)).sum() / shares.sum() == pytest.approx(18 / 11)
-    drawn = np.asarray(masked.one_by_share(jax.random.bits(jax.random.key(1), (100_000,)), shares))
+    drawn = np.asarray(masking.sample_index(jax.random.bits(jax.random.key(1), (100_000,)), shares))
     assert fits(np.bincount(drawn), shares) > REJECT and fits(np.bincount(drawn), [0.56, 0.27, 0.17]) < REJECT
 
 
 def test_one_word_runs_are_whole_words():
-    whole, ones = (corrupt(objective(rate=0.33, **fields), batch([ROW] * 50)) for fields in
+    whole, ones = (prepare(objective(rate=0.33, **fields), batch([ROW] * 50)) for fields in
                    ({"whole_word": True}, {"ngram": 1}))
     for name in whole:
         np.testing.assert_array_equal(whole[name], ones[name])
@@ -125,9 +125,9 @@ def test_as_many_are_asked_for_as_the_rule_says():
     rng = np.random.default_rng(0)
     tokens = np.where(rng.random((300, 128)) < 0.25, 20, 5)
     given = {"tokens": tokens, "segment_ids": np.ones_like(tokens), "example": np.arange(300)}
-    number = (corrupt(objective(**ALBERT), given)["weights"] > 0).sum(1)
+    number = (prepare(objective(**ALBERT), given)["weights"] > 0).sum(1)
     assert number.max() == round(0.15 * 128) == 19 and number.mean() / 128 > 0.145
-    capped = (corrupt(objective(**ALBERT, max_predictions=5), given)["weights"] > 0).sum(1)  # as the released command
+    capped = (prepare(objective(**ALBERT, max_predictions=5), given)["weights"] > 0).sum(1)  # as the released command
     assert capped.max() == 5 and capped.mean() > 4.8
-    empty = corrupt(objective(**ALBERT), batch([row(16), row(16, ([], [])), row(16, ([5],))]))
+    empty = prepare(objective(**ALBERT), batch([row(16), row(16, ([], [])), row(16, ([5],))]))
     assert (empty["weights"] > 0).sum(1).tolist() == [0, 0, 1]

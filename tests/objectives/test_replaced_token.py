@@ -8,14 +8,14 @@ from scipy.special import expit, log_softmax, softmax
 
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import lm_head as head
+from lmrep.layers import lm_head
 from lmrep.models import transformer
 from lmrep.objectives import replaced_token as electra
 from lmrep.objectives.base import Carry, Keys
 from tests import chance, reference
 
 V, T, B = 41, 20, 4
-NETWORK = transformer.Config(vocab=V, width=32, embedding=8, layers=2, heads=4, mlp=64, length=T, activation="gelu",
+NETWORK = transformer.Config(vocab=V, width=32, embedding=8, layers=2, heads=4, mlp=64, max_length=T, activation="gelu",
                              dropout=0.0, attention_dropout=0.0)
 VOCABULARY = Vocabulary(V, {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}, np.ones(V, bool), np.ones(V, int))
 RNG = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def asked(**fields):
 
 def question(objective, batch=BATCH, seed=0):
     rows = len(batch["tokens"])
-    return jax.jit(objective.corrupt)(Keys(jax.random.split(jax.random.key(seed), rows), jax.random.key(1)), batch)
+    return jax.jit(objective.prepare)(Keys(jax.random.split(jax.random.key(seed), rows), jax.random.key(1)), batch)
 
 
 # --- counts ---------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_the_generator_s_words_have_its_distribution():
     n = 40_000
     seeds = jax.random.bits(jax.random.key(3), (1, n))
     for temperature in (1.0, 2.5):
-        _, _, words = head.asked_and_sampled(
+        _, _, words = lm_head.cross_entropy_and_sample(
             {"bias": bias}, table, jnp.repeat(x, n, 1), jnp.zeros((1, n), jnp.int32), seeds, temperature)
         scores = (x[0, 0].astype(np.float64) @ table.T + bias) / temperature
         found, shares = np.bincount(np.asarray(words)[0], minlength=7), np.exp(log_softmax(scores))
@@ -153,7 +153,7 @@ def test_a_token_that_the_generator_guessed_counts_as_the_text_s_own():
 def test_a_position_drawn_twice_has_one_word():
     c, objective, params = asked(rate=0.6)
     found = question(objective)
-    generator = transformer.build(NETWORK).narrower(0.25)
+    generator = transformer.build(NETWORK).make_generator(0.25)
     _, _, words = jax.jit(lambda p: electra.generate(p, found, None, c, generator))(params)
     for places, drawn in zip(np.asarray(found["predicted"]), np.asarray(words), strict=True):
         assert all(len(set(drawn[places == place])) == 1 for place in set(places))
@@ -168,16 +168,16 @@ def parts(c, objective, params, batch):
 
     @jax.jit
     def f(params, batch):
-        nats, _, words = electra.generate(params, batch, None, c, model.narrower(c.generator))
+        nats, _, words = electra.generate(params, batch, None, c, model.make_generator(c.generator))
         shown = electra.replace(batch, words)
         return nats, shown, electra._hidden(params["encoder"], model, batch, shown, None)
 
     return [np.asarray(x) for x in f(params, batch)]
 
 
-@pytest.mark.parametrize("kind", electra.KINDS)
+@pytest.mark.parametrize("kind", electra.VARIANTS)
 def test_the_loss_is_that_of_the_paper(kind):
-    c, objective, params = asked(kind=kind, generator_weight=0.7, weight=11.0)
+    c, objective, params = asked(variant=kind, generator_weight=0.7, weight=11.0)
     batch = question(objective)
     total, (metrics, _) = jax.jit(lambda p: objective.loss(p, batch, None, Carry()))(params)
     nats, shown, hidden = parts(c, objective, params, batch)
@@ -196,7 +196,7 @@ def test_the_loss_is_that_of_the_paper(kind):
             for b, m in zip(*np.nonzero(weights), strict=True):
                 over[b, batch["predicted"][b, m]] = True
         expected += 11.0 * each[over].mean()
-        assert float(metrics["discriminator_nats"][1]) == over.sum()
+        assert float(metrics["discriminator_loss"][1]) == over.sum()
         right = ((y > 0) == replaced) & over
         assert int(metrics["replaced_accuracy"][0]) == (right & replaced).sum()
         assert int(metrics["original_accuracy"][0]) == (right & ~replaced).sum()
@@ -214,7 +214,7 @@ def test_the_loss_is_that_of_the_paper(kind):
             each = -np.log(gate * ~replaced + (1 - gate) * np.exp(own))
             expected += each[real].mean()
     assert float(total) == pytest.approx(expected, rel=2e-5)
-    assert int(metrics["replaced_share"][0]) == (replaced & real).sum()
+    assert int(metrics["replaced_fraction"][0]) == (replaced & real).sum()
 
 
 def test_no_gradient_passes_through_the_choice_and_shared_tables_get_both():
@@ -261,9 +261,9 @@ def hidden_of(params, model, tokens):
     return np.asarray(electra._hidden(params, model, BATCH, tokens, None))
 
 
-@pytest.mark.parametrize("kind", electra.KINDS)
+@pytest.mark.parametrize("kind", electra.VARIANTS)
 def test_what_it_doubts_has_the_probability_that_its_encoder_gives(kind):
-    _, objective, params = asked(kind=kind)
+    _, objective, params = asked(variant=kind)
     found = np.asarray(jax.jit(objective.predict)(params, BATCH)["replaced"])
     hidden = hidden_of(params["encoder"], transformer.build(NETWORK), BATCH["tokens"])
     p, gelu = reference.float64(params)["objective"], reference.ACTIVATIONS["gelu"]
@@ -279,9 +279,9 @@ def test_what_it_doubts_has_the_probability_that_its_encoder_gives(kind):
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", electra.KINDS)
+@pytest.mark.parametrize("kind", electra.VARIANTS)
 def test_masks_are_filled_by_the_generator_or_by_an_encoder_that_finds_words(kind):
-    c, objective, params = asked(kind=kind)
+    c, objective, params = asked(variant=kind)
     tokens, places = BATCH["tokens"].copy(), np.array([[2, 4], [1, 0], [3, 2], [4, 4]], np.int32)
     for row, each in enumerate(places):
         tokens[row, each[each > 0]] = VOCABULARY.specials["mask"]
@@ -294,7 +294,7 @@ def test_masks_are_filled_by_the_generator_or_by_an_encoder_that_finds_words(kin
         return np.take_along_axis(x, places[..., None], 1)
 
     table = params["encoder"]["embedding"]["token"]
-    expected = words_of(p["generator_head"], at(hidden_of(whole, model.narrower(c.generator), tokens)), table)
+    expected = words_of(p["generator_head"], at(hidden_of(whole, model.make_generator(c.generator), tokens)), table)
     if kind in ("replace_mlm", "all_tokens_mlm"):
         shown = tokens.copy()
         for row, each in enumerate(places):

@@ -9,7 +9,7 @@ from scipy.special import log_softmax
 from lmrep.core import params as P
 from lmrep.objectives import sentence_pair
 from tests import reference
-from tests.objectives.toys import corrupt, model, objective
+from tests.objectives.toys import model, objective, prepare
 
 D = 12
 PARAMS = reference.random_params(sentence_pair.specs(model()), seed=13)
@@ -44,7 +44,7 @@ def test_loss_is_the_mean_over_pairs():
     nats = -logs[rows, BATCH["pair_label"][rows]]
     total, metrics = jax.jit(sentence_pair.loss)(PARAMS, FIRST, BATCH)
     assert total == pytest.approx(nats.mean(), rel=1e-5)
-    assert metrics["pair_nats"] == (pytest.approx(nats.sum(), rel=1e-5), 3)
+    assert metrics["pair_loss"] == (pytest.approx(nats.sum(), rel=1e-5), 3)
     assert metrics["pair_accuracy"] == ((logs.argmax(-1) == BATCH["pair_label"])[rows].sum(), 3)
 
 
@@ -67,7 +67,7 @@ def test_the_masked_objective_asks_it_where_told_to():
     tokens = np.full((4, 5), 9, np.int32)
     given = BATCH | {"tokens": tokens, "example": np.arange(4)}
     given.pop("pair_weights")
-    assert "pair_weights" not in corrupt(objective(), given)
-    np.testing.assert_allclose(corrupt(objective(sentence_pair=True), given)["pair_weights"], BATCH["pair_weights"])
+    assert "pair_weights" not in prepare(objective(), given)
+    np.testing.assert_allclose(prepare(objective(sentence_pair=True), given)["pair_weights"], BATCH["pair_weights"])
     assert "pair" in objective(sentence_pair=True).specs["objective"]
     assert "pair" not in objective().specs["objective"]

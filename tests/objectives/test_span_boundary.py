@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.objectives import OBJECTIVES, masked, span_boundary
+from lmrep.objectives import OBJECTIVES, masking, span_boundary
 from tests.chance import REJECT, fits, independent, uniform
-from tests.objectives.toys import CLS, FREQUENT, MASK, SPECIALS, UNK, VOCABULARY, V, batch, corrupt, model, row
+from tests.objectives.toys import CLS, FREQUENT, MASK, SPECIALS, UNK, VOCABULARY, V, batch, model, prepare, row
 
 ROWS = 20_000
 # Two texts of 7 and 3 tokens; 20 to 23 go on with the word before them, the first of the second text has none.
@@ -33,7 +33,7 @@ def build(vocabulary=VOCABULARY, **fields):
 def sample(given=((5, 20, 6, 7, 21, 22, 8), (22, 9, 20)), bare=False, **fields):
     """ROWS questions about one row."""
     line = row(16, tuple(list(text) for text in given))
-    return corrupt(build(BARE if bare else VOCABULARY, **fields), batch([line] * ROWS))
+    return prepare(build(BARE if bare else VOCABULARY, **fields), batch([line] * ROWS))
 
 
 def sets(found):
@@ -113,7 +113,7 @@ def test_packed_segments_are_texts_of_their_own():
     assert close[1].tolist() == [1, 1, 1, 1, 2, 2, 2] + [0] * 9
     for given, texts in ((line, [[(1, 2), (3,), (4,)], [(7,), (8, 9)]]),
                          (close, [[(0, 1), (2,), (3,)], [(4,), (5, 6)]])):
-        found = corrupt(build(rate=0.4), batch([given] * ROWS))
+        found = prepare(build(rate=0.4), batch([given] * ROWS))
         assert p_sets(found, exact(texts, 3)) > REJECT
         assert p_sets(found, exact([texts[0] + texts[1]], 3)) == 0
 
@@ -121,7 +121,7 @@ def test_packed_segments_are_texts_of_their_own():
 def test_lengths_have_the_published_distribution():
     shares = 0.8 ** np.arange(10)
     assert (shares * np.arange(1, 11)).sum() / shares.sum() == pytest.approx(3.8, abs=0.01)
-    drawn = 1 + np.asarray(masked.one_by_share(jax.random.bits(jax.random.key(0), (200_000,)), shares))
+    drawn = 1 + np.asarray(masking.sample_index(jax.random.bits(jax.random.key(0), (200_000,)), shares))
     counts = np.bincount(drawn, minlength=11)[1:]
     assert len(counts) == 10 and fits(counts, shares) > REJECT
     clipped = shares.copy()
@@ -137,7 +137,7 @@ def lengths():
 @pytest.mark.parametrize(("count", "expected"), [
     ("ceil", lambda n: math.ceil(0.15 * n)), ("round", lambda n: min(n, max(1, round(0.15 * (n + 2)))))])
 def test_as_many_are_asked_for_as_the_budget_says(count, expected):
-    found = corrupt(build(count=count), lengths())
+    found = prepare(build(count=count), lengths())
     number = (found["weights"] > 0).sum(1).tolist()
     assert number == [expected(n) for n in range(100)]
     assert number != [round(0.15 * n) for n in range(100)]
@@ -208,7 +208,7 @@ def test_random_words_are_as_frequent_as_in_the_corpus():
                       VOCABULARY.counts)
     assert counts[FREQUENT] == 9 and counts[UNK] == 1 and fits(words, counts) > REJECT
     assert fits(words, counts > 0) < REJECT and fits(words, np.where(np.arange(V) == UNK, 0, counts)) == 0
-    nothing = corrupt(build(replace(VOCABULARY, counts=np.zeros(V, int)), rate=0.35, mask=0, keep=0, random=1),
+    nothing = prepare(build(replace(VOCABULARY, counts=np.zeros(V, int)), rate=0.35, mask=0, keep=0, random=1),
                       batch([ROW] * 2000))
     words = np.bincount(shown_words(nothing).ravel(), minlength=V)
     assert fits(words, counts > 0) > REJECT and fits(words, counts) < REJECT  # unknown counts: any word
@@ -224,7 +224,7 @@ MANY = batch([ROW, row(16, ([5, 6, 7, 20],), ([8, 9, 10, 20],)), row(16, ([], []
                          ids=str)
 def test_a_span_inside_its_text_is_asked_for_by_its_neighbours(fields):
     fields = {"rate": 0.3} | fields
-    found = corrupt(build(**fields), MANY)
+    found = prepare(build(**fields), MANY)
     most = fields.get("max_targets", 20)
     number = 0
     for b, chosen in enumerate(sets(found)):
@@ -255,7 +255,7 @@ def test_a_span_inside_its_text_is_asked_for_by_its_neighbours(fields):
 
 
 def test_a_batch_without_content_has_no_weight():
-    found = corrupt(build(), batch([row(16), row(16, ([], []))]))
+    found = prepare(build(), batch([row(16), row(16, ([], []))]))
     assert not found["weights"].any() and not found["boundary_weights"].any()
     np.testing.assert_array_equal(found["inputs"], found["tokens"])
 
@@ -278,8 +278,8 @@ def test_what_is_refused_and_what_it_needs():
     with pytest.raises(UserError, match=r"span_boundary needs a \[MASK\] token"):
         build(replace(VOCABULARY, specials={"cls": CLS}))
     kind = OBJECTIVES["span_boundary"]
-    assert kind.fields(kind.config()) == ("tokens", "segment_ids", "example")
-    assert "pair_label" in kind.fields(kind.config(sentence_pair=True))
+    assert kind.batch_fields(kind.config()) == ("tokens", "segment_ids", "example")
+    assert "pair_label" in kind.batch_fields(kind.config(sentence_pair=True))
 
 
 def test_anchors_are_uniform():

@@ -18,7 +18,7 @@ from lmrep.objectives import span_boundary
 from lmrep.objectives.base import Carry, Keys
 from tests import reference
 from tests.objectives.test_span_boundary import build, runs, sets
-from tests.objectives.toys import MASK, NETWORK, SPECIALS, VOCABULARY, V, batch, corrupt, model, row
+from tests.objectives.toys import MASK, NETWORK, SPECIALS, VOCABULARY, V, batch, model, prepare, row
 from tests.programs import largest
 
 T = 32
@@ -34,7 +34,7 @@ GIVEN = batch([row(T, (words(15), words(14))), row(T, (words(10),), (words(9),))
 FIELDS = {"rate": 0.25, "weight": 0.7, "max_targets": 3, "place_width": 6, "sentence_pair": True}
 ASKED = build(**FIELDS)
 PARAMS = reference.random_params(ASKED.specs, seed=12)
-QUESTION = corrupt(ASKED, GIVEN)
+QUESTION = prepare(ASKED, GIVEN)
 
 
 def by_hand(params, question):
@@ -63,7 +63,7 @@ def by_hand(params, question):
     return hidden, one, log_softmax(x @ table.T + boundary["bias"], -1)
 
 
-def nats_of(logs, question):
+def sum_nll(logs, question):
     return -np.take_along_axis(logs, question["targets"][..., None], -1)[..., 0]
 
 
@@ -86,20 +86,20 @@ def test_the_loss_is_that_of_the_paper(whole):
     hidden, one, around = by_hand(PARAMS, QUESTION)
     asked, bounded = QUESTION["weights"] > 0, QUESTION["boundary_weights"] > 0
     assert 5 < bounded.sum() < asked.sum()
-    own, ends = nats_of(one, QUESTION)[asked], nats_of(around, QUESTION)[bounded]
+    own, ends = sum_nll(one, QUESTION)[asked], sum_nll(around, QUESTION)[bounded]
     pair = reference.float64(PARAMS["objective"]["pair"])
     pooled = np.tanh(reference.linear(pair["pooler"], hidden[:, 0]))
     both = log_softmax(reference.linear(pair["classifier"], pooled), -1)
     full = [0, 1, 3, 4, 5]
-    pair_nats = -both[full, GIVEN["pair_label"][full]]
+    pair_loss = -both[full, GIVEN["pair_label"][full]]
     (total, metrics), _ = whole
-    assert total == pytest.approx(own.mean() + 0.7 * ends.sum() / (len(ends) + 1) + pair_nats.mean(), rel=1e-5)
+    assert total == pytest.approx(own.mean() + 0.7 * ends.sum() / (len(ends) + 1) + pair_loss.mean(), rel=1e-5)
     found = {name: (float(value), float(count)) for name, (value, count) in metrics.items()}
     hits = around.argmax(-1) == QUESTION["targets"]
-    assert found["masked_nats"] == (pytest.approx(own.sum(), rel=1e-5), asked.sum())
-    assert found["boundary_nats"] == (pytest.approx(ends.sum(), rel=1e-5), bounded.sum())
+    assert found["mlm_loss"] == (pytest.approx(own.sum(), rel=1e-5), asked.sum())
+    assert found["boundary_loss"] == (pytest.approx(ends.sum(), rel=1e-5), bounded.sum())
     assert found["boundary_accuracy"] == (hits[bounded].sum(), bounded.sum())
-    assert found["pair_nats"] == (pytest.approx(pair_nats.sum(), rel=1e-5), 5)
+    assert found["pair_loss"] == (pytest.approx(pair_loss.sum(), rel=1e-5), 5)
 
 
 def test_parts_of_a_batch_add_up_to_the_whole(whole):
@@ -114,7 +114,7 @@ def test_a_mesh_asks_the_same_and_gives_the_same():
     given = {name: x[[0, 1, 3, 4]] for name, x in GIVEN.items()}
 
     def both(params, given):
-        question = ASKED.corrupt(keys, given)
+        question = ASKED.prepare(keys, given)
         return question, ASKED.loss(params, question, None, Carry())[0]
 
     keys = Keys(jax.random.split(jax.random.key(0), 4), jax.random.key(1))
@@ -137,7 +137,7 @@ def test_the_gradient_is_that_of_the_definition_and_reaches_both_heads(whole):
     def along(h):
         _, one, around = by_hand(jax.tree.map(lambda a, b: a + h * b, point, direction), question)
         weights = question["weights"].astype(np.float64), question["boundary_weights"].astype(np.float64)
-        return (nats_of(one, question) * weights[0]).sum() + 0.7 * (nats_of(around, question) * weights[1]).sum()
+        return (sum_nll(one, question) * weights[0]).sum() + 0.7 * (sum_nll(around, question) * weights[1]).sum()
 
     products = jax.tree.map(lambda g, v: (np.asarray(g, np.float64) * v).sum(), grads, direction)
     assert sum(jax.tree.leaves(products)) == pytest.approx((along(1e-6) - along(-1e-6)) / 2e-6, rel=1e-3)
@@ -165,16 +165,16 @@ def test_the_model_never_sees_the_answers(whole):
 def test_bfloat16_gives_a_float32_loss_nearby(whole):
     low = span_boundary.build(span_boundary.Config(**FIELDS), model(dtype="bfloat16"), VOCABULARY)
     total, (metrics, _) = jax.jit(lambda p: low.loss(p, QUESTION, None, Carry()))(PARAMS)
-    assert total.dtype == metrics["boundary_nats"][0].dtype == jnp.float32
+    assert total.dtype == metrics["boundary_loss"][0].dtype == jnp.float32
     assert total == pytest.approx(float(whole[0][0]), rel=0.02)
 
 
 def test_no_array_of_the_step_is_as_large_as_all_scores():
     b, t, v = 4, 16, 1000
-    network = transformer.build(transformer.Config(vocab=v, width=8, layers=2, heads=2, mlp=16, length=t), Execution())
+    network = transformer.build(transformer.Config(vocab=v, width=8, layers=2, heads=2, mlp=16, max_length=t), Execution())
     objective = span_boundary.build(span_boundary.Config(), network, VOCABULARY)
     question = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in
-                corrupt(objective, batch([row(t, (words(5), words(6)))] * b)).items()}
+                prepare(objective, batch([row(t, (words(5), words(6)))] * b)).items()}
 
     def loss(p, q, key):
         return objective.loss(p, q, key, Carry())[0]
@@ -206,7 +206,7 @@ def test_parameters_are_counted_to_the_unit(name, encoder, head):
 def test_narrow_tables_have_narrow_heads():
     c = replace(NETWORK, embedding=6)
     objective = span_boundary.build(span_boundary.Config(), transformer.build(c), VOCABULARY)
-    params, question = reference.random_params(objective.specs), corrupt(objective, GIVEN)
+    params, question = reference.random_params(objective.specs), prepare(objective, GIVEN)
     total, _ = jax.jit(lambda p: objective.loss(p, question, None, Carry()))(params)
     assert np.isfinite(total)
 
@@ -219,7 +219,7 @@ def test_answers_are_those_of_the_masked_head():
 
 
 class Pieces:
-    def piece(self, token):
+    def id_to_token(self, token):
         return "[MASK]" if token == MASK else f"w{token}"
 
 

@@ -16,7 +16,7 @@ SPECIALS = {"pad": PAD, "unk": UNK, "cls": CLS, "sep": SEP, "mask": MASK}
 PIECES = (20, 21, 22, 23)  # those that continue a word
 FREQUENT = 7
 VOCABULARY = Vocabulary(V, SPECIALS, ~np.isin(np.arange(V), PIECES), np.where(np.arange(V) == FREQUENT, 9, 1))
-NETWORK = Config(vocab=V + 2, width=12, layers=2, heads=3, mlp=20, length=128)  # more rows than the tokenizer has ids
+NETWORK = Config(vocab=V + 2, width=12, layers=2, heads=3, mlp=20, max_length=128)  # more rows than the tokenizer has ids
 KEY = jax.random.key(17)
 
 
@@ -44,7 +44,7 @@ def batch(rows, **columns):
             "example": np.arange(len(rows), dtype=np.int32), **columns}
 
 
-def corrupt(objective, given, key=KEY):
+def prepare(objective, given, key=KEY):
     """The batch with its questions, as numpy arrays. Rows draw from keys of their own."""
     keys = Keys(jax.random.split(key, len(given["tokens"])), key)
-    return {name: np.asarray(x) for name, x in jax.jit(objective.corrupt)(keys, given).items()}
+    return {name: np.asarray(x) for name, x in jax.jit(objective.prepare)(keys, given).items()}

@@ -79,7 +79,7 @@ def test_recomputation_counts_as_what_it_is():
 def test_a_transformer_encoder():
     """2 b t l (4 d^2 + 2 d f + 2 t d): Hoffmann et al., 2022, appendix F, without embeddings and head."""
     b, t, d, f, layers = 3, 16, 8, 24, 5
-    c = transformer.Config(vocab=11, width=d, heads=2, mlp=f, layers=layers, length=t, token_types=0)
+    c = transformer.Config(vocab=11, width=d, heads=2, mlp=f, layers=layers, max_length=t, token_types=0)
     tokens = Inputs(tokens=jax.ShapeDtypeStruct((b, t), jnp.int32))
     for scan in (True, False):
         model = transformer.build(c, Execution(scan=scan))

@@ -7,45 +7,45 @@ import pytest
 
 from lmrep.core import params as P
 from lmrep.core.sharding import make_mesh
-from lmrep.objectives.base import Objective, share
-from lmrep.training.evaluation import Evaluator, Sums
+from lmrep.objectives.base import Objective, normalize_weights
+from lmrep.training.evaluation import Evaluator, MetricSums
 from tests.contract import objectives as toys
 
 ROWS, LENGTH = 16, 6
 
 
 def test_sums_group_in_any_way():
-    whole, parts = Sums(), [Sums(), Sums()]
+    whole, parts = MetricSums(), [MetricSums(), MetricSums()]
     for i in range(6):
         whole.add({"a": (np.float32(i), 1), "b": (jnp.float32(2 * i), jnp.int32(i))})
         parts[i % 2].add({"a": (i, 1), "b": (2 * i, i)})
-    joined = Sums(parts[0].sums)
+    joined = MetricSums(parts[0].sums)
     joined.add({name: tuple(pair) for name, pair in parts[1].sums.items()})
     assert whole.means() == joined.means() == {"a": 2.5, "b": 2.0}
     assert parts[0].sums["a"] == [6.0, 3.0]  # what it was joined from stays as it was
 
 
 def test_what_nothing_was_counted_for_has_no_mean():
-    sums = Sums()
+    sums = MetricSums()
     sums.add({"asked": (3.0, 2.0), "never": (0.0, 0.0)})
-    assert sums.means() == {"asked": 1.5} and Sums().means() == {}
+    assert sums.means() == {"asked": 1.5} and MetricSums().means() == {}
 
 
 def test_sums_survive_json_to_the_last_bit():
     """As a checkpoint keeps them."""
     import json
 
-    sums = Sums()
+    sums = MetricSums()
     for x in np.random.default_rng(0).normal(size=100):
         sums.add({"a": (x, 1)})
-    assert Sums(json.loads(json.dumps(sums.sums))).means() == sums.means()
+    assert MetricSums(json.loads(json.dumps(sums.sums))).means() == sums.means()
 
 
 def rows_objective():
     """Counts rows that hold something, and adds up their first token; a question is a draw of the example's key."""
-    def corrupt(keys, batch):
-        return batch | {"real": batch["example"] >= 0, "weights": share(batch["example"] >= 0),
-                        "drawn": jax.vmap(jax.random.uniform)(keys.rows)}
+    def prepare(keys, batch):
+        return batch | {"real": batch["example"] >= 0, "weights": normalize_weights(batch["example"] >= 0),
+                        "drawn": jax.vmap(jax.random.uniform)(keys.per_example)}
 
     def loss(params, batch, key, carry):
         assert key is None  # no dropout
@@ -54,7 +54,7 @@ def rows_objective():
         metrics = {"first": (first.sum(), real.sum()), "drawn": ((batch["drawn"] * real).sum(), real.sum())}
         return (first * batch["weights"]).sum(), (metrics, carry)
 
-    return Objective("rows", specs={"encoder": {"w": toys.table()}, "objective": {}}, corrupt=corrupt, loss=loss)
+    return Objective("rows", specs={"encoder": {"w": toys.table()}, "objective": {}}, prepare=prepare, loss=loss)
 
 
 def batches(examples, rows=ROWS):
@@ -111,6 +111,6 @@ def test_carry_goes_from_batch_to_batch_and_starts_clean_each_time():
     assert evaluator(params, stream(0)) == kept  # and none is left from one evaluation to the next
     carry, total = asked.carry(ROWS), 0.0
     for batch in stream(0):
-        value, (_, carry) = asked.loss(params, asked.corrupt(None, batch), None, carry)
+        value, (_, carry) = asked.loss(params, asked.prepare(None, batch), None, carry)
         total += float(value)
     assert kept["loss"] == pytest.approx(total / 3, rel=1e-5)

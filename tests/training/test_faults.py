@@ -18,7 +18,7 @@ import pytest
 
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.sharding import make_mesh
-from lmrep.objectives.base import Carry, Objective, share
+from lmrep.objectives.base import Carry, Objective, normalize_weights
 from lmrep.storage.averaging import mean, parameters
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import faults, optimizers
@@ -35,11 +35,11 @@ def objective():
     """A table that is to be x: one number a row. A row of x = inf gives a loss of NaN; `carry` counts batches."""
     def loss(params, batch, key, carry):
         near = jnp.square(params["encoder"]["token"][0, 0] - batch["x"])
-        rows = Carry(carry.rows + 1, carry.shared + 1)
+        rows = Carry(carry.per_example + 1, carry.shared + 1)
         return (jnp.where(jnp.isinf(batch["x"]), jnp.nan, near) * batch["weights"]).sum(), ({}, rows)
 
     return Objective("square", specs={"encoder": {"token": table()}, "objective": {}}, loss=loss,
-                     corrupt=lambda keys, batch: batch | {"weights": share(jnp.ones(ROWS))},
+                     prepare=lambda keys, batch: batch | {"weights": normalize_weights(jnp.ones(ROWS))},
                      carry=lambda rows: Carry(jnp.zeros(rows), jnp.float32(0)))
 
 

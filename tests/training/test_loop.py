@@ -141,7 +141,7 @@ def test_a_validation_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_pa
         big = jnp.where((batch["example"] >= 100 * ROWS).any(), 1e38, 1.0)
         return (jnp.square(params["encoder"]["token"] * big).sum() * big, ({}, carry))
 
-    wild = Objective("wild", specs=bare().specs, corrupt=lambda keys, batch: batch, loss=loss)
+    wild = Objective("wild", specs=bare().specs, prepare=lambda keys, batch: batch, loss=loss)
     with pytest.raises(RunFault, match="validation"):
         run(tmp_path, stage(wild), save=5, validate=5)
     assert Checkpoints(tmp_path).steps() == []
@@ -168,7 +168,7 @@ def test_utilisation_is_told_where_the_peak_is_known(tmp_path):
 def bare(of=jnp.square):
     """An objective whose loss is the sum of `of` each entry of a table."""
     return Objective("bare", specs={"encoder": {"token": toys.table()}, "objective": {}},
-                     corrupt=lambda keys, batch: batch,
+                     prepare=lambda keys, batch: batch,
                      loss=lambda params, batch, key, carry: (of(params["encoder"]["token"]).sum(), ({}, carry)))
 
 
@@ -177,7 +177,7 @@ def test_a_poisoned_parameter_stops_the_run_and_nothing_is_saved(tmp_path, poiso
     table = np.zeros((toys.V, toys.D), np.float32)
     table[3, 3] = poison
     with pytest.raises(RunFault) as fault:
-        run(tmp_path, stage(bare(), validation=False, given={"encoder/token": table}), save=1)
+        run(tmp_path, stage(bare(), validation=False, init_values={"encoder/token": table}), save=1)
     place = f"at step 1 (stage 'main', examples {', '.join(map(str, range(ROWS)))})"
     assert str(fault.value).startswith(f"the {what} {place}; this state is not saved")
     assert Checkpoints(tmp_path).steps() == []
@@ -187,7 +187,7 @@ def test_a_gradient_that_is_not_finite_stops_it_as_well(tmp_path):
     """The square root of zero: a loss of nothing, whose slope is infinite."""
     table = np.zeros((toys.V, toys.D), np.float32)
     with pytest.raises(RunFault, match=r"the gradient norm is (inf|nan) at step 1 "):
-        run(tmp_path, stage(bare(jnp.sqrt), validation=False, given={"encoder/token": table}), save=1)
+        run(tmp_path, stage(bare(jnp.sqrt), validation=False, init_values={"encoder/token": table}), save=1)
     assert Checkpoints(tmp_path).steps() == []
 
 

@@ -66,7 +66,7 @@ def test_slanted_triangle():
     total, ratio, cut = 100, 32, 10
     t = np.arange(total + 1)
     p = np.where(t < cut, t / cut, 1 - (t - cut) / (cut * (1 / 0.1 - 1)))
-    got = rates(Config("linear", warmup_share=0.1, warmup_from=1 / 32, final=1 / 32), t, 0.01, total)
+    got = rates(Config("linear", warmup_fraction=0.1, warmup_from=1 / 32, final=1 / 32), t, 0.01, total)
     np.testing.assert_allclose(got, 0.01 * (1 + p * (ratio - 1)) / ratio, rtol=1e-5)
 
 
@@ -99,6 +99,6 @@ def test_warmup_may_take_all_steps_but_no_more():
 
 
 def test_warmup_is_steps_or_a_share_not_both():
-    assert schedules.warmup_steps(Config(warmup_share=0.06), 33112) == 1986
-    with pytest.raises(UserError, match=r"both warmup=10 and warmup_share=0\.1"):
-        schedules.build(Config(warmup=10, warmup_share=0.1), 1.0, 100)
+    assert schedules.warmup_steps(Config(warmup_fraction=0.06), 33112) == 1986
+    with pytest.raises(UserError, match=r"both warmup=10 and warmup_fraction=0\.1"):
+        schedules.build(Config(warmup=10, warmup_fraction=0.1), 1.0, 100)

@@ -11,7 +11,7 @@ from lmrep.core.params import flatten
 from lmrep.core.sharding import make_mesh
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.loop import CheckpointConfig, Trainer
-from lmrep.training.stages import Stage, check, locate, origin, overlay, put
+from lmrep.training.stages import Stage, check, copy_params, locate_stage, schedule_start, set_params
 from tests import small
 from tests.contract import objectives as toys
 
@@ -51,12 +51,12 @@ def equal(state, expected):
 
 def test_a_step_belongs_to_the_stage_that_does_its_update():
     run = [stage(3), stage(2), stage(1)]
-    assert [locate(run, step) for step in range(7)] == [(0, 0)] * 3 + [(1, 3)] * 2 + [(2, 5)] * 2
+    assert [locate_stage(run, step) for step in range(7)] == [(0, 0)] * 3 + [(1, 3)] * 2 + [(2, 5)] * 2
 
 
 def test_the_optimizer_counts_from_the_first_of_the_stages_that_go_on():
     run = [stage(3), stage(2), stage(4, start={"encoder": "encoder"}), stage(1)]
-    assert [origin(run, i) for i in range(4)] == [0, 0, 5, 5]
+    assert [schedule_start(run, i) for i in range(4)] == [0, 0, 5, 5]
 
 
 # What it starts from
@@ -104,10 +104,10 @@ def tree(*shape):
 
 def test_overlay_takes_what_is_named_and_leaves_the_rest():
     fresh = jax.tree.map(np.zeros_like, tree(2))
-    found = overlay(fresh, tree(2), {"encoder/a": "objective/g/a"})
+    found = copy_params(fresh, tree(2), {"encoder/a": "objective/g/a"})
     assert found["encoder"]["a"][0] == 3 and found["encoder"]["ab"][0] == 0 and found["objective"]["g"]["a"][0] == 0
-    assert overlay(fresh, tree(2), {"encoder": "encoder"})["encoder"]["ab"][0] == 2
-    whole = overlay(fresh, tree(2), {"": ""})
+    assert copy_params(fresh, tree(2), {"encoder": "encoder"})["encoder"]["ab"][0] == 2
+    whole = copy_params(fresh, tree(2), {"": ""})
     jax.tree.map(np.testing.assert_array_equal, whole, tree(2))
 
 
@@ -118,17 +118,17 @@ def test_overlay_takes_what_is_named_and_leaves_the_rest():
 ])
 def test_a_start_that_names_nothing(start, message):
     with pytest.raises(UserError, match=message):
-        overlay(tree(2), tree(2), start)
+        copy_params(tree(2), tree(2), start)
 
 
 def test_values_of_another_shape_or_place_are_refused():
     with pytest.raises(UserError, match=r"'encoder/a' is \(2,\), and 'objective/g/a', .* start from, \(3,\); make "
                                         "'encoder/a' and 'objective/g/a' of one size"):
-        overlay(tree(2), tree(3), {"encoder/a": "objective/g/a"})
+        copy_params(tree(2), tree(3), {"encoder/a": "objective/g/a"})
     with pytest.raises(UserError, match=r"'encoder/a' is \(2,\), and should start from a value of \(3,\)"):
-        put(tree(2), {"encoder/a": np.zeros(3)})
+        set_params(tree(2), {"encoder/a": np.zeros(3)})
     with pytest.raises(UserError, match=r"no parameter 'encoder/aa' to start from .* did you mean 'encoder/a"):
-        put(tree(2), {"encoder/aa": np.zeros(2)})
+        set_params(tree(2), {"encoder/aa": np.zeros(2)})
 
 
 # BERT's two lengths
@@ -149,7 +149,7 @@ def test_bert_goes_from_short_rows_to_long_ones(tmp_path):
     config = small.config(small.corpus(tmp_path / "texts"))
     config.unlock()
     config.data.validation = 0
-    config.steps, config.stages = 8, ({"name": "16", "share": 0.75, "length": 16}, {"name": "32", "share": 0.25})
+    config.steps, config.stages = 8, ({"name": "16", "fraction": 0.75, "length": 16}, {"name": "32", "fraction": 0.25})
     api.train(config, tmp_path / "run", data_dir=tmp_path / "data")
     lines = small.lines(tmp_path / "run", "train")
     a_step = np.diff([0, *(line["tokens"] for line in lines)])

@@ -9,31 +9,31 @@ import optax
 import pytest
 
 from lmrep.core.params import ParamSpec, normal
-from lmrep.objectives.base import Carry, Objective, share
+from lmrep.objectives.base import Carry, Objective, normalize_weights
 from lmrep.training.state import create
-from lmrep.training.step import evaluation_step, question_keys, train_step
+from lmrep.training.step import evaluation_step, prepare_keys, train_step
 
 ROWS, WIDTH, RATE = 8, 3, 0.1
 
 
 def objective(**more):
     """The mean over rows of |w - x|^2, whose gradient is 2 (w - mean x). Metrics tell what the step handed out."""
-    def corrupt(keys, batch):
-        drawn = jax.vmap(jax.random.uniform)(keys.rows)
-        shared = jnp.full(ROWS, jax.random.uniform(keys.step))
-        return batch | {"weights": share(jnp.ones(ROWS)), "drawn": drawn, "shared": shared}
+    def prepare(keys, batch):
+        drawn = jax.vmap(jax.random.uniform)(keys.per_example)
+        shared = jnp.full(ROWS, jax.random.uniform(keys.shared))
+        return batch | {"weights": normalize_weights(jnp.ones(ROWS)), "drawn": drawn, "shared": shared}
 
     def loss(params, batch, key, carry):
         each = jnp.square(params["encoder"]["w"] - batch["x"]).sum(-1)
         dropout = jnp.float32(-1) if key is None else jax.random.uniform(key)
         metrics = {"drawn": (batch["drawn"].sum(), len(each)), "shared": (batch["shared"].sum(), len(each)),
                    "dropout": (dropout, 1), "dropout_squared": (dropout**2, 1)}
-        rows = Carry(carry.rows + batch["x"][:, 0], carry.shared + 1)
+        rows = Carry(carry.per_example + batch["x"][:, 0], carry.shared + 1)
         return (each * batch["weights"]).sum(), (metrics, rows)
 
     given = {"specs": {"encoder": {"w": ParamSpec((WIDTH,), (None,), normal(1.0))}, "objective": {}},
              "carry": lambda rows: Carry(jnp.zeros(rows), jnp.float32(0))}
-    return Objective("square", corrupt=corrupt, loss=loss, **given | more)
+    return Objective("square", prepare=prepare, loss=loss, **given | more)
 
 
 def batch(seed=0):
@@ -69,7 +69,7 @@ def test_an_update_is_the_closed_form_s(microbatches):
 @pytest.mark.parametrize("microbatches", [1, 2, 4])
 def test_carry_keeps_its_rows_and_passes_through_the_microbatches(microbatches):
     _, last, _ = stepped(objective(), steps=3, microbatches=microbatches)
-    np.testing.assert_allclose(last.carry.rows, 3 * batch()["x"][:, 0], rtol=1e-6)
+    np.testing.assert_allclose(last.carry.per_example, 3 * batch()["x"][:, 0], rtol=1e-6)
     assert last.carry.shared == 3 * microbatches
 
 
@@ -121,15 +121,15 @@ def test_questions_do_not_depend_on_microbatches():
 
 def test_every_row_has_a_key_of_its_own():
     for static in (False, True):
-        keys = question_keys(objective(static=static), batch(), 0, jnp.int32(0))
-        assert len(np.unique(jax.random.key_data(keys.rows), axis=0)) == ROWS
+        keys = prepare_keys(objective(static=static), batch(), 0, jnp.int32(0))
+        assert len(np.unique(jax.random.key_data(keys.per_example), axis=0)) == ROWS
 
 
 def test_static_questions_follow_the_example_through_steps_and_rows():
     asked, given = objective(static=True), batch()
     turned = {name: values[::-1] for name, values in given.items()}
     first, later, elsewhere, seeded = (
-        jax.random.key_data(question_keys(asked, rows, seed, jnp.int32(step)).rows)
+        jax.random.key_data(prepare_keys(asked, rows, seed, jnp.int32(step)).rows)
         for rows, seed, step in ((given, 0, 0), (given, 0, 7), (turned, 0, 0), (given, 1, 0)))
     np.testing.assert_array_equal(first, later)
     np.testing.assert_array_equal(first, elsewhere[::-1])

@@ -16,17 +16,18 @@ from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import loader
+from lmrep.data import prompts as data_prompts
 from lmrep.data.formats import FIELDS
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import build
-from lmrep.inference import encode, load, prompts
+from lmrep.inference import load, prompts
 from lmrep.inference.load import Run
 from lmrep.interop import init_from
-from lmrep.models.base import Inputs, Model
+from lmrep.models.base import Inputs, Model, model_inputs
 from lmrep.objectives.base import Objective
-from lmrep.training.stages import put
+from lmrep.training.stages import set_params
 from lmrep.training.state import specs_of
-from lmrep.training.step import question_keys
+from lmrep.training.step import prepare_keys
 
 TEXTS = 12  # sample texts that are shown, at most
 ROWS, AROUND = 16, 12  # held-out rows of each of which a word is shown, and pieces shown on either side of it
@@ -118,7 +119,7 @@ def ask(facts: Facts, room: int) -> Answers:
     if facts.network is None:
         return nothing
     tokenizer = facts.network.tokenizer
-    mask = tokenizer.piece(tokenizer.vocabulary.specials["mask"]) if "mask" in tokenizer.vocabulary.specials else ""
+    mask = tokenizer.id_to_token(tokenizer.vocabulary.specials["mask"]) if "mask" in tokenizer.vocabulary.specials else ""
     notes, now = [], None
     try:
         now = load.load(facts.directory)
@@ -128,21 +129,22 @@ def ask(facts: Facts, room: int) -> Answers:
     runs = (before, now)
     if not any(runs):
         return dataclasses.replace(nothing, mask=mask, notes=tuple(notes))
-    answered, rows = next(run for run in reversed(runs) if run).answers, _rows(facts, runs)
-    runs = [run if run and run.answers == answered else None for run in runs]  # a first stage may ask other things
-    texts, given = facts.experiment.samples[:TEXTS], {}
-    if answered == "masks":
-        given = {"samples": _samples(runs, texts, mask, notes),
-                 "held_out": _hidden_words(facts, runs, rows) if rows else ()}
-    elif answered == "texts":
+    rows = _rows(facts, runs)
+    capabilities = next(run for run in reversed(runs) if run).capabilities
+    runs = [run if run and run.capabilities == capabilities else None for run in runs]  # a first stage may differ
+    names, texts, given = {each.name for each in capabilities}, facts.experiment.samples[:TEXTS], {}
+    if "generate_text" in names:
         given = {"held_out": _next_words(facts, runs, rows) if rows else (),
                  "continued": _continued(facts, runs, rows, notes)}
-    elif answered == "replaced":
-        masked = [text for text in texts if prompts.has_mask(text, tokenizer)]
+    elif "detect_replaced" in names:
+        masked = [text for text in texts if data_prompts.has_mask(text, tokenizer)]
         plain = [text for text in texts if text not in masked]
         given = {"samples": _samples(runs, masked, mask, notes),
                  "doubted": doubts.samples(runs, plain, notes) if plain else (),
                  "replaced": doubts.held_out(runs, rows) if rows else None}
+    elif "fill_mask" in names:
+        given = {"samples": _samples(runs, texts, mask, notes),
+                 "held_out": _hidden_words(facts, runs, rows) if rows else ()}
     elif rows:
         given = {"described": _described(facts, runs, rows)}
     whole = now is not None and P.flatten(specs_of(now.objective)).keys() <= P.flatten(now.params).keys()
@@ -167,7 +169,7 @@ def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
     if experiment.init:
         try:
             origin = init_from.load(experiment.init)
-            params = put(params, init_from.fit(specs_of(objective), origin, network.tokenizer.pieces).values)
+            params = set_params(params, init_from.match(specs_of(objective), origin, network.tokenizer.tokens).values)
         except (UserError, RunFault) as error:
             notes.append(f"What it answered before training is not shown, as its start cannot be read: {error}")
             return None
@@ -200,12 +202,12 @@ def _rows(facts: Facts, runs: Sequence[Run | None]) -> dict[str, np.ndarray] | N
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
     if not store or not store.tokens:
         return None
-    plan = build.held_out_plan(stage, store, facts.experiment.seed, prepared.directory.parent)
+    plan = build.evaluation_plan(stage, store, facts.experiment.seed, prepared.directory.parent)
     batch = loader.gather(plan, np.unique(np.linspace(0, plan.examples - 1, ROWS).astype(np.int64)))
     objective = next(run.objective for run in reversed(runs) if run)
     seed = facts.experiment.seed
-    return jax.device_get(jax.jit(lambda batch: objective.corrupt(
-        question_keys(objective, batch, seed, np.int32(0)), batch))(batch))
+    return jax.device_get(jax.jit(lambda batch: objective.prepare(
+        prepare_keys(objective, batch, seed, np.int32(0)), batch))(batch))
 
 
 def _hidden_words(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray]) -> list[Blank]:
@@ -223,7 +225,7 @@ def _hidden_words(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.n
         m = counted[np.argsort(rows["predicted"][row][counted])[len(counted) // 2]]  # with text on both sides
         guesses = [each and _words(each["words"][row, m], each["probabilities"][row, m], tokenizer) for each in given]
         left, right = _around(shown, row, int(rows["predicted"][row, m]), tokenizer)
-        found.append(Blank(left, right, tokenizer.piece(int(rows["targets"][row, m])), *guesses))
+        found.append(Blank(left, right, tokenizer.id_to_token(int(rows["targets"][row, m])), *guesses))
     return found
 
 
@@ -240,7 +242,8 @@ def _next_words(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.nda
         tokens[i, : len(text)], last[i] = text, len(text) - 1
     segments = (np.arange(t) <= last[:, None]).astype(np.int32)
     positions = np.broadcast_to(np.arange(t, dtype=np.int32), tokens.shape)
-    inputs = encode.inputs_of(facts.network.model, tokens, segments, positions, True)
+    inputs = model_inputs(facts.network.model, {
+        "tokens": tokens, "segment_ids": segments, "positions": positions}, context="left")
     given = [run and jax.device_get(jax.jit(partial(
         _next, model=run.model, objective=run.objective, size=tokenizer.size))(run.params, inputs, last))
         for run in runs]
@@ -249,7 +252,7 @@ def _next_words(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.nda
         text = _read(rows, row, place)
         text = text[~np.isin(text, list(tokenizer.vocabulary.specials.values()))]
         left = ("… " if len(text) > 2 * AROUND else "") + tokenizer.decode(text[-2 * AROUND :].tolist())
-        found.append(Blank(left, "", tokenizer.piece(int(rows["targets"][row, place])), *(
+        found.append(Blank(left, "", tokenizer.id_to_token(int(rows["targets"][row, place])), *(
             each and _words(each[1][i], each[0][i], tokenizer) for each in given)))
     return found
 
@@ -259,12 +262,12 @@ def _next(
 ) -> tuple[Array, Array]:
     """(probabilities, ids) of the five likeliest tokens after the place `last` i32[b] of each row."""
     hidden = model.encode(params["encoder"], inputs, None, at=last[:, None]).hidden
-    probabilities = jax.nn.softmax(objective.follow(params, hidden)[:, 0])
+    probabilities = jax.nn.softmax(objective.next_token_logits(params, hidden)[:, 0])
     return jax.lax.top_k(probabilities[:, :size], min(5, size))
 
 
 def _words(ids: np.ndarray, shares: np.ndarray, tokenizer: Tokenizer) -> Guesses:
-    return [(tokenizer.piece(int(word)), float(share)) for word, share in zip(ids, shares, strict=True)]
+    return [(tokenizer.id_to_token(int(word)), float(share)) for word, share in zip(ids, shares, strict=True)]
 
 
 def _read(rows: dict[str, np.ndarray], row: int, place: int) -> np.ndarray:
@@ -277,11 +280,12 @@ def _continued(
     facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray] | None, notes: list[str]
 ) -> list[Continued]:
     """The config's sample texts that can be continued, and the beginnings of some rows."""
-    tokenizer, longest = facts.network.tokenizer, facts.network.model.length
+    tokenizer, longest = facts.network.tokenizer, facts.network.model.max_length
     more = min(MORE, (longest - FIRST) // 2) if longest else MORE  # there is room, if the text is cut otherwise anew
     if more < 1:
         return []
-    texts: dict[str, str | None] = dict.fromkeys(prompts.askable(facts.experiment.samples, "texts")[:TEXTS])
+    texts: dict[str, str | None] = dict.fromkeys(prompts.sample_prompts(
+        facts.experiment.samples, now_capabilities(runs))[:TEXTS])
     special = list(tokenizer.vocabulary.specials.values())
     for row in range(0, ROWS, ROWS // BEGINNINGS) if rows else ():
         if row < len(rows["tokens"]):
@@ -291,12 +295,17 @@ def _continued(
             if len(own) > FIRST and text.strip():
                 texts[text] = tokenizer.decode(own[: FIRST + more].tolist())[len(text) :]
     try:
-        given = [run and [each for (each,) in run.extend(list(texts), more)] for run in runs]
+        given = [run and [each for (each,) in run.generate(list(texts), more)] for run in runs]
     except UserError as error:
         notes.append(f"Texts could not be continued: {error}")
         return []
     return [Continued(text, *(each and each[i] for each in given), actual)
             for i, (text, actual) in enumerate(texts.items())]
+
+
+def now_capabilities(runs: Sequence[Run | None]) -> tuple:
+    """What the runs can be asked."""
+    return next((run.capabilities for run in runs if run), ())
 
 
 def _described(facts: Facts, runs: Sequence[Run | None], rows: dict[str, np.ndarray]) -> list[str]:
@@ -331,14 +340,14 @@ def _attention(run: Run, texts: Sequence[str], mask: str, room: int) -> list[Att
                 given = None
             if given is not None and given.attention is None:
                 return []
-            if given is not None and len(given.pieces) <= LONGEST and given.attention.size * 4 / 3 <= room:
+            if given is not None and len(given.tokens) <= LONGEST and given.attention.size * 4 / 3 <= room:
                 break
             words = words[: len(words) * 3 // 4]
         if not words:
             break
         layers, heads = given.attention.shape[:2]
         weights = np.round(given.attention * 255).astype(np.uint8)
-        first = given.pieces.index(mask) if mask in given.pieces else min(1, len(given.pieces) - 1)
-        found.append(Attention(given.pieces, first, layers, heads, base64.b64encode(weights.tobytes()).decode()))
+        first = given.tokens.index(mask) if mask in given.tokens else min(1, len(given.tokens) - 1)
+        found.append(Attention(given.tokens, first, layers, heads, base64.b64encode(weights.tobytes()).decode()))
         room -= len(found[-1].weights)
     return found

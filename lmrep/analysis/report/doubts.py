@@ -73,7 +73,7 @@ class Replaced:
 def samples(runs: Sequence[Run | None], texts: Sequence[str], notes: list[str]) -> list[Doubted]:
     """What the runs, the untrained and the trained one, say of texts."""
     try:
-        given = [run and run.spot_replaced(texts) for run in runs]
+        given = [run and run.detect_replaced(texts) for run in runs]
     except UserError as error:
         notes.append(f"The sample texts could not be asked: {error}")
         return []
@@ -100,7 +100,7 @@ def held_out(runs: Sequence[Run | None], rows: dict[str, np.ndarray]) -> Replace
     that it draws; None where it replaced none. `rows` are as the objective asks them."""
     run = next(run for run in reversed(runs) if run)
     c = stage_at(run.experiment, run.step).objective
-    generator = run.model.narrower(c.generator, c.generator_layers)
+    generator = run.model.make_generator(c.generator, c.generator_layers)
 
     @jax.jit
     def filled(params, rows):
@@ -119,7 +119,7 @@ def held_out(runs: Sequence[Run | None], rows: dict[str, np.ndarray]) -> Replace
     tally = [None if p is None else tuple(int(((p > 0.5) & counted & kind).sum()) for kind in (swapped, ~swapped))
              for p in said]
     return Replaced(texts, len(shown), *(int((counted & kind).sum()) for kind in (swapped, ~swapped)), *tally,
-                    c.kind not in replaced_token.TELLING)
+                    c.variant not in replaced_token.DETECTING)
 
 
 def _part(
@@ -136,7 +136,7 @@ def _part(
     for i, (gap, word) in zip(own, _spoken(shown[row, own].tolist(), tokenizer), strict=True):
         was = None
         if swapped[row, i]:  # both as they are, since they may differ in how they join the piece before
-            word, was = (tokenizer.piece(int(tokens[row, i])).strip() or "␣" for tokens in (shown, rows["tokens"]))
+            word, was = (tokenizer.id_to_token(int(tokens[row, i])).strip() or "␣" for tokens in (shown, rows["tokens"]))
         pieces.append(Piece(gap, word or "␣", *(p if p is None else float(p[row, i]) for p in said), was))
     pieces[0] = dataclasses.replace(pieces[0], gap="… " if own[0] > whole[0] else "")
     return Doubted(pieces, " …" if own[-1] < whole[-1] else "")
@@ -145,11 +145,11 @@ def _part(
 def _spoken(tokens: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """Each token as the space before it and its characters."""
     found, gap = [], ""
-    for text in map(tokenizer.piece, tokens):
-        if tokenizer.kind == "wordpiece":
+    for text in map(tokenizer.id_to_token, tokens):
+        if tokenizer.name == "wordpiece":
             text = text[2:] if text.startswith("##") and len(text) > 2 else f" {text}"
         word = text.strip()
         before = gap + text[: len(text) - len(text.lstrip())]
-        found.append(("" if word in CLOSED and tokenizer.kind in LOOSE else before, word))
+        found.append(("" if word in CLOSED and tokenizer.name in LOOSE else before, word))
         gap = text[len(text.rstrip()):] if word else ""
     return found

@@ -140,7 +140,7 @@ def _held_out(facts: Facts, answers: Answers, name: str) -> str:
     replaced = f", and {random:.0%} of the hidden ones have a random piece in their place" if random else ""
     what, given = ("The next word", "") if causal else (
         "A hidden word", f" The text is as the model is given it: {e(answers.mask)} is another hidden word{replaced}.")
-    marks = MARKS.get(facts.network.tokenizer.kind, "")
+    marks = MARKS.get(facts.network.tokenizer.name, "")
     rows = [(_sentence(b.left, "?", b.right), b.answer, first(b, b.before), first(b, b.now)) for b in blanks]
     return (f"<h3>Held-out text{e(name)}</h3>"
             f"<p class=note>{what} of each of some rows, evenly spread over the held-out text and not chosen by how "
@@ -149,14 +149,14 @@ def _held_out(facts: Facts, answers: Answers, name: str) -> str:
 
 
 def _whole(text: Doubted) -> str:
-    return "".join(f"{piece.gap}{piece.word}" for piece in text.pieces) + text.end
+    return "".join(f"{piece.gap}{piece.word}" for piece in text.tokens) + text.end
 
 
 def _doubts(facts: Facts, answers: Answers, text: Doubted, runs: Runs) -> str:
     """A text before training and now, its pieces shaded."""
-    said = [[piece.before for piece in text.pieces], [piece.now for piece in text.pieces]]
+    said = [[piece.before for piece in text.tokens], [piece.now for piece in text.tokens]]
     return "".join(
-        f'<div><h4>{e(when)}</h4><p class="pieces">{"".join(map(_piece, text.pieces, each))}{e(text.end)}</p></div>'
+        f'<div><h4>{e(when)}</h4><p class="pieces">{"".join(map(_piece, text.tokens, each))}{e(text.end)}</p></div>'
         for when, each in zip(_times(facts, answers, runs), said, strict=True) if None not in each)
 
 
@@ -183,12 +183,12 @@ def _replaced(facts: Facts, answers: Answers, replaced: Replaced, name: str) -> 
             "answered, as the generator leaves them: what stands after an arrow it put there for what is struck out; ✓ "
             f"where that is found, ✗ where not. {SHADED} Of the {replaced.replaced:,} pieces that it replaced in "
             f"{replaced.rows:,} rows and the {replaced.others:,} others that the network is asked about, it suspects "
-            f"{counted}.{words}{MARKS.get(facts.network.tokenizer.kind, '')}</p>{cells}")
+            f"{counted}.{words}{MARKS.get(facts.network.tokenizer.name, '')}</p>{cells}")
 
 
 def attention(runs: Runs) -> str:
     """The section of the attention maps; page.js draws them."""
-    names = [(f"{facts.label}: " if len(runs) > 1 else "") + " ".join(a.pieces) for facts, answers in runs
+    names = [(f"{facts.label}: " if len(runs) > 1 else "") + " ".join(a.tokens) for facts, answers in runs
              for a in answers.attention]
     if not names:
         return section("attention", "Attention", '<p class="note">There are no attention maps: no trained parameters, '

@@ -144,7 +144,7 @@ def gather(directory: Path, label: str, data_dir: Path) -> Facts:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
     prepared = None if converted else _prepared(experiment, record["data"], data_dir, notes)
-    return Facts(directory, label, config, experiment, experiments.plans(experiment), of["train"], of["validation"],
+    return Facts(directory, label, config, experiment, experiments.resolve_stages(experiment), of["train"], of["validation"],
                  timing, starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
 
 
@@ -174,9 +174,9 @@ def _line(text: bytes) -> dict | None:
 def _network(directory: Path, experiment: Experiment, step: int) -> Network:
     tokenizer = tokenizers.load(directory / "tokenizer")
     model = build.model(experiment, tokenizer.vocabulary)
-    stages = experiments.plans(experiment)
+    stages = experiments.resolve_stages(experiment)
     objectives = [build.objective(stage, model, tokenizer.vocabulary) for stage in stages]
-    built = [optimizers.build(stage.optimizer, objective.specs, experiments.span(stages, i))
+    built = [optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
              for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]
     reached = stages.index(stage_at(experiment, step))
     state = jax.eval_shape(built[reached].init, P.abstract(objectives[reached].specs))

@@ -29,15 +29,15 @@ class Measure(NamedTuple):
 
 MEASURES = {
     "masked": Measure("to guess hidden words", "hidden words guessed", "hidden in text that it never saw",
-                      "the text around a word", "masked_accuracy", "masked_nats"),
+                      "the text around a word", "mlm_accuracy", "mlm_loss"),
     "span_boundary": Measure("to guess hidden spans of words", "words of hidden spans guessed",
                              "of the spans hidden in text that it never saw", "the text around a span",
-                             "masked_accuracy", "masked_nats"),
+                             "mlm_accuracy", "mlm_loss"),
     "causal": Measure("to foretell each next word", "next words foretold", "of text that it never saw",
-                      "the text before a word", "token_accuracy", "token_nats"),
+                      "the text before a word", "lm_accuracy", "lm_loss"),
     "replaced_token": Measure("to tell another network's words from the text's own",
                               "hidden words guessed by the generator", "hidden from it", "the text around a word",
-                              "generator_accuracy", "generator_nats"),
+                              "generator_accuracy", "generator_loss"),
 }
 OWN = {  # metric of some objectives alone: title
     "replaced_accuracy": "Replaced tokens found",
@@ -69,7 +69,7 @@ class Chart(NamedTuple):
 
 def question(stage: StagePlan) -> str:
     """What is asked, in a word or two. Losses of one question compare; those of different ones do not."""
-    kind = getattr(stage.objective, "kind", "electra")  # which is the objective itself; the others are ablations of it
+    kind = getattr(stage.objective, "variant", "electra")  # which is the objective itself; the others are ablations of it
     named = stage.objective_name if kind == "electra" else f"{stage.objective_name} ({kind})"
     return f"{named} with pairs" if getattr(stage.objective, "sentence_pair", False) else named
 
@@ -99,7 +99,7 @@ def charts(runs: Sequence[Facts]) -> dict[str, Chart]:
             kinds.setdefault(measure.guessed, []).append(run.label)
     about = ". ".join(f"{', '.join(dict.fromkeys(labels))}: {words}" for words, labels in kinds.items())
     several, title = len(kinds) > 1, next(iter(kinds), "tokens guessed").capitalize()
-    found = {"guessed": Chart("Tokens guessed" if several else title, of_tokens("right"), True, "most_frequent",
+    found = {"guessed": Chart("Tokens guessed" if several else title, of_tokens("right"), True, "most_frequent_accuracy",
                               f"{about}." * several)}
     if len(asked) > 1 or not all(is_nats(run.stage) for run in runs):
         found["nats"] = Chart("Nats of such a token", of_tokens("nats"), False, "by_frequency", f"{about}." * several)

@@ -189,7 +189,7 @@
       token = now.first;
       const row = $("#tokens");
       row.textContent = "";
-      now.pieces.forEach((piece, i) => {
+      now.tokens.forEach((piece, i) => {
         const button = document.createElement("button");
         button.type = "button";
         button.textContent = piece;
@@ -201,20 +201,20 @@
     };
 
     const show = () => {
-      const layer = +of.layer.value, head = +of.head.value, n = now.pieces.length;
+      const layer = +of.layer.value, head = +of.head.value, n = now.tokens.length;
       [...$("#tokens").children].forEach((button, s) => {
         button.style.setProperty("--w", `${Math.round(85 * Math.sqrt(weight(layer, head, token, s)))}%`);
         button.setAttribute("aria-pressed", s === token);
         button.title = `${Math.round(100 * weight(layer, head, token, s))}%`;
       });
-      const longest = Math.max(...now.pieces.map((piece) => piece.length));
+      const longest = Math.max(...now.tokens.map((piece) => piece.length));
       const cell = n > 32 ? 9 : n > 20 ? 12 : 16, margin = Math.min(90, 12 + 6.2 * longest);
       const size = margin + n * cell + 2, map = $("#map");
       map.textContent = "";
       const root = svg("svg", { viewBox: `0 0 ${size} ${size}`, style: `max-width:${size * 1.5}px`, role: "img",
         "aria-label": `attention weights of layer ${layer + 1}` }, map);
       svg("rect", { class: "frame", x: margin, y: margin, width: n * cell, height: n * cell }, root);
-      now.pieces.forEach((piece, i) => {
+      now.tokens.forEach((piece, i) => {
         const name = piece.length > 13 ? `${piece.slice(0, 12)}…` : piece, middle = margin + (i + 0.5) * cell;
         const mark = i === token ? "on" : "";
         svg("text", { x: margin - 4, y: middle + 3.5, "text-anchor": "end", class: mark }, root, name);
@@ -224,18 +224,18 @@
           if (!value) continue;
           const rect = svg("rect", { class: "cell", x: margin + s * cell, y: margin + i * cell, width: cell,
             height: cell, "fill-opacity": Math.sqrt(value).toFixed(3) }, root);
-          svg("title", {}, rect, `${piece} → ${now.pieces[s]}: ${Math.round(100 * value)}%`);
+          svg("title", {}, rect, `${piece} → ${now.tokens[s]}: ${Math.round(100 * value)}%`);
         }
       });
       svg("rect", { class: "row", x: margin, y: margin + token * cell, width: n * cell, height: cell }, root);
-      $("#looks").textContent = `What “${now.pieces[token]}” takes in, by layer ${layer + 1}, ` +
+      $("#looks").textContent = `What “${now.tokens[token]}” takes in, by layer ${layer + 1}, ` +
         (head < 0 ? "its heads averaged: " : `head ${head + 1}: `) +
-        now.pieces.map((piece, s) => [weight(layer, head, token, s), piece]).sort((a, b) => b[0] - a[0]).slice(0, 4)
+        now.tokens.map((piece, s) => [weight(layer, head, token, s), piece]).sort((a, b) => b[0] - a[0]).slice(0, 4)
           .map(([value, piece]) => `${piece} ${Math.round(100 * value)}%`).join(", ");
     };
 
     const overview = () => {
-      const { layers, heads } = now, n = now.pieces.length, canvas = $("#heads"), gap = Math.max(1, Math.round(n / 10));
+      const { layers, heads } = now, n = now.tokens.length, canvas = $("#heads"), gap = Math.max(1, Math.round(n / 10));
       canvas.width = heads * (n + gap) - gap;
       canvas.height = layers * (n + gap) - gap;
       const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);

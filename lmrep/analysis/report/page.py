@@ -85,12 +85,12 @@ def _tiles(facts: Facts) -> str:
     def last(name: str) -> float | None:
         return facts.last("validation", name)
 
-    measure, base = MEASURES.get(facts.stage.objective_name), last("most_frequent")
+    measure, base = MEASURES.get(facts.stage.objective_name), last("most_frequent_accuracy")
     tiles = [("replaced tokens found", share(last("replaced_accuracy")),
               f"of the others let pass: {share(last('original_accuracy'))}"),
              (f"held-out {measure.guessed}", share(last(measure.right)),
               "" if base is None else f"most frequent word: {share(base)}") if measure else ("", "unknown", ""),
-             ("perplexity a token", figure(last("token_nats"), prose.perplexity)
+             ("perplexity a token", figure(last("lm_loss"), prose.perplexity)
               if facts.stage.objective_name == "causal" else "unknown",
               f"by frequency alone: {figure(F.by_frequency(facts), prose.perplexity)}"),
              ("pairs told apart", share(last("pair_accuracy")), ""),
@@ -177,7 +177,7 @@ def _data(runs: Runs) -> str:
                 for split, s in facts.prepared.statistics.items()]
         counts = facts.prepared.tokenizer.vocabulary.counts
         total, order = max(1, int(counts.sum())), (-counts).argsort()[:15]
-        frequent = ", ".join(f"{facts.prepared.tokenizer.piece(int(i))} {counts[i] / total:.1%}" for i in order)
+        frequent = ", ".join(f"{facts.prepared.tokenizer.id_to_token(int(i))} {counts[i] / total:.1%}" for i in order)
         seen = f" Training saw its split {facts.tokens / max(1, facts.prepared.statistics['train']['tokens']):.2f} " \
                "times." if facts.tokens else ""
         stages = "".join(f"<li>{e(stage.name)}: {e(stage.format_name)} rows of {stage.length} tokens, "

@@ -15,7 +15,7 @@ from lmrep.inference import prompts
 from lmrep.objectives import OBJECTIVES
 
 # It "worked" where it is so many times as often right as the most frequent word is, and the text around a word makes
-# its choice so many times narrower; it learned something from SOME on.
+# its choice so many times make_generator; it learned something from SOME on.
 TIMES, NARROWED, SOME = 2.0, 2.0, 1.1
 # By how much more of the replaced tokens it suspects than of the others, from which "it worked"; it learned something
 # from a sixth of that on, or of the nats that the tokens' share alone leaves.
@@ -79,7 +79,7 @@ def verdict(facts: Facts) -> Verdict:
     measure = MEASURES.get(facts.stage.objective_name)
     if facts.last("validation", "replaced_accuracy") is not None:
         return _told_apart(facts)
-    if measure and facts.last("validation", measure.right) is not None and facts.last("validation", "most_frequent"):
+    if measure and facts.last("validation", measure.right) is not None and facts.last("validation", "most_frequent_accuracy"):
         return _guessed(facts, measure)
     first, last = facts.validation[:1], facts.last("validation", "loss")
     if first and last is not None and facts.step > first[0]["step"]:
@@ -98,7 +98,7 @@ def verdict(facts: Facts) -> Verdict:
 def _guessed(facts: Facts, measure: Measure) -> Verdict:
     """Of a network that is asked for words."""
     causal = facts.stage.objective_name == "causal"
-    accuracy, base = facts.last("validation", measure.right), facts.last("validation", "most_frequent")
+    accuracy, base = facts.last("validation", measure.right), facts.last("validation", "most_frequent_accuracy")
     times, nats, blind = accuracy / base, facts.last("validation", measure.nats), F.by_frequency(facts)
     before = _untrained(facts, measure.right)
     text = (f"Of the words, pieces of words and punctuation {measure.where} it "
@@ -134,21 +134,21 @@ def _told_apart(facts: Facts) -> Verdict:
     as it suspects of the others."""
     found, passed = (facts.last("validation", name) for name in ("replaced_accuracy", "original_accuracy"))
     passed = 1.0 if passed is None else passed
-    text = (f"In text that it never saw, {percent(facts.last('validation', 'replaced_share') or 0)} of whose tokens "
+    text = (f"In text that it never saw, {percent(facts.last('validation', 'replaced_fraction') or 0)} of whose tokens "
             f"another network had replaced, it finds {percent(found)} of these and lets {percent(passed)} of the "
             f"others that it is asked about pass{_when(facts)}.")
     if (start := _untrained(facts, "replaced_accuracy")) is not None:
         text += (f" Before training it found {percent(start)} and let "
                  f"{percent(_untrained(facts, 'original_accuracy') or 0)} pass.")
-    if (nats := facts.last("validation", "generator_nats")) is not None:
+    if (nats := facts.last("validation", "generator_loss")) is not None:
         right = facts.last("validation", "generator_accuracy") or 0
         text += (f" The network that replaces them, trained beside it, guesses {percent(right)} of the words hidden "
                  f"from it, and picks as if among {perplexity(nats)} equally likely pieces of words")
-        start = _untrained(facts, "generator_nats")
+        start = _untrained(facts, "generator_loss")
         text += "." if start is None else f" (before training: {perplexity(start)})."
-    share, nats = facts.last("validation", "replaced_share"), facts.last("validation", "discriminator_nats")
+    share, nats = facts.last("validation", "replaced_fraction"), facts.last("validation", "discriminator_loss")
     saved = 0.0
-    if getattr(facts.stage.objective, "kind", "") == "electra" and nats is not None and share and share < 1:
+    if getattr(facts.stage.objective, "variant", "") == "electra" and nats is not None and share and share < 1:
         blind = -share * math.log(share) - (1 - share) * math.log(1 - share)
         saved = 1 - nats / blind
         text += f" Telling them apart takes it {nats:.3f} nats a token; their share alone, known, {blind:.3f}."
@@ -205,7 +205,7 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
         found.append((f"It answers its training text better than text it never saw ({train:.2f} against {held_out:.2f} "
                       "nats): more text is likely to help more than a larger network.", ""))
     if answers.step is not None:
-        asked = prompts.example(facts.experiment.samples, OBJECTIVES[facts.stage.objective_name].answers)
+        asked = prompts.example(facts.experiment.samples, OBJECTIVES[facts.stage.objective_name].capabilities)
         if asked and any((answers.samples, answers.held_out, answers.continued, answers.doubted)):
             found.append(("Ask it something:", f"lmrep predict --workdir={where} {shlex.quote(asked)}"))
         if facts.prepared and "test" in facts.prepared.stores:

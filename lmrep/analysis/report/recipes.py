@@ -13,8 +13,8 @@ from lmrep.analysis.report.facts import Facts, flat
 from lmrep.data import corpora
 from lmrep.data.formats import FORMATS
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.models import PRESETS, transformer
+from lmrep.experiment.config import Experiment, StagePlan, model_config
+from lmrep.models import PRESETS
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.masked import RULES
 from lmrep.training.optimizers import RECIPES
@@ -47,25 +47,25 @@ PAIRS = {"objective.sentence_pair": True, "objective.masking": "static"}
 
 PAPERS = {
     "bert": Paper("Devlin et al., 2019", "masked", "segment_pair", "bert", PAIRS | {
-        "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.kind": "wordpiece", "tokenizer.lowercase": True,
+        "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.name": "wordpiece", "tokenizer.lowercase": True,
         "steps": 1_000_000, "batch_size": 256, "length": "128 for 90%, then 512 for 10%", "format.duplicates": 10,
         "optimizer.learning_rate": 1e-4, "warm-up steps": 10_000},
         {name: {"tokenizer.lowercase": False} for name in ("bert_base_cased", "bert_large_cased")}),
     "roberta": Paper("Liu et al., 2019", "masked", "full_sentences", "roberta", {
-        "data.corpus": "160 GB of English text", "tokenizer.kind": "byte_level_bpe", "tokenizer.lowercase": False,
+        "data.corpus": "160 GB of English text", "tokenizer.name": "byte_level_bpe", "tokenizer.lowercase": False,
         "steps": 500_000, "batch_size": 8192, "length": "512",
         "optimizer.learning_rate": 6e-4, "warm-up steps": 24_000},
         {"roberta_large": {"optimizer.learning_rate": 4e-4, "warm-up steps": 30_000}}),
     "albert": Paper("Lan et al., 2019", "masked", "segment_pair", "lamb", PAIRS | {
-        "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.kind": "sentencepiece_unigram", "tokenizer.lowercase": True,
+        "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.name": "sentencepiece_unigram", "tokenizer.lowercase": True,
         "steps": 125_000, "batch_size": 4096, "length": "512", "format.duplicates": 40, "format.pairs": "sop",
         "optimizer.learning_rate": 1.76e-3, "warm-up steps": 3_125}),
     "spanbert": Paper("Joshi et al., 2019", "span_boundary", "doc_sentences", "adamw", {
-        "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.kind": "wordpiece", "tokenizer.lowercase": False,
+        "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.name": "wordpiece", "tokenizer.lowercase": False,
         "steps": 2_400_000, "batch_size": 256, "length": "512", "objective.max_targets": 15,
         "optimizer.decay_skip": [], "optimizer.learning_rate": 1e-4, "warm-up steps": 10_000}),
     "electra": Paper("Clark et al., 2020", "replaced_token", "doc_sentences", "bert", {
-        "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.kind": "wordpiece", "tokenizer.lowercase": True,
+        "data.corpus": BOOKS_AND_WIKIPEDIA, "tokenizer.name": "wordpiece", "tokenizer.lowercase": True,
         "optimizer.schedule.decay_from": "both", "warm-up steps": 10_000}, {
         "electra_small": {"steps": 1_000_000, "batch_size": 128, "length": "128", "optimizer.learning_rate": 5e-4},
         "electra_small_plus": {"steps": 4_000_000, "batch_size": 128, "length": "128", "objective.generator": 1.0,
@@ -75,12 +75,12 @@ PAPERS = {
         "electra_large": {"steps": 400_000, "batch_size": 2048, "length": "512", "objective.rate": 0.25,
                           "optimizer.learning_rate": 2e-4, "data.corpus": WIDER}}),
     "gpt": Paper("Radford et al., 2018", "causal", "stream", "adamw", {
-        "data.corpus": "BooksCorpus, 800 million words", "tokenizer.kind": "bpe", "tokenizer.lowercase": True,
+        "data.corpus": "BooksCorpus, 800 million words", "tokenizer.name": "bpe", "tokenizer.lowercase": True,
         "steps": 3_000_000, "batch_size": 64, "length": "512",
         "objective.across": None, "format.isolate": None, "optimizer.schedule.name": "cosine",
         "optimizer.learning_rate": 2.5e-4, "warm-up steps": 2_000}),
     "gpt2": Paper("Radford et al., 2019", "causal", "stream", "", {
-        "data.corpus": "WebText, 40 GB of web pages", "tokenizer.kind": "byte_level_bpe", "tokenizer.lowercase": False,
+        "data.corpus": "WebText, 40 GB of web pages", "tokenizer.name": "byte_level_bpe", "tokenizer.lowercase": False,
         "batch_size": 512, "length": "1024", "objective.across": None, "format.isolate": None}),
 }
 SMALLER = dict.fromkeys(("bert_tiny", "bert_mini", "bert_small", "bert_medium"), "Turc et al., 2019")
@@ -119,7 +119,7 @@ def compare(facts: Facts) -> Comparison:
     }) | {
         "data.corpus": corpus(experiment), "steps": experiment.steps, "batch_size": stage.batch_size,
         "length": lengths(facts.stages),
-        "warm-up steps": warmup_steps(stage.optimizer.schedule, experiments.span(facts.stages, 0))}
+        "warm-up steps": warmup_steps(stage.optimizer.schedule, experiments.schedule_steps(facts.stages, 0))}
 
     def apart(name: str) -> list[str]:
         theirs = published(name)
@@ -150,10 +150,10 @@ def published(name: str) -> dict[str, Any]:
     }) | {f"objective.{field}": value for field, value in RULES.get(family, {}).items()}
     # The warm-up is compared in steps, however it is given.
     return {field: value for field, value in ({name: None for name in said} | tables | said).items()
-            if value is not None and field not in ("optimizer.schedule.warmup", "optimizer.schedule.warmup_share")}
+            if value is not None and field not in ("optimizer.schedule.warmup", "optimizer.schedule.warmup_fraction")}
 
 
-def nearest(network: transformer.Config, objective: str, lowercase: bool = True) -> list[str]:
+def nearest(network: Any, objective: str, lowercase: bool = True) -> list[str]:
     """The presets that a network is nearest to: of those whose fields, and whose paper's objective, differ in least
     places, the ones of the nearest size."""
     def distance(name: str) -> tuple[int, float]:
@@ -199,7 +199,7 @@ def lengths(stages: Sequence[StagePlan]) -> str:
 
 def meanings(experiment: Experiment) -> Mapping[str, str]:
     """{dotted path of a field: what it means}, as its record says."""
-    parts = {"model": transformer.Config, "objective": OBJECTIVES[experiment.objective["name"]].config,
+    parts = {"model": type(model_config(experiment)), "objective": OBJECTIVES[experiment.objective["name"]].config,
              "format": FORMATS[experiment.format["name"]].config}
     found = {}
 

@@ -30,9 +30,9 @@ from collections.abc import Callable
 from lmrep.data.corpora import python_docs, records, text, tfds
 from lmrep.data.corpora.base import Config, Corpus, corpus
 from lmrep.data.corpora.cleaning import LONGEST
-from lmrep.data.corpora.splits import SPLITS, assign, lopsided, place
+from lmrep.data.corpora.splits import SPLITS, assign, imbalanced, place
 
-__all__ = ["CORPORA", "LONGEST", "SPLITS", "Config", "Corpus", "assign", "lopsided", "open_corpus", "place"]
+__all__ = ["CORPORA", "LONGEST", "SPLITS", "Config", "Corpus", "assign", "imbalanced", "open_corpus", "place"]
 
 def _python_docs(config: Config) -> Corpus:
     folder = python_docs.root()

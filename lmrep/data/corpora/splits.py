@@ -42,7 +42,7 @@ def assign(places: np.ndarray, config: Config) -> np.ndarray:
     return np.searchsorted(cuts, which, side="right").astype(np.int8)
 
 
-def lopsided(sizes: Mapping[str, int], documents: int, config: Config) -> str:
+def imbalanced(sizes: Mapping[str, int], documents: int, config: Config) -> str:
     """What to tell where far more of the text, of which `sizes` says how much each split has, is held out than was
     asked for, as in corpora of few documents; "" elsewhere."""
     whole, asked = sum(sizes.values()), config.test + config.validation

@@ -176,7 +176,7 @@ class Plan:
             return continuing_numbers(self.rows, self.duplicates, batch_size, rows)
         return example_numbers(self.examples, seed, rows)
 
-    def in_order(self, rows: np.ndarray) -> np.ndarray:
+    def evaluation_order(self, rows: np.ndarray) -> np.ndarray:
         """The examples that rows of an evaluation show."""
         return rows
 

@@ -35,7 +35,7 @@ import numpy as np
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import scan, token_store, tokenize
-from lmrep.data.store.scan import Progress, Report, Survey
+from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
 
 LAYOUT = 1  # of the folder; raise it when a change makes older ones unreadable
@@ -82,13 +82,13 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     cut = dataclasses.replace(tokenizer, vocab_file="") if loaded is None else loaded.fingerprint
     facts = [LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
-             tokenizers.RULES[tokenizer.kind], repr(cut)]
+             tokenizers.RULES[tokenizer.name], repr(cut)]
     content = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     directory = _local(data_dir) / f"{corpus.name}-{content[:16]}"
     if not directory.exists():
         progress(f"reading {corpus.description}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
-        if odd := scan.in_words(survey.text):
+        if odd := scan.describe_anomalies(survey.text):
             progress(f"in the text: {odd}")
         with _locked(directory, progress):
             if not directory.exists():
@@ -145,7 +145,7 @@ def _locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
 # The folder
 
 
-def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: Survey, config: tokenizers.Config,
+def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: CorpusScan, config: tokenizers.Config,
            tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
     """Makes the folder beside its place, going on with what is there already, and moves it there."""
     partial = directory.with_name(directory.name + ".partial")
@@ -212,7 +212,7 @@ def _whole(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | No
         raise
 
 
-def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str, dict[str, float]], survey: Survey,
+def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str, dict[str, float]], survey: CorpusScan,
             tokenizer: tokenizers.Tokenizer) -> None:
     """Fills the folder from the parts, whose records it moves; what was begun before is done over."""
     for split in statistics:
@@ -226,14 +226,14 @@ def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str,
 # The parts
 
 
-def _part_of(survey: Survey) -> np.ndarray:
+def _part_of(survey: CorpusScan) -> np.ndarray:
     """The number of the part that each document is in, int64."""
     size = max(PART, -(-int(survey.lengths.sum()) // MOST_PARTS))
     begins = np.cumsum(survey.lengths) - survey.lengths
     return np.unique(begins // size, return_inverse=True)[1]
 
 
-def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: Survey, tokenizer: tokenizers.Tokenizer,
+def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusScan, tokenizer: tokenizers.Tokenizer,
               progress: Progress) -> None:
     """Writes the parts that are missing, in order."""
     first = next((number for number, part in enumerate(parts) if not part.exists()), len(parts))

@@ -19,7 +19,7 @@ TRAINING_SAMPLE = 10**8  # characters of train splits that a tokenizer is traine
 Progress = Callable[[str], None]
 
 
-class Survey(NamedTuple):
+class CorpusScan(NamedTuple):
     """What a first reading finds of each document: its place in the splits' range (uint64), its length in characters
     (int64), and its split (int8, an index into SPLITS). And how often what was odd about the text."""
 
@@ -37,7 +37,7 @@ class Survey(NamedTuple):
         return int(self.lengths[self.of(split)].sum())
 
 
-def survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> Survey:
+def survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> CorpusScan:
     """The first reading. Raises UserError where the corpus or its splits will not do."""
     places, lengths, tally = array("Q"), array("q"), Counter()
     report = Report("reading", 0, progress)
@@ -47,15 +47,15 @@ def survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> 
         report.add(len(text))
     odd = {name: count for name, count in sorted(tally.items()) if count and name not in ("documents", "files")}
     found = np.frombuffer(places, np.uint64)
-    return Survey(found, np.frombuffer(lengths, np.int64), corpora.assign(found, data), odd)
+    return CorpusScan(found, np.frombuffer(lengths, np.int64), corpora.assign(found, data), odd)
 
 
-def in_words(odd: Mapping[str, int]) -> str:
-    """`Survey.text` for people; empty where nothing is odd."""
+def describe_anomalies(odd: Mapping[str, int]) -> str:
+    """`CorpusScan.text` for people; empty where nothing is odd."""
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in odd.items() if count)
 
 
-def again(corpus: corpora.Corpus, found: Survey) -> Iterator[str]:
+def again(corpus: corpora.Corpus, found: CorpusScan) -> Iterator[str]:
     """The documents. Raises RunFault where they are not those that the survey found."""
     for place, text in itertools.zip_longest(found.places, corpus.documents()):
         if place is None or text is None or corpora.place(text) != place:
@@ -68,13 +68,13 @@ def documents(data: corpora.Config, split: str, progress: Progress) -> tuple[int
     once to find where its splits end, and once more as the documents are taken. Raises as `survey` and `again`."""
     corpus = corpora.open_corpus(data)
     found = survey(corpus, data, progress)
-    if odd := in_words(found.text):
+    if odd := describe_anomalies(found.text):
         progress(f"in the text: {odd}")
     texts = (text for text, wanted in zip(again(corpus, found), found.of(split), strict=True) if wanted)
     return found.characters(split), texts
 
 
-def sample(corpus: corpora.Corpus, found: Survey, budget: float, report: "Report") -> Iterator[str]:
+def sample(corpus: corpora.Corpus, found: CorpusScan, budget: float, report: "Report") -> Iterator[str]:
     """The lines of the train split, about `budget` characters of it: of a smaller split some documents more than once,
     of a larger one those chosen by hash.
 

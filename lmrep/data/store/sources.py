@@ -15,7 +15,7 @@ import numpy as np
 
 from lmrep.core.errors import RunFault
 from lmrep.data import corpora, tokenizers
-from lmrep.data.mixture import Sources, block_of
+from lmrep.data.mixture import Sources, block_counts
 from lmrep.data.store import scan
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import Progress
@@ -58,7 +58,7 @@ def prepare_sources(
         tokenizer = dataclasses.replace(tokenizer, vocab_file=str(home))
     each = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
     tokens = [one.stores["train"].tokens for one in each]
-    shares = block_of(tempered(sources, tokens, temperature))
+    shares = block_counts(temperature_weights(sources, tokens, temperature))
     weights = np.array(shares) / sum(shares) / tokens * sum(tokens)
     counts = sum(weight * one.tokenizer.vocabulary.counts for weight, one in zip(weights, each, strict=True))
     joint = each[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
@@ -71,7 +71,7 @@ def prepare_sources(
     return dataclasses.replace(each[0], tokenizer=joint, stores=stores, statistics=statistics, text=text)
 
 
-def tempered(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:
+def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:
     """The weights of sources of these sizes at a temperature."""
     power = 1 / temperature if temperature else 0.0
     largest = max(sizes)  # only proportions matter: keeps the numbers small
@@ -94,14 +94,14 @@ def _common_tokenizer(
     opened = [corpora.open_corpus(source.data) for source in sources]
     facts = [[corpus.fingerprint(), source.weight, source.data.validation, source.data.test]
              for corpus, source in zip(opened, sources, strict=True)]
-    identity = [facts, temperature, tokenizers.RULES[config.kind], repr(config), scan.TRAINING_SAMPLE]
+    identity = [facts, temperature, tokenizers.RULES[config.name], repr(config), scan.TRAINING_SAMPLE]
     home = data_dir / f"tokenizer-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
     if home.exists():
         return home
     progress(f"reading {', '.join(corpus.description for corpus in opened)}")
     surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
     sizes = [max(1, survey.characters("train")) for survey in surveys]
-    weights = np.array(tempered(sources, sizes, temperature))
+    weights = np.array(temperature_weights(sources, sizes, temperature))
     budgets = weights / weights.sum() * min(sum(sizes), scan.TRAINING_SAMPLE)
     progress(f"training a tokenizer of {config.vocab_size:,} pieces on {len(sources)} sources")
     trained = tokenizers.train(config, lambda: (

@@ -22,17 +22,17 @@ from lmrep.data.tokenizers.wordpiece import PUBLISHED_LONGEST, SPECIALS, WordPie
 __all__ = ["RULES", "SPECIALS", "Added", "Bpe", "ByteLevel", "Config", "Encoding", "SentencePiece", "Tokenizer",
            "WordPiece", "from_vocab_file", "load", "read_vocabulary", "size", "train"]
 
-KINDS = {"wordpiece": wordpiece, "bpe": bpe, "byte_level_bpe": byte_level, "sentencepiece_unigram": sentence_piece,
+TOKENIZERS = {"wordpiece": wordpiece, "bpe": bpe, "byte_level_bpe": byte_level, "sentencepiece_unigram": sentence_piece,
          "sentencepiece_bpe": sentence_piece}
-RULES = {name: kind.RULES for name, kind in KINDS.items()}
+RULES = {name: module.RULES for name, module in TOKENIZERS.items()}
 
 
 @dataclass(frozen=True)
 class Config:
     """Which tokenizer to train, or to load."""
 
-    kind: str = setting("wordpiece", "how words are cut: as BERT's, as GPT's, as RoBERTa's and GPT-2's, as ALBERT's, "
-                        "XLNet's and T5's (unigram), or by the same library's BPE", choices=tuple(KINDS))
+    name: str = setting("wordpiece", "how words are cut: as BERT's, as GPT's, as RoBERTa's and GPT-2's, as ALBERT's, "
+                        "XLNet's and T5's (unigram), or by the same library's BPE", choices=tuple(TOKENIZERS))
     vocab_size: int = setting(8192, "how many pieces to train; a loaded vocabulary keeps its own size", at_least=64,
                               at_most=2**31 - 1)
     vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt (one piece a line), "
@@ -47,12 +47,12 @@ def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
     same texts give the same vocabulary, in every process. Raises UserError for too small a vocabulary, and one of
     SentencePiece that is too large for the corpus."""
     size(dataclasses.replace(config, vocab_file=""))
-    if config.kind == "wordpiece":
+    if config.name == "wordpiece":
         return wordpiece.train(config.vocab_size, config.lowercase, texts)
-    if config.kind.startswith("sentencepiece_"):
-        return sentence_piece.train(config.kind.removeprefix("sentencepiece_"), config.vocab_size, config.lowercase,
+    if config.name.startswith("sentencepiece_"):
+        return sentence_piece.train(config.name.removeprefix("sentencepiece_"), config.vocab_size, config.lowercase,
                                     texts)
-    if config.kind == "bpe":
+    if config.name == "bpe":
         return bpe.train(config.vocab_size, texts)
     return byte_level.train(config.vocab_size, texts)
 
@@ -62,10 +62,10 @@ def size(config: Config) -> int:
     is too small to be trained, and for cased text where the kind has none."""
     if config.vocab_file:
         return from_vocab_file(config).size
-    if config.kind == "bpe":
+    if config.name == "bpe":
         bpe.check_case(config.lowercase)
-    if config.vocab_size <= (least := KINDS[config.kind].LEAST):
-        raise UserError(f"tokenizer.vocab_size is {config.vocab_size}; {config.kind} has {least:,} pieces before it "
+    if config.vocab_size <= (least := TOKENIZERS[config.name].LEAST):
+        raise UserError(f"tokenizer.vocab_size is {config.vocab_size}; {config.name} has {least:,} pieces before it "
                         "learns any; set --config.tokenizer.vocab_size to more")
     return config.vocab_size
 
@@ -75,13 +75,13 @@ def from_vocab_file(config: Config) -> Tokenizer:
     path = Path(config.vocab_file).expanduser()
     if path.is_dir():
         found = load(path)
-    elif config.kind == "wordpiece" and path.suffix != ".model":
+    elif config.name == "wordpiece" and path.suffix != ".model":
         found = WordPiece(read_vocabulary(path), config.lowercase, PUBLISHED_LONGEST)
     else:
         found = load(path.parent, path.name)
-    if found.kind != config.kind:
-        raise UserError(f"{config.vocab_file} is of kind {found.kind}, and tokenizer.kind is {config.kind}; set "
-                        f"--config.tokenizer.kind={found.kind}")
+    if found.name != config.name:
+        raise UserError(f"{config.vocab_file} is {found.name}, and tokenizer.name is {config.name}; set "
+                        f"--config.tokenizer.name={found.name}")
     if not isinstance(found, ByteLevel):
         _check_case(found, config)
     return found
@@ -92,4 +92,4 @@ def _check_case(found: WordPiece | Bpe | SentencePiece, config: Config) -> None:
         raise UserError(f"{config.vocab_file} is {'lower-cased' if found.lowercase else 'cased'}; set "
                         f"--config.tokenizer.lowercase={found.lowercase}")
     if found.lowercase:
-        refuse_capitals(config.vocab_file, found.pieces, "set --config.tokenizer.lowercase=False for a cased one")
+        refuse_capitals(config.vocab_file, found.tokens, "set --config.tokenizer.lowercase=False for a cased one")

@@ -61,7 +61,7 @@ class Tokenizer:
     which happens to say "[MASK]" gives ordinary pieces; to `encode(..., specials=True)` they are these tokens.
 
     Attributes:
-      kind: as `Config.kind`.
+      name: as `Config.name`.
       pieces: as they are published.
       specials: role -> the text of that special token, for the roles there are.
       joint: what stands before a sentence that follows another in a document, for the pieces that the text would
@@ -69,19 +69,19 @@ class Tokenizer:
       added: pieces that are found before the rules cut a text.
     """
 
-    kind: str
+    name: str
     joint: str
 
     def __init__(self, pieces: Sequence[str], added: Sequence[Added], specials: dict[str, str]):
-        self.pieces, self.added, self.specials = list(pieces), tuple(added), dict(specials)
-        self._ids = {piece: i for i, piece in enumerate(self.pieces)}
+        self.tokens, self.added, self.specials = list(pieces), tuple(added), dict(specials)
+        self._ids = {piece: i for i, piece in enumerate(self.tokens)}
         self._own = {*self.specials.values(), *(each.content for each in self.added)}
-        self._counts = np.zeros(len(self.pieces), np.int64)
+        self._counts = np.zeros(len(self.tokens), np.int64)
 
     @property
     def size(self) -> int:
         """The number of ids."""
-        return len(self.pieces)
+        return len(self.tokens)
 
     @property
     def mask_token(self) -> str:
@@ -94,7 +94,7 @@ class Tokenizer:
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
         """What objectives need to know of it. The counts are zeros unless they were given."""
-        starts, ends = (np.array([says(piece) for piece in self.pieces]) if says else None
+        starts, ends = (np.array([says(piece) for piece in self.tokens]) if says else None
                         for says in (self._starts_word, self._ends_word))
         specials = {role: self._ids[name] for role, name in self.specials.items()}
         return Vocabulary(self.size, specials, starts, self._counts, ends)
@@ -125,7 +125,7 @@ class Tokenizer:
         """Readable text, special tokens kept. What the tokenizer dropped does not come back."""
         raise NotImplementedError
 
-    def piece(self, token: int) -> str:
+    def id_to_token(self, token: int) -> str:
         """The piece that an id stands for, as text."""
         raise NotImplementedError
 

@@ -42,7 +42,7 @@ class Bpe(MachineTokenizer):
       specials: role -> name, `unk` among them.
     """
 
-    kind, joint, lowercase = "bpe", "", True
+    name, joint, lowercase = "bpe", "", True
 
     def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]], added: Sequence[Added] = (),
                  specials: dict[str, str] = SPECIALS):
@@ -52,12 +52,12 @@ class Bpe(MachineTokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text: pieces joined to words, punctuation close to them, special tokens kept. Case, accents and
         spacing that the tokenizer dropped do not come back."""
-        text = "".join(f"{self.piece(i)} " if self.pieces[i] in self._own else self.piece(i) for i in ids)
+        text = "".join(f"{self.id_to_token(i)} " if self.tokens[i] in self._own else self.id_to_token(i) for i in ids)
         return SHORT.sub(r"\1\2", wordpiece.tidy(text.removesuffix(" ").replace(" \n ", "\n")))
 
-    def piece(self, token: int) -> str:
+    def id_to_token(self, token: int) -> str:
         """The piece that an id stands for, as text: one that ends a word ends with a space, "the " say."""
-        piece = self.pieces[token]
+        piece = self.tokens[token]
         if piece in self._own:
             return piece.removesuffix(END)
         return piece[: -len(END)] + " " if piece.endswith(END) else piece
@@ -73,7 +73,7 @@ class Bpe(MachineTokenizer):
         return piece in self._own or piece.endswith(END)
 
     def _facts(self) -> list:
-        return [RULES, self.pieces, self.merges, *self._named()]
+        return [RULES, self.tokens, self.merges, *self._named()]
 
     def _config(self) -> dict:
         return {"tokenizer_class": "OpenAIGPTTokenizer"}
@@ -102,8 +102,8 @@ def train(vocab_size: int, texts: Callable[[], Iterator[str]]) -> Bpe:
 def check_case(lowercase: bool) -> None:
     """Raises UserError where text is not to be lower-cased."""
     if not lowercase:
-        raise UserError("tokenizer.kind=bpe lower-cases text, as GPT's, and tokenizer.lowercase is False; set "
-                        "--config.tokenizer.lowercase=True, or --config.tokenizer.kind=byte_level_bpe for cased text")
+        raise UserError("tokenizer.name=bpe lower-cases text, as GPT's, and tokenizer.lowercase is False; set "
+                        "--config.tokenizer.lowercase=True, or --config.tokenizer.name=byte_level_bpe for cased text")
 
 
 def _machine(model: models.BPE) -> tokenizers.Tokenizer:

@@ -44,7 +44,7 @@ class ByteLevel(MachineTokenizer):
       specials: role -> name.
     """
 
-    kind, joint = "byte_level_bpe", " "
+    name, joint = "byte_level_bpe", " "
 
     def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]], added: Sequence[Added] = (),
                  specials: dict[str, str] = SPECIALS):
@@ -55,13 +55,13 @@ class ByteLevel(MachineTokenizer):
         """The text that the pieces are of, special tokens kept. U+FFFD stands where bytes are not UTF-8."""
         return b"".join(self._content(i) for i in ids).decode(errors="replace")
 
-    def piece(self, token: int) -> str:
+    def id_to_token(self, token: int) -> str:
         """The piece that an id stands for, as text: " the" begins with a space. U+FFFD stands for the bytes of a
         piece that is not whole characters."""
         return self._content(token).decode(errors="replace")
 
     def _content(self, token: int) -> bytes:
-        piece = self.pieces[token]
+        piece = self.tokens[token]
         if piece in self._own or not BYTES.keys() >= set(piece):
             return piece.encode()
         return bytes(BYTES[character] for character in piece)
@@ -85,7 +85,7 @@ class ByteLevel(MachineTokenizer):
         return piece in self._own or piece.startswith(SPACE)
 
     def _facts(self) -> list:
-        return [RULES, self.pieces, self.merges, *self._named()]
+        return [RULES, self.tokens, self.merges, *self._named()]
 
     def _config(self) -> dict:
         if "cls" not in self.specials:

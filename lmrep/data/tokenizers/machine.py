@@ -35,7 +35,7 @@ class MachineTokenizer(Tokenizer):
     def encode(self, text: str, specials: bool = False) -> Encoding:
         """As `Tokenizer.encode`."""
         encoding = (self._marked if specials else self._plain).encode(text, add_special_tokens=False)
-        return Encoding(np.array(encoding.ids, np.int32), [self.piece(i) for i in encoding.ids], encoding.offsets,
+        return Encoding(np.array(encoding.ids, np.int32), [self.id_to_token(i) for i in encoding.ids], encoding.offsets,
                         encoding.word_ids)
 
     def save(self, directory: str | Path) -> None:

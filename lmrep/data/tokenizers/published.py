@@ -53,7 +53,7 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
     has = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
     found = _load(directory, has, vocab)
     extra = read_json(directory / "added_tokens.json") if "added_tokens.json" in has else {}
-    if missing := sorted(extra.keys() - set(found.pieces)):
+    if missing := sorted(extra.keys() - set(found.tokens)):
         raise UserError(f"{directory / 'added_tokens.json'} adds {missing[0][:60]!r}, and no {JSON} tells how that is "
                         f"found in a text; save the tokenizer with its {JSON}")
     return found

@@ -129,7 +129,7 @@ class SentencePiece(Tokenizer):
     def __init__(self, model: bytes, specials: dict[str, str] = SPECIALS, cleaning: Cleaning | None = None,
                  added: Sequence[Added] = ()):
         facts = spiece_model.read(model, specials.values())
-        self.model, self.cleaning, self.kind = facts.model, cleaning, f"sentencepiece_{facts.algorithm}"
+        self.model, self.cleaning, self.name = facts.model, cleaning, f"sentencepiece_{facts.algorithm}"
         self.joint = "" if facts.dummy_prefix else " "
         try:
             self._machine = sentencepiece.SentencePieceProcessor(model_proto=self.model)
@@ -138,7 +138,7 @@ class SentencePiece(Tokenizer):
             self._machine.encode("A b,\u00e9\u4e00 1.")  # damaged rules show in use
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(f"it is no SentencePiece model: {_brief(error)}") from None
-        pieces = [*facts.pieces, *(each.content for each in added)]
+        pieces = [*facts.tokens, *(each.content for each in added)]
         if missing := sorted(set(specials.values()) - set(pieces)):
             raise UserError(f"{', '.join(missing)} is none of its {len(pieces):,} pieces; expected the special tokens "
                             f"{' '.join(specials.values())}")
@@ -149,7 +149,7 @@ class SentencePiece(Tokenizer):
     def _commas(self) -> dict[int, list[int]]:
         """Pieces that end in a digit and a comma, and the ids of what their own code makes of them."""
         found = {}
-        for i, piece in enumerate(self.pieces):
+        for i, piece in enumerate(self.tokens):
             if piece.endswith(",") and piece[-2:-1].isdigit():
                 parts = self._machine.encode(piece[:-1].replace(SPACE, ""), out_type=str)
                 if piece[0] != SPACE and parts[0][0] == SPACE:
@@ -199,7 +199,7 @@ class SentencePiece(Tokenizer):
             place = mark.end()
         tokens += self._part(text, place, len(text))
         words = np.cumsum([starts for *_, starts in tokens]) - 1
-        return Encoding(np.array([i for i, *_ in tokens], np.int32), [self.piece(i) for i, *_ in tokens],
+        return Encoding(np.array([i for i, *_ in tokens], np.int32), [self.id_to_token(i) for i, *_ in tokens],
                         [(start, end) for _, start, end, _ in tokens], words.astype(int).tolist())
 
     def _part(self, text: str, low: int, high: int) -> list[tuple[int, int, int, bool]]:
@@ -217,7 +217,7 @@ class SentencePiece(Tokenizer):
                 a, b = _share(start, end, number, len(parts))
                 if starts is not None:
                     a, b = (starts[a], ends[b - 1]) if a < b else (starts[a] if a < len(starts) else len(part),) * 2
-                first = not tokens or self.pieces[token].startswith(SPACE)
+                first = not tokens or self.tokens[token].startswith(SPACE)
                 tokens.append((int(token), low + a, low + b, first))
         return self._whole_characters(tokens)
 
@@ -240,14 +240,14 @@ class SentencePiece(Tokenizer):
         """Readable text, special tokens kept, each with a space before it but <unk>."""
         found = []
         for i in ids:
-            piece = self.pieces[i]
+            piece = self.tokens[i]
             own = piece in self._own and piece != self.specials.get("unk")
-            found.append(bytes.fromhex(piece[3:5]) if i in self._bytes else f"{' ' * own}{self.piece(i)}".encode())
+            found.append(bytes.fromhex(piece[3:5]) if i in self._bytes else f"{' ' * own}{self.id_to_token(i)}".encode())
         return b"".join(found).decode(errors="replace").removeprefix(" ")
 
-    def piece(self, token: int) -> str:
+    def id_to_token(self, token: int) -> str:
         """The piece that an id stands for, as text: " the" begins with a space."""
-        return self.pieces[token].replace(SPACE, " ")
+        return self.tokens[token].replace(SPACE, " ")
 
     # What it is
 
@@ -265,7 +265,7 @@ class SentencePiece(Tokenizer):
                 sorted(self.specials.items())]
 
     def _config(self) -> dict:
-        first, cleaning = len(self.pieces) - len(self.added), self.cleaning
+        first, cleaning = len(self.tokens) - len(self.added), self.cleaning
         whose = next((family.name for family in FAMILIES.values() if family.specials == self.specials and
                       (family.cleaning is None) == (cleaning is None)), FAMILIES["any"].name)
         facts = {"tokenizer_class": whose}

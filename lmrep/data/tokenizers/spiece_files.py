@@ -33,13 +33,13 @@ def load(path: Path, config: dict[str, Any], names: dict[str, str]) -> SentenceP
     model = read_bytes(path, "a SentencePiece model")
     try:
         facts = spiece_model.read(model)
-        whose = _family(path.with_name("config.json"), config, facts.pieces)
+        whose = _family(path.with_name("config.json"), config, facts.tokens)
         specials = FAMILIES[whose].specials
         if whose == "albert":  # whose files call [CLS] and [SEP] bos and eos too
             names = {role: name for role, name in names.items() if role in specials}
         if whose == "any" and config.get("tokenizer_class") != FAMILIES[whose].name:  # whose own files name them all
             specials = facts.specials
-        added = _added(config, facts.pieces, _sentinels(config) if whose == "t5" else [])
+        added = _added(config, facts.tokens, _sentinels(config) if whose == "t5" else [])
         return SentencePiece(model, specials | names, _cleaning(config, whose), added)
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None

@@ -39,7 +39,7 @@ class WordPiece(MachineTokenizer):
       specials: role -> name, of all five.
     """
 
-    kind, joint = "wordpiece", ""
+    name, joint = "wordpiece", ""
 
     def __init__(self, pieces: Sequence[str], lowercase: bool = True, longest: int = LONGEST_WORD,
                  added: Sequence[Added] = (), specials: dict[str, str] = SPECIALS):
@@ -49,11 +49,11 @@ class WordPiece(MachineTokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text: pieces joined to words, punctuation close to them, special tokens kept. Case, accents and
         spacing that the tokenizer dropped do not come back."""
-        return tidy(" ".join(self.pieces[i] for i in ids).replace(" ##", ""))
+        return tidy(" ".join(self.tokens[i] for i in ids).replace(" ##", ""))
 
-    def piece(self, token: int) -> str:
+    def id_to_token(self, token: int) -> str:
         """The piece that an id stands for, "##" before it where it continues a word."""
-        return self.pieces[token]
+        return self.tokens[token]
 
     def _rules(self) -> tokenizers.Tokenizer:
         return _machine(self._ids, self.lowercase, self.longest, self.specials["unk"])
@@ -66,14 +66,14 @@ class WordPiece(MachineTokenizer):
         return piece in self._own or not piece.startswith("##")
 
     def _facts(self) -> list:
-        return [RULES, self.lowercase, self.longest, self.pieces, *self._named()]
+        return [RULES, self.lowercase, self.longest, self.tokens, *self._named()]
 
     def _config(self) -> dict:
         return {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase, "strip_accents": None,
                 "tokenize_chinese_chars": True}
 
     def _save_pieces(self, directory: Path) -> None:
-        (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self.pieces), encoding="utf8")
+        (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self.tokens), encoding="utf8")
 
 
 # Patterns that close up what cutting at punctuation spread apart.

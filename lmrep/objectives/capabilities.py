@@ -1,0 +1,239 @@
+"""What trained models can be asked: to fill masks, to continue texts, to find replaced tokens.
+
+Each class is a `Capability`; a row of `OBJECTIVES` names those of its objective.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.data import prompts
+from lmrep.data.tokenizers import Tokenizer
+
+MASK = re.compile(r"\[MASK\]|<mask>")
+LINE_WIDTH = 100  # columns of a printed line of tokens
+
+
+@dataclass(frozen=True)
+class FillMaskOptions:
+    """Options of `FillMask`."""
+
+    k: int = setting(5, "the likeliest tokens to give for each mask", at_least=1)
+
+
+class FillMask:
+    """Fills in masked tokens.
+
+    A prediction is a list for each mask of a text, of (token, probability), the likeliest first.
+
+    Args:
+      head: the name of the parameters, under `objective/`, that predict tokens.
+      description: what messages call that head.
+    """
+
+    name = "fill_mask"
+    summary = "fills in masked words"
+    example = "The [MASK] of a list is an integer."
+    options, sample_options = FillMaskOptions, FillMaskOptions(k=3)
+
+    def __init__(self, head: str = "masked", description: str = "masked-LM head"):
+        self._head, self._description = head, description
+
+    def accepts(self, text: str) -> bool:
+        """Whether the text has a mask, by any tokenizer's name of it."""
+        return MASK.search(text) is not None
+
+    def check(
+        self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
+    ) -> None:
+        """Raises UserError for a text without a mask, or longer than the model."""
+        prompts.tokenize_masked(texts, tokenizer, max_length, names)
+
+    def predict(
+        self, run: Any, texts: Sequence[str], options: FillMaskOptions = FillMaskOptions(),
+        names: Sequence[str | None] | None = None,
+    ) -> list[list[list[tuple[str, float]]]]:
+        """For each text and each mask in it, the `k` likeliest tokens with their probabilities."""
+        run.require_head((self._head,), self._description)
+        special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
+        rows = prompts.tokenize_masked(texts, run.tokenizer, max_length, names)
+        predictions: list = [None] * len(rows)
+        for members in prompts.group_by_length(rows):
+            batch = prompts.mask_batch([rows[i] for i in members], special["pad"], special["mask"], max_length)
+            found = run.predict_batch(batch, k=min(options.k, run.tokenizer.size))
+            for row, i in enumerate(members):
+                masks = int((rows[i] == special["mask"]).sum())
+                predictions[i] = [
+                    [(run.tokenizer.id_to_token(int(w)), float(p)) for w, p in zip(words, probabilities, strict=True)]
+                    for words, probabilities in zip(found["words"][row], found["probabilities"][row], strict=True)
+                ][:masks]
+        return predictions
+
+    def to_json(self, prediction: list[list[tuple[str, float]]]) -> dict[str, Any]:
+        """{"masks": [[{"word": ..., "probability": ...}, ...], ...]}"""
+        return {"masks": [[{"word": word, "probability": rounded(p)} for word, p in mask] for mask in prediction]}
+
+    def to_text(self, text: str, prediction: list[list[tuple[str, float]]], tokenizer: Tokenizer) -> str:
+        """The text, and under it the tokens for each mask."""
+        lines, mask = [text], tokenizer.mask_token
+        for number, candidates in enumerate(prediction, 1):
+            lines.append(f"  {mask} {number}" if len(prediction) > 1 else f"  {mask}")
+            lines += [f"    {probability:6.1%}  {word}" for word, probability in candidates]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. The limits apply one after the other, in this order."""
+
+    temperature: float = setting(1.0, "logits are divided by it; 0: always the likeliest token", at_least=0)
+    top_k: int = setting(0, "choose among the k likeliest tokens (Fan et al., 2018); 0: among all", at_least=0)
+    top_p: float = setting(1.0, "choose among the fewest tokens that have this much of the probability (Holtzman et "
+                           "al., 2020)", above=0, at_most=1)
+
+
+@dataclass(frozen=True)
+class GenerateOptions(Sampling):
+    """Options of `GenerateText`."""
+
+    tokens: int = setting(50, "the most tokens to generate", at_least=1)
+    samples: int = setting(1, "continuations of each text", at_least=1)
+    seed: int = setting(0, "the same seed gives the same continuations", at_least=0, at_most=2**32 - 1)
+
+
+class GenerateText:
+    """Continues texts. A prediction is a list of continuations."""
+
+    name = "generate_text"
+    summary = "continues texts"
+    example = "The value of"
+    options, sample_options = GenerateOptions, GenerateOptions(tokens=20)
+
+    def accepts(self, text: str) -> bool:
+        """Whether the text has no mask, which nothing would fill."""
+        return MASK.search(text) is None
+
+    def check(
+        self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
+    ) -> None:
+        """Raises UserError for a text with a mask."""
+        for text, name in zip(texts, names or [None] * len(texts), strict=True):
+            if prompts.has_mask(text, tokenizer):
+                raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r} has a mask, and a model trained to predict "
+                                "the next token continues texts from their end; give a text up to where it should "
+                                "continue")
+
+    def predict(
+        self, run: Any, texts: Sequence[str], options: GenerateOptions = GenerateOptions(),
+        names: Sequence[str | None] | None = None,
+    ) -> list[list[str]]:
+        """For each text `options.samples` continuations of up to `options.tokens` tokens, fewer where the document ends
+        before."""
+        self.check(texts, run.tokenizer, run.model.max_length, names)
+        predictions = []
+        for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
+            prompt = run.prompt(text, name)
+            before = run.tokenizer.decode(prompt)
+            rows = run.generate_tokens(prompt, options, number, name or repr(text[:60]))
+            predictions.append([
+                prompts.continuation(before, run.tokenizer.decode([*prompt, *row])) for row in rows])
+        return predictions
+
+    def to_json(self, prediction: list[str]) -> dict[str, Any]:
+        """{"continuations": [...]}"""
+        return {"continuations": prediction}
+
+    def to_text(self, text: str, prediction: list[str], tokenizer: Tokenizer) -> str:
+        """A line for each continuation."""
+        return "\n".join(f"{text} |{more}" for more in prediction)
+
+
+class ReplacedToken(NamedTuple):
+    """How likely one token of a text was replaced: the characters [start, end) of the text, which are `word`, and the
+    probability. Bytes of one character are tokens with the same; white space alone has no characters."""
+
+    word: str
+    start: int
+    end: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class DetectReplacedOptions:
+    """Options of `DetectReplaced`: none."""
+
+
+class DetectReplaced:
+    """Finds the tokens of a text that were replaced. A prediction is a `ReplacedToken` for each token."""
+
+    name = "detect_replaced"
+    summary = "finds replaced tokens"
+    example = "The length of a list is an elephant."
+    options, sample_options = DetectReplacedOptions, DetectReplacedOptions()
+
+    def accepts(self, text: str) -> bool:
+        """Any text."""
+        return True
+
+    def check(
+        self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
+    ) -> None:
+        """Raises UserError for a text that is longer than the model."""
+        prompts.tokenize_prompts(texts, tokenizer, max_length, names)
+
+    def predict(
+        self, run: Any, texts: Sequence[str], options: DetectReplacedOptions = DetectReplacedOptions(),
+        names: Sequence[str | None] | None = None,
+    ) -> list[list[ReplacedToken]]:
+        """For each text a `ReplacedToken` for each of its tokens, in their order."""
+        run.require_head(("discriminator", "masked"), "discriminator head")
+        pad, max_length = run.tokenizer.vocabulary.specials["pad"], run.model.max_length
+        tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names)
+        predictions: list = [None] * len(tokenized)
+        for members in prompts.group_by_length([each.ids for each in tokenized]):
+            batch = prompts.pad_batch([tokenized[i].ids for i in members], pad, max_length)
+            found = run.predict_batch(batch)["replaced"]
+            for row, i in enumerate(members):
+                tokens = zip(found[row], tokenized[i].offsets, tokenized[i].words, strict=False)  # without the padding
+                predictions[i] = [ReplacedToken(texts[i][start:end], start, end, float(p))
+                                  for p, (start, end), word in tokens if word is not None]
+        return predictions
+
+    def to_json(self, prediction: list[ReplacedToken]) -> dict[str, Any]:
+        """{"replaced": [{"word": ..., "start": ..., "end": ..., "probability": ...}, ...]}"""
+        return {"replaced": [token._asdict() | {"probability": rounded(token.probability)} for token in prediction]}
+
+    def to_text(self, text: str, prediction: list[ReplacedToken], tokenizer: Tokenizer) -> str:
+        """The marked text, and under it each token above its probability."""
+        lines, above, below = [mark_replaced(text, prediction)], "", ""
+        for token in prediction:
+            word = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in token.word)
+            columns = sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
+                          for c in word)
+            percent, width = f"{token.probability:.0%}", max(4, columns)
+            if above and len(below) + width > LINE_WIDTH:
+                lines, above, below = [*lines, above, below], "", ""
+            if word:
+                above, below = f"{above}  {' ' * (width - columns)}{word}", f"{below}  {percent:>{width}}"
+        return "\n".join([*lines, above, below] if above else lines)
+
+
+def mark_replaced(text: str, tokens: Sequence[ReplacedToken]) -> str:
+    """The text with asterisks around what is more likely replaced than not."""
+    spans: list[tuple[int, int]] = []
+    for _, start, end, probability in tokens:
+        if probability > 0.5 and start < end:
+            joined = spans.pop() if spans and start <= spans[-1][1] else (start, end)  # one pair around a whole word
+            spans.append((joined[0], max(joined[1], end)))
+    for start, end in reversed(spans):
+        text = f"{text[:start]}*{text[start:end]}*{text[end:]}"
+    return text
+
+
+def rounded(probability: float) -> float:
+    """Six significant digits."""
+    return float(f"{probability:.6g}")
