@@ -42,14 +42,14 @@ class Encoding:
 
     Attributes:
       ids: int32[t].
-      pieces: the t pieces as text.
+      tokens: the t tokens as text.
       offsets: the characters [start, end) of the text that each came from.
       words: the number, from 0, of the word that each is a piece of; a special token found in the text is a word.
         Words are what the rules cut the text into before pieces are sought: punctuation is words of its own.
     """
 
     ids: np.ndarray
-    pieces: list[str]
+    tokens: list[str]
     offsets: list[tuple[int, int]]
     words: list[int | None]
 
