@@ -28,13 +28,13 @@ class SourceCheckpoint(NamedTuple):
 
     Attributes:
       name: of the place, for people.
-      pieces: of its tokenizer, id i being piece i.
+      tokens: of its tokenizer, id i being piece i.
       params: float32 arrays by path, as `Objective.specs` names them.
       network: the fields of its network's config.
     """
 
     name: str
-    pieces: Sequence[str]
+    tokens: Sequence[str]
     params: dict[str, np.ndarray]
     network: dict[str, Any]
 

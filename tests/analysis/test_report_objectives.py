@@ -15,8 +15,8 @@ from lmrep.analysis.report import answers, doubts, facts, measures, page, prose
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.inference.generate import Sampling
-from lmrep.inference.prompts import Doubt
 from lmrep.objectives import OBJECTIVES, replaced_token
+from lmrep.objectives.capabilities import ReplacedToken
 from tests import small
 
 RUNS = {"left": "causal", "told": "replaced_token"}
@@ -173,7 +173,7 @@ def test_sample_texts_are_doubted_piece_by_piece(home, html, asked):
 
 def test_a_character_of_several_bytes_is_shown_once_by_the_byte_doubted_most():
     run = SimpleNamespace(detect_replaced=lambda texts: [[
-        Doubt("a", 0, 1, 0.1), Doubt("\u732b", 2, 3, 0.2), Doubt("\u732b", 2, 3, 0.9), Doubt("", 3, 3, 0.6)]])
+        ReplacedToken("a", 0, 1, 0.1), ReplacedToken("\u732b", 2, 3, 0.2), ReplacedToken("\u732b", 2, 3, 0.9), ReplacedToken("", 3, 3, 0.6)]])
     assert doubts.samples([None, run], ["a \u732b!"], []) == [doubts.Doubted(
         [doubts.Piece("", "a", None, 0.1), doubts.Piece(" ", "\u732b", None, 0.9)], "!")]
 

@@ -63,4 +63,4 @@ def test_a_field_says_its_default_bounds_and_meaning():
 def test_records_in_order_have_numbers():
     config = ConfigDict({"stages": ({"length": 128}, {"length": 512})})
     found = {field.path: field.value for field in fields.listed(config.to_dict())}
-    assert (found["stages.0.length"], found["stages.1.length"], found["stages.1.share"]) == (128, 512, 1.0)
+    assert (found["stages.0.length"], found["stages.1.length"], found["stages.1.fraction"]) == (128, 512, 1.0)

@@ -9,13 +9,12 @@ from scipy.special import expit
 
 import lmrep
 from lmrep import api
-from lmrep.cli.predict import marked
 from lmrep.cli.train import samples
 from lmrep.core.errors import UserError
 from lmrep.core.params import is_spec
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
-from lmrep.inference.prompts import Doubt
+from lmrep.objectives.capabilities import ReplacedToken, mark_replaced
 from tests import given, small
 
 WRONG = ("cat", "s", "##s", "[UNK]")  # pieces that the network by hand takes for replaced
@@ -107,11 +106,11 @@ def test_what_was_rather_replaced_is_marked_and_every_piece_told(home):
 
 def test_marks_stand_around_whole_words():
     text = "It was unbelievably (dull) \U0001f431."
-    doubts = [Doubt("", start, end, p) for start, end, p in (
+    doubts = [ReplacedToken("", start, end, p) for start, end, p in (
         (0, 2, 0.5), (7, 9, 0.9), (9, 14, 0.6), (14, 19, 0.7), (20, 21, 0.9), (21, 25, 0.2), (26, 26, 0.9),
         (27, 28, 0.9), (27, 28, 0.8), (28, 29, 0.51))]
-    assert marked(text, doubts) == "It was *unbelievably* *(*dull) *\U0001f431.*"
-    assert marked(text, []) == text
+    assert mark_replaced(text, doubts) == "It was *unbelievably* *(*dull) *\U0001f431.*"
+    assert mark_replaced(text, []) == text
 
 
 def test_masks_are_the_generators_and_answers_keep_their_order(home, run):

@@ -74,7 +74,7 @@ def test_processes_of_one_host_share_its_gpus(here, environment, expected):
 
 
 def test_alone_nothing_happens_and_jax_is_not_even_imported():
-    script = "import sys; from lmrep.core import distributed as d; d.start({}); print(d.joined(), 'jax' in sys.modules)"
+    script = "import sys; from lmrep.distributed import process_group as d; d.start({}); print(d.joined(), 'jax' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert result.stdout == "False False\n", result.stderr
 

@@ -20,7 +20,7 @@ def homes(tmp_path_factory):
     found = {}
     for objective in ("masked", "causal", "replaced_token"):
         found[objective] = tmp_path_factory.mktemp(objective)
-        given.workdir(found[objective], objective, positions="none", length=LENGTH)
+        given.workdir(found[objective], objective, positions="none", max_length=LENGTH)
         (found[objective] / "text.txt").write_text(f"{TEXT}\n")
     return found
 

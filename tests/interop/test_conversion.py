@@ -43,7 +43,7 @@ def test_a_published_directory_becomes_a_workdir(converted):
     directory, workdir, answer = converted
     assert answer.code == 0 and not answer.err
     run, expected = lmrep.load(workdir), published.read(directory)
-    assert run.step == 0 and lmrep.experiment.model_config(run.experiment) == expected.config
+    assert run.step == 0 and lmrep.experiment.config.model_config(run.experiment) == expected.config
     assert same(conversion.arrays(workdir)[0], expected.params | expected.carried)
     proof = json.loads((workdir / "certificate.json").read_text())
     assert proof["against"].startswith("itself written and read again") and set(proof["differences"].values()) == {0}
@@ -226,7 +226,7 @@ def test_gpt_reads_and_continues_text_with_its_own_tokenizer(converted, tmp_path
 def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
     directory, workdir, _ = converted
     run = lmrep.load(workdir)
-    found = init_from.fit(run.objective.specs, init_from.load(directory), run.tokenizer.tokens)
+    found = init_from.match(run.objective.specs, init_from.load(directory), run.tokenizer.tokens)
     assert not found.left and all(path.startswith("objective/generator") for path in found.missing)
     assert same(found.values, published.read(directory).params)
     answer = small.command("predict", f"--workdir={workdir}", "a [MASK]")

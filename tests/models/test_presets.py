@@ -68,7 +68,7 @@ def test_every_preset_is_counted_here():
 
 @pytest.mark.parametrize("name", GPT)
 def test_gpt(name):
-    config, encoder, pretraining = PRESETS[name]
+    config, encoder, pretraining, _ = PRESETS[name]
     *expected, length, total = GPT[name]
     vocabulary = Vocabulary(config.vocab, {}, np.ones(config.vocab, bool), np.zeros(config.vocab, int))
     objective = causal.build(causal.Config(), transformer.build(config), vocabulary)
@@ -89,7 +89,7 @@ def test_gpt_2_starts_with_a_narrow_residual_stream():
 
 @pytest.mark.parametrize("name", BERT)
 def test_bert(name):
-    config, encoder, pretraining = PRESETS[name]
+    config, encoder, pretraining, _ = PRESETS[name]
     assert shape(config) == BERT[name][:5]
     assert counts(config, pair=True) == BERT[name][5:]
     assert (encoder, pretraining) == (BERT[name][7], BERT[name][9])
@@ -101,7 +101,7 @@ def test_bert(name):
 
 @pytest.mark.parametrize("name", ROBERTA)
 def test_roberta(name):
-    config, encoder, pretraining = PRESETS[name]
+    config, encoder, pretraining, _ = PRESETS[name]
     assert shape(config) == ROBERTA[name][:5]
     _, _, both, _, full = counts(config, pair=False)
     assert (both, full) == ROBERTA[name][5:] == (encoder, pretraining)
@@ -114,7 +114,7 @@ def test_roberta(name):
 
 @pytest.mark.parametrize("name", ALBERT)
 def test_albert(name):
-    config, encoder, pretraining = PRESETS[name]
+    config, encoder, pretraining, _ = PRESETS[name]
     assert shape(config) == ALBERT[name][:5]
     assert counts(config, pair=True)[2:] == ALBERT[name][5:]
     assert (encoder, pretraining) == (ALBERT[name][5], ALBERT[name][7])
@@ -126,7 +126,7 @@ def test_albert(name):
 
 @pytest.mark.parametrize("name", SPANBERT)
 def test_spanbert_is_bert_cased_with_the_exact_gelu(name):
-    config, encoder, _ = PRESETS[name]
+    config, encoder, *_ = PRESETS[name]
     bert = PRESETS[SPANBERT[name]]
     assert config == replace(bert.config, activation="gelu", init="normal") and encoder == bert.encoder
 

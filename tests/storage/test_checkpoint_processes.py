@@ -16,7 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from lmrep.core.errors import RunFault
 from lmrep.storage import workdir
 from lmrep.storage.checkpoints import Checkpoints
-from tests.training.test_checkpoints import META, abstract, assert_same_bits, copied, flip, make_state, names
+from tests.storage.test_checkpoints import META, abstract, assert_same_bits, copied, flip, make_state, names
 
 # Children start from a server that has imported what is slow to import, before any of it started a thread.
 processes = multiprocessing.get_context("forkserver")

@@ -25,14 +25,14 @@ class Facts(NamedTuple):
       model: its bytes, in which no special token is a symbol that stands for itself in every text.
       algorithm: "unigram" or "bpe".
       dummy_prefix: whether a space is put before a text.
-      pieces: by id.
+      tokens: by id.
       specials: role -> piece, of the special tokens that it says it has.
     """
 
     model: bytes
     algorithm: str
     dummy_prefix: bool
-    pieces: list[str]
+    tokens: list[str]
     specials: dict[str, str]
 
 
