@@ -146,7 +146,7 @@ def _outgoing(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Publi
             config, params, run.tokenizer.vocabulary.specials, "electra" if joint else "")
         if run.objective.context == "left" and not found.architecture.causal:
             remarks.append(f"it was trained to read from left to right, and {found.name} sees both sides")
-        elif found.architecture.causal and not run.objective.context == "left":
+        elif found.architecture.causal and run.objective.context != "left":
             remarks.append(f"it was trained to see both sides, and {found.name} reads from left to right")
         elif found.architecture.causal and any(path.startswith("objective/") for path in params):
             remarks.append(f"without the head that it was trained with, {found.name} foresees other words than it")

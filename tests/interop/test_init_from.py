@@ -30,7 +30,7 @@ def specs(v, width=3, extra=False):
 
 
 def test_all_that_both_have_is_taken_and_the_rest_is_named():
-    found = match(specs(4, extra=True), ORIGIN, OLD)
+    found = init_from.match(specs(4, extra=True), ORIGIN, OLD)
     assert found.missing == ["objective/new"] and found.left == ["objective/pair"] and not found.extended
     for path in ("encoder/table", "encoder/w", "objective/bias"):
         np.testing.assert_array_equal(found.values[path], ORIGIN.params[path])
@@ -41,7 +41,7 @@ def test_all_that_both_have_is_taken_and_the_rest_is_named():
 @pytest.mark.parametrize("pieces", [[*OLD, "d", "e"], ["e", "c", "[PAD]", "d"], ["b", "a"]], ids=" ".join)
 def test_rows_follow_their_pieces_and_new_ones_are_the_mean(pieces):
     size = len(pieces) + 2  # a table may be larger than the vocabulary
-    found = match(specs(size), ORIGIN, pieces)
+    found = init_from.match(specs(size), ORIGIN, pieces)
     table, bias = found.values["encoder/table"], found.values["objective/bias"]
     assert table.shape == (size, 2) and table.dtype == np.float32
     for i, piece in enumerate([*pieces, None, None]):
@@ -54,9 +54,9 @@ def test_rows_follow_their_pieces_and_new_ones_are_the_mean(pieces):
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(UserError, match=r"encoder/w is \(5,\) in this run and \(3,\) in elsewhere"):
-        match(specs(4, width=5), ORIGIN, OLD)
+        init_from.match(specs(4, width=5), ORIGIN, OLD)
     with pytest.raises(UserError, match="elsewhere has none of this run's parameters; it has encoder/table"):
-        match({"other": ParamSpec((1,), (None,))}, ORIGIN, OLD)
+        init_from.match({"other": ParamSpec((1,), (None,))}, ORIGIN, OLD)
 
 
 @pytest.fixture(scope="module")
