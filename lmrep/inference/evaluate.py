@@ -223,7 +223,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
 
 def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.AT_ONCE) -> np.ndarray:
     """int32 ids of a text with its white space, as published models were trained to read it; corpora here give theirs
-    sentence by sentence (`data/tokenizing.py`). One of more than `most` characters is cut where no tokenizer looks
+    sentence by sentence (`data/store/tokenize.py`). One of more than `most` characters is cut where no tokenizer looks
     across: before a space or line break between two words."""
     cuts = [0]
     while len(text) - cuts[-1] > most:

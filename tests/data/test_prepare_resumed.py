@@ -73,24 +73,25 @@ def test_any_number_of_processes_gives_the_same_bytes(whole, tmp_path, monkeypat
 # Sets the parts as above, has two processes tokenize, and dies of `kill -9` at one of several moments.
 KILLED = """
 import os, signal, sys
-from lmrep.data import corpora, prepare, readings, store, tokenizers, tokenizing
+from lmrep.data import corpora, tokenizers
+from lmrep.data.store import prepare, scan, token_store, tokenize
 if __name__ == "__main__":
     files, data_dir, moment, part = sys.argv[1:]
     prepare.PART, prepare.BATCH, prepare.SMALL = int(part), 700, 0
-    tokenizing.cores = lambda: 2
+    tokenize.cores = lambda: 2
     die = lambda: os.kill(os.getpid(), signal.SIGKILL)
     if moment == "training":
         tokenizers.Tokenizer.save = lambda *_: die()
     if moment == "tokenizing":
-        add = readings.Report.add
+        add = scan.Report.add
         def counted(report, characters):
             add(report, characters)
             if report.total and report.what == "tokenizing" and report.done > 3.5 * prepare.PART:
                 die()
-        readings.Report.add = counted
+        scan.Report.add = counted
     if moment == "joining":
-        offsets = store._save_offsets
-        store._save_offsets = lambda path, parts: die() if path.parent.name == "validation" else offsets(path, parts)
+        offsets = token_store._save_offsets
+        token_store._save_offsets = lambda path, parts: die() if path.parent.name == "validation" else offsets(path, parts)
     config = corpora.Config(corpus="text_files", files=files, validation=0.1, test=0.1)
     prepare.prepare(config, tokenizers.Config(vocab_size=200), data_dir)
 """
@@ -224,7 +225,7 @@ def test_text_that_cannot_be_read_any_more_keeps_what_is_made(whole, tmp_path, m
 
 LIGHT = """
 import sys
-from lmrep.data import tokenizing
+from lmrep.data.store import tokenize
 heavy = {"jax", "tensorflow", "tensorflow_datasets", "grain", "pyarrow", "fsspec", "transformers"} & set(sys.modules)
 assert not heavy, heavy
 """

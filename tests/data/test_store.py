@@ -213,11 +213,11 @@ SCRIPT = """
 import sys
 import numpy as np
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import prepare, store
+from lmrep.data.store import prepare, token_store
 heavy = {"tensorflow_datasets", "jax", "grain"} & set(sys.modules)
 assert not heavy, f"importing lmrep.data brought in {heavy}"
 vocabulary = Vocabulary(9, {}, np.ones(9, bool), np.zeros(9, np.int64))
-assert store.write(sys.argv[1], [[[1, 2]]], vocabulary).take(np.array([1, 0])).tolist() == [2, 1]
+assert token_store.write(sys.argv[1], [[[1, 2]]], vocabulary).take(np.array([1, 0])).tolist() == [2, 1]
 assert "tensorflow" not in sys.modules
 """
 
