@@ -127,7 +127,7 @@ jax.distributed.initialize(f"localhost:{port}", 2, int(index))
 import numpy as np
 from jax.experimental import multihost_utils
 from lmrep.core.errors import RunFault
-from lmrep.training.watchdog import Watch
+from lmrep.distributed.watchdog import Watch
 with Watch(4) as watch:
     for step in range(1, 100_000):
         if step == 40:

@@ -129,7 +129,7 @@ def test_static_questions_follow_the_example_through_steps_and_rows():
     asked, given = objective(static=True), batch()
     turned = {name: values[::-1] for name, values in given.items()}
     first, later, elsewhere, seeded = (
-        jax.random.key_data(prepare_keys(asked, rows, seed, jnp.int32(step)).rows)
+        jax.random.key_data(prepare_keys(asked, rows, seed, jnp.int32(step)).per_example)
         for rows, seed, step in ((given, 0, 0), (given, 0, 7), (turned, 0, 0), (given, 1, 0)))
     np.testing.assert_array_equal(first, later)
     np.testing.assert_array_equal(first, elsewhere[::-1])
