@@ -197,8 +197,8 @@ def _report(directory: Path, data_dir: Path) -> None:
 def outcome(directory: Path, steps: int) -> Outcome:
     """The first and the last validation of the run in `directory`, from its metrics.jsonl."""
     lines = [json.loads(line) for line in (directory / logs.METRICS).read_text().splitlines()]
-    found = [{k: v for k, v in line.items() if k not in ("step", "kind")}
-             for line in lines if line["kind"] == "validation"]
+    found = [{k: v for k, v in line.items() if k not in ("step", "split")}
+             for line in lines if line["split"] == "validation"]
     return Outcome(steps, found[0] if found else {}, found[-1] if found else {})
 
 

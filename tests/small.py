@@ -75,15 +75,15 @@ def experiment_file(directory: Path, texts: Path) -> Path:
     return path
 
 
-def lines(workdir: Path, kind: str | None = None) -> list[dict]:
-    """The lines of a run's metrics.jsonl, or those of one kind."""
+def lines(workdir: Path, split: str | None = None) -> list[dict]:
+    """The lines of a run's metrics.jsonl, or those of one split."""
     found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if kind in (None, line["kind"])]
+    return [line for line in found if split in (None, line["split"])]
 
 
-def losses(workdir: Path, kind: str = "train") -> list[float]:
+def losses(workdir: Path, split: str = "train") -> list[float]:
     """The losses that a run's metrics.jsonl holds."""
-    return [line["loss"] for line in lines(workdir, kind)]
+    return [line["loss"] for line in lines(workdir, split)]
 
 
 def contents(directory: Path) -> dict[str, str]:

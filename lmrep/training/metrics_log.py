@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class Writer(Protocol):
     """Where numbers go beside `metrics.jsonl`."""
 
-    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None: ...
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None: ...
     def rewind(self, step: int) -> None: ...  # what comes next is of the steps after that one
     def flush(self) -> None: ...
     def close(self) -> None: ...
@@ -75,16 +75,16 @@ class MetricsLog:
         except OSError as error:
             raise RunFault(f"{self._path} cannot be used: {error.strerror}") from error
 
-    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Adds one line: `step`, `kind` ("train", "validation", ...), then `values` by name. Floats are written so that
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        """Adds one line: `step`, `split` ("train", "validation", ...), then `values` by name. Floats are written so that
         reading gives the same bits; those that are not finite as the strings "nan", "inf" and "-inf".
 
         Raises:
           RunFault: the line cannot be written.
         """
-        self._write(lambda: self._metrics.write(_record(step, kind, values)))
+        self._write(lambda: self._metrics.write(_record(step, split, values)))
         for writer in self._writers:
-            writer.write(step, kind, values)
+            writer.write(step, split, values)
 
     def rewind(self, step: int | None) -> None:
         """Drops every line beyond `step`, or all where that is None: the run goes back there."""
@@ -103,11 +103,11 @@ class MetricsLog:
         if len(lines) > number:
             write_text(self._faults, b"".join(lines[:number]).decode())
 
-    def timing(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+    def timing(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Adds one line to `timing.jsonl`: as `write`, with the time of day in seconds."""
-        self._timing.write(_record(step, kind, {**values, "time": time.time()}))
+        self._timing.write(_record(step, split, {**values, "time": time.time()}))
         for writer in self._writers:
-            writer.write(step, kind, values)
+            writer.write(step, split, values)
 
     def flush(self) -> None:
         """Returns when all lines are on the disk. Raises RunFault where that fails."""
@@ -166,7 +166,7 @@ class Guarded:
 
 
 def tensorboard(workdir: str | os.PathLike, resumed: int | None) -> Guarded:
-    """Events under `workdir/tensorboard`, tagged `kind/name`; those after the step `resumed` are hidden from view."""
+    """Events under `workdir/tensorboard`, tagged `split/name`; those after the step `resumed` are hidden from view."""
     return Guarded("TensorBoard", lambda: _TensorBoard(Path(workdir) / "tensorboard", resumed))
 
 
@@ -188,9 +188,9 @@ class _TensorBoard:
     def rewind(self, step: int) -> None:
         self._file.write_event(self._event(step=step + 1, wall_time=time.time(), session_log=self._start))
 
-    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            summary = self._scalar(f"{kind}/{name}", float(value))
+            summary = self._scalar(f"{split}/{name}", float(value))
             self._file.write_event(self._event(step=step, wall_time=time.time(), summary=summary))
         self._file.flush()
 
@@ -221,8 +221,8 @@ class _WeightsAndBiases:
             write_text(name, uuid.uuid4().hex[:8])
         self._run = wandb.init(dir=workdir, project=project, config=config, id=name.read_text(), resume="allow")
 
-    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        self._run.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
 
     def rewind(self, step: int) -> None:
         pass  # its steps only grow: it ignores those that it has
@@ -329,10 +329,10 @@ def show_messages() -> None:
     package.propagate = False
 
 
-def _record(step: int, kind: str, values: Mapping[str, float]) -> dict:
-    if clash := values.keys() & {"step", "kind"}:
+def _record(step: int, split: str, values: Mapping[str, float]) -> dict:
+    if clash := values.keys() & {"step", "split"}:
         raise ValueError(f"a metric cannot be named {', '.join(sorted(clash))}")
-    return {"step": int(step), "kind": kind, **{name: _plain(values[name]) for name in sorted(values)}}
+    return {"step": int(step), "split": split, **{name: _plain(values[name]) for name in sorted(values)}}
 
 
 def _plain(value: Any) -> float | int | str:

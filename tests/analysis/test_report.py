@@ -317,8 +317,8 @@ def test_damaged_lines_are_left_out_and_counted(home, tmp_path):
     strip(place, "checkpoints")  # which would be read without need
     path = place / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([lines[0], b'{"step": 1, "kind"\n', b"\xff\xfe\n", b"[1]\n", b'{"kind": "train"}\n',
-                               lines[1], b'{"step": 3, "kind": "train", "loss": "nan", "tokens": 9}\n', lines[2][:9]]))
+    path.write_bytes(b"".join([lines[0], b'{"step": 1, "split"\n', b"\xff\xfe\n", b"[1]\n", b'{"split": "train"}\n',
+                               lines[1], b'{"step": 3, "split": "train", "loss": "nan", "tokens": 9}\n', lines[2][:9]]))
     page = Page(report.write([place], data_dir=home / "data"))
     assert "metrics.jsonl has 5 damaged lines of 8" in page.text
     assert page.figures["runs"][0]["train"]["loss"][1] is None

@@ -172,7 +172,7 @@ def test_what_does_not_change_the_numbers_may_change(home, copy, tmp_path):
     found = (copy / "metrics.jsonl").read_text()
     assert found.startswith(done)
     added = [json.loads(line) for line in found.removeprefix(done).splitlines()]
-    assert [(line["step"], line["kind"]) for line in added] == [
+    assert [(line["step"], line["split"]) for line in added] == [
         (13, "validation"), (14, "train"), (14, "validation")]
     assert {"12", "13", "14"} <= {path.name for path in (copy / "checkpoints").iterdir()}
     assert list((copy / "tensorboard").iterdir())

@@ -62,8 +62,8 @@ def train(stages, workdir, layout=(1, 1, 1), *, killed_after=None):
     if killed_after is not None:
         write = metrics.write
 
-        def dying(step, kind, values):
-            write(step, kind, values)
+        def dying(step, split, values):
+            write(step, split, values)
             if step > killed_after:
                 raise Killed
 
@@ -84,8 +84,8 @@ def plain(tmp_path_factory):
     return {kind: train(stages_of(kind), tmp_path_factory.mktemp(kind)) for kind in KINDS}
 
 
-def losses(lines, kind="train"):
-    return np.array([line["loss"] for line in lines if line["kind"] == kind])
+def losses(lines, split="train"):
+    return np.array([line["loss"] for line in lines if line["split"] == split])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -74,7 +74,7 @@ def test_one_batch_is_learned_by_heart(home, tmp_path):
     answer = train(home, tmp_path / "run", *words)
     assert answer.code == 0, answer
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert {line["kind"] for line in lines} == {"train"}
+    assert {line["split"] for line in lines} == {"train"}
     assert len({line["tokens"] - before["tokens"] for before, line in itertools.pairwise(lines)}) == 1
     losses = [line["loss"] for line in lines]
     assert losses[0] > 4 and np.mean(losses[-20:]) < 0.1, losses[::25]

@@ -72,8 +72,8 @@ def run(workdir, stages, config, resumed=None, every=4, devices=1, die=None, ave
     if die is not None:
         write = log.write
 
-        def dying(step, kind, values):
-            write(step, kind, values)
+        def dying(step, split, values):
+            write(step, split, values)
             if step == die[0] and die[1] >= 0:
                 die[1] -= 1
                 if die[1] < 0:
@@ -339,7 +339,7 @@ def test_validation_asks_the_averages_where_it_is_told_to(tmp_path, optimizer):
         valid = stage(optimizer, {}, validation=lambda rows: batches({})(rows, 100, 101))
         _, metrics, _ = run(tmp_path / str(averaged), [valid], FaultsConfig(), averaged=averaged)
         lines = [json.loads(line) for line in metrics.splitlines()]
-        asked[averaged] = [line["loss"] for line in lines if line["kind"] == "validation"]
+        asked[averaged] = [line["loss"] for line in lines if line["split"] == "validation"]
     assert asked[True][0] == asked[False][0]  # before the first step there is no average
     with contextlib.closing(Checkpoints(tmp_path / "True/checkpoints")) as checkpoints:
         for averaged in (True, False):

@@ -39,7 +39,7 @@ def test_a_resumed_log_equals_one_never_stopped(tmp_path):
     run(whole, range(1, 11))
     run(killed, range(1, 9))
     with open(killed / "metrics.jsonl", "a") as file:
-        file.write('{"step": 9, "kind": "tra')  # torn by the kill
+        file.write('{"step": 9, "split": "tra')  # torn by the kill
     run(killed, range(5, 11), resumed=4)
     assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     assert [line["step"] for line in lines(killed / "timing.jsonl")] == [*range(1, 9), *range(5, 11)]
@@ -47,7 +47,7 @@ def test_a_resumed_log_equals_one_never_stopped(tmp_path):
     assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("torn", ['{"step": 2', '{"step": 2, "kind": "train"}', "\0\0\0\0", '"step"\n', "2\n", "\n"])
+@pytest.mark.parametrize("torn", ['{"step": 2', '{"step": 2, "split": "train"}', "\0\0\0\0", '"step"\n', "2\n", "\n"])
 def test_a_line_that_is_not_whole_is_dropped(tmp_path, torn):
     run(tmp_path, [1])
     intact = (tmp_path / "metrics.jsonl").read_bytes()
@@ -81,8 +81,8 @@ def test_numbers_come_back_with_their_bits_and_keys_in_one_order(tmp_path):
     log.write(4, "train", dict(reversed(values.items())))
     log.flush()
     first, second = lines(tmp_path / "metrics.jsonl")
-    assert list(first) == list(second) == ["step", "kind", "a", "down", "n", "nan", "small", "third", "up"]
-    assert first == {"step": 3, "kind": "train", "a": 0.1 + 0.2, "down": "-inf", "n": 7, "nan": "nan", "small": 5e-324,
+    assert list(first) == list(second) == ["step", "split", "a", "down", "n", "nan", "small", "third", "up"]
+    assert first == {"step": 3, "split": "train", "a": 0.1 + 0.2, "down": "-inf", "n": 7, "nan": "nan", "small": 5e-324,
                      "third": float(np.float32(0.1)), "up": "inf"}
     with pytest.raises(ValueError, match="cannot be named step"):
         log.write(5, "train", {"step": 1.0})
@@ -112,7 +112,7 @@ class Failing:
         if method == self.method:
             raise ConnectionError("the server is gone")
 
-    def write(self, step, kind, values):
+    def write(self, step, split, values):
         self._call("write")
 
     def flush(self):

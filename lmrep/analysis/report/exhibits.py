@@ -48,7 +48,7 @@ def curves(runs: Runs) -> str:
 
 def _validations(facts: Facts) -> str:
     names = [name for name in dict.fromkeys(n for line in facts.validation for n in line)
-             if name not in ("step", "kind")]
+             if name not in ("step", "split")]
     size = max(1, len(facts.validation) // 40)
     chosen = [*facts.validation[::-1][::size]][::-1]
     rows = [(f"{line['step']:,}", *(figure(line.get(name), ".4f") for name in names)) for line in chosen]

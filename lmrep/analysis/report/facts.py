@@ -133,7 +133,7 @@ def gather(directory: Path, label: str, data_dir: Path) -> Facts:
     config, experiment = record["config"], experiments.parse(record["config"])
     converted = "train" not in record["data"]
     lines = [] if converted else _read(directory / logs.METRICS, notes)
-    of = {kind: sorted((line for line in lines if line.get("kind") == kind), key=lambda line: line["step"])
+    of = {kind: sorted((line for line in lines if line.get("split") == kind), key=lambda line: line["step"])
           for kind in ("train", "validation")}
     step = max((line["step"] for line in lines), default=0)
     starts = [] if converted else _read(directory / provenance.FILE, notes, needed="time")
@@ -285,7 +285,7 @@ def curves(facts: Facts, most: int = 600) -> dict[str, dict[str, list]]:
     found = {}
     for kind in ("train", "validation", "timing"):
         lines = getattr(facts, kind)
-        names = sorted({name for line in lines for name in line} - {"step", "kind", "time", "tokens"})
+        names = sorted({name for line in lines for name in line} - {"step", "split", "time", "tokens"})
         size = max(1, math.ceil(len(lines) / most))
         groups = [lines[i : i + size] for i in range(0, len(lines), size)]
         where = [group[-1]["step"] for group in groups]
