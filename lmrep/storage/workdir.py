@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -10,13 +9,12 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import MANIFEST, Damaged, manifest, seal, sync, verified, write_json, write_text  # noqa: F401
 
 LOCK = ".lock"
-MANIFEST = "manifest.json"
 
 _held: set[int] = set()  # descriptors of the locks that this process holds
 
@@ -72,43 +70,6 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
             os.close(descriptor)
 
 
-def write_text(path: str | os.PathLike, text: str) -> None:
-    """Replaces the file at `path` in one step: whoever reads it, even after a power cut, finds the old or the new text.
-
-    Raises:
-      RunFault: it cannot be written; the old file is untouched.
-    """
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        try:
-            with open(draft, "w", encoding="utf8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        sync(path.parent)
-    except OSError as error:
-        raise RunFault(f"{path} cannot be written: {error.strerror}") from error
-
-
-def write_json(path: str | os.PathLike, value: Any) -> None:
-    """`write_text` of `value` as indented JSON."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
-def sync(path: str | os.PathLike) -> None:
-    """Waits until the file or the directory entries at `path` are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def check_free(target: Path) -> None:
     """Raises UserError where `target` holds something, or cannot be made."""
     if url := remote.address(target):
@@ -147,68 +108,6 @@ def beside(target: Path) -> Iterator[Path]:
         raise RunFault(f"{target} cannot be written: {error.strerror or error}; nothing is there") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-class Damaged(Exception):
-    """Why a directory is not what was sealed; the message goes on from the directory's name."""
-
-
-def seal(directory: Path, record: dict) -> None:
-    """Waits until all of `directory` is on the disk, then writes its manifest: `record` (JSON), the size and SHA-256 of
-    every file, and the manifest's own SHA-256."""
-    files = {}
-    for path in sorted(directory.rglob("*")):
-        sync(path)
-        if path.is_file():
-            files[str(path.relative_to(directory))] = [path.stat().st_size, _sha256(path)]
-    content = {**record, "files": files}
-    write_json(directory / MANIFEST, {**content, "sha256": _digest(content)})
-
-
-def verified(directory: Path) -> dict:
-    """The `manifest` of a sealed directory, after every file was read and compared with it.
-
-    Raises:
-      Damaged: says which file is missing, cut or changed.
-    """
-    content = manifest(directory)
-    for name, (size, sha256) in content["files"].items():
-        try:
-            found = (directory / name).stat().st_size
-            if found != size:
-                raise Damaged(f"{name} has {found} bytes instead of {size}")
-            if _sha256(directory / name) != sha256:
-                raise Damaged(f"{name} has changed since it was saved (its SHA-256 differs)")
-        except OSError as error:
-            raise Damaged(f"{name} cannot be read ({error.strerror})") from error
-    return content
-
-
-def manifest(directory: Path) -> dict:
-    """What `seal` recorded, compared with its own SHA-256; the other files are not looked at.
-
-    Raises:
-      Damaged: the manifest is missing or changed.
-    """
-    try:
-        content = json.loads((directory / MANIFEST).read_bytes())
-        digest = content.pop("sha256")
-    except OSError as error:
-        raise Damaged(f"{MANIFEST} cannot be read ({error.strerror})") from error
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise Damaged(f"{MANIFEST} is not what was saved") from error
-    if digest != _digest(content):
-        raise Damaged(f"{MANIFEST} has changed since it was saved (its SHA-256 differs)")
-    return content
-
-
-def _digest(content: dict) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 CONFIG = "config.json"

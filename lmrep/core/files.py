@@ -1,0 +1,112 @@
+"""Files that are written completely or not at all, and directories with a manifest that shows any later damage."""
+
+import hashlib
+import json
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from lmrep.core.errors import RunFault
+
+MANIFEST = "manifest.json"
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Replaces the file at `path` atomically: a reader finds the old text or the new one, even after a power failure.
+
+    Raises:
+      RunFault: it cannot be written; the old file is untouched.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            with open(temporary, "w", encoding="utf8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync(path.parent)
+    except OSError as error:
+        raise RunFault(f"{path} cannot be written: {error.strerror}") from error
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    """`write_text` of `value` as indented JSON."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def sync(path: str | os.PathLike) -> None:
+    """Waits until the file or the directory entries at `path` are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Damaged(Exception):
+    """A sealed directory does not match its manifest. The message continues a sentence that names the directory."""
+
+
+def seal(directory: Path, record: dict) -> None:
+    """Flushes `directory` to the disk, then writes its manifest: `record` (JSON), the size and SHA-256 of every file, and
+    the manifest's own SHA-256."""
+    files = {}
+    for path in sorted(directory.rglob("*")):
+        sync(path)
+        if path.is_file():
+            files[str(path.relative_to(directory))] = [path.stat().st_size, _sha256(path)]
+    content = {**record, "files": files}
+    write_json(directory / MANIFEST, {**content, "sha256": _digest(content)})
+
+
+def verified(directory: Path, trusted: Collection[str] = ()) -> dict:
+    """Reads every file of a sealed directory, compares it with the manifest, and returns the manifest. Of the files that
+    `trusted` names only the sizes are compared.
+
+    Raises:
+      Damaged: a file is missing, truncated or changed; the message names it.
+    """
+    content = manifest(directory)
+    for name, (size, sha256) in content["files"].items():
+        try:
+            found = (directory / name).stat().st_size
+            if found != size:
+                raise Damaged(f"{name} has {found} bytes instead of {size}")
+            if name not in trusted and _sha256(directory / name) != sha256:
+                raise Damaged(f"{name} has changed since it was saved (its SHA-256 differs)")
+        except OSError as error:
+            raise Damaged(f"{name} cannot be read ({error.strerror})") from error
+    return content
+
+
+def manifest(directory: Path) -> dict:
+    """The manifest that `seal` wrote, checked against its own SHA-256. No other file is read.
+
+    Raises:
+      Damaged: the manifest is missing or changed.
+    """
+    try:
+        content = json.loads((directory / MANIFEST).read_bytes())
+        digest = content.pop("sha256")
+    except OSError as error:
+        raise Damaged(f"{MANIFEST} cannot be read ({error.strerror})") from error
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise Damaged(f"{MANIFEST} is not what was saved") from error
+    if digest != _digest(content):
+        raise Damaged(f"{MANIFEST} has changed since it was saved (its SHA-256 differs)")
+    return content
+
+
+def _digest(content: dict) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
