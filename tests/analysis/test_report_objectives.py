@@ -239,7 +239,7 @@ def test_a_stage_before_the_network_told_tokens_apart_answers_no_such_question(g
 
 
 def test_rows_of_what_cannot_be_asked_in_words_are_described(gathered, monkeypatch):
-    monkeypatch.setitem(OBJECTIVES, "replaced_token", OBJECTIVES["replaced_token"]._replace(answers=""))
+    monkeypatch.setitem(OBJECTIVES, "replaced_token", OBJECTIVES["replaced_token"]._replace(capabilities=()))
     found = answers.ask(gathered["told"], 0)
     assert len(found.described) == answers.DESCRIBED and any("-> [MASK]}" in row for row in found.described)
     assert not (found.held_out or found.samples or found.continued or found.doubted or found.replaced)

@@ -16,7 +16,7 @@ from tests.doctor import examined, failed
 
 @pytest.mark.parametrize(("axes", "said"), [
     ({"data": 16}, "16, fsdp=1, tensor=1, and there are 8"), ({"data": 3}, "make batch_size a multiple of 3"),
-    ({"data": 1, "tensor": 3}, "heads is 4, which mesh.tensor=3")])
+    ({"data": 1, "tensor": 3}, "has 4 heads, which mesh.tensor=3 does not divide")])
 def test_a_mesh_that_does_not_divide(config, tmp_path, axes, said):
     config.mesh.update(axes)
     found = examined(config, tmp_path / "run", tmp_path)

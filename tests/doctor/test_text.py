@@ -136,6 +136,6 @@ def test_a_vocabulary_of_another_language(config, pieces, tmp_path):
         assert found.mark == mark and "[UNK]" in found.text and said in found.text
 
 
-def test_a_sample_text_that_asks_nothing(home, config):
-    config.samples = ("No mask.",)
-    assert "write [MASK]" in failed(examined(config, home / "run", home / "data"))["tokenizer"]
+def test_a_sample_text_longer_than_the_model_is_refused(home, config):
+    config.samples = ("The [MASK] cat." + " The old dog." * 20, "No mask.")
+    assert "32 at most" in failed(examined(config, home / "run", home / "data"))["tokenizer"]

@@ -71,7 +71,7 @@ class Attention:
     """Where the heads look in one text: `weights` are uint8[l, h, t, s] in base64, 255 for 1. `first` is the token to
     show first: a hidden one, or the one after the text's beginning."""
 
-    pieces: Sequence[str]
+    tokens: Sequence[str]
     first: int
     layers: int
     heads: int

@@ -44,7 +44,7 @@ class Piece:
 class Doubted:
     """A text as its pieces, and what stands after the last one."""
 
-    pieces: Sequence[Piece]
+    tokens: Sequence[Piece]
     end: str
 
 

@@ -156,7 +156,7 @@ def _doubts(facts: Facts, answers: Answers, text: Doubted, runs: Runs) -> str:
     """A text before training and now, its pieces shaded."""
     said = [[piece.before for piece in text.tokens], [piece.now for piece in text.tokens]]
     return "".join(
-        f'<div><h4>{e(when)}</h4><p class="pieces">{"".join(map(_piece, text.tokens, each))}{e(text.end)}</p></div>'
+        f'<div><h4>{e(when)}</h4><p class="tokens">{"".join(map(_piece, text.tokens, each))}{e(text.end)}</p></div>'
         for when, each in zip(_times(facts, answers, runs), said, strict=True) if None not in each)
 
 

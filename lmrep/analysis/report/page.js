@@ -165,7 +165,7 @@
     let now = null, bytes = null, token = 0;
 
     const weight = (layer, head, t, s) => {
-      const { heads, pieces } = now, n = pieces.length;
+      const { heads, tokens } = now, n = tokens.length;
       if (head >= 0) return bytes[((layer * heads + head) * n + t) * n + s] / 255;
       let sum = 0;
       for (let h = 0; h < heads; h++) sum += bytes[((layer * heads + h) * n + t) * n + s];
