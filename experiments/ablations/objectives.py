@@ -90,13 +90,13 @@ def line(name, run, found):
 
     def figures(metrics, *kinds):
         return (f"{first(metrics, *(f'{kind}_accuracy' for kind in kinds)):>11}"
-                f"{first(metrics, *(f'{kind}_nats' for kind in kinds), form='.3f'):>8}")
+                f"{first(metrics, *(f'{kind}_loss' for kind in kinds), form='.3f'):>8}")
 
     nats = first(found, "lm_loss", "mlm_loss", form="")
     saved = 1 - float(nats) / found["by_frequency"] if nats else ""
     others = {"pair_accuracy": "pairs", "boundary_accuracy": "by the boundary", "replaced_accuracy": "replaced found",
               "original_accuracy": "others let pass", "copied_fraction": "copied"}
-    return (f"{name:16}{run.rows:5}{figures(after, 'masked', 'token', 'generator')}{figures(found, 'masked', 'token')}"
+    return (f"{name:16}{run.rows:5}{figures(after, 'mlm', 'lm', 'generator')}{figures(found, 'mlm', 'lm')}"
             f"{format(saved, '.1%') if nats else '':>8}{run.seconds:9.0f}  "
             + ", ".join(f"{said} {after[metric]:.1%}" for metric, said in others.items() if metric in after))
 

@@ -79,7 +79,7 @@ def test_a_part_that_is_not_there(preset, message):
     ("data.validation", float("nan"), "validation is nan; expected a finite number"),
     ("execution.dtype", "float16", "dtype is 'float16'; expected one of float32, bfloat16"),
     ("mesh.data", 3, "data x fsdp = 3 does not divide; make batch_size a multiple of 3"),
-    ("mesh.tensor", 8, "model.heads is 4, which mesh.tensor=8 does not divide; .*1, 2, 4"),
+    ("mesh.tensor", 8, "has 4 heads, which mesh.tensor=8 does not divide; .*1, 2, 4"),
 ])
 def test_a_value_that_will_not_do(config, field, value, message):
     config.unlock()
@@ -143,8 +143,8 @@ def test_a_stage_may_take_another_format_whose_fields_start_afresh(config):
 
 
 @pytest.mark.parametrize(("stages", "steps", "message"), [
-    ([{"fraction": 0.5}, {"fraction": 0.4}], 100, "shares 0.5, 0.4; they must add to 1"),
-    ([{"fraction": 0.5}, {"fraction": 0.5}], 1, "too few for 2 stages of shares 0.5, 0.5"),
+    ([{"fraction": 0.5}, {"fraction": 0.4}], 100, "fractions 0.5, 0.4; they must add to 1"),
+    ([{"fraction": 0.5}, {"fraction": 0.5}], 1, "too few for 2 stages of fractions 0.5, 0.5"),
     ([{"fraction": 0.9}, {"fraction": 0.1, "length": 64}], 100, "length is 64, and the model has positions for 32"),
     ([{"fraction": 0.9}, {"fraction": 0.1, "lenght": 16}], 100, "config.stages.1 has no field 'lenght'"),
     ([{"fraction": 0.9}, {"fraction": 0.1, "objective": {"raet": 0.1}}], 100, "stages.1.objective has no field 'raet'"),

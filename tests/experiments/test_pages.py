@@ -106,7 +106,7 @@ def home(tmp_path_factory):
     """Where the commands are typed: with the experiments, and a run to start from."""
     home = tmp_path_factory.mktemp("home")
     (home / "experiments").symlink_to(ROOT / "experiments")
-    given.workdir(home / "runs", length=512).rename(home / "runs/bert_base")
+    given.workdir(home / "runs", max_length=512).rename(home / "runs/bert_base")
     return home
 
 
