@@ -9,8 +9,9 @@ import pytest
 
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.layers.stack import Execution
-from lmrep.models import PRESETS, transformer
+from lmrep.models import MODELS, PRESETS, transformer
 from lmrep.objectives import causal, masked
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
@@ -66,9 +67,17 @@ def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT)
 
 
+def test_every_preset_names_its_network_and_tokenizer():
+    for name, preset in PRESETS.items():
+        assert isinstance(preset.config, MODELS[preset.model].config)
+        assert name.startswith(preset.family)
+        assert preset.tokenizer in TOKENIZERS
+        assert preset.lowercase == (preset.family in ("bert", "albert", "electra", "gpt") and "cased" not in name)
+
+
 @pytest.mark.parametrize("name", GPT)
 def test_gpt(name):
-    config, encoder, pretraining, _ = PRESETS[name]
+    config, encoder, pretraining, *_ = PRESETS[name]
     *expected, length, total = GPT[name]
     vocabulary = Vocabulary(config.vocab, {}, np.ones(config.vocab, bool), np.zeros(config.vocab, int))
     objective = causal.build(causal.Config(), transformer.build(config), vocabulary)
@@ -89,7 +98,7 @@ def test_gpt_2_starts_with_a_narrow_residual_stream():
 
 @pytest.mark.parametrize("name", BERT)
 def test_bert(name):
-    config, encoder, pretraining, _ = PRESETS[name]
+    config, encoder, pretraining, *_ = PRESETS[name]
     assert shape(config) == BERT[name][:5]
     assert counts(config, pair=True) == BERT[name][5:]
     assert (encoder, pretraining) == (BERT[name][7], BERT[name][9])
@@ -101,7 +110,7 @@ def test_bert(name):
 
 @pytest.mark.parametrize("name", ROBERTA)
 def test_roberta(name):
-    config, encoder, pretraining, _ = PRESETS[name]
+    config, encoder, pretraining, *_ = PRESETS[name]
     assert shape(config) == ROBERTA[name][:5]
     _, _, both, _, full = counts(config, pair=False)
     assert (both, full) == ROBERTA[name][5:] == (encoder, pretraining)
@@ -114,7 +123,7 @@ def test_roberta(name):
 
 @pytest.mark.parametrize("name", ALBERT)
 def test_albert(name):
-    config, encoder, pretraining, _ = PRESETS[name]
+    config, encoder, pretraining, *_ = PRESETS[name]
     assert shape(config) == ALBERT[name][:5]
     assert counts(config, pair=True)[2:] == ALBERT[name][5:]
     assert (encoder, pretraining) == (ALBERT[name][5], ALBERT[name][7])
