@@ -100,7 +100,7 @@ def ours(checkpoint: Published, asked: Question) -> Answers:
             own = tree["objective"]["discriminator"]
             answers["discriminator"] = replaced_token.replaced_logits(own, hidden, model.activation)
         if "causal" in heads:
-            answers["causal"] = causal.scores(tree, hidden, model=model, c=causal.Config())
+            answers["causal"] = causal.next_token_logits(tree, hidden, model=model, c=causal.Config())
         return answers
 
     with jax.default_matmul_precision("highest"):

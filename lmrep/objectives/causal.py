@@ -1,12 +1,16 @@
 """Causal language modelling: each token is predicted from those before it (Radford et al., 2018, 2019).
 
-Any network that takes a attention_mask will do: under GPT-2 it is the paper's model, under BERT the "no NSP & LTR" of
-Devlin et al. (2019, section 5.1), with which the worth of the right context is measured.
+Any network that can be conditioned on the left context will do: with GPT-2 it is the paper's model, with BERT the "no
+NSP & LTR" ablation of Devlin et al. (2019, section 5.1), with an LSTM the model of Zaremba et al. (2014).
+
+A recurrent network carries its state from batch to batch where the format's examples continue each other (stream with
+order=contiguous), with gradients truncated at the start of each example.
 """
 
 from dataclasses import dataclass
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,7 +19,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models.base import Model, check_context, model_inputs
+from lmrep.models.base import Encoded, Model, check_context, model_inputs
 from lmrep.objectives.base import (
     Batch,
     Carry,
@@ -32,41 +36,42 @@ from lmrep.objectives.capabilities import GenerateText
 
 @dataclass(frozen=True)
 class Config:
-    """What a position sees and what scores it."""
+    """The context of a prediction, and the output layer."""
 
-    across: bool = setting(False, "whether a document sees those before it in its row, and its first token is asked "
-                           "for after them")
-    head: str = setting("table", "what scores the words: the tied table alone (GPT, GPT-2), or BERT's head before it",
+    across: bool = setting(False, "whether a document is conditioned on those before it in its example, and its first "
+                           "token is predicted from them")
+    head: str = setting("table", "output layer: the table alone (GPT, GPT-2), or BERT's transform before it",
                         choices=("table", "transform"))
 
 
 def check(c: Config) -> None:
-    """All fields fit each other."""
+    """All combinations of fields are valid."""
 
 
 def batch_fields(c: Config) -> tuple[str, ...]:
-    """What it needs of a batch."""
+    """The batch fields that it needs."""
     return ("tokens", "segment_ids", "example")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict each token from the left."""
+    """Predict each token from those before it."""
     check_context(model, "left", "objective 'causal'")
-    own = specs(c, model)
+    head = specs(c, model)
     return Objective(
         name="causal",
-        # No empty tree: a checkpoint would not give it back.
-        specs={"encoder": model.specs, **({"objective": {"causal": own}} if own else {})},
+        # No empty tree: a checkpoint would not restore it.
+        specs={"encoder": model.specs, **({"objective": {"causal": head}} if head else {})},
         prepare=partial(prepare, c=c),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        next_token_logits=partial(scores, model=model, c=c),
+        carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
+        next_token_logits=partial(next_token_logits, model=model, c=c),
         describe=describe,
         context="left",
     )
 
 
 def specs(c: Config, model: Model) -> Tree:
-    """The head's parameters: none of the tied table's own; a projection where the table is of another width."""
+    """The head's parameters: a projection where the table's width is not the network's, a table where none is tied."""
     e = model.output_dim
     if c.head == "transform":
         return lm_head.specs(model.width, e, model.vocab_size, model.init) | output_specs(model)
@@ -75,67 +80,93 @@ def specs(c: Config, model: Model) -> Tree:
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:
-    """Adds `targets` i32[b, t], the token that follows each, and `weights` [b, t], 0 where none does."""
-    tokens, segments = batch["tokens"], batch["segment_ids"]
-    targets, after = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (tokens, segments))
-    asked = (after > 0) & ((after == segments) | c.across)
-    return batch | {"targets": targets, "weights": normalize_weights(asked)}
+    """Adds `targets` i32[b, t], the token after each, and `weights` float32 [b, t], 0 where there is none to predict.
+
+    The last position predicts `following` i32[b], the token after the example, where the batch has this field and it is
+    not negative.
+    """
+    tokens, segment_ids = batch["tokens"], batch["segment_ids"]
+    targets, next_segment = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (tokens, segment_ids))
+    target_mask = (next_segment > 0) & ((next_segment == segment_ids) | c.across)
+    if "following" in batch:
+        following = batch["following"]
+        targets = targets.at[:, -1].set(following.clip(0))
+        target_mask = target_mask.at[:, -1].set((following >= 0) & (segment_ids[:, -1] > 0))
+    return batch | {"targets": targets, "weights": normalize_weights(target_mask)}
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Mean cross-entropy of all tokens that have one before them."""
-    hidden = read(params, batch, model, c, key)
-    table, bias = output_table(model, params, _own(params), key), _own(params).get("bias")
-    total, nats, hits = lm_head.chunked_cross_entropy(table, hidden, batch["targets"], batch["weights"], bias)
-    asked = batch["weights"] > 0
-    number = asked.sum()
+    """The mean cross-entropy of all tokens that have one before them, and the state after the batch."""
+    state = initial_state(batch, carry, model)
+    encoded = encode(params, batch, model, c, key, state)
+    hidden = before_table(params, encoded.hidden, model, c)
+    table, bias = output_table(model, params, _head(params), key), _head(params).get("bias")
+    total, nll, correct = lm_head.chunked_cross_entropy(table, hidden, batch["targets"], batch["weights"], bias)
+    target_mask = batch["weights"] > 0
+    count = target_mask.sum()
+    if state is not None:
+        carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
     return total, ({
-        "lm_loss": ((nats * asked).sum(), number),
-        "lm_accuracy": ((hits & asked).sum(), number),
-        "most_frequent_accuracy": (((batch["targets"] == most_frequent) & asked).sum(), number),
+        "lm_loss": ((nll * target_mask).sum(), count),
+        "lm_accuracy": ((correct & target_mask).sum(), count),
+        "most_frequent_accuracy": (((batch["targets"] == most_frequent) & target_mask).sum(), count),
     }, carry)
 
 
-def read(params: Tree, batch: Batch, model: Model, c: Config, key: Array | None = None) -> Array:
-    """What the table is multiplied with at every position, [b, t, e]."""
-    segments = batch["segment_ids"]
-    seen = jnp.minimum(segments, 1) if c.across else segments
-    inputs = model_inputs(model, batch, context="left", segment_ids=seen, positions=not c.across)
-    hidden = model.encode(params["encoder"], inputs, key).hidden
-    return before_table(params, hidden, model, c)
+def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
+    """The state that each example continues from, without a gradient: that of the previous batch, or the initial one
+    where `reset` i32[b] is 1. None where the examples of a format do not continue each other, or no state is given."""
+    if "reset" not in batch or not jax.tree.leaves(carry.per_example):
+        return None
+
+    def select(state: Array, initial: Array) -> Array:
+        reset = batch["reset"].reshape(-1, *[1] * (state.ndim - 1)) > 0
+        return jnp.where(reset, initial, jax.lax.stop_gradient(state))
+
+    return jax.tree.map(select, carry.per_example, model.carry(len(batch["reset"])))
+
+
+def encode(
+    params: Tree, batch: Batch, model: Model, c: Config, key: Array | None = None, state: Tree = None
+) -> Encoded:
+    """The network's output for a batch, from `state` on where one is given."""
+    segment_ids = batch["segment_ids"]
+    visible = jnp.minimum(segment_ids, 1) if c.across else segment_ids
+    inputs = model_inputs(model, batch, context="left", segment_ids=visible, positions=not c.across, carry=state)
+    return model.encode(params["encoder"], inputs, key)
 
 
 def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
-    """The last layer's output [..., d] -> what the tied table is multiplied with [..., e]."""
-    own = _own(params)
+    """The last layer's output [..., d] -> what is multiplied with the output table [..., e]."""
+    head = _head(params)
     if c.head == "transform":
-        return lm_head.transform(own, hidden, activation=model.activation, eps=model.norm_eps)
-    return linear.apply(own["project"], hidden) if "project" in own else hidden
+        return lm_head.transform(head, hidden, activation=model.activation, eps=model.norm_eps)
+    return linear.apply(head["project"], hidden) if "project" in head else hidden
 
 
-def scores(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
-    """The last layer's output [b, t, d] -> float32 [b, t, v]."""
+def next_token_logits(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
+    """The last layer's output [b, t, d] -> logits float32 [b, t, v]."""
     y = jnp.einsum("btd,vd->btv", before_table(params, hidden, model, c),
-                   output_table(model, params, _own(params)).astype(hidden.dtype), preferred_element_type=jnp.float32)
-    bias = _own(params).get("bias")
+                   output_table(model, params, _head(params)).astype(hidden.dtype), preferred_element_type=jnp.float32)
+    bias = _head(params).get("bias")
     return y if bias is None else y + bias
 
 
-def _own(params: Tree) -> Tree:
-    """The head's parameters. Where it has none, there is no trace of the objective."""
+def _head(params: Tree) -> Tree:
+    """The head's parameters; {} where it has none, and the tree no `objective`."""
     return params.get("objective", {}).get("causal", {})
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
-    """Each row as text, "|" where what follows does not see what stands before."""
+    """Each example as text, "|" where a token does not predict the next one."""
     texts = []
-    for row in range(len(batch["tokens"])):
-        tokens, weights = np.asarray(batch["tokens"][row]), np.asarray(batch["weights"][row])
-        real = np.flatnonzero(batch["segment_ids"][row])
-        pieces = [tokenizer.id_to_token(int(tokens[i])) + (" |" if weights[i] == 0 and i != real[-1] else "") for i in real]
-        texts.append(" ".join(pieces))
+    for example in range(len(batch["tokens"])):
+        tokens, weights = np.asarray(batch["tokens"][example]), np.asarray(batch["weights"][example])
+        real = np.flatnonzero(batch["segment_ids"][example])
+        texts.append(" ".join(
+            tokenizer.id_to_token(int(tokens[i])) + (" |" if weights[i] == 0 and i != real[-1] else "") for i in real))
     return texts
 
 

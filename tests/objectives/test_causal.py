@@ -86,7 +86,7 @@ def test_no_position_sees_a_later_one_nor_another_document():
         """Of the output at (1, t), by the embedded tokens."""
         def f(table):
             moved = {**params["encoder"], "embedding": {**params["encoder"]["embedding"], "token": table}}
-            return causal.read({**params, "encoder": moved}, batch, model, c)[1, t].sum()
+            return causal.encode({**params, "encoder": moved}, batch, model, c).hidden[1, t].sum()
 
         batch = {**BATCH, "tokens": x}
         return jax.grad(f)(params["encoder"]["embedding"]["token"])

@@ -1,0 +1,218 @@
+"""Recurrent language models: layers of LSTM cells (Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et
+al., 2000) or of plain tanh cells (Elman, 1990; Mikolov et al., 2010) that read from left to right.
+
+Dropout acts on the connections between layers and never on those between time steps (Zaremba et al., 2014).
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.params import Array, Initializer, ParamSpec, Tree, zeros
+from lmrep.core.precision import DTYPES
+from lmrep.core.sharding import gathered, shard
+from lmrep.layers import dropout, linear
+from lmrep.layers.attention import AttentionMask
+from lmrep.layers.stack import REMAT, Execution
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, check_inputs
+
+GATES = {"lstm": 4, "rnn": 1}  # LSTM: input, forget, cell, output, in this order
+INPUTS = frozenset({"tokens", "attention_mask", "carry"})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes, the cell, and how the output layer gets its table."""
+
+    vocab: int = setting(0, "rows of the token table; 0: the tokenizer's size", at_least=0)
+    width: int = setting(650, "d, the width of the hidden state", at_least=1)
+    layers: int = setting(2, "l, the number of layers", at_least=1, at_most=3)
+    embedding: int = setting(0, "e, the width of the token table; 0: d", at_least=0)
+    cell: str = setting("lstm", "LSTM cells, or plain tanh cells", choices=tuple(GATES))
+    tied: bool = setting(True, "whether the output layer uses the token table (Press and Wolf, 2017)")
+    dropout: float = setting(0.5, "on embeddings, between layers and on the output", at_least=0, below=1)
+    max_length: int = setting(0, "longest sequence; 0: any", at_least=0)
+    init_range: float = setting(0.0, "initial weights are uniform in [-r, r]; 0: r = 1 / sqrt(d)", at_least=0)
+    forget_bias: float = setting(1.0, "initial bias of the forget gate (Jozefowicz et al., 2015: 1)")
+
+    @property
+    def table_width(self) -> int:
+        """Width of the token table."""
+        return self.embedding or self.width
+
+
+def check(c: Config) -> None:
+    """All combinations of fields are valid: a tied table of another width is reached through a projection."""
+
+
+def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> Model:
+    """The model of config `c`."""
+    return Model(
+        name=name,
+        specs=specs(c),
+        encode=partial(encode, c=c, execution=execution),
+        width=c.width,
+        vocab_size=c.vocab,
+        max_length=c.max_length,
+        inputs=INPUTS,
+        context=frozenset({"left"}),
+        output_embedding=output_embedding if c.tied else None,
+        output_dim=c.table_width if c.tied else c.width,
+        pooling="last",
+        carry=partial(initial_state, c=c),
+        start_cache=lambda batch_size, max_length: initial_state(batch_size, c=c),
+        decode=partial(decode, c=c, execution=execution),
+        activation="tanh",
+        init=uniform(c),
+    )
+
+
+def uniform(c: Config) -> Initializer:
+    """The distribution of initial weights."""
+    r = c.init_range or c.width**-0.5
+    return lambda key, shape: jax.random.uniform(key, shape, minval=-r, maxval=r)
+
+
+def specs(c: Config) -> Tree:
+    """The parameters: `embedding`, and `layers` by number, whose input widths may differ."""
+    # The `tensor` axis does not split the gates: a time step's product is too small for devices to exchange its result.
+    return {
+        "embedding": {"token": ParamSpec((c.vocab, c.table_width), ("vocab", "embed"), uniform(c))},
+        "layers": {str(i): layer_specs(c, c.width if i else c.table_width) for i in range(c.layers)},
+    }
+
+
+def layer_specs(c: Config, d_in: int) -> Tree:
+    """One layer: `input`, kernel [d_in, g d] and bias [g d], and `recurrent`, kernel [d, g d], for g gates. With
+    PyTorch's order of gates, these are its transposed `weight_ih` and `weight_hh`, and the sum of its two biases."""
+    init, d_out = uniform(c), GATES[c.cell] * c.width
+
+    def bias(key: Array, shape: tuple[int, ...]) -> Array:
+        return zeros(key, shape).at[c.width : 2 * c.width].set(c.forget_bias)
+
+    projection = linear.specs(d_in, d_out, ("embed", None), init)
+    if c.cell == "lstm":
+        projection["bias"] = projection["bias"]._replace(init=bias)
+    return {"input": projection, "recurrent": {"kernel": ParamSpec((c.width, d_out), ("embed", None), init)}}
+
+
+def initial_state(batch_size: int, *, c: Config) -> Tree:
+    """Zeros: for each layer `hidden` and, of LSTM cells, `cell`, float32 [b, d] each."""
+    names = ("hidden", "cell") if c.cell == "lstm" else ("hidden",)
+    return {str(i): {name: jnp.zeros((batch_size, c.width)) for name in names} for i in range(c.layers)}
+
+
+def encode(
+    params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
+    attention: bool = False, c: Config, execution: Execution = Execution(),
+) -> Encoded:
+    """Contextual representations, each of the tokens up to its position.
+
+    The state is reset where the segment id changes, so that packed segments are independent, and kept at padding (id
+    0). The first position continues from `inputs.carry`.
+
+    Args:
+      params: as `specs`.
+      inputs: `tokens` i32[b, t], and optionally a causal `attention_mask` and `carry`, as `initial_state`.
+      key: for dropout, or None for none.
+      at: i32[b, m], the positions at which `hidden` is wanted; by default all.
+      layers: whether to return the embeddings [b, t, e] and every layer's output [b, t, d].
+      attention: refused: there are no attention probabilities.
+      c: the config.
+      execution: dtype and remat; the layers are never scanned.
+
+    Returns:
+      `hidden` [b, t, d] or [b, m, d] after dropout, `layers`, and `carry`, the state after the last token.
+
+    Raises:
+      ValueError: a field of `inputs` that the network does not take, a mask that is not causal, or `attention`.
+    """
+    check_inputs(inputs, INPUTS)
+    if attention:
+        raise ValueError("a recurrent network has no attention probabilities; leave out attention=True")
+    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=True)
+    if not mask.causal or mask.mask is not None:
+        raise ValueError("a recurrent network reads from left to right; expected an AttentionMask with causal=True and "
+                         "no further mask")
+    if 0 < c.max_length < inputs.tokens.shape[1]:
+        raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model takes {c.max_length} at most")
+    state = initial_state(inputs.tokens.shape[0], c=c) if inputs.carry is None else inputs.carry
+    real = mask.segments > 0
+    starts = real & (mask.segments != jnp.pad(mask.segments[:, :-1], ((0, 0), (1, 0))))
+    starts = starts.at[:, 0].set(False)
+
+    run = partial(_layer, cell=c.cell, real=real, starts=starts)
+    if execution.remat != "none":
+        run = jax.checkpoint(run, policy=REMAT[execution.remat])
+    params = gathered(params, specs(c))
+    embedding_key, *layer_keys = prng.split(key, 1 + c.layers)
+    x = shard(jnp.take(params["embedding"]["token"], inputs.tokens, axis=0), "batch", None, None)
+    outputs, carry = [x.astype(DTYPES[execution.dtype])], {}
+    x = dropout.apply(embedding_key, outputs[0], c.dropout)
+    for (name, layer), layer_key in zip(sorted(params["layers"].items()), layer_keys, strict=True):
+        x, carry[name] = run(layer, x, state[name])
+        outputs.append(x)
+        x = dropout.apply(layer_key, x, c.dropout)
+    if at is not None:
+        x = jnp.take_along_axis(x, at[..., None], axis=1)
+    return Encoded(x, tuple(outputs) if layers else None, carry=carry)
+
+
+def _layer(params: Tree, x: Array, state: Tree, *, cell: str, real: Array, starts: Array) -> tuple[Array, Tree]:
+    """x [b, t, d_in] -> ([b, t, d], the state after the last real token). `starts` bool[b, t]: where the state is
+    reset; `real` bool[b, t]: where it is updated."""
+    projected = shard(linear.apply(params["input"], x), "batch", None, None)  # all time steps in one product
+    kernel = params["recurrent"]["kernel"].astype(x.dtype)
+
+    def step(state: Tree, at_t: tuple[Array, Array, Array]) -> tuple[Tree, Array]:
+        projected, real, starts = at_t
+        before = jax.tree.map(lambda s: jnp.where(starts[:, None], 0, s), state)
+        gates = projected + before["hidden"].astype(x.dtype) @ kernel
+        after = CELLS[cell](gates.astype(jnp.float32), before)
+        state = jax.tree.map(lambda new, old: jnp.where(real[:, None], new, old), after, state)
+        return state, state["hidden"].astype(x.dtype)
+
+    state, hidden = jax.lax.scan(step, state, jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts)))
+    return shard(hidden.swapaxes(0, 1), "batch", None, None), state
+
+
+def _lstm(gates: Array, state: Tree) -> Tree:
+    """c' = f c + i g, h' = o tanh(c'), with gates i, f, g, o in [b, 4 d]."""
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    cell = jax.nn.sigmoid(f) * state["cell"] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return {"hidden": jax.nn.sigmoid(o) * jnp.tanh(cell), "cell": cell}
+
+
+def _rnn(gates: Array, state: Tree) -> Tree:
+    return {"hidden": jnp.tanh(gates)}
+
+
+CELLS = {"lstm": _lstm, "rnn": _rnn}
+
+
+def output_embedding(params: Tree, key: Array | None = None) -> Array:
+    """The token table [v, e]."""
+    return params["embedding"]["token"]
+
+
+def decode(
+    params: Tree, tokens: Array, cache: Tree, length: Array | None = None, *, c: Config,
+    execution: Execution = Execution(),
+) -> tuple[Array, Tree]:
+    """Continues a sequence: the output [b, t, d] at the next tokens i32[b, t], and the state after the first `length`
+    of them (after all by default). `cache` is a state as `initial_state` makes it."""
+    real = jnp.arange(tokens.shape[1]) < (tokens.shape[1] if length is None else length)
+    mask = AttentionMask(jnp.broadcast_to(real.astype(jnp.int32), tokens.shape), causal=True)
+    encoded = encode(params, Inputs(tokens=tokens, attention_mask=mask, carry=cache), c=c, execution=execution)
+    return encoded.hidden, encoded.carry
+
+
+DEFINITION = ModelDef(
+    Config, check, build,
+    tiny={"vocab": 0, "width": 256, "layers": 1, "embedding": 128, "dropout": 0.0},
+    architecture_fields=("cell",),
+)

@@ -1,0 +1,222 @@
+"""Recurrent networks against a NumPy reference, and the properties of their state."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.config.record import read
+from lmrep.core import params as P
+from lmrep.core.errors import UserError
+from lmrep.layers.attention import AttentionMask
+from lmrep.layers.stack import Execution
+from lmrep.models import MODELS, lstm
+from lmrep.models.base import Inputs
+from tests import reference
+
+V, T, B = 31, 12, 3
+CONFIGS = {
+    "lstm": lstm.Config(vocab=V, width=8, layers=2, dropout=0.0),
+    "narrow_table": lstm.Config(vocab=V, width=8, layers=3, embedding=5, dropout=0.0),
+    "untied": lstm.Config(vocab=V, width=8, layers=1, embedding=12, tied=False, dropout=0.0),
+    "rnn": lstm.Config(vocab=V, width=8, layers=2, cell="rnn", dropout=0.0),
+}
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(0, V, (B, T)).astype(np.int32)
+
+
+def network(name, **changes):
+    model = lstm.build(CONFIGS[name], **changes)
+    return model, reference.random_params(model.specs, seed=1)
+
+
+def encode(model, params, tokens, segment_ids=None, **options):
+    carry = options.pop("carry", None)
+    mask = None if segment_ids is None else AttentionMask(jnp.asarray(segment_ids), causal=True)
+    inputs = Inputs(tokens=jnp.asarray(tokens), attention_mask=mask, carry=carry)
+    return jax.jit(lambda p, x: model.encode(p, x, **options))(params, inputs)
+
+
+def close(found, expected, atol=1e-6):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+# --- the equations
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm_reference(layer, xs):
+    """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), one gate and one time step at a time."""
+    w, b, u = (np.asarray(x, np.float64) for x in
+               (layer["input"]["kernel"], layer["input"]["bias"], layer["recurrent"]["kernel"]))
+    d = u.shape[0]
+    (wi, wf, wg, wo), (ui, uf, ug, uo) = (np.split(x, 4, axis=1) for x in (w, u))
+    bi, bf, bg, bo = np.split(b, 4)
+    h, c, found = np.zeros(d), np.zeros(d), []
+    for x in xs:
+        i, f, o = sigmoid(x @ wi + h @ ui + bi), sigmoid(x @ wf + h @ uf + bf), sigmoid(x @ wo + h @ uo + bo)
+        g = np.tanh(x @ wg + h @ ug + bg)
+        c = f * c + i * g
+        h = o * np.tanh(c)
+        found.append(h)
+    return np.array(found), {"hidden": h, "cell": c}
+
+
+def rnn_reference(layer, xs):
+    h, found = np.zeros(layer["recurrent"]["kernel"].shape[0]), []
+    for x in xs:
+        h = np.tanh(x @ np.asarray(layer["input"]["kernel"], np.float64) + np.asarray(layer["input"]["bias"])
+                    + h @ np.asarray(layer["recurrent"]["kernel"], np.float64))
+        found.append(h)
+    return np.array(found), {"hidden": h}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_outputs_equal_the_published_equations(name):
+    model, params = network(name)
+    encoded = encode(model, params, TOKENS, layers=True)
+    layer_reference = rnn_reference if name == "rnn" else lstm_reference
+    for b in range(B):
+        xs = np.asarray(params["embedding"]["token"], np.float64)[TOKENS[b]]
+        close(encoded.layers[0][b], xs)
+        for i in range(CONFIGS[name].layers):
+            xs, last = layer_reference(params["layers"][str(i)], xs)
+            close(encoded.layers[i + 1][b], xs)
+            for part, value in last.items():
+                close(encoded.carry[str(i)][part][b], value)
+        close(encoded.hidden[b], xs)
+
+
+def test_the_forget_gate_starts_open():
+    c = lstm.Config(vocab=V, width=8, layers=1, forget_bias=1.5, init_range=0.05)
+    params = P.init(lstm.specs(c), jax.random.key(0))["layers"]["0"]
+    np.testing.assert_array_equal(params["input"]["bias"], [0.0] * 8 + [1.5] * 8 + [0.0] * 16)
+    assert 0.04 < np.abs(params["recurrent"]["kernel"]).max() <= 0.05
+
+
+def test_the_default_range_of_initial_weights_is_that_of_the_width():
+    params = P.init(lstm.specs(lstm.Config(vocab=V, width=64, layers=1)), jax.random.key(0))
+    assert 0.12 < np.abs(params["layers"]["0"]["recurrent"]["kernel"]).max() <= 0.125
+
+
+# --- the state
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("length", [1, 3, 4])
+def test_a_text_split_into_rows_with_carried_state_equals_the_unsplit_text(name, length):
+    model, params = network(name)
+    expected = encode(model, params, TOKENS)
+    carry, found = model.carry(B), []
+    for start in range(0, T, length):
+        encoded = encode(model, params, TOKENS[:, start : start + length], carry=carry)
+        carry = encoded.carry
+        found.append(encoded.hidden)
+    close(np.concatenate(found, 1), expected.hidden)
+    jax.tree.map(close, carry, expected.carry)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_packed_texts_are_encoded_as_alone(name):
+    model, params = network(name)
+    packed = np.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12, [1] + [2] * 11], np.int32)
+    found = encode(model, params, TOKENS, packed)
+    for b, start, end in [(0, 0, 5), (0, 5, 9), (1, 0, 12), (2, 0, 1), (2, 1, 12)]:
+        alone = encode(model, params, TOKENS[b : b + 1, start:end])
+        close(found.hidden[b, start:end], alone.hidden[0])
+
+
+def test_padding_leaves_the_state_unchanged():
+    model, params = network("lstm")
+    segment_ids = np.array([[1] * 7 + [0] * 5] * B, np.int32)
+    found, expected = encode(model, params, TOKENS, segment_ids), encode(model, params, TOKENS[:, :7])
+    jax.tree.map(close, found.carry, expected.carry)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_decoding_equals_encoding(name):
+    model, params = network(name)
+    expected, cache, found = encode(model, params, TOKENS), model.start_cache(B, T), []
+    prompt = np.pad(TOKENS[:, :5], ((0, 0), (0, 3)))  # padded, as prompts of many lengths are
+    hidden, cache = jax.jit(model.decode)(params, prompt, cache, jnp.int32(5))
+    found.append(hidden[:, :5])
+    for t in range(5, T):
+        hidden, cache = jax.jit(model.decode)(params, TOKENS[:, t : t + 1], cache)
+        found.append(hidden)
+    close(np.concatenate(found, 1), expected.hidden)
+    jax.tree.map(close, cache, expected.carry)
+
+
+def test_no_position_depends_on_a_later_one():
+    model, params = network("lstm")
+    changed = TOKENS.copy()
+    changed[:, 6:] = (changed[:, 6:] + 1) % V
+    before, after = encode(model, params, TOKENS).hidden, encode(model, params, changed).hidden
+    np.testing.assert_array_equal(before[:, :6], after[:, :6])
+    assert np.abs(before[:, 6:] - after[:, 6:]).max() > 1e-3
+
+
+# --- options
+
+
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_remat_changes_no_gradient(remat):
+    def gradient(execution):
+        model, params = network("narrow_table", execution=execution)
+        return jax.jit(jax.grad(lambda p: jnp.square(model.encode(p, Inputs(tokens=TOKENS)).hidden).sum()))(params)
+
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+                 gradient(Execution(remat=remat)), gradient(Execution()))
+
+
+def test_bfloat16_stays_near_float32():
+    found, expected = (encode(*network("lstm", execution=Execution(dtype=dtype)), TOKENS)
+                       for dtype in ("bfloat16", "float32"))
+    assert found.hidden.dtype == jnp.bfloat16
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(found.carry))
+    close(found.hidden.astype(np.float32), expected.hidden, atol=0.05)
+
+
+def test_dropout_acts_between_layers_and_not_on_the_state():
+    c = lstm.Config(vocab=V, width=8, layers=1, dropout=0.5)
+    model = lstm.build(c)
+    params = reference.random_params(model.specs, seed=1)
+    encoded = model.encode(params, Inputs(tokens=TOKENS), jax.random.key(0), layers=True)
+    hidden, last = np.asarray(encoded.hidden), np.asarray(encoded.layers[1])
+    kept = hidden != 0
+    assert 0.3 < kept.mean() < 0.7
+    close(hidden[kept], 2 * last[kept])
+    close(encoded.carry["0"]["hidden"], last[:, -1])
+
+
+def test_hidden_at_chosen_positions():
+    model, params = network("lstm")
+    at = np.array([[0, 3], [11, 2], [5, 5]], np.int32)
+    found, full = encode(model, params, TOKENS, at=at).hidden, encode(model, params, TOKENS).hidden
+    np.testing.assert_array_equal(found, np.take_along_axis(np.asarray(full), at[..., None], 1))
+
+
+# --- errors
+
+
+def test_a_mask_that_is_not_causal_is_refused():
+    model, params = network("lstm")
+    with pytest.raises(ValueError, match="expected an AttentionMask with causal=True"):
+        model.encode(params, Inputs(tokens=TOKENS, attention_mask=AttentionMask(np.ones_like(TOKENS))))
+
+
+def test_attention_probabilities_are_refused():
+    model, params = network("lstm")
+    with pytest.raises(ValueError, match="no attention probabilities"):
+        model.encode(params, Inputs(tokens=TOKENS), attention=True)
+
+
+@pytest.mark.parametrize(("field", "value", "message"), [
+    ("layers", 4, "model.layers is 4; expected at most 3"), ("cell", "gru", "model.cell is 'gru'; expected one of lstm, rnn"),
+    ("heads", 2, "model has no field 'heads'")])
+def test_a_wrong_field_is_refused(field, value, message):
+    with pytest.raises(UserError, match=message):
+        read(MODELS["lstm"].config, {field: value}, "model")
