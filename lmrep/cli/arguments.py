@@ -1,38 +1,56 @@
-"""The words of a command line, as data. Imports nothing heavy, so that help and refusals are instant."""
+"""Parses the words of a command line. Imports nothing heavy, so that help and error messages come at once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from lmrep.config.record import NAMES, suggestion
+from lmrep.config.record import NAMES, Bounds, suggestion
 from lmrep.core.errors import UserError
 
 
 class Flag(NamedTuple):
-    """A flag of one command. `type` is that of the default unless given; a bool is set by --name and --noname."""
+    """A flag of a command.
+
+    Attributes:
+      default: its value where it is not given.
+      help: what it means.
+      type: of its values; by default that of the default. A bool is set by --name and --noname.
+      bounds: what its values may be.
+    """
 
     default: Any
     help: str
     type: Callable[[str], Any] | None = None
+    bounds: Bounds = Bounds()
 
     @property
-    def kind(self) -> Callable[[str], Any]:
+    def value_type(self) -> Callable[[str], Any]:
         """The type of its values."""
         return self.type or (str if self.default is None else type(self.default))
 
     def spelling(self, name: str) -> str:
-        """How help writes it: --name=TEXT, --name=N, --[no]name."""
-        if self.kind is bool:
+        """How help shows it: --name=TEXT, --name=N, --[no]name."""
+        if self.value_type is bool:
             return f"--[no]{name}"
-        return f"--{name}={ {str: 'TEXT', int: 'N', float: 'X'}.get(self.kind, self.kind.__name__.upper())}"
+        return f"--{name}={ {str: 'TEXT', int: 'N', float: 'X'}.get(self.value_type, self.value_type.__name__.upper())}"
 
 
-# What every command takes. `--config.FIELD=VALUE` is the third, and has a form of its own.
+# Flags that many commands take. `--config.FIELD=VALUE` comes with --config.
 COMMON = {
-    "config": Flag(None, "the experiment, and the parts it chooses after a colon: FILE.py:part=choice,..."),
-    "workdir": Flag(None, "where the run lives"),
+    "config": Flag(None, "the experiment file, with choices after a colon: FILE.py:key=value,..."),
+    "workdir": Flag(None, "the directory of the run"),
 }
+
+
+def at_least(limit: int) -> Bounds:
+    """Bounds of a flag whose values are `limit` or more."""
+    return Bounds(at_least=limit)
+
+
+# The flag of every command that reads a trained run.
+STEP = Flag(-1, "the step of the checkpoint to read; -1: the newest")
+DATA_DIR = Flag("", "the directory of token stores (default: $LMREP_DATA_DIR or ~/.cache/lmrep)")
 
 
 @dataclass(frozen=True)
@@ -45,8 +63,8 @@ class Arguments:
       config_argument: ARGUMENT, "" where there is none.
       overrides: `--config.a.b=c` as ("a.b", "c"), in the order given.
       workdir: of `--workdir`, or None.
-      flags: the command's own flags, each as an attribute: its value, or its default.
-      words: everything else, in order.
+      flags: the command's own flags as attributes.
+      words: the positional arguments, in order.
     """
 
     command: str
@@ -57,51 +75,65 @@ class Arguments:
     flags: SimpleNamespace = field(default_factory=SimpleNamespace)
     words: tuple[str, ...] = ()
 
+    @property
+    def step(self) -> int | None:
+        """`--step`, None for the newest checkpoint."""
+        return None if self.flags.step < 0 else self.flags.step
+
     def load_config(self) -> Any:
-        """The experiment's ConfigDict with the overrides; UserError where --config is missing or does not load."""
+        """The experiment's ConfigDict with the overrides. Raises UserError where --config is missing or fails."""
         if self.config_file is None:
-            raise UserError(f"lmrep {self.command} needs an experiment: --config=experiments/quickstart.py, say")
+            raise UserError(f"lmrep {self.command} needs an experiment, for example "
+                            "--config=experiments/quickstart.py")
         from lmrep.config import loading
 
         return loading.load(self.config_file, self.config_argument, self.overrides)
 
     def required_workdir(self) -> str:
-        """`workdir`; UserError where it is missing."""
+        """`workdir`. Raises UserError where it is missing."""
         if not self.workdir:
-            raise UserError(f"lmrep {self.command} needs a directory for the run: --workdir=runs/quickstart, say")
+            raise UserError(f"lmrep {self.command} needs the directory of a run, for example "
+                            "--workdir=runs/quickstart")
         return self.workdir
 
-    def refuse(self, words: bool = False, config: bool = False) -> None:
-        """UserError where words, or a config, were given to a command that has no use for them."""
-        if words and self.words:
-            raise UserError(f"lmrep {self.command} has no use for {self.words[0]!r}; a field of the config is set by "
-                            "--config.FIELD=VALUE")
-        if config and (self.config_file is not None or self.overrides):
-            raise UserError(f"lmrep {self.command} takes the config of the run in --workdir; leave --config out")
 
+def parse(
+    command: str, words: Sequence[str], flags: Mapping[str, Flag], common: Collection[str] = tuple(COMMON),
+) -> Arguments:
+    """Parses the words after the name of a command.
 
-def parse(command: str, given: Sequence[str], flags: Mapping[str, Flag]) -> Arguments:
-    """The arguments that the words `given` after the command spell.
+    `--flag=value` and `--flag value` are the same, as are `_` and `-` in names. A bool is set by `--flag` and
+    `--noflag`. Everything after `--` is positional. The last value of a flag counts.
 
-    `--flag=value` and `--flag value`; `--flag` and `--noflag` for a bool; `_` and `-` are one in names; what
-    follows `--` are words. A flag given twice counts as last given. Raises UserError, naming the nearest flag.
+    Args:
+      command: the name, for messages.
+      words: the words after it.
+      flags: the command's own.
+      common: the names of the flags of `COMMON` that it takes.
+
+    Raises:
+      UserError: a flag is unknown, with the nearest name; a value is missing, of another type or out of bounds.
     """
-    known = {**COMMON, **flags}
+    known = {name: flag for name, flag in COMMON.items() if name in common} | dict(flags)
     values = {name: flag.default for name, flag in known.items()}
-    switches = {f"{no}{name}": (name, not no) for name, flag in known.items() if flag.kind is bool for no in ("", "no")}
-    overrides, words, rest = [], [], list(given)
+    switches = {f"{no}{name}": (name, not no) for name, flag in known.items() if flag.value_type is bool
+                for no in ("", "no")}
+    overrides, positional, rest = [], [], list(words)
     while rest:
         word = rest.pop(0)
         if word == "--":
-            words += rest
+            positional += rest
             break
         if not word.startswith("--"):
-            words.append(_word(word, command))
+            positional.append(_word(word, command))
             continue
         written, equals, text = word[2:].partition("=")
         name, is_field = written.replace("-", "_"), written.startswith("config.")
         if name in switches and not equals:
             switch, values[switch] = switches[name]
+        elif (name in COMMON or is_field) and name.partition(".")[0] not in known:
+            raise UserError(f"lmrep {command} takes the config of the run in --workdir; leave --config out"
+                            if "workdir" in known else f"lmrep {command} takes no --{name}; see lmrep {command} --help")
         elif name not in known and not is_field:
             near = suggestion(word, [f"--{n}" for n in known])
             raise UserError(f"lmrep {command} has no flag --{written}{near or f'; see lmrep {command} --help'}")
@@ -111,17 +143,18 @@ def parse(command: str, given: Sequence[str], flags: Mapping[str, Flag]) -> Argu
             if is_field:
                 overrides.append((written.removeprefix("config."), text))
             else:
-                values[name] = _value(text, known[name].kind, written)
-    file, _, argument = (values.pop("config") or "").partition(":")
-    workdir = values.pop("workdir")
+                values[name] = _value(text, known[name], written)
+    file, _, argument = (values.pop("config", None) or "").partition(":")
+    workdir = values.pop("workdir", None)
     own = SimpleNamespace(**values)
-    return Arguments(command, file or None, argument, tuple(overrides), workdir, own, tuple(words))
+    return Arguments(command, file or None, argument, tuple(overrides), workdir, own, tuple(positional))
 
 
 def _word(word: str, command: str) -> str:
-    """A word that is no flag; one dash and a letter is a flag misspelt."""
+    """A positional argument. One dash and a letter is a misspelt flag."""
     if word[:1] == "-" and word[1:2].isalpha():
-        raise UserError(f"lmrep {command} has no flag {word}; flags begin with two dashes, and words may follow `--`")
+        raise UserError(f"lmrep {command} has no flag {word}; flags begin with two dashes, and text that begins with "
+                        "one goes after `--`")
     return word
 
 
@@ -132,9 +165,14 @@ def _next(rest: list[str], name: str) -> str:
     return rest.pop(0)
 
 
-def _value(text: str, kind: Callable[[str], Any], name: str) -> Any:
-    """`text` as the type of a flag."""
+def _value(text: str, flag: Flag, name: str) -> Any:
+    """`text` as a value of a flag."""
+    value_type = flag.value_type
     try:
-        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+        value = {"true": True, "false": False}[text.lower()] if value_type is bool else value_type(text)
     except (ValueError, KeyError):
-        raise UserError(f"--{name} is {text!r}; expected {NAMES.get(kind.__name__, kind.__name__)}") from None
+        expected = NAMES.get(value_type.__name__, value_type.__name__)
+        raise UserError(f"--{name} is {text!r}; expected {expected}") from None
+    if expected := flag.bounds.broken_by(value):
+        raise UserError(f"--{name} is {value if isinstance(value, int | float) else repr(value)}; expected {expected}")
+    return value

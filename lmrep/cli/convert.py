@@ -1,56 +1,73 @@
-"""Reads a published checkpoint of BERT, RoBERTa, ELECTRA, ALBERT, GPT or GPT-2, a directory as Hugging Face lays them
-out, into a workdir that the other commands take; or with --to=huggingface writes a workdir as such a directory.
+"""Converts a published checkpoint, a directory in the layout of Hugging Face, to a workdir that the other commands take;
+or, with --to=huggingface, a workdir to such a directory.
 
     lmrep convert SOURCE TARGET
     lmrep convert WORKDIR TARGET --to=huggingface [--part=generator]
 
-A certificate says how far our logits are from those of the reference (where transformers is installed) on random ids;
-it is printed, and stored as certificate.json. Tensors that have no place in the network are named and carried along.
-Pickled weights, and configs that name code, are refused."""
+Download a checkpoint first: hf download bert-base-uncased --local-dir bert-base-uncased
 
+The largest difference between the outputs of both networks on random ids is printed, and stored as certificate.json.
+The reference is the transformers library, where it is installed; otherwise the certificate compares the network with
+itself, written and read again. Tensors without a counterpart in our network are listed and kept. Pickled weights, and
+configs that name code to run, are refused."""
+
+import re
 from pathlib import Path
 
-from lmrep.cli.arguments import Arguments, Flag
+from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
+from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
 
 FLAGS = {
-    "to": Flag("workdir", "what TARGET becomes: workdir or huggingface"),
-    "part": Flag("", "which network of a run of replaced_token is written: discriminator (as without it) or generator"),
-    "step": Flag(-1, "which checkpoint of a workdir; -1: the newest"),
-    "shard_mb": Flag(5000, "megabytes that a written file of tensors has at most"),
+    "to": Flag("workdir", "what TARGET becomes: workdir or huggingface", bounds=Bounds(choices=("workdir", "huggingface"))),
+    "part": Flag("", "which network of a run of two to write, for example generator (default: the main one)"),
+    "step": STEP,
+    "shard_mb": Flag(5000, "the largest size of a written file of tensors, in megabytes", bounds=at_least(1)),
 }
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def run(arguments: Arguments) -> int:
     """The command."""
     flags = arguments.flags
-    if len(arguments.words) != 2 or arguments.workdir or arguments.config_file or arguments.overrides:
+    if len(arguments.words) != 2:
         raise UserError("lmrep convert takes two directories: lmrep convert SOURCE TARGET [--to=huggingface]")
-    if flags.to not in ("workdir", "huggingface"):
-        raise UserError(f"--to is {flags.to!r}; expected workdir or huggingface")
-    if flags.shard_mb < 1:
-        raise UserError(f"--shard_mb is {flags.shard_mb}; expected at least 1")
     if flags.part and flags.to != "huggingface":
-        raise UserError(f"--part is {flags.part!r}; it is for --to=huggingface, of a run that has two networks")
+        raise UserError(f"--part is {flags.part!r}; it needs --to=huggingface and a run that has two networks")
 
     from lmrep.interop import conversion
     from lmrep.storage import mirror
 
-    source = mirror.here(arguments.words[0], None if flags.step < 0 else flags.step)
-    target = Path(arguments.words[1])
-
+    source, target = mirror.here(arguments.words[0], arguments.step), Path(arguments.words[1])
+    check_source(source, arguments.words[0], flags.to)
     if conversion.is_workdir(source) != (flags.to == "huggingface"):
-        raise UserError(
-            f"{source} is a workdir already; to write it as a published directory, say --to=huggingface"
-            if flags.to == "workdir" else
-            f"{source} is a published directory already; to read it into a workdir, leave --to out")
+        raise UserError(f"{source} is a workdir already; to write a published directory, add --to=huggingface"
+                        if flags.to == "workdir" else
+                        f"{source} is a published directory already; to convert it to a workdir, leave --to out")
     if flags.to == "workdir":
         done = conversion.to_workdir(source, target)
     else:
-        step = None if flags.step < 0 else flags.step
-        done = conversion.to_published(source, target, step, flags.shard_mb * 10**6, flags.part)
+        done = conversion.to_published(source, target, arguments.step, flags.shard_mb * 10**6, flags.part)
     count = sum(value.size for value in done.checkpoint.params.values())
     print(f"{target}: {done.checkpoint.name}, {count:,} parameters, from {source}")
     for line in (*done.remarks, str(done.certificate)):
         print(f"  {line}")
     return 0
+
+
+def check_source(source: Path, name: str, to: str) -> None:
+    """Raises UserError where there is no directory to convert."""
+    if (source / "config.json").is_file():
+        return
+    if to == "huggingface":
+        raise UserError(f"there is no run in {source}: it has no config.json; give the workdir of a run, as "
+                        "lmrep train made it" if source.is_dir() else
+                        f"there is no run {source}: no such directory; give the workdir of a run")
+    if source.is_dir():
+        raise UserError(f"{source} has no config.json; give the directory of a published checkpoint")
+    if HUB_NAME.fullmatch(name):
+        local = name.rpartition("/")[2]
+        raise UserError(f"there is no directory {name}; if that is a model of the Hugging Face Hub, download it first: "
+                        f"hf download {name} --local-dir {local}   (pip install huggingface_hub), then "
+                        f"lmrep convert {local} TARGET")
+    raise UserError(f"there is no directory {source}; give that of a published checkpoint")

@@ -1,49 +1,48 @@
-"""Checks everything a run will need before it needs it: corpus, splits, tokenizer, mesh, memory, disk, workdir, the
-checkpoint to go on or start from, dashboards. A line a check; what FAILED says its mend, and makes the exit code 2.
+"""Checks everything that a run needs before it starts: corpus, splits, tokenizer, mesh, memory, disk, workdir, the
+checkpoint that it resumes or starts from, dashboards. It prints one line per check; a failed check says how to fix it,
+and makes the exit code 2.
 
-Nothing is trained, built or kept. Takes the flags of lmrep train. Under srun, mpirun or in a Kubernetes Job each
-process looks at its own host and does not wait for the others: process 0 prints all, another what failed on its host.
-With --devices a machine without accelerators checks what is for one that has them."""
+Nothing is trained or written. It takes the flags of lmrep train. Under srun, mpirun or in a Kubernetes Job each process
+checks its own host without waiting for the others: process 0 prints all checks, the others only those that failed. With
+--devices, a machine without accelerators checks a run for one that has them."""
 
 import os
 import socket
 
-from lmrep.cli.arguments import Arguments, Flag
+from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.cli.train import config_of
-from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
 
 FLAGS = {
-    "data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)"),
-    "files": Flag("", "a glob that lmrep evaluate --files will be given"),
-    "devices": Flag(0, "how many the run will have on all its hosts; 0: those of this host, times the processes"),
+    "data_dir": DATA_DIR,
+    "files": Flag("", "a glob of the files that lmrep evaluate --files will read"),
+    "devices": Flag(0, "the devices of the run over all hosts; 0: those of this host times the number of processes",
+                    bounds=at_least(0)),
 }
 
 
 def run(arguments: Arguments) -> int:
     """The command."""
-    arguments.refuse(words=True)
-    flags, here = arguments.flags, process_group.place(os.environ)
-    if flags.devices < 0:
-        raise UserError(f"--devices is {flags.devices}; expected how many the run will have")
+    flags, process = arguments.flags, process_group.place(os.environ)
     config = config_of(arguments)
 
     from lmrep import doctor
 
     findings = doctor.examine(
         config, arguments.workdir or None, flags.data_dir or None, flags.files,
-        flags.devices or (here and here.processes * _own_devices(here)), here.processes if here else 1)
+        flags.devices or (process and process.processes * _local_devices(process)),
+        process.processes if process else 1)
     failed = [finding for finding in findings if finding.mark == doctor.FAILED]
-    if here is None or here.index == 0:
+    if process is None or process.index == 0:
         print(doctor.report(findings))
-    for finding in failed if here and here.index else ():
-        print(f"process {here.index} on {socket.gethostname()}: {' '.join(finding)}")
+    for finding in failed if process and process.index else ():
+        print(f"process {process.index} on {socket.gethostname()}: {' '.join(finding)}")
     return 2 if failed else 0
 
 
-def _own_devices(here: process_group.Place) -> int:
-    """How many of the devices that this process sees will be its own."""
+def _local_devices(process: process_group.Place) -> int:
+    """The number of devices that this process will use."""
     import jax
 
-    own = process_group.devices(here, os.environ)
+    own = process_group.devices(process, os.environ)
     return jax.local_device_count() if own is None else len(own)

@@ -1,50 +1,49 @@
-"""Writes contextual vectors of a text file: line number i, from 0, becomes the float32 tensor named `i` of a
-safetensors file, [layers, tokens, d]. Special tokens have vectors too, unless --words asks for one vector a word; their
-names in the text, [MASK] say, stand for them.
+"""Writes the contextual vectors of a text file to a safetensors file. Line i, from 0, becomes the float32 tensor named
+`i`, [layers, tokens, width]. Special tokens have vectors too, unless --words gives one vector per word. The names of
+special tokens in the text, such as [MASK], are read as these tokens.
 
---layers is last, all (the embedding output and every layer), or numbers as 4 or 3,4, negative ones from the last;
-sum:9,10,11,12 and concat:9,10,11,12 make them one. The text may be larger than memory; more than about a million lines
-become several files, vectors-00001-of-00003.safetensors and so on."""
+--layers is last, all (the embedding output and every layer), or numbers such as 4 or 3,4, where negative numbers count
+from the last layer; sum:9,10,11,12 and concat:9,10,11,12 combine layers. The text may be larger than memory. More than
+about a million lines become several files, vectors-00001-of-00003.safetensors and so on."""
 
 import sys
 import time
 
-from lmrep.cli.arguments import Arguments, Flag
+from lmrep.cli.arguments import STEP, Arguments, Flag
 from lmrep.core.errors import UserError
 
 FLAGS = {
     "input": Flag(None, "a UTF-8 text file"),
     "output": Flag(None, "the .safetensors file to write"),
-    "layers": Flag("last", "which layers: last, all, 4, 3,4, -1, sum:3,4, concat:3,4"),
-    "words": Flag(False, "one vector a word in place of one a token"),
-    "pieces": Flag("mean", "with --words, how a word's vector comes of its pieces': mean, first, last"),
+    "layers": Flag("last", "the layers: last, all, 4, 3,4, -1, sum:3,4, concat:3,4"),
+    "words": Flag(False, "one vector per word instead of one per token"),
+    "pieces": Flag("mean", "with --words, how the vectors of a word's tokens are combined: mean, first, last"),
     "long": Flag("refuse", "lines longer than the model: refuse, or windows that overlap by half"),
-    "step": Flag(-1, "which checkpoint; -1: the newest"),
+    "step": STEP,
 }
 
 
 def run(arguments: Arguments) -> int:
     """The command."""
-    arguments.refuse(words=True, config=True)
     workdir, flags = arguments.required_workdir(), arguments.flags
     for name in ("input", "output"):
         if not getattr(flags, name):
-            raise UserError(f"lmrep embed needs --{name}: --input=texts.txt --output=vectors.safetensors, say")
+            raise UserError(f"lmrep embed needs --{name}, for example --input=texts.txt --output=vectors.safetensors")
 
     from lmrep import api
     from lmrep.inference import export
 
-    trained = api.load(workdir, None if flags.step < 0 else flags.step)
+    trained = api.load(workdir, arguments.step)
     with ProgressLine() as line:
         files = export.embed(trained, flags.input, flags.output, layers=flags.layers,
-                                   words=flags.tokens if flags.words else "", long=flags.long, tell=line.show)
+                             words=flags.pieces if flags.words else "", long=flags.long, tell=line.show)
     for path in files:
         print(path)
     return 0
 
 
 class ProgressLine:
-    """How far a file has been read, on standard error: one line rewritten on a terminal, elsewhere one each 10 s."""
+    """Shows progress on standard error: on a terminal one line that is rewritten, elsewhere a line every 10 seconds."""
 
     def __init__(self):
         self._terminal = sys.stderr.isatty()
@@ -61,7 +60,7 @@ class ProgressLine:
             print(file=sys.stderr)
 
     def show(self, progress) -> None:
-        """Takes a `vector_files.Progress`."""
+        """Takes an `export.Progress`."""
         self._last, now = progress, time.monotonic()
         if now >= self._next:
             self._next = now + self._every

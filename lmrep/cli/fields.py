@@ -1,8 +1,8 @@
-"""Lists the fields of an experiment's config, as flags: the default, what values it takes, and what it means.
+"""Lists the fields of an experiment's config as flags, with default, allowed values and meaning.
 
-Words choose those whose path or meaning has them: `lmrep fields learning_rate`, `lmrep fields checkpoint.`. With
---config the values, and the parts that are chosen, are those of that experiment; without it, every choice is shown.
-"""
+Arguments select the fields whose path or meaning contains them: `lmrep fields learning_rate`, `lmrep fields
+checkpoint.`. With --config, the values are those of that experiment; without it, the fields of every network, objective
+and format are listed."""
 
 import dataclasses
 import types
@@ -10,20 +10,28 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from lmrep.cli.arguments import Arguments
+from lmrep.cli.arguments import Arguments, Flag
 from lmrep.config.record import NAMES, Bounds
 from lmrep.core.errors import UserError
 
-FLAGS = {}
+FLAGS: dict[str, Flag] = {}
 
 
 class Field(NamedTuple):
-    """A field of a config: its path, where it applies, its value and what that may be and means."""
+    """A field of a config.
+
+    Attributes:
+      path: "optimizer.learning_rate".
+      choice: "objective masked" for a field of one objective, network or format; "" for all others.
+      value: its default, or its value in a config.
+      type_name: of its values, for people.
+      bounds: what its values may be, and what it means.
+    """
 
     path: str
-    choice: str  # "objective masked", of a part that may be chosen; "" of all others
+    choice: str
     value: Any
-    kind: str
+    type_name: str
     bounds: Bounds
 
 
@@ -35,20 +43,20 @@ def run(arguments: Arguments) -> int:
               if all(word in f"{field.path} {field.choice} {field.bounds.help}".lower() for word in words)]
     if not chosen:
         raise UserError(f"no field has {' and '.join(map(repr, arguments.words))} in its path or its meaning; "
-                        "lmrep fields lists all")
+                        "lmrep fields lists all fields")
     print("\n".join(map(shown, chosen)))
     return 0
 
 
 def shown(field: Field) -> str:
     """The lines of one field."""
-    limits = [text for text in (field.kind, bounded(field.bounds), field.choice and f"with {field.choice}") if text]
+    limits = [text for text in (field.type_name, bounded(field.bounds), field.choice and f"with {field.choice}") if text]
     value = ",".join(map(str, field.value)) if isinstance(field.value, tuple | list) else field.value
     return f"--config.{field.path}={value}   ({'; '.join(limits)})\n      {field.bounds.help}"
 
 
 def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
-    """The fields of a config, or all that there are, with their defaults."""
+    """The fields of a config with its values, or, for None, all fields with their defaults."""
     from lmrep.data.formats import FORMATS
     from lmrep.experiment.config import Experiment
     from lmrep.models import MODELS
@@ -58,7 +66,7 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
         value = (config or {}).get(field.path)
         if field.path in ("model", "objective", "format"):
             table = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}[field.path]
-            yield field._replace(path=f"{field.path}.name", value=(value or field.value)["name"], kind="",
+            yield field._replace(path=f"{field.path}.name", value=(value or field.value)["name"], type_name="",
                                  bounds=Bounds(field.bounds.help, choices=tuple(table)))
             for name in [value["name"]] if value else table:
                 yield from of_record(table[name].config, f"{field.path}.", value or {}, f"{field.path} {name}")
@@ -67,38 +75,39 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
 
 
 def of_record(record: type, where: str, values: Mapping[str, Any], choice: str = "") -> Iterator[Field]:
-    """The fields of a record and of the records in it, at `where`; those that `values` lacks have their defaults."""
-    kinds = typing.get_type_hints(record)
+    """The fields of a record and of the records in it, at path `where`. Fields that `values` lacks have their
+    defaults."""
+    types_by_name = typing.get_type_hints(record)
     for field in dataclasses.fields(record):
         if field.default is not dataclasses.MISSING:
             default = field.default
         else:
             default = field.default_factory() if field.default_factory is not dataclasses.MISSING else None
-        value, kind, path = values.get(field.name, default), kinds[field.name], f"{where}{field.name}"
-        inner = next(iter(typing.get_args(kind)), None)
-        if dataclasses.is_dataclass(kind):
-            yield from of_record(kind, f"{path}.", _mapping(value), choice)
-        elif dataclasses.is_dataclass(inner):  # records in order, by number; N stands for it where there are none
+        value, annotation, path = values.get(field.name, default), types_by_name[field.name], f"{where}{field.name}"
+        inner = next(iter(typing.get_args(annotation)), None)
+        if dataclasses.is_dataclass(annotation):
+            yield from of_record(annotation, f"{path}.", _mapping(value), choice)
+        elif dataclasses.is_dataclass(inner):  # a list of records by number; N where it is empty
             for number, entry in dict(enumerate(value)).items() or [("N", {})]:
                 yield from of_record(inner, f"{path}.{number}.", _mapping(entry), choice)
         else:
-            yield Field(path, choice, value, kind_name(kind), field.metadata.get("bounds", Bounds()))
+            yield Field(path, choice, value, type_name(annotation), field.metadata.get("bounds", Bounds()))
 
 
 def _mapping(record: Any) -> Mapping[str, Any]:
     return dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record
 
 
-def kind_name(kind: Any) -> str:
-    """What people call a type."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+def type_name(annotation: Any) -> str:
+    """A type in words."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
-        return " or ".join("none" if one is types.NoneType else kind_name(one) for one in arguments)
+        return " or ".join("none" if one is types.NoneType else type_name(one) for one in arguments)
     if origin is tuple:
-        return f"{kind_name(arguments[0])}, or several between commas"
+        return f"{type_name(arguments[0])}, or several between commas"
     if origin is dict:
         return "a table"
-    return NAMES.get(getattr(kind, "__name__", ""), "")
+    return NAMES.get(getattr(annotation, "__name__", ""), "")
 
 
 def bounded(bounds: Bounds) -> str:

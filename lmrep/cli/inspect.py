@@ -1,22 +1,21 @@
-"""Shows what a model is trained on: statistics of corpus and tokenizer, the share of padding, and a few examples as
-the model is asked them, with what is asked for marked {word -> what is shown} or {word = word} where it stays."""
+"""Shows what a model is trained on: statistics of the corpus and the tokenizer, the fraction of padding, and a few
+training examples. Predicted tokens are marked {word -> input}, or {word = word} where the input keeps the word."""
 
-from lmrep.cli.arguments import Arguments, Flag
+from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
 from lmrep.core.errors import UserError
 
 FLAGS = {
-    "examples": Flag(5, "how many examples"),
+    "examples": Flag(5, "the number of examples"),
     "split": Flag("train", "train, validation or test"),
-    "data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)"),
+    "data_dir": DATA_DIR,
 }
 
 
 def run(arguments: Arguments) -> int:
     """The command. Takes --config, or --workdir of a run."""
-    arguments.refuse(words=True)
     if arguments.overrides and not arguments.config_file:
-        raise UserError("--config.FIELD goes with --config=FILE.py; the config of a --workdir stands as it is")
-    given = arguments.load_config() if arguments.config_file or not arguments.workdir else None
+        raise UserError("--config.FIELD needs --config=FILE.py; the config of the run in --workdir is used unchanged")
+    config_dict = arguments.load_config() if arguments.config_file or not arguments.workdir else None
 
     import dataclasses
     from pathlib import Path
@@ -27,15 +26,15 @@ def run(arguments: Arguments) -> int:
     from lmrep.training.metrics_log import show_messages
 
     show_messages()
-    if given is not None:
-        record = config.parse(given)
+    if config_dict is not None:
+        experiment = config.parse(config_dict)
     else:
-        place = mirror.here(arguments.workdir, checkpoints=False)
-        former = workdir.read_config(place)
-        if "train" not in former["data"]:
+        path = mirror.here(arguments.workdir, checkpoints=False)
+        recorded = workdir.read_config(path)
+        if "train" not in recorded["data"]:
             raise UserError(f"{arguments.workdir} was converted, not trained, and has no data to inspect")
-        record = config.parse(former["config"])
-        record = dataclasses.replace(record, tokenizer=config.own_tokenizer(place, record))
+        experiment = config.parse(recorded["config"])
+        experiment = dataclasses.replace(experiment, tokenizer=config.own_tokenizer(path, experiment))
     data_dir = Path(arguments.flags.data_dir or api.default_data_dir())
-    print(inspection.report(record, data_dir, arguments.flags.split, arguments.flags.examples))
+    print(inspection.report(experiment, data_dir, arguments.flags.split, arguments.flags.examples))
     return 0

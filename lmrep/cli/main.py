@@ -1,9 +1,8 @@
-"""`lmrep <command> ...`: finds the command, parses its words, turns failures into messages and exit codes.
+"""`lmrep <command> ...`: finds the command, parses its words, and turns failures into messages and exit codes.
 
-Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted;
-143 saved and stopped on SIGTERM.
-Any other exception is a bug of ours, and shows its traceback. One of several processes leaves by itself: see
-`lmrep.distributed.process_group.leave`.
+Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted; 143 saved
+and stopped on SIGTERM. Any other exception is a bug in lmrep and shows its traceback. One of several processes exits
+as `lmrep.distributed.process_group.leave` describes.
 """
 
 import importlib
@@ -12,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from types import ModuleType
 from typing import NamedTuple
@@ -25,72 +24,89 @@ from lmrep.distributed import process_group
 
 
 class Command(NamedTuple):
-    """A command: what it does, an example, and the module that runs it."""
+    """A command.
+
+    Attributes:
+      summary: what it does, in a line.
+      example: a command line.
+      module: the module that has its `run(arguments) -> exit code`, its `FLAGS` or, where these come from elsewhere,
+        `flags() -> {name: Flag}`, and its help as the docstring.
+      common: the flags of `COMMON` that it takes.
+      words: its positional arguments, for help; "" where it takes none.
+    """
 
     summary: str
     example: str
     module: str
+    common: tuple[str, ...] = ("workdir",)
+    words: str = ""
 
+
+CONFIG = ("config", "workdir")
 
 COMMANDS = {
     "train": Command(
-        "prepare what is missing, train, and resume by itself",
+        "prepare data, train, and resume a run that was stopped",
         "lmrep train --config=experiments/quickstart.py --workdir=runs/quickstart --config.steps=500",
-        "lmrep.cli.train"),
+        "lmrep.cli.train", CONFIG),
     "doctor": Command(
-        "check everything a run will need, before it needs it",
+        "check everything that a run needs before it starts",
         "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart",
-        "lmrep.cli.doctor"),
+        "lmrep.cli.doctor", CONFIG),
     "evaluate": Command(
-        "the figures of a trained run on held-out documents",
+        "compute the metrics of a trained run on held-out documents",
         "lmrep evaluate --workdir=runs/quickstart",
         "lmrep.cli.evaluate"),
     "predict": Command(
-        "fill in masked words, continue texts, or tell which of their words were replaced",
+        "fill in masked words, continue texts, or find replaced words",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."',
-        "lmrep.cli.predict"),
+        "lmrep.cli.predict", words="[TEXT ...]"),
     "fields": Command(
-        "every field of a config: its default, bounds and meaning",
+        "list the fields of a config: default, bounds and meaning",
         "lmrep fields learning_rate --config=experiments/quickstart.py",
-        "lmrep.cli.fields"),
+        "lmrep.cli.fields", ("config",), "[WORD ...]"),
     "inspect": Command(
-        "statistics of the data, and examples as the model is asked them",
+        "show statistics of the data, and training examples",
         "lmrep inspect --config=experiments/quickstart.py",
-        "lmrep.cli.inspect"),
+        "lmrep.cli.inspect", CONFIG),
     "embed": Command(
-        "texts in, contextual vectors out",
+        "write the contextual vectors of texts",
         "lmrep embed --workdir=runs/quickstart --input=texts.txt --output=vectors.safetensors",
         "lmrep.cli.embed"),
     "neighbours": Command(
-        "the words nearest to a word in its sentence, over a corpus",
+        "find the words nearest to a word in its sentence, over a corpus",
         'lmrep neighbours --workdir=runs/quickstart --input=texts.txt "Return the *value* of the key."',
-        "lmrep.cli.neighbours"),
+        "lmrep.cli.neighbours", words="SENTENCE"),
     "convert": Command(
-        "a published checkpoint into a workdir, or a workdir into a Hugging Face directory",
+        "convert a published checkpoint to a workdir, or a workdir to a Hugging Face directory",
         "lmrep convert bert-base-uncased/ runs/bert_base",
-        "lmrep.cli.convert"),
+        "lmrep.cli.convert", (), "SOURCE TARGET"),
     "average": Command(
-        "the mean of a run's last checkpoints, as a workdir",
+        "average the last checkpoints of a run into a new workdir",
         "lmrep average runs/quickstart runs/averaged --last=3",
-        "lmrep.cli.average"),
+        "lmrep.cli.average", (), "WORKDIR TARGET"),
     "diff": Command(
-        "two checkpoints, parameter by parameter",
+        "compare two checkpoints, parameter by parameter",
         "lmrep diff runs/bert_base runs/mine",
-        "lmrep.cli.diff"),
+        "lmrep.cli.diff", (), "A B"),
     "pairings": Command(
-        "which networks, objectives and formats go together",
+        "list which networks, objectives and formats fit together",
         "lmrep pairings bert_tiny",
-        "lmrep.cli.pairings"),
+        "lmrep.cli.pairings", (), "[PRESET ...]"),
     "report": Command(
-        "one offline page of one or several runs",
+        "write an offline HTML page of one or several runs",
         "lmrep report runs/quickstart",
-        "lmrep.cli.report"),
+        "lmrep.cli.report", words="[WORKDIR ...]"),
+    "completion": Command(
+        "print a completion script for bash, zsh or fish",
+        'eval "$(lmrep completion bash)"',
+        "lmrep.cli.completion", (), "SHELL"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line, `sys.argv` unless given, and returns the exit code."""
-    if argv is None:  # a process of its own: what SIGTERM ends is left in order (training saves first)
+    """Runs a command line, by default `sys.argv`, and returns the exit code."""
+    if argv is None:  # a process of its own: SIGTERM ends it in order (training saves first)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     code = _guarded(sys.argv[1:] if argv is None else argv)
     if code and process_group.joined():
@@ -99,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(words: Sequence[str]) -> int:
-    """The exit code of a command, once its failure has been told."""
+    """The exit code of a command, after its failure was reported."""
     try:
         return run(words)
     except Stopped as stop:
@@ -108,7 +124,7 @@ def _guarded(words: Sequence[str]) -> int:
     except (UserError, RunFault) as error:
         print(f"lmrep: error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
+    except BrokenPipeError:  # the reader, for example `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -122,11 +138,13 @@ def _guarded(words: Sequence[str]) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """As `main`, with failures as exceptions."""
+    """As `main`, but failures are exceptions."""
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
     if not words or words[0] in ("--help", "-h", "help"):
         print(overview())
         return 0
-    if words[0] == "--version":
+    if words[0] in ("--version", "-V"):
         print(f"lmrep {metadata.version('lmrep')}")
         return 0
     name, rest = words[0], words[1:]
@@ -134,24 +152,34 @@ def run(words: Sequence[str]) -> int:
         raise UserError(f"expected a command before {name}: {', '.join(COMMANDS)}")
     if name not in COMMANDS:
         raise UserError(f"there is no command {name!r}{suggestion(name, COMMANDS) or '; see lmrep --help'}")
-    module = importlib.import_module(COMMANDS[name].module)
-    flags_only = rest[: rest.index("--")] if "--" in rest else rest
-    if "--help" in flags_only or "-h" in flags_only:
-        print(description(name, module))
+    command, module = COMMANDS[name], importlib.import_module(COMMANDS[name].module)
+    flags = flags_of(module)
+    before_dashes = rest[: rest.index("--")] if "--" in rest else rest
+    if "--help" in before_dashes or "-h" in before_dashes:
+        print(description(name, module, flags))
         return 0
-    arguments = parse(name, rest, module.FLAGS)
+    arguments = parse(name, rest, flags, command.common)
+    if arguments.words and not command.words:
+        raise UserError(f"lmrep {name} takes no argument {arguments.words[0]!r}"
+                        + ("; set a field of the config with --config.FIELD=VALUE" if "config" in command.common
+                           else f"; see lmrep {name} --help"))
     if os.environ.get("LMREP_KEEP_MEMORY") == "1":
         keep_memory()  # before JAX is imported
     return module.run(arguments) or 0
+
+
+def flags_of(module: ModuleType) -> Mapping[str, Flag]:
+    """A command's own flags."""
+    return module.flags() if hasattr(module, "flags") else module.FLAGS
 
 
 def overview() -> str:
     """The help of `lmrep` itself."""
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
-    return f"""lmrep pretrains contextual language representations and puts them to use.
+    return f"""lmrep pretrains contextual language representations and uses them.
 
-Usage: lmrep COMMAND --config=FILE.py[:part=choice,...] --workdir=DIR [--config.field=value ...]
+Usage: lmrep COMMAND [--config=FILE.py[:key=value,...]] [--workdir=DIR] [--config.FIELD=VALUE ...]
 
 Commands:
 {commands}
@@ -159,18 +187,22 @@ Commands:
 Example:
   {COMMANDS["train"].example}
 
-lmrep COMMAND --help says more of one command; lmrep --version names this version."""
+lmrep help COMMAND describes a command; lmrep --version prints the version."""
 
 
-def description(name: str, module: ModuleType) -> str:
-    """The help of one command: its module's docstring, its flags and an example."""
-    one = Flag(None, "set one field of the config; lmrep fields lists them")
-    flags = {**COMMON, "config.FIELD": one, **module.FLAGS}
-    width = max(len(flag.spelling(name)) for name, flag in flags.items())
-    lines = [f"  {flag.spelling(name):{width}}  {flag.help}{_default(flag)}" for name, flag in flags.items()]
-    about = inspect.cleandoc(module.__doc__ or COMMANDS[name].summary)
-    return f"{about}\n\nUsage: lmrep {name} [flags] [words]\n\nFlags:\n" + "\n".join(lines) + (
-        f"\n\nExample:\n  {COMMANDS[name].example}")
+def description(name: str, module: ModuleType, flags: Mapping[str, Flag]) -> str:
+    """The help of a command: its module's docstring, the flags that it takes, and an example."""
+    command = COMMANDS[name]
+    shown = {flag: COMMON[flag] for flag in COMMON if flag in command.common}
+    if "config" in shown:
+        shown["config.FIELD"] = Flag(None, "a field of the config; lmrep fields lists them")
+    shown |= flags
+    width = max((len(flag.spelling(key)) for key, flag in shown.items()), default=0)
+    lines = [f"  {flag.spelling(key):{width}}  {flag.help}{_default(flag)}" for key, flag in shown.items()]
+    about = inspect.cleandoc(module.__doc__ or command.summary)
+    usage = " ".join(filter(None, ["Usage: lmrep", name, "[flags]" if lines else "", command.words]))
+    listed = "\n\nFlags:\n" + "\n".join(lines) if lines else ""
+    return f"{about}\n\n{usage}{listed}\n\nExample:\n  {command.example}"
 
 
 def _default(flag: Flag) -> str:

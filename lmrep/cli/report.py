@@ -1,23 +1,20 @@
-"""Writes one offline page of one or several runs: what was trained, how good it is, what it cost, how to repeat it.
+"""Writes an offline HTML page of one or several runs: what was trained, its metrics, what it cost, how to repeat it.
 
-The runs' workdirs are words: lmrep report runs/one runs/two. For one run the page is report.html in its workdir, for
-several in the present directory."""
+    lmrep report runs/one runs/two
 
-from lmrep.cli.arguments import Arguments, Flag
+The page of one run is report.html in its workdir, that of several is report.html in the current directory."""
+
+from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
 from lmrep.core.errors import UserError
 
-FLAGS = {
-    "output": Flag("", "the file to write (default: report.html)"),
-    "data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)"),
-}
+FLAGS = {"output": Flag("", "the file to write (default: report.html)"), "data_dir": DATA_DIR}
 
 
 def run(arguments: Arguments) -> int:
     """The command."""
-    arguments.refuse(config=True)
     directories = [*([arguments.workdir] if arguments.workdir else []), *arguments.words]
     if not directories:
-        raise UserError("lmrep report needs a run: lmrep report runs/quickstart, or several workdirs")
+        raise UserError("lmrep report needs at least one workdir: lmrep report runs/quickstart")
 
     from lmrep import api
     from lmrep.analysis import report

@@ -1,61 +1,63 @@
-"""Trains an experiment in a workdir: prepares what is missing, trains, and goes on by itself where a run was stopped.
+"""Trains an experiment in a workdir: prepares data that is missing, trains, and resumes a run that was stopped.
 
-With --workdir alone, a run that is there goes on with its own config; --config.FIELD=VALUE changes what may change.
-The workdir gets config.json, metrics.jsonl, timing.jsonl, provenance.jsonl, tokenizer/, tensorboard/, checkpoints/.
+With --workdir alone, the run in it is resumed with its own config; --config.FIELD=VALUE changes fields that a resumed
+run may change. The workdir gets config.json, metrics.jsonl, timing.jsonl, provenance.jsonl, tokenizer/, tensorboard/
+and checkpoints/.
 
-Started several times, on one host or many, by srun, mpirun, a Kubernetes Job or on the hosts of a TPU slice, the
-processes train as one; elsewhere JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID say so.
-See launch/README.md. Process 0 prints; errors are printed by the process that meets them.
-"""
+Processes started together by srun, mpirun, a Kubernetes Job or on the hosts of a TPU slice train as one. Elsewhere set
+JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID; see launch/README.md. Process 0 prints;
+errors are printed by the process that raises them."""
 
 import math
 import shlex
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lmrep.cli.arguments import Arguments, Flag
+from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.core import remote
-from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
 
+if TYPE_CHECKING:
+    from lmrep.metrics import Metric
+
 FLAGS = {
-    "data_dir": Flag("", "where token stores live (default: $LMREP_DATA_DIR or ~/.cache/lmrep)"),
-    "profile": Flag(0, "trace this many steps, after a few to warm up, into WORKDIR/profile"),
+    "data_dir": DATA_DIR,
+    "profile": Flag(0, "the number of steps to trace into WORKDIR/profile, after a few warm-up steps",
+                    bounds=at_least(0)),
 }
 
 
 def run(arguments: Arguments) -> int:
     """The command."""
-    arguments.refuse(words=True)
     workdir, flags = arguments.required_workdir(), arguments.flags
-    if flags.profile < 0:
-        raise UserError(f"--profile is {flags.profile}; expected how many steps to trace")
     process_group.start()
     config = process_group.agreed(lambda: config_of(arguments))
 
     from lmrep import api
     from lmrep.inference import prompts
+    from lmrep.objectives import OBJECTIVES
     from lmrep.training.metrics_log import show_messages
 
-    if process_group.first():  # warnings of the others reach their standard error all the same
+    if process_group.first():  # the warnings of other processes reach standard error all the same
         show_messages()
     outcome = api.train(config, workdir, data_dir=flags.data_dir or None, profile=flags.profile)
     if not process_group.first():
         return 0
-    print(summary(outcome))
-    experiment = api.experiments.parse(config)
-    capabilities = api.experiments.capabilities(experiment)
-    texts = prompts.sample_prompts(experiment.samples, capabilities)
-    if texts and not process_group.joined():  # one of several does not keep the others waiting
+    experiment, alone = api.experiments.parse(config), not process_group.joined()
+    objective = OBJECTIVES[api.experiments.resolve_stages(experiment)[-1].objective_name]
+    print(summary(outcome, objective.metrics))
+    texts = prompts.sample_prompts(experiment.samples, objective.capabilities)
+    if texts and alone:  # one of several processes does not make the others wait
         print(samples(api.load(workdir), texts))
-    print(next_steps(workdir, flags.data_dir, prompts.example(experiment.samples, capabilities), experiment.log.report))
+    example = prompts.example(experiment.samples, objective.capabilities)
+    print(next_steps(workdir, flags.data_dir, example, experiment.log.report and alone))
     return 0
 
 
 def config_of(arguments: Arguments) -> Any:
-    """The experiment's, or that of the run that is there."""
+    """The config of --config, or that of the run in --workdir."""
     workdir, alone = arguments.workdir, arguments.workdir and arguments.config_file is None
     if alone and (remote.address(workdir) or (Path(workdir) / "config.json").is_file()):
         from lmrep.config.loading import overridden
@@ -67,50 +69,41 @@ def config_of(arguments: Arguments) -> Any:
     return arguments.load_config()
 
 
-def summary(outcome) -> str:
-    """What was learned, beside what it costs nothing to know."""
+def summary(outcome: Any, metrics: "Mapping[str, Metric]") -> str:
+    """What the model learned: the first and the last validation, by the metrics of the objective.
+
+    Args:
+      outcome: an `api.Outcome`.
+      metrics: of the last stage's objective.
+    """
     before, after = outcome.before, outcome.after
     lines = [f"\nTrained to step {outcome.steps:,}."]
-    base = after.get("most_frequent_accuracy")  # unknown to ELECTRA's kinds
-    if "mlm_accuracy" in after:
-        now = after["mlm_accuracy"]
-        lines += ["Held-out masked accuracy (share of hidden words of unseen documents that are guessed):",
-                  *_row("always the most frequent word", base),
-                  *_row("this model before training", before.get("mlm_accuracy")),
-                  *_row("this model now", now, f"   {now / max(base, 1e-9):.1f} times the most frequent word" if base
-                        is not None else "")]
-    if "lm_accuracy" in after:
-        lines += [
-            "Held-out text, token by token from the left:",
-            f"  perplexity {_before(before, 'lm_loss', _perplexity)}now {_perplexity(after['lm_loss'])}",
-            f"  tokens foretold: always the most frequent one {base:.2%}, "
-            f"{_before(before, 'lm_accuracy', _share)}now {after['lm_accuracy']:.2%}",
-        ]
-    if "replaced_accuracy" in after:
-        lines += [f"Held-out text in which {after['replaced_fraction']:.1%} of the tokens were replaced:",
-                  f"  replaced ones found {after['replaced_accuracy']:.2%}, others let pass "
-                  f"{after['original_accuracy']:.2%}"]
-    if "copied_fraction" in after:
-        lines += [f"Held-out text in which {after['replaced_fraction']:.1%} of the tokens were replaced:",
-                  f"  {after['copied_fraction']:.1%} of the tokens are left as they are; the text's own take "
-                  f"{after['lm_loss']:.3f} nats each"]
-    if "pair_accuracy" in after:
-        lines.append(f"Held-out pair accuracy: {_before(before, 'pair_accuracy', _share)}now "
-                     f"{after['pair_accuracy']:.2%}")
+    for name, metric in metrics.items():
+        if name not in after:
+            continue
+        if metric.perplexity:
+            lines.append(f"Perplexity of held-out text: {_change(before, after, name, _perplexity)}")
+        elif metric.headline and metric.baseline in after:
+            trivial, now = after[metric.baseline], after[name]
+            ratio = f"   {now / trivial:.1f} times the baseline" if trivial > 0 else ""
+            lines += [f"{metric.title} on held-out text:", _line(metrics[metric.baseline].title, trivial, metric)]
+            lines += [_line("this model before training", before[name], metric)] if name in before else []
+            lines.append(_line("this model now", now, metric) + ratio)
+        elif metric.headline or metric.unit == "fraction":
+            text = _change(before, after, name, lambda value, form=metric.format: format(value, form))
+            lines.append(f"{metric.title} on held-out text: {text}")
     return "\n".join(lines)
 
 
-def _row(what: str, share: float | None, more: str = "") -> list[str]:
-    return [] if share is None else [f"  {what:30} {share:7.2%}{more}"]
+def _line(what: str, value: float, metric: "Metric") -> str:
+    return f"  {what:42} {value:>8{metric.format}}"
 
 
-def _before(metrics: Mapping[str, float], name: str, form: Callable[[float], str]) -> str:
-    """What was measured before training, where the first stage has the same question."""
-    return f"before training {form(metrics[name])}, " if name in metrics else ""
-
-
-def _share(x: float) -> str:
-    return f"{x:.2%}"
+def _change(
+    before: Mapping[str, float], after: Mapping[str, float], name: str, show: Callable[[float], str]
+) -> str:
+    """A metric before training, where the first stage has it, and now."""
+    return f"before training {show(before[name])}, now {show(after[name])}" if name in before else show(after[name])
 
 
 def _perplexity(nats: float) -> str:
@@ -118,7 +111,7 @@ def _perplexity(nats: float) -> str:
 
 
 def samples(run, texts: list[str]) -> str:
-    """What the model predicts for sample texts, by capability."""
+    """The model's predictions for sample texts, by capability."""
     lines = []
     for capability in run.capabilities:
         own = [text for text in texts if run.capability_of(text) is capability]
@@ -131,16 +124,16 @@ def samples(run, texts: list[str]) -> str:
 
 
 def next_steps(workdir: str, data_dir: str, text: str, report: bool = True) -> str:
-    """What to try next; `report` says whether there is one."""
+    """Commands to try next, for a run whose report.html was written, or was not."""
     from lmrep.storage import mirror
 
     url = remote.address(workdir)
     page = f"{shlex.quote(str(mirror.own(url) if url else workdir))}/report.html"
     look = f"open {page} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
-    asking = f"\n  lmrep predict {run} {shlex.quote(text)}" if text else ""
+    predict = f"\n  lmrep predict {run} {shlex.quote(text)}" if text else ""
     return f"""
-Next:{asking}
+Next:{predict}
   lmrep evaluate {run}{stores}
   lmrep inspect {run}{stores}
   {look}; tensorboard --logdir={shlex.quote(workdir)}"""

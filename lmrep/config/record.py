@@ -50,13 +50,13 @@ class Bounds:
             if not math.isfinite(value):
                 return "a finite number"
             if self.at_least is not None and value < self.at_least:
-                return f"at least {self.at_least:g}"
+                return f"at least {self.at_least:,.12g}"
             if self.above is not None and value <= self.above:
-                return f"above {self.above:g}"
+                return f"above {self.above:,.12g}"
             if self.at_most is not None and value > self.at_most:
-                return f"at most {self.at_most:g}"
+                return f"at most {self.at_most:,.12g}"
             if self.below is not None and value >= self.below:
-                return f"below {self.below:g}"
+                return f"below {self.below:,.12g}"
         return ""
 
 

@@ -158,8 +158,9 @@ class Run:
         size = min(size, limit) if limit else size
         for text, (ids, _) in zip(texts, examples, strict=True):
             if len(ids) > size:
-                raise UserError(f"{str(text)[:60]!r}... has {len(ids):,} tokens, and {size:,} are taken: shorten it"
-                                + (", or give a larger length" if length and length < (limit or length + 1) else ""))
+                raise UserError(f"{str(text)[:60]!r}... has {len(ids):,} tokens; "
+                                + (f"the model takes {size:,} at most: shorten it" if size == limit else
+                                   f"length is {size:,}: give a larger one, or shorten the text"))
         batch = {name: np.zeros((len(examples), size), np.int32) for name in ("segment_ids", "token_type_ids")}
         batch["tokens"] = np.full((len(examples), size), self.tokenizer.vocabulary.specials.get("pad", 0), np.int32)
         batch["positions"] = np.broadcast_to(np.arange(size, dtype=np.int32), (len(examples), size))
@@ -282,10 +283,9 @@ class Run:
         if name not in known:
             able = [key for key, row in OBJECTIVES.items() if name in {each.name for each in row.capabilities}]
             summary = next((each.summary for row in OBJECTIVES.values() for each in row.capabilities
-                            if each.name == name), "does that")
-            raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, and a model that "
-                            f"{summary} with {', '.join(able) or 'another'}; train one with objective="
-                            f"{able[0] if able else '...'}")
+                            if each.name == name), "unknown")
+            raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, which has no "
+                            f"capability {name!r} ({summary}); objectives that have it: {', '.join(able) or 'none'}")
         return choose(known, name, "capability")
 
     # What capabilities go by
@@ -293,8 +293,8 @@ class Run:
     def require_head(self, heads: Sequence[str], description: str) -> None:
         """Raises UserError where the parameters have none of these heads, as those of some converted checkpoints."""
         if not set(heads) & self.params.get("objective", {}).keys():
-            raise UserError(f"{self.directory} has no {description}, as the checkpoint that it was converted from; "
-                            f"train one (:init={self.directory}), or ask for vectors (lmrep embed)")
+            raise UserError(f"{self.directory} has no {description}; the checkpoint that it was converted from has none "
+                            f"either. Train one with :init={self.directory}, or use its vectors with lmrep embed")
 
     def predict_batch(self, batch: dict[str, np.ndarray], **static: Any) -> dict[str, np.ndarray]:
         """The objective's `predict` of a batch, compiled; `static` are its static arguments."""

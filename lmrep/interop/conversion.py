@@ -170,7 +170,7 @@ def _part(
         raise UserError(f"--part is {part!r}; expected {' or '.join(PARTS)}")
     if part == "discriminator":
         return config, {path: value for path, value in params.items() if not path.startswith(GENERATOR)}
-    asked = config.stage_at(run.experiment, run.step).objective
+    asked = experiments.stage_at(run.experiment, run.step).objective
     return (transformer.narrowed(config, asked.generator, asked.generator_layers),
             flatten(replaced_token.generator_alone(unflatten(params), asked)))
 

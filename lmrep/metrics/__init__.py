@@ -14,6 +14,7 @@ class Metric(NamedTuple):
       format: how a value is printed.
       headline: whether it is shown while training, beside the loss.
       baseline: the metric whose value the trivial predictor has, if there is one.
+      perplexity: whether it is a mean loss per token of a language model, shown to people as exp(loss).
     """
 
     title: str
@@ -22,6 +23,7 @@ class Metric(NamedTuple):
     format: str = ".4g"
     headline: bool = False
     baseline: str = ""
+    perplexity: bool = False
 
 
 def accuracy_metric(title: str, baseline: str = "", headline: bool = True) -> Metric:
@@ -29,9 +31,9 @@ def accuracy_metric(title: str, baseline: str = "", headline: bool = True) -> Me
     return Metric(title, "accuracy", True, ".2%", headline, baseline)
 
 
-def loss_metric(title: str) -> Metric:
+def loss_metric(title: str, perplexity: bool = False) -> Metric:
     """A mean negative log-likelihood in nats."""
-    return Metric(title, "nats", False, ".4g")
+    return Metric(title, "nats", False, ".4g", perplexity=perplexity)
 
 
 def fraction_metric(title: str) -> Metric:

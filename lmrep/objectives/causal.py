@@ -173,7 +173,7 @@ def describe(batch: Batch, tokenizer) -> list[str]:
 DEFINITION = ObjectiveDef(
     Config, check, build, batch_fields, context=lambda c: "left",
     metrics={
-        "lm_loss": loss_metric("Language-model loss"),
+        "lm_loss": loss_metric("Language-model loss", perplexity=True),
         "lm_accuracy": accuracy_metric("Next-token accuracy", baseline="most_frequent_accuracy"),
         "most_frequent_accuracy": accuracy_metric("Accuracy of always the most frequent token", headline=False),
     },

@@ -130,7 +130,7 @@ def test_long_lines_are_read_in_windows_where_asked(home, run, tmp_path):
     (b"Old.\n", ["--input="], "lmrep embed needs --input"),
     (b"Old.\n", ["--input=/dev/null"], "/dev/null is not a file that can be read twice"),
     (b"Old.\n", ["--step=3"], "holds no checkpoint 3; it holds 0"),
-    (b"Old.\n", ["Old."], "has no use for 'Old.'"),
+    (b"Old.\n", ["Old."], "takes no argument 'Old.'"),
 ])
 def test_what_cannot_be_embedded_is_refused(home, tmp_path, monkeypatch, content, words, message):
     monkeypatch.setattr(export, "LONGEST_LINE", 2000)

@@ -10,6 +10,7 @@ from lmrep.cli import fields
 from lmrep.config.loading import load
 from lmrep.data.formats import FORMATS
 from lmrep.experiment.config import Experiment, default_config
+from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
 from tests import small
 
@@ -41,7 +42,7 @@ def test_a_configs_fields_are_all_there_with_its_values_and_can_be_set(config):
 def test_without_a_config_every_choice_is_there():
     listed = list(fields.listed(None))
     choices = {field.choice for field in listed if field.choice}
-    tables = {"objective": OBJECTIVES, "format": FORMATS}
+    tables = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}
     assert choices == {f"{part} {name}" for part, table in tables.items() for name, row in table.items()
                        if dataclasses.fields(row.config)}
     assert {field.name for field in dataclasses.fields(Experiment)} == {field.path.split(".")[0] for field in listed}
@@ -52,7 +53,7 @@ def test_without_a_config_every_choice_is_there():
 def test_a_field_says_its_default_bounds_and_meaning():
     answer = small.command("fields", "config.seed")
     assert answer == (2, "", "lmrep: error: no field has 'config.seed' in its path or its meaning; lmrep fields lists "
-                             "all\n")
+                             "all fields\n")
     assert small.command("fields", "SEED", "initial").out == (
         "--config.seed=0   (a whole number; at least 0, at most 4,294,967,295)\n"
         "      decides initial parameters, order of examples and all draws\n")

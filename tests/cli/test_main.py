@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 from types import ModuleType
 
 import ml_collections
@@ -33,7 +34,7 @@ def command(monkeypatch):
 
     module.run = run
     monkeypatch.setitem(sys.modules, "try_command", module)
-    monkeypatch.setitem(shell.COMMANDS, "try", shell.Command("try things", "lmrep try --top=3", "try_command"))
+    monkeypatch.setitem(shell.COMMANDS, "try", shell.Command("try things", "lmrep try --top=3", "try_command", shell.CONFIG, "[WORD ...]"))
     return module
 
 
@@ -109,9 +110,9 @@ def test_load_config_runs_the_experiment(tmp_path):
 
 
 def test_what_a_command_needs_and_lacks():
-    with pytest.raises(UserError, match="lmrep try needs an experiment: --config="):
+    with pytest.raises(UserError, match="lmrep try needs an experiment, for example --config="):
         Arguments("try").load_config()
-    with pytest.raises(UserError, match="lmrep try needs a directory for the run: --workdir="):
+    with pytest.raises(UserError, match="lmrep try needs the directory of a run, for example --workdir="):
         Arguments("try").required_workdir()
     assert Arguments("try", workdir="x").required_workdir() == "x"
 
@@ -187,16 +188,46 @@ def test_after_two_dashes_help_is_a_word(command):
     assert command.received[0].words == ("--help",)
 
 
-def test_version(capsys):
-    assert shell.main(["--version"]) == 0
-    assert capsys.readouterr().out.split()[0] == "lmrep" and shell.main(["--version"]) == 0
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_version(capsys, flag):
+    assert shell.main([flag]) == 0
+    assert capsys.readouterr().out.split() == ["lmrep", metadata.version("lmrep")]
 
 
+def test_python_m_lmrep_is_the_command():
+    result = subprocess.run([sys.executable, "-m", "lmrep", "--version"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and result.stdout.startswith("lmrep ")
+
+
+def test_help_of_a_command_by_name(command, capsys):
+    assert shell.main(["help", "try"]) == 0
+    by_name = capsys.readouterr().out
+    assert shell.main(["try", "--help"]) == 0 and capsys.readouterr().out == by_name
+    assert shell.main(["help", "trian"]) == 2 and "did you mean 'train'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", shell.COMMANDS)
+def test_help_lists_the_flags_that_a_command_takes_and_no_others(capsys, name):
+    """A flag that is not listed is refused."""
+    assert shell.main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    for flag in ("config", "workdir"):
+        listed = f"  --{flag}=" in out
+        assert listed == (flag in shell.COMMANDS[name].common) and (f"  --{flag}.FIELD" in out) == (
+            listed and flag == "config")
+        if not listed:
+            assert shell.main([name, f"--{flag}=x"]) == 2
+            assert f"--{flag}" in capsys.readouterr().err
+    if not shell.COMMANDS[name].words:
+        assert shell.main([name, "word"]) == 2 and "takes no argument 'word'" in capsys.readouterr().err
+
+
+LIGHT = [name for name in shell.COMMANDS if name != "predict"]  # its flags are the options of the capabilities
 HEAVY = ("jax", "flax", "optax", "numpy", "ml_collections", "tensorflow_datasets", "grain", "orbax")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["trian"], *([name, "--help"] for name in shell.COMMANDS),
-                                   *([name, "--no-such-flag"] for name in shell.COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["trian"], *([name, "--help"] for name in LIGHT),
+                                   *([name, "--no-such-flag"] for name in LIGHT)], ids=" ".join)
 def test_help_and_refusals_import_nothing_heavy(words):
     script = (f"import sys; from lmrep.cli.main import main; code = main({words!r}); "
               f"print(code, [m for m in {HEAVY!r} if m in sys.modules])")

@@ -28,7 +28,7 @@ def test_json_lines_are_answered_in_their_order_with_probabilities(home, tmp_pat
     monkeypatch.setattr(predict, "LINES", 4)
     texts = [f"The [MASK] {'cat ' * (i % 5)}sees{' [MASK]' * (i % 3)}." for i in range(10)]
     given_ = lines(*({"id": i, "text": text} for i, text in enumerate(texts)))
-    answer = asked(home, "--jsonl", "--top=3", stdin=given_.replace("\n", "\n\n", 1))  # blank lines are left out
+    answer = asked(home, "--jsonl", "--k=3", stdin=given_.replace("\n", "\n\n", 1))  # blank lines are left out
     found = [json.loads(line) for line in answer.out.splitlines()]
     assert answer.code == 0 and [record["id"] for record in found] == list(range(10))
     for record, text, expected in zip(found, texts, lmrep.load(home / "run").fill_masks(texts, 3), strict=True):
@@ -37,7 +37,7 @@ def test_json_lines_are_answered_in_their_order_with_probabilities(home, tmp_pat
             assert [answer["word"] for answer in mask] == [word for word, _ in pairs]
             assert [answer["probability"] for answer in mask] == pytest.approx([p for _, p in pairs], rel=1e-4)
     (tmp_path / "asked.jsonl").write_text(given_)
-    assert asked(home, "--jsonl", "--top=3", f"--input={tmp_path}/asked.jsonl").out == answer.out
+    assert asked(home, "--jsonl", "--k=3", f"--input={tmp_path}/asked.jsonl").out == answer.out
 
 
 def test_a_file_of_texts_is_read_line_by_line(home, tmp_path):

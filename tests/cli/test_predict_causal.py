@@ -10,6 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.inference import prompts
 from lmrep.inference.generate import Sampling
 from lmrep.interop import conversion
+from lmrep.objectives import OBJECTIVES
 from tests import small
 from tests.interop.test_published import GOLDEN
 
@@ -54,19 +55,19 @@ def test_json_lines(home):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["the cat", "--tokens=40"], "has 3 tokens, and 40 are to follow; the model takes 32 at most"),
+    (["the cat", "--tokens=40"], "has 3 tokens, and 40 are to be generated; the model takes 32 at most"),
     (["the cat", "--tokens=0"], "--tokens is 0; expected at least 1"),
     (["the cat", "--top_p=0"], "top_p is 0"),
     (["the cat", "--temperature=-1"], "temperature is -1"),
-    (["the cat", f"--seed={2**32}"], "seed is 4294967296; expected 0 to 4,294,967,295"),
+    (["the cat", f"--seed={2**32}"], "--seed is 4294967296; expected at most 4,294,967,295"),
 ])
 def test_what_cannot_be_continued_is_refused(home, words, message):
     answer = asked(home, *words)
     assert answer.code == 2 and message in answer.err, answer
 
 
-def test_masks_are_not_its_question(home):
-    with pytest.raises(UserError, match="was not trained to fill masks but with objective 'causal'"):
+def test_a_causal_model_does_not_fill_masks(home):
+    with pytest.raises(UserError, match=r"objective .causal., which has no capability 'fill_mask' .fills in masked words.; objectives that have it: masked"):
         lmrep.load(home / "run").fill_masks(["the [MASK]."])
 
 
@@ -86,14 +87,15 @@ def test_a_text_with_a_mask_is_refused_whatever_the_tokenizer_makes_of_it(reques
                    stdin='{"text": "the"}\n{"text": "the [MASK] cat"}\n')
     assert answer.code == 2 and not answer.out, answer
     assert "line 2 of standard input: 'the [MASK] cat' has a mask, and " in answer.err
-    assert "objective 'causal' and continues texts from their end" in answer.err
+    assert "trained to predict the next token continues texts from their end" in answer.err
 
 
-def test_what_is_advised_to_ask_can_be_asked():
+def test_samples_of_another_objective_are_left_out():
     samples = ("If the [MASK] is empty.", "The <mask>.", "Return the")
-    assert prompts.example(samples, "texts") == "Return the"
-    assert prompts.sample_prompts(samples, "texts") == ["Return the"] and prompts.sample_prompts(samples, "masks") == [*samples]
-    assert prompts.sample_prompts(samples[:2], "texts") == [prompts.EXAMPLES["texts"]]
-    assert prompts.sample_prompts([], "texts") == prompts.sample_prompts(samples, "") == []
-    assert prompts.example(samples[:2], "texts") == prompts.EXAMPLES["texts"]
-    assert prompts.example(samples, "masks") == samples[0] and prompts.example(samples, "") == ""
+    causal, masked = (OBJECTIVES[name].capabilities for name in ("causal", "masked"))
+    assert prompts.example(samples, causal) == "Return the"
+    assert prompts.sample_prompts(samples, causal) == ["Return the"]
+    assert prompts.sample_prompts(samples, masked) == [*samples[:2]]
+    assert prompts.sample_prompts(samples[:2], causal) == [causal[-1].example] == [prompts.example(samples[:2], causal)]
+    assert prompts.sample_prompts([], causal) == prompts.sample_prompts(samples, ()) == []
+    assert prompts.example(samples, masked) == samples[0] and prompts.example(samples, ()) == ""

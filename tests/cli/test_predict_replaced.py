@@ -115,7 +115,7 @@ def test_marks_stand_around_whole_words():
 
 def test_masks_are_the_generators_and_answers_keep_their_order(home, run):
     texts = ["The cat.", "The [MASK] cat [MASK].", "A [MASK].", "The fish.", "[MASK]"]
-    answer = asked(home, "--jsonl", "--top=3", stdin=lines(*({"text": text} for text in texts)))
+    answer = asked(home, "--jsonl", "--k=3", stdin=lines(*({"text": text} for text in texts)))
     found = [json.loads(line) for line in answer.out.splitlines()]
     assert [record["text"] for record in found] == texts
     assert ["masks" in record for record in found] == ["[MASK]" in text for text in texts]
@@ -128,9 +128,9 @@ def test_masks_are_the_generators_and_answers_keep_their_order(home, run):
 
 def test_what_training_ends_with(run):
     shown = samples(run, ["The old cat.", "The [MASK] fish."])
-    assert "Between asterisks, what it takes for replaced:\n  The old *cat*.\n" in shown
-    assert "Filled masks:\n  The [MASK] fish.\n      " in shown
-    assert "Filled" not in samples(run, ["The old cat."]) and "asterisks" not in samples(run, ["A [MASK]."])
+    assert "It finds replaced tokens:\n  The old *cat*.\n" in shown
+    assert "It fills in masked words:\n  The [MASK] fish.\n    [MASK]\n      " in shown
+    assert "fills" not in samples(run, ["The old cat."]) and "replaced" not in samples(run, ["A [MASK]."])
 
 
 def test_sample_texts_need_no_mask_but_must_fit(home):
@@ -169,11 +169,11 @@ def test_a_run_that_finds_words_with_and_without_masks(other):
     shares = [word["probability"] for word in json.loads(answer.out)["masks"][0]]
     assert len(shares) == 5 and 0 < sum(shares) <= 1 and shares == sorted(shares, reverse=True)
     answer = asked(other, "--jsonl", stdin=lines({"text": "The cat."}))
-    if lmrep.load(other / "run").answers == "replaced":
+    if "detect_replaced" in {each.name for each in lmrep.load(other / "run").capabilities}:
         doubts = json.loads(answer.out)["replaced"]
         assert [doubt["word"] for doubt in doubts] == ["The", "cat", "."]
         assert all(0 < doubt["probability"] < 1 for doubt in doubts)
         return
     assert answer.code == 2 and "there is no [MASK] in 'The cat.'" in answer.err and answer.err.count("\n") == 1
-    with pytest.raises(UserError, match="not trained to tell which words were replaced but with objective 'masked'"):
+    with pytest.raises(UserError, match="objective 'masked', which has no capability 'detect_replaced'"):
         lmrep.load(other / "run").detect_replaced(["The cat."])

@@ -71,7 +71,7 @@ BAD = {
     "no steps": (["--config.steps=0"], "config.steps is 0; expected at least 1"),
     "batch on mesh": (["--config.batch_size=12", "--config.mesh.data=8"], "batch_size is 12", "8 does not divide"),
     "microbatches": (["--config.microbatches=3"], "batch_size is 16, which 3 microbatches do not divide"),
-    "heads on mesh": (["--config.mesh.tensor=8"], "model.heads is 4, which mesh.tensor=8 does not divide", "1, 2, 4"),
+    "heads on mesh": (["--config.mesh.tensor=8"], "attention/key/bias has 4 heads, which mesh.tensor=8 does not divide", "1, 2, 4"),
     "heads": (["--config.model.heads=5"], "model.width is 32, which model.heads=5 does not divide"),
     "devices": (["--config.mesh.data=16"], "mesh is data=16", "there are 8 device(s)"),
     "vocabulary": (["--config.model.vocab=100"], "the tokenizer has 200 ids, and the model's table 100 rows"),
@@ -91,9 +91,8 @@ BAD = {
     "no vocabulary": (["--config.tokenizer.vocab_file={home}/none.txt"], "cannot read the vocabulary", "none.txt"),
     "not a vocabulary": (["--config.tokenizer.vocab_file={home}/texts/00.txt"], "expected"),
     "another language": (["--config.tokenizer.vocab_file={home}/vocab.txt"], "of the corpus is [UNK] to"),
-    "sample": (["--config.samples=no mask"], "there is no [MASK] in 'no mask'"),
     "long sample": (["--config.samples=" + "cat " * 40 + "[MASK]"], "has 43 tokens; the model takes 32 at most"),
-    "word": (["steps=3"], "lmrep train has no use for 'steps=3'; a field of the config is set by --config.FIELD=VALUE"),
+    "word": (["steps=3"], "lmrep train takes no argument 'steps=3'; set a field of the config with --config.FIELD=VALUE"),
     "data_dir": (["--data_dir={home}/small.py"], "cannot write to the data directory"),
     "Weights & Biases": (["--config.log.wandb=mine"], "pip install 'lmrep[wandb]'"),
 }
@@ -201,7 +200,7 @@ def test_a_finished_run_stays_as_it_is(home, copy):
 
 
 def test_stages_whose_borders_would_move_are_refused(home, tmp_path):
-    stages = "--config.stages=[{'name': 'a', 'share': 0.5}, {'name': 'b', 'share': 0.5}]"
+    stages = "--config.stages=[{'name': 'a', 'fraction': 0.5}, {'name': 'b', 'fraction': 0.5}]"
     run = ["--config.data.validation=0", stages]
     assert small.command(*train(home, tmp_path / "run", "--config.steps=4", *run)).code == 0
     before = small.contents(tmp_path / "run")
@@ -262,7 +261,7 @@ def test_a_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
 
 def test_training_tells_what_it_came_to_and_what_to_try(home):
     said = (home / "said").read_text()
-    for part in ("Trained to step 12.", "always the most frequent word", "this model before training",
+    for part in ("Trained to step 12.", "always the most frequent token", "this model before training",
                  "this model now", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run",
                  f"lmrep report {home}/run;"):  # which this run did not write
         assert part in said
@@ -278,8 +277,8 @@ def test_evaluate_prints_what_it_writes(home):
 
 def test_predict_takes_texts_as_words_or_line_by_line(home):
     texts = ["The [MASK] cat.", "[MASK] red [MASK]"]
-    words = small.command("predict", f"--workdir={home}/run", "--top=2", *texts)
-    lines = small.command("predict", f"--workdir={home}/run", "--top=2", stdin="\n" + "\n\n".join(texts))
+    words = small.command("predict", f"--workdir={home}/run", "--k=2", *texts)
+    lines = small.command("predict", f"--workdir={home}/run", "--k=2", stdin="\n" + "\n\n".join(texts))
     assert words.code == 0 and words == lines
     shown = words.out.splitlines()
     assert [line for line in shown if not line.startswith(" ")] == texts
@@ -294,11 +293,12 @@ def test_predict_takes_texts_as_words_or_line_by_line(home):
     (["The [MASK] " + "cat " * 40], "", ["has 44 tokens; the model takes 32 at most"]),
     ([], "", ["standard input has no text"]),
     ([], " \n\n", ["standard input has no text"]),
-    (["--top=0", "a [MASK]"], "", ["--top is 0; expected at least 1"]),
+    (["--k=0", "a [MASK]"], "", ["--k is 0; expected at least 1"]),
     (["--step=5", "a [MASK]"], "", ["holds no checkpoint 5; it holds 4, 8, 12"]),
     (["--workdir=/nowhere", "a [MASK]"], "", ["there is no run in /nowhere"]),
     (["--config=small.py", "a [MASK]"], "", ["takes the config of the run in --workdir; leave --config out"]),
-    (["--tpo=3", "a [MASK]"], "", ["has no flag --tpo; did you mean '--top'?"]),
+    (["--sample=3", "a [MASK]"], "", ["has no flag --sample; did you mean '--samples'?"]),
+    (["--temperature=2", "a [MASK]"], "", ["--temperature is no option of a model that fills in masked words; its option"]),
 ])
 def test_what_cannot_be_predicted_is_refused(home, words, stdin, parts):
     refused(small.command("predict", f"--workdir={home}/run", *words, stdin=stdin), *parts)
@@ -308,7 +308,7 @@ def test_what_cannot_be_predicted_is_refused(home, words, stdin, parts):
     (["--split=dev"], "no split 'dev'; this run's corpus has train, validation, test"),
     (["--examples=-1"], "examples is -1; expected at least 1"),
     (["--config.seed=1"], "takes the config of the run in --workdir"),
-    (["test"], "has no use for 'test'"),
+    (["test"], "takes no argument 'test'"),
 ])
 def test_what_cannot_be_evaluated_is_refused(home, words, part):
     refused(small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data", *words), part)
@@ -338,7 +338,7 @@ def test_inspect_shows_pairs_with_their_labels(home):
 @pytest.mark.parametrize(("words", "part"), [
     (["--split=dev"], "no split 'dev'; this corpus has train, validation, test"),
     (["--examples=-1"], "examples is -1; expected at least 0"),
-    (["train"], "has no use for 'train'"),
+    (["train"], "takes no argument 'train'"),
 ])
 def test_what_cannot_be_inspected_is_refused(home, words, part):
     refused(small.command("inspect", f"--config={home}/small.py", f"--data_dir={home}/data", *words), part)

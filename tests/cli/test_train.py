@@ -1,4 +1,4 @@
-"""What `lmrep train` says at its end, of every kind of question."""
+"""What `lmrep train` prints at its end, for every objective."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.cli.train import summary
+from lmrep.cli.train import next_steps, summary
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FIELDS
@@ -16,33 +16,56 @@ from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.base import Carry, Keys
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
-ASKED = [*((name, {}) for name in OBJECTIVES), ("masked", {"sentence_pair": True}),
-         *(("replaced_token", {"variant": kind}) for kind in replaced_token.VARIANTS)]
+CASES = [*((name, {}) for name in OBJECTIVES), ("masked", {"sentence_pair": True}),
+         *(("replaced_token", {"variant": variant}) for variant in replaced_token.VARIANTS)]
 
 
 def metrics(name, fields):
-    """The names of what is measured, by shapes alone."""
-    kind, b, t = OBJECTIVES[name], 2, 16
+    """The names of an objective's metrics, by shapes alone."""
+    definition, b, t = OBJECTIVES[name], 2, 16
     vocabulary = Vocabulary(32, {role: i for i, role in enumerate(ROLES)}, np.ones(32, bool), np.ones(32, int))
     network = transformer.Config(vocab=32, width=16, layers=1, heads=2, mlp=16, max_length=t)
-    objective = kind.build(kind.config(**fields), transformer.build(network), vocabulary)
+    objective = definition.build(definition.config(**fields), transformer.build(network), vocabulary)
     batch = {field: jax.ShapeDtypeStruct((b, t)[: len(FIELDS[field].axes)], np.int32)
-             for field in kind.batch_fields(kind.config(**fields))}
+             for field in definition.batch_fields(definition.config(**fields))}
     keys = jax.eval_shape(lambda: Keys(jax.random.split(jax.random.key(0), b), jax.random.key(0)))
-    asked = jax.eval_shape(objective.prepare, keys, batch)
+    prepared = jax.eval_shape(objective.prepare, keys, batch)
     loss = partial(objective.loss, key=None, carry=Carry())
-    return jax.eval_shape(loss, P.abstract(objective.specs), asked)[1][0].keys()
+    return jax.eval_shape(loss, P.abstract(objective.specs), prepared)[1][0].keys()
 
 
-@pytest.mark.parametrize(("name", "fields"), ASKED, ids=str)
-def test_it_tells_what_was_learned(name, fields):
+@pytest.mark.parametrize(("name", "fields"), CASES, ids=str)
+def test_every_headline_metric_is_shown_before_and_after(name, fields):
+    table = OBJECTIVES[name].metrics
     after = dict.fromkeys(metrics(name, fields), 0.25)
-    said = {}
-    for before in (dict.fromkeys(after, 0.125), {}):  # an earlier stage may have had another question
-        said[bool(before)] = summary(SimpleNamespace(steps=7, before=before, after=after))
-        assert said[bool(before)].startswith("\nTrained to step 7.")
-    assert said[True].count("25.00%") == sum(
-        metric in after for metric in ("mlm_accuracy", "lm_accuracy", "replaced_accuracy", "original_accuracy",
-                                       "pair_accuracy", "most_frequent_accuracy")), said[True]
-    assert "12.50%" not in said[False]
-    assert ("12.50%" in said[True]) == any(f"{each}_accuracy" in after for each in ("mlm", "lm", "pair"))
+    shown = summary(SimpleNamespace(steps=7, before=dict.fromkeys(after, 0.125), after=after), table)
+    assert shown.startswith("\nTrained to step 7.")
+    headline = [metric for metric in table if metric in after and table[metric].headline]
+    assert headline or after.keys() <= {"lm_loss", "loss"}
+    for metric in headline:
+        assert f"{table[metric].title} on held-out text" in shown
+    baselines = {table[metric].baseline for metric in headline} & after.keys()
+    fractions = [metric for metric in table if metric in after and table[metric].unit == "fraction"]
+    assert shown.count("25.00%") == len(headline) + len(baselines) + len(fractions), shown
+    assert shown.count("12.50%") == len(headline) + len(fractions)
+    assert shown.count("1.0 times the baseline") == len(baselines)
+
+
+@pytest.mark.parametrize(("name", "fields"), CASES, ids=str)
+def test_metrics_that_the_first_stage_lacks_have_no_value_before_training(name, fields):
+    after = dict.fromkeys(metrics(name, fields), 0.25)
+    shown = summary(SimpleNamespace(steps=7, before={}, after=after), OBJECTIVES[name].metrics)
+    assert "before training" not in shown and "25.00%" in shown
+
+
+def test_a_language_model_has_a_perplexity():
+    outcome = SimpleNamespace(steps=7, before={"lm_loss": 5.0}, after={"lm_loss": 2.0})
+    shown = summary(outcome, OBJECTIVES["causal"].metrics)
+    assert "Perplexity of held-out text: before training 148.4, now 7.4" in shown
+    assert "Perplexity" not in summary(outcome, OBJECTIVES["replaced_token"].metrics)
+
+
+def test_the_report_is_named_only_if_it_was_written():
+    assert "open runs/x/report.html in a browser" in next_steps("runs/x", "", "a [MASK]")
+    assert "report.html" not in (shown := next_steps("runs/x", "", "a [MASK]", report=False))
+    assert "lmrep report runs/x;" in shown

@@ -41,7 +41,7 @@ def test_vectors_do_not_know_where_a_word_stands(homes, tmp_path):
 
 
 def test_predict(homes):
-    assert asked(homes["masked"], "predict", "--top=2", f"{TEXT} [MASK]").count("%") == 2
+    assert asked(homes["masked"], "predict", "--k=2", f"{TEXT} [MASK]").count("%") == 2
     record = json.loads(asked(homes["replaced_token"], "predict", "--jsonl", stdin=json.dumps({"text": TEXT})))
     assert len(record["replaced"]) >= len(WORDS)
     assert asked(homes["causal"], "predict", "--tokens=30", TEXT).startswith(f"{TEXT} |")

@@ -147,7 +147,7 @@ def test_what_the_docstring_shows_is_true(home):
     names = {"lmrep": lmrep, "jax": jax, "jnp": jnp}
     exec(lines.replace("runs/quickstart", str(home)).replace("key", "cat").replace("value of", "red"), names)
     gradient = flatten(names["gradient"])
-    assert names["value"].hidden.shape[0] == 4 and gradient.keys() == flatten(names["run"].params).keys()
+    assert names["text"].hidden.shape[0] == 4 and gradient.keys() == flatten(names["run"].params).keys()
     assert all(np.isfinite(x).all() for x in gradient.values()) and any(x.any() for x in gradient.values())
 
 

@@ -156,10 +156,12 @@ def test_a_run_may_start_from_what_was_converted(converted):
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
 @pytest.mark.parametrize(("words", "message"), [
     (["{bert}"], "takes two directories"),
-    (["{bert}", "{new}", "--to=tf"], "--to is 'tf'; expected workdir or huggingface"),
+    (["{bert}", "{new}", "--to=tf"], "--to is 'tf'; expected one of workdir, huggingface"),
     (["{bert}", "{new}", "--to=huggingface"], "is a published directory already"),
-    (["{run}", "{new}"], "is a workdir already; to write it as a published directory, say --to=huggingface"),
-    (["{none}", "{new}"], "none/config.json is not there"),
+    (["{run}", "{new}"], "is a workdir already; to write a published directory, add --to=huggingface"),
+    (["{none}", "{new}"], "there is no directory"),
+    (["{none}", "{new}", "--to=huggingface"], "no such directory; give the workdir of a run"),
+    (["google/bert_uncased", "{new}"], "hf download google/bert_uncased --local-dir bert_uncased"),
     (["{bert}", "{full}"], "full is there already"),
     (["{run}", "{full}", "--to=huggingface"], "full is there already"),
     (["{run}", "{new}", "--to=huggingface", "--step=3"], "holds no checkpoint 3"),
@@ -230,8 +232,8 @@ def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
     assert not found.left and all(path.startswith("objective/generator") for path in found.missing)
     assert same(found.values, published.read(directory).params)
     answer = small.command("predict", f"--workdir={workdir}", "a [MASK]")
-    assert answer.code == 2 and "has no generator to fill masks with, as the checkpoint" in answer.err
-    with pytest.raises(UserError, match="was not trained to continue texts"):
+    assert answer.code == 2 and "has no generator; the checkpoint" in answer.err
+    with pytest.raises(UserError, match=r"no capability 'generate_text' .continues texts."):
         run.generate(["a cat"])
     with pytest.raises(UserError, match=r"--part is 'generator', and .* has one network alone"):
         conversion.to_published(workdir, workdir.parent / "part", part="generator")
@@ -241,8 +243,8 @@ def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
 def test_a_discriminator_tells_what_the_checkpoint_says(converted):
     directory, workdir, _ = converted
     run, text = lmrep.load(workdir), "the cat, a quick DOG."
-    asked = run.inputs([text])
-    question = certificate.Question(asked.tokens, np.zeros_like(asked.tokens), np.ones_like(asked.tokens))
+    ids = run.encode([text])[0].ids[None]
+    question = certificate.Question(ids, np.zeros_like(ids), np.ones_like(ids))
     logits = certificate.ours(published.read(directory), question)["discriminator"][0, 1:-1]
     (doubts,) = run.detect_replaced([text])
     np.testing.assert_allclose([doubt.probability for doubt in doubts], 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
@@ -258,7 +260,7 @@ def test_an_encoder_without_heads_answers_nothing(tmp_path):
     directory = rewrite(copy("electra_discriminator", tmp_path / "x", architectures=["ElectraModel"]), bare)
     assert conversion.to_workdir(directory, tmp_path / "run").checkpoint.heads == ()
     answer = small.command("predict", f"--workdir={tmp_path / 'run'}", "a cat")
-    assert answer.code == 2 and "has no head that tells tokens apart" in answer.err and answer.err.count("\n") == 1
+    assert answer.code == 2 and "has no discriminator head" in answer.err and answer.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("converted", ["electra_generator"], indirect=True)
@@ -302,7 +304,7 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     assert answer.code == 0 and "ElectraForMaskedLM, " in answer.out
     assert same(files(tmp_path / "told"), files(tmp_path / "part"))
     answer = small.command("convert", tmp_path / "part", tmp_path / "in", "--part=generator")
-    assert answer.code == 2 and "--part is 'generator'; it is for --to=huggingface" in answer.err
+    assert answer.code == 2 and "--part is 'generator'; it needs --to=huggingface" in answer.err
     with pytest.raises(UserError, match="--part is 'both'; expected discriminator or generator"):
         conversion.to_published(joint.directory, tmp_path / "both", part="both")
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "part", "told"}

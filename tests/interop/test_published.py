@@ -139,7 +139,7 @@ def test_the_config_decides_activation_epsilon_and_offset():
     assert [name for name in NAMES if found[name].activation == "gelu_tanh"] == ["bert_tanh", "albert", "gpt", "gpt2"]
     assert {found[name].norm_eps for name in ("roberta", "gpt", "gpt2")} == {1e-5}
     assert {found[name].norm_eps for name in ("bert", "electra_generator", "albert")} == {1e-12}
-    assert (found["roberta"].position_offset, found["roberta"].length, found["roberta"].token_types) == (2, 21, 1)
+    assert (found["roberta"].position_offset, found["roberta"].max_length, found["roberta"].token_types) == (2, 21, 1)
     assert (found["gpt2"].norm, found["gpt2"].mlp, found["gpt"].norm, found["gpt"].mlp) == ("pre", 22, "post", 60)
     assert (found["albert"].share, found["albert"].embedding, found["electra_generator"].embedding) == ("all", 7, 7)
 
