@@ -126,7 +126,7 @@ def score(
     mesh = make_mesh(1)
     evaluator = Evaluator(objective, mesh, 32, run.experiment.seed)
     plan = build.plan(stage, prepared.stores["test"], run.experiment.seed, data_dir)
-    batches = loader.evaluation_batches(plan, batch_size=32, rows=evaluator.rows)
+    batches = loader.evaluation_batches(plan, batch_size=32, indices=evaluator.rows)
     return evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
 
 

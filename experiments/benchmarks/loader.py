@@ -19,7 +19,7 @@ import numpy as np
 
 from lmrep.api import default_data_dir
 from lmrep.core.errors import UserError
-from lmrep.data import corpora, loader, tokenizers
+from lmrep.data import corpora, formats, loader, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.stream import Stream
 from lmrep.data.mixture import Mixture, Sources
@@ -31,11 +31,10 @@ FAR = 100_000  # batches
 def plans(store, length):
     """(name, plan) of every format, of the stream's other order, and of a mixture."""
     for name, form in FORMATS.items():
-        settings = {"duplicates": 1}
-        yield name, lambda form=form, settings=settings: form.plan(form.config(**settings), store, length, 0)
-    yield "stream, rows", lambda: FORMATS["stream"].plan(Stream(order="rows"), store, length, 0)
+        yield name, lambda name=name, config=form.config(duplicates=1): formats.plan(name, config, store, length, 0)
+    yield "stream, contiguous", lambda: formats.plan("stream", Stream(order="contiguous"), store, length, 0)
     yield "packed 3:1 full_sentences", lambda: Mixture(
-        tuple(FORMATS[name].plan(FORMATS[name].config(), store, length, 0) for name in ("packed", "full_sentences")),
+        tuple(formats.plan(name, FORMATS[name].config(), store, length, 0) for name in ("packed", "full_sentences")),
         Sources(("packed", "full_sentences"), (store, store), (3, 1), store.vocabulary))
 
 
@@ -53,7 +52,7 @@ def crossings(plan):
 
 def run(plan, rows, first, last):
     """The batches of steps first, ..., last - 1 of a run."""
-    return loader.batches(plan, batch_size=rows, rows=np.arange(rows), seed=0, first_step=first, last_step=last)
+    return loader.batches(plan, batch_size=rows, indices=np.arange(rows), seed=0, first_step=first, last_step=last)
 
 
 def rate(plan, rows, seconds):

@@ -41,8 +41,8 @@ import numpy as np
 
 from lmrep.core.host import keep_memory
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import loader, sentences, tokenizers
-from lmrep.data.formats import FORMATS
+from lmrep.data import formats, loader, sentences, tokenizers
+from lmrep.data.formats.packed import Packed
 from lmrep.data.store import token_store
 from lmrep.layers.stack import Execution
 from lmrep.models import PRESETS, transformer
@@ -203,8 +203,7 @@ def text_batches(system, text, vocab, rng, number=32):
         documents = [sentences.split(d) for d in file.read(3_000_000).split("\n\n") if d.strip()]
     ids = [[s for s in tokenizer.encode_batch(d) if len(s)] for d in documents]
     with tempfile.TemporaryDirectory() as directory:
-        packed = FORMATS["packed"]
-        plan = packed.plan(packed.config(), token_store.write(directory, ids, tokenizer.vocabulary), length, 0)
+        plan = formats.plan("packed", Packed(), token_store.write(directory, ids, tokenizer.vocabulary), length, 0)
         gathered = [loader.gather(plan, np.arange(i * rows_, (i + 1) * rows_)) for i in range(number)]
     mine = [jax.tree.map(jnp.asarray, batch) for batch in gathered]
     flat = [s for d in ids for s in d]

@@ -1,5 +1,5 @@
-"""From documents to batches: corpora, sentences, tokenizers, token stores, formats (plans over a store), mixtures of
-several corpora, the loader.
+"""From documents to batches: corpora, sentence splitting, tokenizers, token stores, formats (plans of examples over a
+store), mixtures of several corpora, and the loader.
 
-Imports stay light, for the sake of the command line: what reads or writes TFDS imports it when it is used.
+Imports stay light, since every command imports this package: modules that read or write TFDS import it when needed.
 """

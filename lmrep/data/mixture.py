@@ -1,9 +1,9 @@
-"""Corpora mixed in fixed proportions: Wikipedia and books, or many languages by temperature.
+"""Corpora mixed in fixed proportions: Wikipedia and books, or many languages sampled with a temperature.
 
-Rows of a run are dealt to the sources in blocks that repeat (`order.interleave`), so that after any number of rows
-each source has had its share of them to within less than one row, and a row's number alone says which source shows
-which of its examples there. Nothing is stored: a run goes on at any step, on any number of hosts. Each source is walked
-in an order of its own, epoch by epoch, however many times the others have been.
+The positions of a run are assigned to the sources in blocks that repeat (`order.interleave`), so that after any number
+of examples each source has had its fraction of them to within less than one example. The position alone determines the
+source and the example. Nothing is stored: a run resumes at any step, on any number of hosts. Each source has its own
+random order and its own epochs.
 """
 
 import functools
@@ -18,11 +18,12 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import FIELDS, Batch, Plan
+from lmrep.data.formats.base import FIELDS, Batch
+from lmrep.data.formats.plans import Plan
 from lmrep.data.order import example_numbers, interleave
 from lmrep.data.store.token_store import Store
 
-BLOCK = 10_000  # rows of the longest block: shares are rounded to a part in so many
+BLOCK = 10_000  # the largest block: fractions are rounded to multiples of 1 / BLOCK
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +33,13 @@ class Sources:
     Attributes:
       names: of the sources.
       stores: their stores.
-      shares: rows of each in a block.
+      block_counts: examples of each source in a block.
+      vocabulary: of all of them.
     """
 
     names: tuple[str, ...]
     stores: tuple[Store, ...]
-    shares: tuple[int, ...]
+    block_counts: tuple[int, ...]
     vocabulary: Vocabulary = field(repr=False)
 
     @property
@@ -47,45 +49,45 @@ class Sources:
 
     @property
     def tokens(self) -> int:
-        """Of all sources."""
+        """The number of tokens of all sources."""
         return sum(store.tokens for store in self.stores)
 
     @property
     def fingerprint(self) -> str:
-        """Names the content: of every source's split, in their order and proportions."""
-        facts = [[store.fingerprint for store in self.stores], self.shares]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        """Of the content of every source's split, their order and their proportions."""
+        identity = [[store.fingerprint for store in self.stores], self.block_counts]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A plan made of the plans of several sources; it offers what `formats.Plan` does.
+    """A plan composed of the plans of several sources, with the interface of `formats.Plan`.
 
-    Examples are numbered through: those of the first source, then those of the second, and so on.
+    The examples of the first source are numbered first, then those of the second, and so on.
 
     Attributes:
       plans: of the sources, all of one format and length.
-      store: their splits, and their shares.
+      store: their splits and proportions.
     """
 
     plans: tuple[Plan, ...]
     store: Sources = field(repr=False)
-    continues = False
+    contiguous = False
 
     def __post_init__(self):
-        if any(plan.continues for plan in self.plans):
-            raise ValueError("rows of a mixture are of its sources in turn: none continues another")
+        if any(plan.contiguous for plan in self.plans):
+            raise ValueError("the examples of a mixture alternate between its sources, and cannot be contiguous")
         if self.examples > np.iinfo(FIELDS["example"].dtype).max:
             raise UserError(f"the mixture has {self.examples:,} examples; expected fewer than 2^31: lower duplicates")
 
     @functools.cached_property
     def _block(self) -> np.ndarray:
-        """The source of each row of a block."""
-        return interleave(self.store.shares)
+        """The source of each position of a block."""
+        return interleave(self.store.block_counts)
 
     @functools.cached_property
     def _ranks(self) -> np.ndarray:
-        """How many rows of the same source stand before a row in its block."""
+        """For each position of a block, the number of earlier positions with the same source."""
         ranks = np.empty_like(self._block)
         for source in range(len(self.plans)):
             ranks[self._block == source] = np.arange((self._block == source).sum())
@@ -93,12 +95,12 @@ class Mixture:
 
     @property
     def examples(self) -> int:
-        """The number of examples of all sources, duplicates counted."""
+        """The number of examples of all sources, repetitions included."""
         return sum(plan.examples for plan in self.plans)
 
     @property
     def length(self) -> int:
-        """Tokens a row, padding included."""
+        """Tokens per example, padding included."""
         return self.plans[0].length
 
     @property
@@ -108,46 +110,48 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Of the sources' plans and shares."""
-        facts = [[plan.fingerprint for plan in self.plans], self.store.shares]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+        """Of the sources' plans and proportions."""
+        identity = [[plan.fingerprint for plan in self.plans], self.store.block_counts]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
     @property
-    def once(self) -> int:
-        """How many rows of an evaluation show no example twice: those up to where the first source ends."""
-        shares, total = self.store.shares, sum(self.store.shares)
-        last = []  # of each source, the number of the row at which it would start again
-        for source, (plan, share) in enumerate(zip(self.plans, shares, strict=True)):
-            block, rank = divmod(plan.examples, share)
-            last.append(block * total + int(np.flatnonzero(self._block == source)[rank]))
-        return min(last)
+    def evaluation_examples(self) -> int:
+        """How many examples an evaluation can show in proportion without showing one twice: those up to the end of the
+        source that ends first."""
+        counts, total = self.store.block_counts, sum(self.store.block_counts)
+        ends = []  # for each source, the position at which it would start again
+        for source, (plan, count) in enumerate(zip(self.plans, counts, strict=True)):
+            block, rank = divmod(plan.examples, count)
+            ends.append(block * total + int(np.flatnonzero(self._block == source)[rank]))
+        return min(ends)
 
-    def deal(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(source, how many rows of this source came before) of rows of a run: int64 like `rows`."""
-        block, place = np.divmod(rows, len(self._block))
-        source = self._block[place]
-        return source, block * np.array(self.store.shares)[source] + self._ranks[place]
+    def assign(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(source, number of earlier positions with the same source) of positions of a run; int64 like `positions`."""
+        block, position = np.divmod(positions, len(self._block))
+        source = self._block[position]
+        return source, block * np.array(self.store.block_counts)[source] + self._ranks[position]
 
-    def numbers(self, rows: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """As `Plan.numbers`; each source has an order of its own."""
-        return self._numbers(rows, lambda source, index: example_numbers(
-            self.plans[source].examples, _seed(seed, source), index))
+    def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
+        """As `Plan.numbers`; each source has its own order."""
+        return self._numbers(positions, lambda source, index: example_numbers(
+            self.plans[source].examples, _source_seed(seed, source), index))
 
-    def evaluation_order(self, rows: np.ndarray) -> np.ndarray:
-        """As `Plan.evaluation_order`, of rows below `once`."""
-        return self._numbers(rows, lambda source, index: index)
+    def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
+        """As `Plan.evaluation_numbers`; `count` is at most `evaluation_examples`."""
+        shown = positions < count
+        return np.where(shown, self._numbers(np.where(shown, positions, 0), lambda source, index: index), -1)
 
-    def _numbers(self, rows: np.ndarray, example: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
-        sources, index = self.deal(rows)
+    def _numbers(self, positions: np.ndarray, example: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
+        sources, index = self.assign(positions)
         numbers = np.empty_like(index)
-        for source, first in enumerate(self._firsts[:-1]):
-            here = sources == source
-            numbers[here] = first + example(source, index[here])
+        for source, first in enumerate(self._first_numbers[:-1]):
+            selected = sources == source
+            numbers[selected] = first + example(source, index[selected])
         return numbers
 
     @property
-    def _firsts(self) -> np.ndarray:
-        """The number of each source's first example, and the number of all."""
+    def _first_numbers(self) -> np.ndarray:
+        """The number of each source's first example; last = number of examples."""
         return np.concatenate([[0], np.cumsum([plan.examples for plan in self.plans])])
 
     def gather(self, numbers: np.ndarray) -> Batch:
@@ -155,48 +159,52 @@ class Mixture:
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
             raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a mixture that has {self.examples}")
-        firsts = self._firsts
-        sources = (np.searchsorted(firsts, numbers, side="right") - 1).clip(0)  # empty rows are the first source's
-        places = [np.flatnonzero(sources == source) for source in range(len(self.plans))]
-        parts = [plan.gather(np.where(numbers[place] >= 0, numbers[place] - first, -1))
-                 for plan, place, first in zip(self.plans, places, firsts[:-1], strict=True)]
-        back = np.argsort(np.concatenate(places))
-        batch = {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
+        first_numbers = self._first_numbers
+        # Empty examples are taken from the first source.
+        sources = (np.searchsorted(first_numbers, numbers, side="right") - 1).clip(0)
+        indices = [np.flatnonzero(sources == source) for source in range(len(self.plans))]
+        batches = [plan.gather(np.where(numbers[index] >= 0, numbers[index] - first, -1))
+                   for plan, index, first in zip(self.plans, indices, first_numbers[:-1], strict=True)]
+        order = np.argsort(np.concatenate(indices))
+        batch = {name: np.concatenate([each[name] for each in batches])[order] for name in batches[0]}
         return batch | {"example": numbers.astype(np.int32)}
 
     def statistics(self) -> dict[str, float]:
-        """As `Plan.statistics`: the sources' means, weighed by their shares."""
-        each, shares = [plan.statistics() for plan in self.plans], np.array(self.store.shares) / sum(self.store.shares)
-        means = {name: float(shares @ [facts[name] for facts in each]) for name in each[0] if name != "examples"}
+        """As `Plan.statistics`: the means over the sources, weighted by their proportions."""
+        statistics = [plan.statistics() for plan in self.plans]
+        weights = np.array(self.store.block_counts) / sum(self.store.block_counts)
+        means = {name: float(weights @ [each[name] for each in statistics])
+                 for name in statistics[0] if name != "examples"}
         return {"examples": self.examples, **means}
 
 
-def _seed(seed: int, source: int) -> int:
-    """The seed of a source's own order."""
+def _source_seed(seed: int, source: int) -> int:
+    """The seed of the order of one source."""
     return int(np.random.SeedSequence([seed, source]).generate_state(1, np.uint64)[0])
 
 
 def block_counts(weights: Sequence[float]) -> tuple[int, ...]:
-    """How many rows each weight has in a block of at most BLOCK rows.
+    """How many examples of each source a block has, for sources with these weights.
 
-    Exactly in proportion where a block that short can be: 3 and 1, or 0.7 and 0.3. Other weights are rounded to parts
-    of BLOCK, those with the largest remainders up (Hamilton's method).
+    The counts are exactly proportional if a block of at most BLOCK examples allows it: 3 and 1, or 0.7 and 0.3. Other
+    weights are rounded to multiples of 1 / BLOCK; those with the largest remainders are rounded up (Hamilton's method).
 
     Raises:
-      UserError: a weight is less than half a part.
+      UserError: a weight is rounded to 0.
     """
     exact = [Fraction(repr(float(weight))) for weight in weights]
     scale = math.lcm(*(weight.denominator for weight in exact))
-    whole = [int(weight * scale) for weight in exact]
-    whole = [n // math.gcd(*whole) for n in whole]
-    if sum(whole) <= BLOCK:
-        return tuple(whole)
-    quotas = [BLOCK * Fraction(n, sum(whole)) for n in whole]
-    shares = [int(quota) for quota in quotas]
-    largest = sorted(range(len(whole)), key=lambda i: (shares[i] - quotas[i], i))
-    for i in largest[: BLOCK - sum(shares)]:
-        shares[i] += 1
-    if 0 in shares:
-        raise UserError(f"source {shares.index(0)} of the mixture has {float(quotas[shares.index(0)] / BLOCK):.2g} of "
-                        f"the rows; expected one in {BLOCK:,} or more: give it more weight, or leave it out")
-    return tuple(shares)
+    integers = [int(weight * scale) for weight in exact]
+    integers = [n // math.gcd(*integers) for n in integers]
+    if sum(integers) <= BLOCK:
+        return tuple(integers)
+    quotas = [BLOCK * Fraction(n, sum(integers)) for n in integers]
+    counts = [int(quota) for quota in quotas]
+    by_remainder = sorted(range(len(integers)), key=lambda i: (counts[i] - quotas[i], i))
+    for i in by_remainder[: BLOCK - sum(counts)]:
+        counts[i] += 1
+    if 0 in counts:
+        source = counts.index(0)
+        raise UserError(f"source {source} of the mixture has a fraction of {float(quotas[source] / BLOCK):.2g} of the "
+                        f"examples; expected 1 in {BLOCK:,} or more: increase its weight, or remove it")
+    return tuple(counts)

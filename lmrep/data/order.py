@@ -1,5 +1,5 @@
-"""Which example is shown when: orders and draws that are computed for one number at a time and stored nowhere, so that
-a run that goes on, on however many hosts, needs no memory of what it has seen."""
+"""The order of examples. Each number is computed by itself and nothing is stored, so that a run resumes at any step, on
+any number of hosts, without a record of the examples it has shown."""
 
 import heapq
 import math
@@ -10,35 +10,34 @@ import numpy as np
 ROUNDS = 8
 
 
-def example_numbers(examples: int, seed: int, rows: np.ndarray) -> np.ndarray:
-    """The examples that rows of a run show. Every epoch shows each example once, in an order of its own.
+def example_numbers(examples: int, seed: int, positions: np.ndarray) -> np.ndarray:
+    """The examples at some positions of a run. Every epoch shows each example once, in its own random order.
 
     A Feistel network on pairs (high, low) of digits to base `side`, as in format-preserving encryption (Black and
-    Rogaway 2002): a bijection of [0, side^2) that is computed for one number at a time and stored nowhere. Numbers
-    that leave [0, examples) go through it again until they return. Grain's shuffle does the same, but one index a
-    call, only below 2^32, and at 15 ms an index where there are few examples.
+    Rogaway 2002), is a bijection of [0, side^2). A number outside of [0, examples) is mapped again until it is inside.
+    Grain's shuffle does the same, but for one index per call, only below 2^32, and at 15 ms per index for few examples.
 
     Args:
-      examples: how many there are, n.
+      examples: their number n.
       seed: not negative.
-      rows: int64, any shape: rows of the run counted from its first; row g is in epoch g // n.
+      positions: int64, any shape, counted from the start of the run; position g is in epoch g // n.
 
     Returns:
       int64 of that shape, in [0, n).
     """
-    epochs, places = np.divmod(rows, examples)
-    numbers = np.empty_like(places)
+    epochs, indices = np.divmod(positions, examples)
+    numbers = np.empty_like(indices)
     for epoch in np.unique(epochs):
-        here = epochs == epoch
-        numbers[here] = _permute(places[here], examples, [seed, int(epoch)])
+        selected = epochs == epoch
+        numbers[selected] = _permute(indices[selected], examples, [seed, int(epoch)])
     return numbers
 
 
-def _permute(places: np.ndarray, n: int, entropy: list[int]) -> np.ndarray:
+def _permute(indices: np.ndarray, n: int, entropy: list[int]) -> np.ndarray:
     keys = np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
-    side = max(8, math.isqrt(n - 1) + 1)  # side^2 just above n, so that few leave; below 8 the orders are not fair
-    numbers = places.copy()
-    outside = np.ones(places.shape, bool)
+    side = max(8, math.isqrt(n - 1) + 1)  # side^2 is little more than n; below 8 some orders are more likely than others
+    numbers = indices.copy()
+    outside = np.ones(indices.shape, bool)
     while outside.any():
         high, low = np.divmod(numbers[outside], side)
         for key in keys:
@@ -49,7 +48,7 @@ def _permute(places: np.ndarray, n: int, entropy: list[int]) -> np.ndarray:
 
 
 def uniform(entropy: Sequence[int], index: np.ndarray) -> np.ndarray:
-    """float64 in [0, 1) for each int64 of `index`: the same for the same entropy and number, whatever the library."""
+    """float64 in [0, 1) for each int64 of `index`; depends on the entropy and the index alone."""
     (key,) = np.random.SeedSequence(list(entropy)).generate_state(1, np.uint64)
     return (_hash(_hash(index, key), key) >> 10) * 2.0**-53
 
@@ -62,44 +61,57 @@ def _hash(x: np.ndarray, key: np.uint64) -> np.ndarray:
     return ((x ^ (x >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
 
 
-def continuing_numbers(examples: int, duplicates: int, batch_size: int, rows: np.ndarray) -> np.ndarray:
-    """The examples that rows of a run show where row r of a batch continues row r of the batch before.
+def contiguous_numbers(
+    examples: int, repeats: int, batch_size: int, positions: np.ndarray, seed: int | None = None
+) -> np.ndarray:
+    """The examples at some positions of a run in which example r of a batch continues example r of the previous batch.
 
-    One walk over the examples is cut into `batch_size` parts of s = ceil(n / batch_size) examples; row r of the
-    walk's step i shows example r s + i. Walk w shows the duplicate w mod `duplicates`.
+    The corpus is split into `batch_size` chunks of consecutive examples whose sizes differ by at most one; index r of
+    the batches shows chunk r. A walk over the corpus takes as many steps as the largest chunk has examples. In each
+    walk, each chunk starts at its own random example and wraps around at its end, so that batches combine other texts
+    in every walk, at the cost of one more interruption per chunk.
 
     Args:
-      examples: of one walk, n.
-      rows: int64, rows of the run counted from its first.
+      examples: their number n in a walk.
+      repeats: walk w shows repetition w mod `repeats`, whose examples are numbered from (w mod repeats) n.
+      batch_size: examples per batch.
+      positions: int64, any shape, counted from the start of the run.
+      seed: of the random starts; None: every chunk starts at its first example.
 
     Returns:
-      int64 of that shape; -1 where the last parts are short of examples.
+      int64 of that shape; -1 at the last step of a walk for chunks that are shorter by one.
     """
     steps = -(-examples // batch_size)
-    step, row = np.divmod(rows, batch_size)
+    step, index = np.divmod(positions, batch_size)
     walk, step = np.divmod(step, steps)
-    number = row * steps + step
-    return np.where(number < examples, walk % duplicates * examples + number, -1)
+    first = index * examples // batch_size
+    size = (index + 1) * examples // batch_size - first
+    start = np.zeros_like(size)
+    for one in np.unique(walk) if seed is not None else ():
+        selected = walk == one
+        start[selected] = uniform((seed, int(one)), index[selected]) * size[selected]
+    number = first + (start + step) % np.maximum(size, 1)
+    return np.where(step < size, walk % repeats * examples + number, -1)
 
 
-def interleave(shares: Sequence[int]) -> np.ndarray:
-    """A block of N = sum(shares) rows in which source i has shares[i] rows, as evenly as whole rows can be.
+def interleave(counts: Sequence[int]) -> np.ndarray:
+    """A block of N = sum(counts) examples with counts[i] examples of source i, spread as evenly as possible.
 
-    After any g rows of blocks in a row, each source has had its share g * shares[i] / N to within less than one row
-    (Tijdeman 1980). The j-th row of a source must then stand in a window of the block; taking of the windows that
-    are open the one that closes first meets all of them, where they can be met, as they can here (Steiner and Yeomans
-    1993).
+    After any number g of examples of a sequence of such blocks, each source has had g * counts[i] / N examples to
+    within less than one (Tijdeman 1980). This holds where the j-th example of each source is within a certain window of
+    the block. Choosing, among the open windows, the one that closes first meets all of them if that is possible, which
+    it is here (Steiner and Yeomans 1993).
 
     Returns:
-      int64[N], the source of each row.
+      int64[N], the source of each example.
     """
-    total = sum(shares)
-    windows = sorted((j * total // share, -(-(j + 1) * total // share), i)
-                     for i, share in enumerate(shares) for j in range(share))
-    block, opened, ready = [], [], 0
-    for place in range(total):
-        while ready < total and windows[ready][0] <= place:
-            heapq.heappush(opened, windows[ready][1:])
-            ready += 1
-        block.append(heapq.heappop(opened)[1])
+    total = sum(counts)
+    windows = sorted((j * total // count, -(-(j + 1) * total // count), i)
+                     for i, count in enumerate(counts) for j in range(count))
+    block, open_, next_ = [], [], 0
+    for position in range(total):
+        while next_ < total and windows[next_][0] <= position:
+            heapq.heappush(open_, windows[next_][1:])
+            next_ += 1
+        block.append(heapq.heappop(open_)[1])
     return np.array(block, np.int64)

@@ -12,8 +12,8 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import loader, tokenizers
-from lmrep.data.formats import FORMATS, Plan, batch_struct
+from lmrep.data import formats, loader, tokenizers
+from lmrep.data.formats import Plan, batch_struct
 from lmrep.data.mixture import Mixture, Sources
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import Progress
@@ -77,8 +77,7 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) ->
     if isinstance(store, Sources):
         return Mixture(tuple(plan(stage, each, seed, data_dir) for each in store.stores), store)
     report = _Report(stage.format_name)
-    return FORMATS[stage.format_name].plan(
-        stage.format, store, stage.length, seed, cache_dir=Path(data_dir) / "plans", progress=report)
+    return formats.plan(stage.format_name, stage.format, store, stage.length, seed, Path(data_dir) / "plans", report)
 
 
 def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
@@ -143,7 +142,7 @@ def _batches(
     train: Plan, batch_size: int, seed: int, overfit: int, rows: np.ndarray, first: int, last: int
 ) -> Iterator[HostBatch]:
     """Of the steps from `first` up to `last`: each its own, or the first `overfit` ones over and over."""
-    read = partial(loader.batches, train, batch_size=batch_size, rows=rows, seed=seed)
+    read = partial(loader.batches, train, batch_size=batch_size, indices=rows, seed=seed)
     if not overfit:
         return read(first_step=first, last_step=last)
     shown = list(read(first_step=0, last_step=overfit))
@@ -156,4 +155,4 @@ def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, da
         return None
     held_out = evaluation_plan(stage, store, experiment.seed, data_dir)
     limit = experiment.evaluation.examples or None
-    return lambda rows: loader.evaluation_batches(held_out, batch_size=stage.batch_size, rows=rows, limit=limit)
+    return lambda rows: loader.evaluation_batches(held_out, batch_size=stage.batch_size, indices=rows, limit=limit)

@@ -78,7 +78,7 @@ def refusal(preset: str, objective: str, form: str) -> str:
         config.objective.update(fields)
         experiments.parse(config)
         chosen = PRESETS[preset]
-        network, given = smallest(chosen.config), FORMATS[form].fields
+        network, given = smallest(chosen.config), default_fields(form)
         if not reads(chosen.model, network, objective, _any_field()) <= set(given):
             reads(chosen.model, network, objective, given)
     except UserError as error:
@@ -93,8 +93,13 @@ def smallest(config: Any) -> Any:
     return dataclasses.replace(config, **{name: value for name, value in LITTLE.items() if name in known}, **narrow)
 
 
+def default_fields(form: str) -> tuple[str, ...]:
+    """The batch fields of a format with its default settings."""
+    return FORMATS[form].fields(FORMATS[form].config())
+
+
 def _any_field() -> tuple[str, ...]:
-    return tuple(sorted({name for form in FORMATS.values() for name in form.fields}))
+    return tuple(sorted({name for form in FORMATS for name in default_fields(form)}))
 
 
 @cache

@@ -201,10 +201,10 @@ def parse(config: Mapping[str, Any]) -> Experiment:
             raise UserError(f"data.validation + data.test is {held_out:g}; leave a share of the documents for training")
     stages = resolve_stages(experiment)
     for i, stage in enumerate(stages):
-        if experiment.sources and getattr(stage.format, "order", "") == "rows":
-            raise UserError("format.order is 'rows', in which each row of a batch continues one of the batch before, "
-                            "and the rows of a mixture are of its sources in turn; set format.order to shuffled, or "
-                            "train on one corpus: --config.sources='()'")
+        if experiment.sources and FORMATS[stage.format_name].contiguous(stage.format):
+            raise UserError(f"format {stage.format_name!r} is configured so that examples continue those of the "
+                            "previous batch, and the examples of a mixture alternate between its sources; set "
+                            "format.order to shuffled, or train on one corpus: --config.sources='()'")
         schedules.check(stage.optimizer.schedule, schedule_steps(stages, i))
         _check_stage(stage, network)
     return experiment
@@ -304,12 +304,18 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     objective.check(stage.objective)
     check_context(network, objective.context(stage.objective), f"objective {stage.objective_name!r}")
     optimizers.check(stage.optimizer)
-    needed, given = objective.batch_fields(stage.objective), FORMATS[stage.format_name].fields
+    needed, given = objective.batch_fields(stage.objective), FORMATS[stage.format_name].fields(stage.format)
     if missing := set(needed) - set(given):
-        fitting = [name for name, form in FORMATS.items() if set(needed) <= set(form.fields)]
+        fitting = [name for name, form in FORMATS.items() if set(needed) <= set(form.fields(form.config()))]
         raise UserError(
             f"objective {stage.objective_name!r} as configured needs {', '.join(sorted(missing))}, which format "
             f"{stage.format_name!r} does not give; formats that do: {', '.join(fitting) or 'none'}")
+    if FORMATS[stage.format_name].packed(stage.format) and "attention_mask" not in network.inputs:
+        fitting = [name for name, form in FORMATS.items()
+                   if set(needed) <= set(form.fields(form.config())) and not form.packed(form.config())]
+        raise UserError(
+            f"format {stage.format_name!r} puts several texts in an example, and network {network.name!r} takes no "
+            f"attention mask to keep them apart; formats that fit: {', '.join(fitting) or 'none'}")
 
 
 def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:

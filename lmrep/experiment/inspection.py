@@ -70,7 +70,7 @@ def _corpus(experiment: Experiment, prepared: Prepared) -> str:
 
 def _sources(plan: Mixture, rows: int) -> str:
     """How the rows of a stage are dealt to the sources, and how often each is walked."""
-    shares, split = plan.store.shares, plan.store.split
+    shares, split = plan.store.block_counts, plan.store.split
     lines = [f"  {'source':20}{'share':>9}{f'tokens, {split}':>20}{'examples':>14}{'epochs':>9}"]
     for i, name in enumerate(plan.store.names):
         share, examples = shares[i] / sum(shares), plan.plans[i].examples

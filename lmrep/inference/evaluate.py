@@ -145,9 +145,10 @@ def _metrics(
     # Not the training's mesh: what was trained on eight devices is evaluated on those that are here.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed, stage.microbatches)
-    batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, rows=evaluator.rows, limit=examples)
+    batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, indices=evaluator.rows, limit=examples)
     values = evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
-    return plan.once if examples is None else min(examples, plan.once), values
+    count = plan.evaluation_examples
+    return count if examples is None else min(examples, count), values
 
 
 def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:

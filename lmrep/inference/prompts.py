@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import layout
+from lmrep.data.formats import FORMATS
 from lmrep.experiment.config import StagePlan
 from lmrep.objectives.base import Capability
 
@@ -25,14 +25,14 @@ def example(samples: Sequence[str], capabilities: Sequence[Capability]) -> str:
 def start_token(stage: StagePlan | None, vocabulary: Vocabulary) -> int | None:
     """The token that stands before a document's first one, as a run was trained; None where nothing does.
 
-    That is what the stage's format puts there, [CLS] say, or what ends the document before, where rows go on across.
-    `stage` is None for a converted checkpoint: [CLS], or the token that begins or ends its texts.
+    That is the special token that the stage's format puts there, [CLS] for example, or the token that ends the previous
+    document, where the first token attends to it. `stage` is None for a converted checkpoint: [CLS], or the token that
+    begins or ends its texts.
     """
     if stage is None:
         return next((vocabulary.specials[role] for role in ("cls", "bos", "eos") if role in vocabulary.specials), None)
-    across = getattr(stage.objective, "across", False)
-    if stage.format_name == "stream":
-        marks, across = layout(vocabulary, lead=(), tail=("eos", "sep")), across or not stage.format.isolate
-    else:
-        marks = layout(vocabulary)
-    return marks.lead if marks.lead is not None else marks.tail if across else None
+    layout = FORMATS[stage.format_name].layout(stage.format, vocabulary)
+    if layout.lead is not None:
+        return layout.lead
+    across = layout.spans_per_segment == 0 or getattr(stage.objective, "across", False)
+    return layout.tail if across else None

@@ -8,15 +8,18 @@ import pytest
 
 from lmrep.config import record
 from lmrep.core.errors import RunFault, UserError
+from lmrep.data import formats
 from lmrep.data.formats import FIELDS, FORMATS
-from lmrep.data.formats.base import Plan, Spans, cached
+from lmrep.data.formats.base import Spans
+from lmrep.data.formats.cache import cached
+from lmrep.data.formats.plans import Plan
 
 FORMAT_NAMES = sorted(FORMATS)
 
 
 def make_plan(name, store, length=24, seed=1, cache_dir=None, **settings):
     """A plan of a format, as an experiment makes one."""
-    return FORMATS[name].plan(record.read(FORMATS[name].config, settings), store, length, seed, cache_dir)
+    return formats.plan(name, record.read(FORMATS[name].config, settings), store, length, seed, cache_dir)
 
 
 def example_by_hand(plan: Plan, number: int) -> dict[str, list | int]:
@@ -123,7 +126,7 @@ def test_fingerprints_tell_plans_apart(make_store, random_store):
         make_plan("segment_pair", store).fingerprint,
         make_plan("segment_pair", store, pairs="sop").fingerprint,
         make_plan("stream", store).fingerprint,
-        make_plan("stream", store, order="rows").fingerprint,
+        make_plan("stream", store, order="contiguous").fingerprint,
         *(make_plan(name, store).fingerprint for name in ("lines", "full_sentences", "doc_sentences", "sentence_pair")),
     ]
     assert same[0] == same[1]

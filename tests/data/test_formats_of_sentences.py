@@ -5,16 +5,18 @@ import numpy as np
 import pytest
 
 from lmrep.config import record
+from lmrep.data import formats
 from lmrep.data.formats import FORMATS
-from lmrep.data.formats.base import cut
-from lmrep.data.formats.full_sentences import row_starts
+from lmrep.data.formats.base import split_texts
+from lmrep.data.formats.doc_sentences import DocSentences
+from lmrep.data.formats.full_sentences import example_starts
 
 LENGTHS = (6, 17, 40)  # sentences have up to 30 tokens: longer than a row, shorter than it, and several of them a row
 
 
 def rows_of(name, store, length, **settings):
     """Of each row in the order of the table: its real tokens, and their segments."""
-    plan = FORMATS[name].plan(record.read(FORMATS[name].config, settings), store, length, 0)
+    plan = formats.plan(name, record.read(FORMATS[name].config, settings), store, length, 0)
     batch = plan.gather(np.arange(plan.examples))
     for tokens, segments, positions in zip(batch["tokens"], batch["segment_ids"], batch["positions"], strict=True):
         real = segments > 0
@@ -52,7 +54,7 @@ def by_the_rule(store, room, across):
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_take_sentences_as_long_as_they_fit(seed, length, across, random_store):
     store = random_store(seed, 30)
-    starts = row_starts(store.sentences, store.documents, length - 2, across)
+    starts = example_starts(store.sentences, store.documents, length - 2, across)
     expected = by_the_rule(store, length - 2, across)
     assert starts.tolist() == [row[0][0] for row in expected]
 
@@ -102,9 +104,9 @@ def test_doc_sentences(length, pack, random_store):
 
 def test_packing_keeps_the_tokens_of_a_step(random_store):
     store = random_store(0, 400, sentences=8, tokens=25)
-    plans = {name: FORMATS[name].plan(record.read(FORMATS[name].config, settings), store, 128, 0)
+    plans = {name: formats.plan(name, record.read(FORMATS[name].config, settings), store, 128, 0)
              for name, settings in {"full_sentences": {}, "doc_sentences": {}}.items()}
-    alone = FORMATS["doc_sentences"].plan(record.read(FORMATS["doc_sentences"].config, {"pack": False}), store, 128, 0)
+    alone = formats.plan("doc_sentences", DocSentences(pack=False), store, 128, 0)
     tokens = {name: plan.statistics()["tokens_per_row"] for name, plan in plans.items()}
     assert tokens["doc_sentences"] == pytest.approx(tokens["full_sentences"], rel=0.08)
     assert alone.statistics()["tokens_per_row"] < 0.8 * tokens["full_sentences"]
@@ -125,15 +127,15 @@ def test_lines(length, random_store):
 
 
 def test_pieces_of_texts():
-    assert cut(np.array([0, 0, 3, 10, 11, 11]), 3).tolist() == [0, 3, 6, 9, 10, 11]
+    assert split_texts(np.array([0, 0, 3, 10, 11, 11]), 3).tolist() == [0, 3, 6, 9, 10, 11]
 
 
 @pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
 def test_a_row_that_is_one_sentence_short_is_noticed(name, random_store, monkeypatch):
-    """The error planted: rows take one token less than they hold."""
+    """Planted error: examples hold one token less than their capacity."""
     store = random_store(1, 30)
-    module = f"lmrep.data.formats.{name}"
-    monkeypatch.setattr(f"{module}.room_of", lambda length, marks: length - marks.special - 1)
-    found = FORMATS[name].plan(FORMATS[name].config(), store, 40, 0)
+    monkeypatch.setattr(f"lmrep.data.formats.{name}.example_starts", lambda sentences, documents, capacity, **options:
+                        example_starts(sentences, documents, capacity - 1, **options))
+    found = formats.plan(name, FORMATS[name].config(), store, 40, 0)
     expected = by_the_rule(store, 38, name == "full_sentences")
     assert sorted(found.spans.starts[found.spans.offsets[:-1]].tolist()) != [row[0][0] for row in expected]

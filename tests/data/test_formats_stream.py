@@ -1,119 +1,229 @@
-"""The stream: every token once and in order, a mark behind each document, rows that go on where they left off."""
+"""The stream: every token once and in order, an end of text after each document, examples that continue each other."""
 
 import numpy as np
 import pytest
 
-from lmrep.data.formats.stream import Stream, plan
+from lmrep.core.errors import RunFault
+from lmrep.data.formats import FORMATS, plan
+from lmrep.data.formats.stream import Stream
 from lmrep.data.loader import batches, evaluation_batches
+from lmrep.data.order import contiguous_numbers
+
+EOS = 3
 
 
-def whole(store):
-    """The stream by hand: documents with a mark (3) behind each."""
-    pieces = []
+def stream_of(store):
+    """The stream, one document at a time: each followed by an end of text."""
+    parts = []
     for first, last in zip(store.documents[:-1], store.documents[1:], strict=True):
-        pieces += [store.stream[store.sentences[first] : store.sentences[last]], [3]]
-    return np.concatenate(pieces)
+        parts += [store.stream[store.sentences[first] : store.sentences[last]], [EOS]]
+    return np.concatenate(parts)
 
 
 STORES = [(seed, length) for seed in range(4) for length in (2, 7, 64)]
 
 
 @pytest.mark.parametrize(("seed", "length"), STORES)
-def test_rows_are_the_stream_cut(seed, length, random_store):
+def test_examples_are_consecutive_tokens_of_the_stream(seed, length, random_store):
     store = random_store(seed, 25, tokens=12)
-    made = plan(Stream(), store, length, 0)
+    made = plan("stream", Stream(), store, length, 0)
     batch = made.gather(np.arange(made.examples))
-    tokens, expected = batch["tokens"].ravel(), whole(store)
+    tokens, expected = batch["tokens"].ravel(), stream_of(store)
     assert made.examples == -(-len(expected) // length)
     np.testing.assert_array_equal(tokens[: len(expected)], expected)
-    real = batch["segment_ids"].ravel()
-    assert (real[: len(expected)] == 1).all() and (real[len(expected) :] == 0).all()
+    segments = batch["segment_ids"].ravel()
+    assert (segments[: len(expected)] == 1).all() and (segments[len(expected) :] == 0).all()
     positions = np.tile(np.arange(length), made.examples)[: len(expected)]
     np.testing.assert_array_equal(batch["positions"].ravel()[: len(expected)], positions)
-    assert (batch["reset"] == 1).all()  # each stands alone
+    assert (batch["reset"] == 1).all()  # shuffled examples do not continue each other
     assert made.statistics()["padding"] == pytest.approx(1 - len(expected) / tokens.size, abs=1e-12)
 
 
-def test_a_document_that_fills_its_row_leaves_the_mark_to_the_next(make_store):
-    made = plan(Stream(), make_store([[4], [2], [3]]), 4, 0)
+def test_a_document_that_fills_its_example_leaves_the_end_of_text_to_the_next(make_store):
+    made = plan("stream", Stream(), make_store([[4], [2], [3]]), 4, 0)
     batch = made.gather(np.arange(made.examples))
     assert batch["tokens"].tolist() == [[5, 6, 7, 8], [3, 9, 10, 3], [11, 12, 13, 3]]
-    made = plan(Stream(), make_store([[4]]), 4, 0)
+    made = plan("stream", Stream(), make_store([[4]]), 4, 0)
     assert made.gather(np.arange(2))["tokens"].tolist() == [[5, 6, 7, 8], [3, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(("seed", "length"), STORES)
-def test_isolated_documents(seed, length, random_store):
+def test_isolated_documents_are_segments_with_their_own_positions(seed, length, random_store):
     store = random_store(seed, 25, tokens=12)
-    together, apart = (plan(Stream(order="rows", isolate=isolate), store, length, 0) for isolate in (False, True))
-    numbers = np.arange(apart.examples)
-    one, other = together.gather(numbers), apart.gather(numbers)
+    joined, isolated = (plan("stream", Stream(order="contiguous", isolate=isolate), store, length, 0)
+                        for isolate in (False, True))
+    numbers = np.arange(isolated.examples)
+    one, other = joined.gather(numbers), isolated.gather(numbers)
     np.testing.assert_array_equal(one["tokens"], other["tokens"])
-    after_mark = np.concatenate([[True], (other["tokens"].ravel() == 3)[:-1]]).reshape(other["tokens"].shape)
-    for row in range(apart.examples):
-        real = other["segment_ids"][row] > 0
-        begins = after_mark[row] & real
+    after_end = np.concatenate([[True], (other["tokens"].ravel() == EOS)[:-1]]).reshape(other["tokens"].shape)
+    for example in range(isolated.examples):
+        real = other["segment_ids"][example] > 0
+        begins = after_end[example] & real
         expected = np.cumsum(begins) + (not begins[0])
-        np.testing.assert_array_equal(other["segment_ids"][row][real], expected[real])
+        np.testing.assert_array_equal(other["segment_ids"][example][real], expected[real])
         begun = np.maximum.accumulate(np.where(begins, np.arange(length), 0))
-        np.testing.assert_array_equal(other["positions"][row][real], (np.arange(length) - begun)[real])
-        assert other["reset"][row] == begins[0]
+        np.testing.assert_array_equal(other["positions"][example][real], (np.arange(length) - begun)[real])
+        assert other["reset"][example] == begins[0]
     assert not one["reset"].any()
 
 
-# --- Rows that continue ---
+# --- The token that follows an example ---
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize(("seed", "length"), STORES)
+def test_following_is_the_next_token_of_the_text(seed, length, isolate, random_store):
+    store = random_store(seed, 25, tokens=12)
+    made = plan("stream", Stream(order="contiguous", isolate=isolate, duplicates=2), store, length, 0)
+    found = made.gather(np.array([*range(made.examples), -1]))["following"]
+    text = np.append(stream_of(store), -1)
+    ends = np.minimum(np.arange(1, made.rows + 1) * length, len(text) - 1)
+    expected = np.where(isolate & (text[ends - 1] == EOS), -1, text[ends])  # isolated documents have no next one
+    np.testing.assert_array_equal(found, [*expected, *expected, -1])
+
+
+def test_every_token_but_the_first_is_a_target_once_in_a_walk(random_store):
+    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 20, 0)
+    steps = -(-made.rows // 4)
+    targets = []
+    for batch in batches(made, batch_size=4, indices=np.arange(4), seed=0, first_step=steps, last_step=2 * steps):
+        shifted = np.column_stack([batch["tokens"][:, 1:], batch["following"]])
+        real = np.column_stack([batch["segment_ids"][:, 1:] > 0, batch["following"] >= 0])
+        targets.append(shifted[real])
+    expected = stream_of(made.store)[1:]
+    np.testing.assert_array_equal(np.sort(np.concatenate(targets)), np.sort(expected))
+
+
+def test_a_following_id_outside_of_the_vocabulary_is_refused(random_store):
+    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
+    first = made.spans.starts[made.spans.offsets[1]]
+    made.store.stream[first] = 10**6
+    with pytest.raises(RunFault, match=r"example 0 of the plan has ids from \d+ to 1000000; expected 0 to"):
+        list(evaluation_batches(made, batch_size=1, indices=np.arange(1), limit=1))
+
+
+@pytest.mark.parametrize("config", [Stream(), Stream(isolate=True), Stream(order="contiguous"),
+                                    Stream(order="contiguous", isolate=True)])
+def test_the_definition_knows_the_fields_and_segments_of_a_config(config, make_store):
+    definition = FORMATS["stream"]
+    made = plan("stream", config, make_store([[3, 2], [4], [2]]), 16, 0)
+    batch = made.gather(np.arange(1))
+    assert tuple(batch) == made.fields == definition.fields(config)
+    assert ("following" in batch) == made.contiguous == definition.contiguous(config)
+    assert (batch["segment_ids"].max() > 1) == definition.packed(config)
+
+
+# --- The order of contiguous examples ---
+
+
+ORDERS = [(n, batch_size, seed) for n, batch_size in ((1, 1), (5, 8), (8, 8), (9, 8), (100, 1), (100, 7), (1000, 16))
+          for seed in (0, 3)]
+
+
+@pytest.mark.parametrize(("n", "batch_size", "seed"), ORDERS)
+def test_a_walk_shows_each_example_once(n, batch_size, seed):
+    steps = -(-n // batch_size)
+    found = contiguous_numbers(n, 2, batch_size, np.arange(4 * steps * batch_size), seed).reshape(4, steps, batch_size)
+    for walk, numbers in enumerate(found):
+        shown = numbers[numbers >= 0]
+        assert sorted(shown) == list(range(walk % 2 * n, (walk % 2 + 1) * n))
+        assert (numbers[:-1] >= 0).all() or batch_size > n  # only the last step is incomplete
+
+
+@pytest.mark.parametrize(("n", "batch_size", "seed"), ORDERS)
+def test_an_index_continues_its_example_but_for_one_wrap_in_a_walk(n, batch_size, seed):
+    steps = -(-n // batch_size)
+    found = contiguous_numbers(n, 1, batch_size, np.arange(3 * steps * batch_size), seed).reshape(3, steps, batch_size)
+    for walk in found:
+        for numbers in walk.T:
+            shown = numbers[numbers >= 0]
+            assert (np.diff(shown) != 1).sum() <= 1 and (np.diff(np.sort(shown)) == 1).all()
+
+
+def test_walks_combine_other_examples_in_their_batches():
+    n, batch_size = 1000, 10
+    found = contiguous_numbers(n, 1, batch_size, np.arange(20 * n), 0).reshape(20, -1, batch_size)
+    together = [{frozenset(numbers.tolist()) for numbers in walk} for walk in found]
+    assert not set.intersection(*together[:2]) and len(set.union(*together)) > 19 * n // batch_size
+    other_seed = contiguous_numbers(n, 1, batch_size, np.arange(n), 1)
+    assert (other_seed != found[0].ravel()).mean() > 0.9
+    starts = found[:, 0, :] % (n // batch_size)
+    assert len(np.unique(starts)) > 60  # of 100, in 200 draws
+
+
+def test_a_position_has_its_example_whatever_else_is_requested():
+    positions = np.arange(2000)
+    together = contiguous_numbers(77, 3, 6, positions, 5)
+    np.testing.assert_array_equal(np.concatenate([contiguous_numbers(77, 3, 6, positions[i : i + 1], 5)
+                                                  for i in positions]), together)
+    far = contiguous_numbers(77, 3, 6, 10**15 + positions, 5)
+    assert far.max() < 3 * 77 and (far >= 0).mean() > 0.9
+
+
+# --- Batches ---
+
+
+def run_of(made, batch_size, first=0, last=60, indices=None, seed=4):
+    indices = np.arange(batch_size) if indices is None else np.array(indices)
+    return list(batches(made, batch_size=batch_size, indices=indices, seed=seed, first_step=first, last_step=last))
+
+
+def assert_reset_where_interrupted(run, made, length):
+    """Follows the positions of the stream: an example continues if it starts where the one before it ended."""
+    text = stream_of(made.store)
+    previous_end = np.full(len(run[0]["example"]), -1)
+    for batch in run:
+        shown = batch["example"] >= 0
+        begin = batch["example"] % made.rows * length
+        np.testing.assert_array_equal(batch["tokens"][shown, 0], text[begin[shown]])
+        np.testing.assert_array_equal(batch["reset"], shown & (begin != previous_end))
+        previous_end = np.where(shown, begin + length, -1)
+
+
+@pytest.mark.parametrize("duplicates", [1, 2])
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
-def test_each_row_of_a_batch_continues_the_row_before(batch_size, random_store):
-    store = random_store(2, 20)
-    made = plan(Stream(order="rows"), store, 16, 0)
-    steps = -(-made.examples // batch_size)
-    assert steps * batch_size > made.examples or batch_size == 1  # the last part is short
-    run = list(batches(made, batch_size=batch_size, rows=np.arange(batch_size), seed=0, first_step=0,
-                       last_step=2 * steps))
-    for walk in (run[:steps], run[steps:]):
-        parts = [np.concatenate([batch["tokens"][row][batch["segment_ids"][row] > 0] for batch in walk])
-                 for row in range(batch_size)]
-        np.testing.assert_array_equal(np.concatenate(parts), whole(store))
-        for step, batch in enumerate(walk):
-            shown = batch["example"] >= 0
-            np.testing.assert_array_equal(batch["reset"], shown & (step == 0))
-    np.testing.assert_array_equal(run[0]["example"], run[steps]["example"])
+def test_reset_is_one_exactly_where_an_example_continues_none(batch_size, duplicates, random_store):
+    made = plan("stream", Stream(order="contiguous", duplicates=duplicates), random_store(2, 20), 16, 0)
+    run = run_of(made, batch_size, last=5 * -(-made.rows // batch_size))
+    assert_reset_where_interrupted(run, made, 16)
+    resets = sum(int(batch["reset"].sum()) for batch in run)
+    assert 0 < resets <= 2 * 5 * batch_size
 
 
-def test_duplicates_of_continuing_rows_have_numbers_of_their_own(random_store):
-    made = plan(Stream(order="rows", duplicates=2), random_store(2, 20), 16, 0)
-    n, steps = made.rows, -(-made.rows // 4)
-    run = list(batches(made, batch_size=4, rows=np.arange(4), seed=0, first_step=0, last_step=3 * steps))
-    examples = np.array([batch["example"] for batch in run]).reshape(3, -1)
-    shown = [walk[walk >= 0] for walk in examples]
-    assert sorted(shown[0]) == list(range(n)) and sorted(shown[1]) == list(range(n, 2 * n))
-    np.testing.assert_array_equal(shown[0], shown[2])
+def test_what_carries_over_is_what_follows(random_store):
+    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
+    run = run_of(made, 3)
+    for previous, batch in zip(run[:-1], run[1:], strict=True):
+        continued = (batch["reset"] == 0) & (batch["example"] >= 0)
+        np.testing.assert_array_equal(batch["tokens"][continued, 0], previous["following"][continued])
+
+
+def test_examples_that_follow_the_previous_index_are_noticed(random_store, monkeypatch):
+    """Planted error: example r of a batch continues example r - 1 of the same batch, and no reset says so."""
+    monkeypatch.setattr("lmrep.data.formats.plans.contiguous_numbers", lambda n, _, size, positions, seed: positions % n)
+    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
+    monkeypatch.setattr("lmrep.data.formats.plans.Plan.continues", lambda plan, previous, numbers: previous >= 0)
+    with pytest.raises(AssertionError):
+        assert_reset_where_interrupted(run_of(made, 3), made, 16)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_hosts_and_resumed_runs_show_the_same_examples(isolate, random_store):
+    made = plan("stream", Stream(order="contiguous", isolate=isolate, duplicates=2), random_store(2, 20), 16, 0)
+    run = run_of(made, 4)
+    for first in (1, 11, -(-made.rows // 4), 59):
+        for indices in ([1, 3], [0, 2], [2]):
+            for one, other in zip(run[first:], run_of(made, 4, first, indices=indices), strict=True):
+                for name, array in one.items():
+                    np.testing.assert_array_equal(array[indices], other[name], err_msg=name)
 
 
 @pytest.mark.parametrize("limit", [None, 7])
-def test_evaluation_goes_on_row_by_row(limit, random_store):
-    store = random_store(2, 20)
-    made = plan(Stream(order="rows"), store, 16, 0)
+def test_evaluation_shows_contiguous_chunks_from_their_start(limit, random_store):
+    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
     count = limit or made.examples
-    run = list(evaluation_batches(made, batch_size=3, rows=np.arange(3), limit=limit))
+    run = list(evaluation_batches(made, batch_size=3, indices=np.arange(3), limit=limit))
     examples = np.array([batch["example"] for batch in run]).T.ravel()
     assert examples[examples >= 0].tolist() == list(range(count))
     assert [batch["reset"].any() for batch in run] == [True] + [False] * (len(run) - 1)
-
-
-def test_hosts_and_resumed_runs_see_the_same_rows(random_store):
-    made = plan(Stream(order="rows", isolate=True), random_store(2, 20), 16, 0)
-    run = list(batches(made, batch_size=4, rows=np.arange(4), seed=0, first_step=0, last_step=30))
-    part = batches(made, batch_size=4, rows=np.array([1, 3]), seed=9, first_step=11, last_step=30)
-    for one, other in zip(run[11:], part, strict=True):
-        for name, array in one.items():
-            np.testing.assert_array_equal(array[[1, 3]], other[name], err_msg=name)
-
-
-def test_rows_dealt_in_turn_are_noticed(random_store, monkeypatch):
-    """The error planted: row r of a batch shows what follows row r - 1, not what it showed before."""
-    monkeypatch.setattr("lmrep.data.formats.base.continuing_numbers", lambda n, _, batch_size, rows: rows % n)
-    with pytest.raises(AssertionError):
-        test_each_row_of_a_batch_continues_the_row_before(3, random_store)
+    assert_reset_where_interrupted(run, made, 16)

@@ -12,15 +12,16 @@ import pytest
 from scipy import stats
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data.formats.packed import Packed, plan
+from lmrep.data.formats import plan
+from lmrep.data.formats.packed import Packed
 from lmrep.data.formats.segment_pair import SegmentPair
-from lmrep.data.formats.segment_pair import plan as pair_plan
-from lmrep.data.loader import batches, evaluation_batches, example_numbers
+from lmrep.data.loader import batches, evaluation_batches
+from lmrep.data.order import example_numbers
 
 
 @pytest.fixture(scope="module")
 def packed(random_store):
-    return plan(Packed(), random_store(0, 60), 32, 0)
+    return plan("packed", Packed(), random_store(0, 60), 32, 0)
 
 
 def assert_same(ones, others):
@@ -93,7 +94,7 @@ def test_neighbours_are_unrelated():
 
 
 def run_of(plan, rows=range(8), first=0, last=12, **options):
-    return batches(plan, batch_size=8, rows=np.array(rows), seed=3, first_step=first, last_step=last, **options)
+    return batches(plan, batch_size=8, indices=np.array(rows), seed=3, first_step=first, last_step=last, **options)
 
 
 def test_batches_are_the_examples_in_order(packed):
@@ -179,10 +180,11 @@ def test_an_interpreter_ends_in_the_middle_of_a_run():
 import pathlib, sys
 sys.path.insert(0, sys.argv[1])
 import conftest, numpy
-from lmrep.data.formats.packed import Packed, plan
+from lmrep.data.formats import plan
+from lmrep.data.formats.packed import Packed
 from lmrep.data.loader import batches
-made = plan(Packed(), conftest.random_store(0, 60), 32, 0)
-run = batches(made, batch_size=8, rows=numpy.arange(8), seed=0, first_step=0, last_step=10**9)
+made = plan("packed", Packed(), conftest.random_store(0, 60), 32, 0)
+run = batches(made, batch_size=8, indices=numpy.arange(8), seed=0, first_step=0, last_step=10**9)
 print(next(run)["tokens"].shape)
 """
     folder = str(pathlib.Path(__file__).parent)
@@ -196,7 +198,7 @@ print(next(run)["tokens"].shape)
 @pytest.mark.parametrize("limit", [None, 1, 8, 11, 10**6])
 def test_evaluation_shows_examples_once_in_order_and_fills_up_with_empty_rows(packed, limit):
     count = min(limit or packed.examples, packed.examples)
-    found = list(evaluation_batches(packed, batch_size=8, rows=np.arange(8), limit=limit))
+    found = list(evaluation_batches(packed, batch_size=8, indices=np.arange(8), limit=limit))
     examples = np.concatenate([batch["example"] for batch in found])
     assert len(found) == -(-count // 8)
     np.testing.assert_array_equal(examples, [*range(count), *[-1] * (8 * len(found) - count)])
@@ -205,7 +207,7 @@ def test_evaluation_shows_examples_once_in_order_and_fills_up_with_empty_rows(pa
 
 
 def test_evaluation_on_two_hosts_has_as_many_batches_on_each(packed):
-    whole, *hosts = (list(evaluation_batches(packed, batch_size=8, rows=np.array(rows), limit=9))
+    whole, *hosts = (list(evaluation_batches(packed, batch_size=8, indices=np.array(rows), limit=9))
                      for rows in (range(8), [0, 2, 4, 6], [1, 3, 5, 7]))
     for i, batch in enumerate(whole):
         for name, array in batch.items():
@@ -214,7 +216,7 @@ def test_evaluation_on_two_hosts_has_as_many_batches_on_each(packed):
 
 
 def test_a_plan_smaller_than_a_batch_is_evaluated(make_store):
-    (batch,) = evaluation_batches(plan(Packed(), make_store([[3]]), 8, 0), batch_size=4, rows=np.arange(4))
+    (batch,) = evaluation_batches(plan("packed", Packed(), make_store([[3]]), 8, 0), batch_size=4, indices=np.arange(4))
     np.testing.assert_array_equal(batch["example"], [0, -1, -1, -1])
 
 
@@ -222,7 +224,7 @@ def test_a_plan_smaller_than_a_batch_is_evaluated(make_store):
 
 
 def test_fewer_examples_than_a_batch_are_refused_at_once(make_store):
-    small = pair_plan(SegmentPair(duplicates=1), make_store([[3], [4]]), 16, 0)
+    small = plan("segment_pair", SegmentPair(duplicates=1), make_store([[3], [4]]), 16, 0)
     with pytest.raises(UserError, match=r"2 examples of length 16; expected at least one batch of 8: give more text"):
         run_of(small)
 
@@ -233,6 +235,6 @@ def test_ids_outside_of_the_vocabulary_are_refused_with_the_example(packed, wron
     stream[packed.spans.starts[packed.spans.offsets[6]]] = wrong
     damaged = replace(packed, store=replace(packed.store, stream=stream))
     with pytest.raises(RunFault, match=rf"example 6 of the plan has ids .*{wrong}.*expected 0 to"):
-        list(evaluation_batches(damaged, batch_size=8, rows=np.arange(8)))
+        list(evaluation_batches(damaged, batch_size=8, indices=np.arange(8)))
     with pytest.raises(RunFault, match="example 6 "):
         list(run_of(damaged, last=packed.examples))

@@ -7,9 +7,9 @@ import pytest
 
 from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
-from lmrep.data.formats.packed import Packed, plan
+from lmrep.data.formats import plan
+from lmrep.data.formats.packed import Packed
 from lmrep.data.formats.stream import Stream
-from lmrep.data.formats.stream import plan as stream_plan
 from lmrep.data.loader import batches, evaluation_batches
 from lmrep.data.mixture import BLOCK, Mixture, Sources, block_counts
 from lmrep.data.order import interleave
@@ -60,7 +60,7 @@ def test_other_weights_are_rounded_to_a_block(weights):
 
 
 def test_a_weight_of_no_row_is_refused():
-    with pytest.raises(UserError, match="source 1 of the mixture has 3e-07 of the rows; expected one in 10,000"):
+    with pytest.raises(UserError, match="source 1 of the mixture has a fraction of 3e-07 of the examples; expected 1 in 10,000"):
         block_counts([1.0, 3e-7])
 
 
@@ -72,7 +72,7 @@ def mixture(random_store):
     stores = tuple(dataclasses.replace(random_store(seed, count), fingerprint=f"{seed}")
                    for seed, count in enumerate((40, 9, 15)))
     sources = Sources(("a", "b", "c"), stores, (5, 3, 2), stores[0].vocabulary)
-    return Mixture(tuple(plan(Packed(), store, 32, 0) for store in stores), sources)
+    return Mixture(tuple(plan("packed", Packed(), store, 32, 0) for store in stores), sources)
 
 
 def sources_of(mixture, numbers):
@@ -96,7 +96,7 @@ def test_a_run_walks_every_source_epoch_by_epoch_in_its_share(mixture):
 
 def test_sources_have_orders_of_their_own(random_store):
     store = random_store(0, 40)
-    twins = Mixture((plan(Packed(), store, 32, 0),) * 2, Sources(("a", "b"), (store,) * 2, (1, 1), store.vocabulary))
+    twins = Mixture((plan("packed", Packed(), store, 32, 0),) * 2, Sources(("a", "b"), (store,) * 2, (1, 1), store.vocabulary))
     _, examples = sources_of(twins, twins.numbers(np.arange(2 * twins.plans[0].examples), 8, seed=0))
     one, other = examples[::2], examples[1::2]
     assert sorted(one) == sorted(other) and (one == other).mean() < 0.2
@@ -104,7 +104,7 @@ def test_sources_have_orders_of_their_own(random_store):
 
 def test_a_far_row_is_found_at_once(mixture):
     rows = 10**12 + np.arange(4000)
-    sources, before = mixture.deal(rows)
+    sources, before = mixture.assign(rows)
     given = np.array([before[sources == source][0] for source in range(3)])
     np.testing.assert_allclose(given, 10**12 * np.array([0.5, 0.3, 0.2]), atol=1)
     for source in range(3):
@@ -129,7 +129,7 @@ def test_batches_are_the_sources_own(mixture):
 
 def test_resumed_runs_and_runs_on_two_hosts_show_the_same(mixture):
     def run(rows, first, last):
-        return [batch["example"] for batch in batches(mixture, batch_size=8, rows=np.array(rows), seed=3,
+        return [batch["example"] for batch in batches(mixture, batch_size=8, indices=np.array(rows), seed=3,
                                                       first_step=first, last_step=last)]
 
     whole = np.array(run(range(8), 0, 50))
@@ -143,16 +143,16 @@ def test_resumed_runs_and_runs_on_two_hosts_show_the_same(mixture):
 
 
 def test_evaluation_shows_each_example_once_in_proportion_up_to_where_a_source_ends(mixture):
-    found = np.concatenate([batch["example"] for batch in evaluation_batches(mixture, batch_size=8, rows=np.arange(8))])
+    found = np.concatenate([batch["example"] for batch in evaluation_batches(mixture, batch_size=8, indices=np.arange(8))])
     shown = found[found >= 0]
     sources, examples = sources_of(mixture, shown)
-    assert farthest(sources, (5, 3, 2)) < 1 and len(set(shown)) == len(shown) == mixture.once
+    assert farthest(sources, (5, 3, 2)) < 1 and len(set(shown)) == len(shown) == mixture.evaluation_examples
     used = np.bincount(sources)
     assert any(used[i] == each.examples for i, each in enumerate(mixture.plans))
     for source in range(3):
         np.testing.assert_array_equal(examples[sources == source], np.arange(used[source]))
     limited = np.concatenate([batch["example"] for batch in
-                              evaluation_batches(mixture, batch_size=8, rows=np.arange(8), limit=20)])
+                              evaluation_batches(mixture, batch_size=8, indices=np.arange(8), limit=20)])
     np.testing.assert_array_equal(limited[limited >= 0], shown[:20])
 
 
@@ -163,7 +163,7 @@ def test_statistics_are_weighed(mixture):
 
 
 def test_fingerprints_tell_mixtures_apart(mixture):
-    other = dataclasses.replace(mixture, store=dataclasses.replace(mixture.store, shares=(5, 2, 3)))
+    other = dataclasses.replace(mixture, store=dataclasses.replace(mixture.store, block_counts=(5, 2, 3)))
     turned = Mixture(mixture.plans[::-1], mixture.store)
     assert len({each.fingerprint for each in (mixture, other, turned)}) == 3
     assert other.store.fingerprint != mixture.store.fingerprint
@@ -171,8 +171,8 @@ def test_fingerprints_tell_mixtures_apart(mixture):
 
 def test_rows_that_continue_are_refused(random_store):
     store = random_store(0, 9)
-    with pytest.raises(ValueError, match="none continues another"):
-        Mixture((stream_plan(Stream(order="rows"), store, 16, 0),), Sources(("a",), (store,), (1,), store.vocabulary))
+    with pytest.raises(ValueError, match="cannot be contiguous"):
+        Mixture((plan("stream", Stream(order="contiguous"), store, 16, 0),), Sources(("a",), (store,), (1,), store.vocabulary))
 
 
 # --- From texts ---
@@ -209,7 +209,7 @@ def test_a_mixture_has_one_tokenizer_that_knows_all_sources(prepared, texts):
     assert sum("training a tokenizer" in line for line in lines) == 1
     assert {"cat", "zyzz", "horse", "qyqq"} <= set(ready.tokenizer.tokens)
     train = ready.stores["train"]
-    assert train.shares == (1, 3) and {store.vocabulary.size for store in train.stores} == {ready.tokenizer.size}
+    assert train.block_counts == (1, 3) and {store.vocabulary.size for store in train.stores} == {ready.tokenizer.size}
     assert set(ready.stores) == {"train", "validation", "test"}
     counts = ready.tokenizer.vocabulary.counts
     zyzz, cat = (counts[ready.tokenizer.tokens.index(piece)] for piece in ("zyzz", "cat"))
@@ -250,8 +250,8 @@ def test_temperature_counts_tokens(texts, prepared):
     ready = build.prepared(experiment(texts, temperature=2.0), texts / "data")
     sizes = np.array([store.tokens for store in ready.stores["train"].stores])
     expected = np.array([1, 3]) * np.sqrt(sizes)
-    np.testing.assert_allclose(np.array(ready.stores["train"].shares) / BLOCK, expected / expected.sum(), atol=1e-4)
-    assert ready.stores["validation"].shares == ready.stores["train"].shares
+    np.testing.assert_allclose(np.array(ready.stores["train"].block_counts) / BLOCK, expected / expected.sum(), atol=1e-4)
+    assert ready.stores["validation"].block_counts == ready.stores["train"].block_counts
 
 
 def test_what_a_run_may_be_resumed_with(texts, prepared):
@@ -295,6 +295,6 @@ def test_what_does_not_fit_is_refused(fields, message, texts):
 
 def test_a_format_whose_rows_continue_is_refused_before_any_text_is_read(texts):
     config = small.config(texts / "a", format="stream")
-    config.sources, config.format.order = ({"weight": 1.0},), "rows"
-    with pytest.raises(UserError, match=r"rows of a mixture are of its sources in turn; set format\.order to shuffled"):
+    config.sources, config.format.order = ({"weight": 1.0},), "contiguous"
+    with pytest.raises(UserError, match=r"examples of a mixture alternate between its sources; set format\.order to shuffled"):
         experiments.parse(config)

@@ -29,7 +29,7 @@ real, log = loader.batches, open(f"{home}/shown-{port}-{process}.jsonl", "a", bu
 
 def batches(plan, **asked):
     for step, batch in enumerate(real(plan, **asked), asked["first_step"]):
-        log.write(json.dumps([step, asked["rows"].tolist(), batch["example"].tolist()]) + "\\n")
+        log.write(json.dumps([step, asked["indices"].tolist(), batch["example"].tolist()]) + "\\n")
         yield batch
 
 loader.batches = batches
@@ -99,5 +99,5 @@ def test_a_run_killed_twice_and_moved_to_two_processes_shows_its_mixture_to_the_
 
     values = api.evaluate(tmp_path / "run", data_dir=tmp_path / "data")
     held_out = build.evaluation_plan(experiments.resolve_stages(record)[0], prepared.stores["test"], 0, tmp_path / "data")
-    assert json.loads((tmp_path / "run/eval.json").read_text())["examples"] == held_out.once
+    assert json.loads((tmp_path / "run/eval.json").read_text())["examples"] == held_out.evaluation_examples
     assert values["loss"] > 0

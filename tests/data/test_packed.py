@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from lmrep.data.formats.packed import Packed, best_fit, pack, plan
+from lmrep.data.formats import plan
+from lmrep.data.formats.base import split_texts
+from lmrep.data.formats.packed import Packed, best_fit, pack
 
 
 def pieces_of(batch):
@@ -18,7 +20,7 @@ def pieces_of(batch):
 @pytest.mark.parametrize("length", [3, 17, 128])
 def test_each_token_is_in_one_row_and_each_segment_in_one_document(seed, length, random_store):
     store = random_store(seed, documents=40)
-    made = plan(Packed(), store, length, seed)
+    made = plan("packed", Packed(), store, length, seed)
     specials = store.vocabulary.specials
     document_starts = store.sentences[store.documents]
     seen = []
@@ -34,9 +36,14 @@ def test_each_token_is_in_one_row_and_each_segment_in_one_document(seed, length,
 
 
 def test_documents_are_cut_as_late_as_possible(make_store):
-    made = plan(Packed(), make_store([[25], [8], [3]]), 10, 0)
+    made = plan("packed", Packed(), make_store([[25], [8], [3]]), 10, 0)
     assert sorted(made.spans.lengths.tolist()) == [1, 3, 8, 8, 8, 8]
     assert made.examples == 5  # the remainders, 1 and 3 tokens, share a row
+
+
+def pack_documents(bounds, length):
+    """Packs documents, given by their first tokens, with two special tokens around each chunk."""
+    return pack(split_texts(bounds, length - 2), length, special=2)
 
 
 def share_of_padding(spans, length):
@@ -48,13 +55,13 @@ def share_of_padding(spans, length):
 def test_padding_is_under_two_percent(length):
     sizes = np.random.default_rng(0).lognormal(6, 1, 3000).astype(np.int64)  # as encyclopedia articles are
     bounds = np.concatenate([[0], np.cumsum(sizes)])
-    assert share_of_padding(pack(bounds, length), length) < 0.02
+    assert share_of_padding(pack_documents(bounds, length), length) < 0.02
 
 
 def test_without_best_fit_padding_is_over_two_percent(monkeypatch):
     monkeypatch.setattr("lmrep.data.formats.packed.best_fit", lambda sizes, length: np.arange(len(sizes)))
     sizes = np.random.default_rng(0).lognormal(6, 1, 3000).astype(np.int64)
-    assert share_of_padding(pack(np.concatenate([[0], np.cumsum(sizes)]), 128), 128) > 0.02
+    assert share_of_padding(pack_documents(np.concatenate([[0], np.cumsum(sizes)]), 128), 128) > 0.02
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -79,13 +86,13 @@ def test_best_fit_equals_looking_at_every_row(seed):
 
 
 def test_empty_documents_leave_no_row():
-    spans = pack(np.array([0, 0, 5, 5, 9]), 8)
+    spans = pack_documents(np.array([0, 0, 5, 5, 9]), 8)
     np.testing.assert_array_equal(spans.starts, [0, 5])
     np.testing.assert_array_equal(spans.lengths, [5, 4])
 
 
 def test_rows_follow_the_corpus(random_store):
-    spans = plan(Packed(), random_store(0, 50), 16, 0).spans
+    spans = plan("packed", Packed(), random_store(0, 50), 16, 0).spans
     firsts = spans.starts[spans.offsets[:-1]]
     longest = [spans.lengths[a:b].max() for a, b in zip(spans.offsets[:-1], spans.offsets[1:], strict=True)]
     full = firsts[np.array(longest) == 14]
@@ -94,7 +101,7 @@ def test_rows_follow_the_corpus(random_store):
 
 def test_duplicates_differ_in_their_number_alone(random_store):
     store = random_store(1, 20)
-    once, thrice = plan(Packed(), store, 32, 0), plan(Packed(duplicates=3), store, 32, 0)
+    once, thrice = plan("packed", Packed(), store, 32, 0), plan("packed", Packed(duplicates=3), store, 32, 0)
     assert thrice.examples == 3 * once.examples
     expected = once.gather(np.arange(once.examples))
     for turn in range(3):

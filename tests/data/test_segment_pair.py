@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lmrep.data.formats.segment_pair import SPECIAL, SegmentPair, fit, plan
+from lmrep.data.formats import plan
+from lmrep.data.formats.segment_pair import SegmentPair, truncate
 
+SPECIAL = 3  # [CLS] and two [SEP]
 REJECT = 1e-4
 
 
@@ -134,7 +136,7 @@ def planned(store):
     """{kind: for each document, its observations in every pass of a plan}"""
     found = {}
     for kind in ("nsp", "sop"):
-        groups = passes_of(store, spans_of(plan(SegmentPair(kind, duplicates=PASSES), store, ROOM + SPECIAL, 0)))
+        groups = passes_of(store, spans_of(plan("segment_pair", SegmentPair(kind, duplicates=PASSES), store, ROOM + SPECIAL, 0)))
         observed = [observe([(range(a, a + n), range(b, b + m), label) for a, n, b, m, label in group.tolist()])
                     for group in groups]
         found[kind] = [observed[document :: len(DOCUMENTS)] for document in range(len(DOCUMENTS))]
@@ -176,7 +178,7 @@ def words(make_store):
 
 def first_pairs(store, passes=800, seed=0, **settings):
     """The first pair of each document pass: independent draws."""
-    spans = spans_of(plan(SegmentPair(duplicates=passes, **settings), store, ROOM + SPECIAL, seed))
+    spans = spans_of(plan("segment_pair", SegmentPair(duplicates=passes, **settings), store, ROOM + SPECIAL, seed))
     return np.array([group[0] for group in passes_of(store, spans)])
 
 
@@ -206,7 +208,7 @@ def test_another_share_of_short_passes_is_rejected(words):
 
 
 def test_the_target_is_drawn_once_a_document_pass(words):
-    spans = spans_of(plan(SegmentPair(duplicates=200), words, ROOM + SPECIAL, 0))
+    spans = spans_of(plan("segment_pair", SegmentPair(duplicates=200), words, ROOM + SPECIAL, 0))
     targets = [set(real_targets(group[:4]).tolist()) for group in passes_of(words, spans)]
     assert all(len(found) <= 1 for found in targets)
     assert len(set.union(*targets)) > 5  # and they do differ between passes
@@ -233,7 +235,7 @@ def test_half_of_the_chunks_that_could_go_on_get_a_random_next(words):
 
 
 def test_random_pairs_are_a_bit_over_half(random_store):
-    labels = plan(SegmentPair(), random_store(0, 60), 64, 0).spans.columns["pair_label"]
+    labels = plan("segment_pair", SegmentPair(), random_store(0, 60), 64, 0).spans.columns["pair_label"]
     assert stats.binomtest(int(labels.sum()), len(labels), 0.5, alternative="greater").pvalue < REJECT
     assert labels.mean() < 0.65
 
@@ -267,7 +269,7 @@ def test_each_side_loses_as_many_tokens_as_one_at_a_time():
         for size_b in range(1, 12):
             for room in range(2, 14):
                 a, b = list(range(size_a)), list(range(100, 100 + size_b))
-                new_a, new_b = fit(rng, (0, size_a), (100, 100 + size_b), room)
+                new_a, new_b = truncate(rng, (0, size_a), (100, 100 + size_b), room)
                 shorten_by_hand(a, b, room, rng)
                 assert (new_a[1] - new_a[0], new_b[1] - new_b[0]) == (len(a), len(b))
                 assert 0 <= new_a[0] < new_a[1] <= size_a
@@ -282,7 +284,7 @@ def front_p(fronts, cut):
 
 def test_tokens_are_cut_from_front_and_back_with_even_odds():
     rng = random.Random(0)
-    cuts = [fit(rng, (0, 16), (100, 116), 20) for _ in range(4000)]
+    cuts = [truncate(rng, (0, 16), (100, 116), 20) for _ in range(4000)]
     fronts = np.array([(a[0], b[0] - 100) for a, b in cuts])
     assert front_p(fronts[:, 0], 6) > REJECT and front_p(fronts[:, 1], 6) > REJECT
     assert abs(stats.pearsonr(*fronts.T).statistic) < 4 / len(fronts) ** 0.5  # A and B are cut independently
@@ -298,7 +300,7 @@ def test_tokens_are_cut_from_front_and_back_with_even_odds():
 def test_pairs_are_spans_of_documents_and_the_label_is_true(kind, seed, random_store):
     store = random_store(seed, documents=25)
     room = (10, 25, 60, 400)[seed]
-    a, a_size, b, b_size, label = spans_of(plan(SegmentPair(kind, duplicates=3), store, room + SPECIAL, seed)).T
+    a, a_size, b, b_size, label = spans_of(plan("segment_pair", SegmentPair(kind, duplicates=3), store, room + SPECIAL, seed)).T
     assert (a_size >= 1).all() and (b_size >= 1).all() and (a_size + b_size <= room).all()
     home, other = document_of(store, a), document_of(store, b)
     np.testing.assert_array_equal(home, document_of(store, a + a_size - 1))
@@ -319,19 +321,19 @@ def test_pairs_are_spans_of_documents_and_the_label_is_true(kind, seed, random_s
 def test_one_sentence_is_paired_with_another_document(make_store):
     store = make_store([[4], [5], [6]])
     for kind in ("nsp", "sop"):
-        a, _, b, _, label = spans_of(plan(SegmentPair(kind, duplicates=20), store, 32, 0)).T
+        a, _, b, _, label = spans_of(plan("segment_pair", SegmentPair(kind, duplicates=20), store, 32, 0)).T
         assert (label == 1).all()
         assert (document_of(store, a) != document_of(store, b)).all()
 
 
 def test_a_corpus_of_one_document_is_paired_with_itself(make_store):
-    labels = plan(SegmentPair(duplicates=50), make_store([[3, 4, 5, 6]]), 14, 0).spans.columns["pair_label"]
+    labels = plan("segment_pair", SegmentPair(duplicates=50), make_store([[3, 4, 5, 6]]), 14, 0).spans.columns["pair_label"]
     assert 0 < labels.mean() < 1
 
 
 def test_a_walk_without_random_nexts_covers_its_document_once(random_store):
     store = random_store(3, 12)
-    spans = spans_of(plan(SegmentPair("sop", short_sequence_probability=1.0, duplicates=2), store, 4000, 0))
+    spans = spans_of(plan("segment_pair", SegmentPair("sop", short_sequence_probability=1.0, duplicates=2), store, 4000, 0))
     for group in passes_of(store, spans):
         home = document_of(store, group[0, 0])
         covered = sorted(p for a, n, b, m, _ in group.tolist() for s, k in ((a, n), (b, m))
@@ -342,11 +344,11 @@ def test_a_walk_without_random_nexts_covers_its_document_once(random_store):
 
 def test_plans_repeat_and_passes_differ(random_store):
     store = random_store(0, 30)
-    once, again = (spans_of(plan(SegmentPair(duplicates=3), store, 40, 7)) for _ in range(2))
+    once, again = (spans_of(plan("segment_pair", SegmentPair(duplicates=3), store, 40, 7)) for _ in range(2))
     np.testing.assert_array_equal(once, again)
-    fewer = spans_of(plan(SegmentPair(duplicates=1), store, 40, 7))
+    fewer = spans_of(plan("segment_pair", SegmentPair(duplicates=1), store, 40, 7))
     np.testing.assert_array_equal(once[: len(fewer)], fewer)  # another pass changes none of those before it
-    other_seed = spans_of(plan(SegmentPair(duplicates=1), store, 40, 8))
+    other_seed = spans_of(plan("segment_pair", SegmentPair(duplicates=1), store, 40, 8))
     second_pass = once[len(fewer) :][: len(fewer)]
     for other in (other_seed, second_pass):
         shared = {tuple(row) for row in other.tolist()} & {tuple(row) for row in fewer.tolist()}
@@ -355,5 +357,5 @@ def test_plans_repeat_and_passes_differ(random_store):
 
 def test_progress_ends_with_all_documents(random_store):
     seen = []
-    plan(SegmentPair(duplicates=3), random_store(0, 5), 40, 0, progress=lambda *done: seen.append(done))
+    plan("segment_pair", SegmentPair(duplicates=3), random_store(0, 5), 40, 0, progress=lambda *done: seen.append(done))
     assert seen[-1] == (15, 15)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.data.formats.sentence_pair import SentencePair, plan, sample
+from lmrep.data.formats import plan
+from lmrep.data.formats.sentence_pair import SentencePair, sample
 from tests import chance
 
 PASSES = 40
@@ -97,7 +98,7 @@ def test_pairs_lose_the_ends_of_the_longer(lengths, room, kept, make_store):
 
 def test_rows_are_pairs(random_store):
     store = random_store(1, 20)
-    made = plan(SentencePair(duplicates=2), store, 24, 0)
+    made = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
     batch = made.gather(np.arange(made.examples))
     specials = store.vocabulary.specials
     for tokens, types, segments in zip(batch["tokens"], batch["token_type_ids"], batch["segment_ids"], strict=True):
@@ -114,10 +115,10 @@ def test_rows_are_pairs(random_store):
 @pytest.mark.parametrize("part", [1, 7])
 def test_parts_make_the_whole(part, random_store, monkeypatch, tmp_path):
     store = random_store(1, 20)
-    whole = plan(SentencePair(duplicates=2), store, 24, 0)
-    monkeypatch.setattr("lmrep.data.formats.sentence_pair.PART", part)
+    whole = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
+    monkeypatch.setattr("lmrep.data.formats.sentence_pair.CHUNK", part)
     for cache in (None, tmp_path):
-        made = plan(SentencePair(duplicates=2), store, 24, 0, cache)
+        made = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0, cache)
         for one, other in zip(whole.spans[:3], made.spans[:3], strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(whole.spans.columns["pair_label"], made.spans.columns["pair_label"])
@@ -125,11 +126,11 @@ def test_parts_make_the_whole(part, random_store, monkeypatch, tmp_path):
 
 def test_other_seeds_pair_otherwise(random_store):
     store = random_store(1, 20)
-    one, same, other = (plan(SentencePair(duplicates=1), store, 24, seed).spans.starts for seed in (0, 0, 1))
+    one, same, other = (plan("sentence_pair", SentencePair(duplicates=1), store, 24, seed).spans.starts for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert (one != other).any()
 
 
 def test_documents_of_one_sentence_are_refused(make_store):
     with pytest.raises(UserError, match="no document of the split has two sentences"):
-        plan(SentencePair(), make_store([[3], [4]]), 16, 0)
+        plan("sentence_pair", SentencePair(), make_store([[3], [4]]), 16, 0)

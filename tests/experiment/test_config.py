@@ -181,3 +181,19 @@ def test_a_mesh_takes_the_devices_that_are_left(sizes, expected):
 def test_a_mesh_that_does_not_fit_the_devices(sizes):
     with pytest.raises(UserError, match=r"there are 8 device\(s\)"):
         MeshConfig(*sizes).sizes(8)
+
+
+@pytest.mark.parametrize(("format", "fields", "refused"), [
+    ("packed", {}, True), ("doc_sentences", {}, True), ("doc_sentences", {"pack": False}, False),
+    ("stream", {}, False), ("stream", {"isolate": True}, True), ("full_sentences", {}, False), ("lines", {}, False)])
+def test_packed_texts_are_refused_for_a_network_without_an_attention_mask(format, fields, refused, monkeypatch):
+    build = experiments.build_model
+    monkeypatch.setattr(experiments, "build_model", lambda *args: build(*args)._replace(inputs=frozenset({"tokens"})))
+    config = experiments.default_config("gpt", "causal", format)
+    config.format.update(fields)
+    if not refused:
+        experiments.parse(config)
+        return
+    with pytest.raises(UserError, match=rf"format '{format}' puts several texts in an example, and network '\w+' takes no "
+                       r"attention mask to keep them apart; formats that fit: .*full_sentences, stream, lines"):
+        experiments.parse(config)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.data.loader import example_numbers
+from lmrep.data.order import example_numbers
 from lmrep.objectives.base import Carry
 from lmrep.training.step import evaluation_step, prepare_keys
 from tests.objectives.toys import V, batch, objective, row

@@ -184,7 +184,7 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
         tokenizer, model, objectives, P.count(objectives[reached].specs), P.count(model.specs),
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
         [flops.of_train_step(
-            objective, optimizer, batch_struct(FORMATS[stage.format_name].fields, b=stage.batch_size, t=stage.length),
+            objective, optimizer, batch_struct(FORMATS[stage.format_name].fields(stage.format), b=stage.batch_size, t=stage.length),
             stage.microbatches) for stage, objective, optimizer in zip(stages, objectives, built, strict=True)])
 
 

@@ -1,8 +1,15 @@
-"""Input formats: how the documents of a store become rows of a batch, chosen by name in `FORMATS`."""
+"""Input formats: how the documents of a store become the examples of a batch, chosen by name in `FORMATS`."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from lmrep.core.errors import UserError
 from lmrep.data.formats import (
     doc_sentences,
     full_sentences,
@@ -12,26 +19,63 @@ from lmrep.data.formats import (
     sentence_pair,
     stream,
 )
-from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, Plan, batch_struct
+from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, FormatDef, Progress, batch_struct
+from lmrep.data.formats.cache import cached
+from lmrep.data.formats.plans import Plan
 
-__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "Batch", "Format", "Plan", "batch_struct"]
+if TYPE_CHECKING:
+    from lmrep.data.store.token_store import Store
 
+__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "Batch", "FormatDef", "Plan", "batch_struct", "plan"]
 
-class Format(NamedTuple):
-    """A format: the record of its settings, the names of its batches' arrays, and
-    `plan(config, store, length, seed, cache_dir=None, progress=None)`."""
-
-    config: type
-    fields: tuple[str, ...]
-    plan: Callable[..., Plan]
-
-
-FORMATS = {
-    "packed": Format(packed.Packed, TEXT_FIELDS, packed.plan),
-    "segment_pair": Format(segment_pair.SegmentPair, (*TEXT_FIELDS, "pair_label"), segment_pair.plan),
-    "sentence_pair": Format(sentence_pair.SentencePair, (*TEXT_FIELDS, "pair_label"), sentence_pair.plan),
-    "full_sentences": Format(full_sentences.FullSentences, TEXT_FIELDS, full_sentences.plan),
-    "doc_sentences": Format(doc_sentences.DocSentences, TEXT_FIELDS, doc_sentences.plan),
-    "stream": Format(stream.Stream, (*TEXT_FIELDS, "reset"), stream.plan),
-    "lines": Format(lines.Lines, TEXT_FIELDS, lines.plan),
+FORMATS: dict[str, FormatDef] = {
+    "packed": packed.DEFINITION,
+    "segment_pair": segment_pair.DEFINITION,
+    "sentence_pair": sentence_pair.DEFINITION,
+    "full_sentences": full_sentences.DEFINITION,
+    "doc_sentences": doc_sentences.DEFINITION,
+    "stream": stream.DEFINITION,
+    "lines": lines.DEFINITION,
 }
+
+
+def plan(
+    name: str,
+    config: Any,
+    store: "Store",
+    length: int,
+    seed: int,
+    cache_dir: str | os.PathLike | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """The examples of a split in a format.
+
+    Args:
+      name: of the format, in `FORMATS`.
+      config: its record.
+      store: the tokens of the split.
+      length: tokens per example, padding included.
+      seed: of the format's random choices, not of the order of the examples.
+      cache_dir: a directory for tables of spans, which are then built once and memory-mapped; None: in memory.
+      progress: called while the table is built.
+
+    Raises:
+      UserError: the tokenizer lacks a special token, `length` is too short, the store is empty or unsuitable, or there
+        are 2^31 examples or more.
+      RunFault: the table cannot be written to `cache_dir`.
+    """
+    definition = FORMATS[name]
+    layout = definition.layout(config, store.vocabulary)
+    if length < layout.min_length:
+        raise UserError(f"length is {length}, too short for an example of format {name!r} with its special tokens; set "
+                        f"it to {layout.min_length} or more")
+    if store.tokens == 0:
+        raise UserError("the split holds no tokens; expected at least one document: give the corpus more text, or "
+                        "this split a larger fraction of it")
+    identity = [store.fingerprint, definition.version, asdict(config), length, seed]
+    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    spans = cached(partial(definition.spans, config, store, length, seed, layout, progress), fingerprint, cache_dir)
+    made = Plan(store, spans, layout, length, fingerprint, definition.repeats(config), definition.contiguous(config))
+    if made.examples > np.iinfo(FIELDS["example"].dtype).max:
+        raise UserError(f"the plan has {made.examples:,} examples; expected fewer than 2^31: lower duplicates")
+    return made

@@ -1,37 +1,33 @@
-"""What input formats share: the fields of a batch, and the plan that says which tokens an example is made of.
+"""The contract of an input format: the fields of a batch, the special tokens of an example, and the spans it holds.
 
-A plan is a table of spans over the flat token stream of a store. No token is stored twice, any example is found
-in O(1), and a batch is gathered at once, without Python per token or per example.
+A format describes each example as spans of a store's token stream, with special tokens around them. It stores no token
+twice, and `plans.Plan` gathers a batch from the spans without a Python loop over examples or tokens.
 """
 
-import contextlib
-import hashlib
-import json
-import os
-import shutil
-import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lmrep.core.errors import RunFault, UserError
+from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.order import continuing_numbers, example_numbers
 
 if TYPE_CHECKING:
     import jax
 
-    from lmrep.data.store.token_store import Store
-
 Batch = dict[str, np.ndarray]
-Progress = Callable[[int, int], None]  # called now and then with (documents done, documents in all)
+Progress = Callable[[int, int], None]  # called now and then with (documents done, documents in total)
 
 
 class Field(NamedTuple):
-    """One array of a batch. `axes`: `b` rows, `t` positions."""
+    """An array of a batch.
+
+    Attributes:
+      axes: a letter per axis: `b` examples, `t` positions, `s` positions of a second text, `n` segments of a packed
+        example, `c` characters of a token.
+      dtype: of the array on the host.
+      help: what it holds.
+    """
 
     axes: str
     dtype: type
@@ -39,36 +35,40 @@ class Field(NamedTuple):
 
 
 FIELDS = {
-    "tokens": Field("bt", np.int32, "ids; the vocabulary's `pad` where there is none"),
-    "segment_ids": Field("bt", np.int32, "the packed segment of a position, from 1; 0 is padding. None sees another"),
-    "positions": Field("bt", np.int32, "place in the packed segment, from 0"),
+    "tokens": Field("bt", np.int32, "token ids; padding has the vocabulary's `pad`"),
+    "segment_ids": Field("bt", np.int32, "number of the packed segment, from 1; 0 is padding. Segments do not attend "
+                                         "to each other"),
+    "positions": Field("bt", np.int32, "position in the packed segment, from 0"),
     "token_type_ids": Field("bt", np.int32, "0 for the first text of a pair with its separator, 1 for the second"),
-    "example": Field("b", np.int32, "the example's number in the plan; -1 for a row that only fills a batch up"),
-    "pair_label": Field("b", np.int32, "NSP: 0 the real next, 1 random. SOP: 0 in order, 1 swapped"),
-    "reset": Field("b", np.int32, "1 where the row continues none: what is carried from row to row starts clean"),
+    "example": Field("b", np.int32, "number of the example in the plan; -1 for an empty example that fills the batch"),
+    "pair_label": Field("b", np.int32, "NSP: 0 for the actual next text, 1 for a random one. SOP: 0 in order, 1 swapped"),
+    "reset": Field("b", np.int32, "1 where the example does not continue the one at the same index of the previous "
+                                  "batch, so that a carried state starts from its initial value"),
+    "following": Field("b", np.int32, "the token that follows the example's last one in the text, which is the first "
+                                      "token of the next example; -1 where the text ends"),
 }
+
+TEXT_FIELDS = ("tokens", "segment_ids", "positions", "token_type_ids", "example")
+
 
 def batch_struct(fields: Iterable[str], **sizes: int) -> "dict[str, jax.ShapeDtypeStruct]":
     """Shapes and dtypes of a batch with these fields: `batch_struct(plan.fields, b=32, t=128)`."""
-    import jax  # children that tokenize import this module, and do without
+    import jax  # here, since the processes that tokenize import this module and need no JAX
 
     return {name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in FIELDS[name].axes), FIELDS[name].dtype)
             for name in fields}
 
 
-TEXT_FIELDS = ("tokens", "segment_ids", "positions", "token_type_ids", "example")
-
-
 class Layout(NamedTuple):
-    """Which special tokens stand around the spans of a row.
+    """The special tokens around the spans of an example.
 
     Attributes:
-      lead: stands before the first span of each segment; None where nothing does.
-      tail: stands behind every span. Behind the last one it is left out where the row is full without it: the text
-        goes on in the next row.
-      pad: fills rows up.
-      spans_per_segment: 1 for single texts; 2 for pairs, whose second span has type 1; 0 where all spans of a row are
-        one segment.
+      lead: precedes the first span of each segment; None for no token.
+      tail: follows every span. After the last span it is left out where the example has no position left for it: the
+        text continues in the next example.
+      pad: fills the rest of the example.
+      spans_per_segment: 1 for single texts; 2 for pairs, whose second span has token type 1; 0 where all spans of an
+        example form one segment.
     """
 
     lead: int | None
@@ -78,28 +78,33 @@ class Layout(NamedTuple):
 
     @property
     def special(self) -> int:
-        """Special tokens of a segment of one span."""
-        return 1 + (self.lead is not None)
+        """The number of special tokens of a segment (of one span, where a segment may have any number)."""
+        return max(1, self.spans_per_segment) + (self.lead is not None)
+
+    @property
+    def min_length(self) -> int:
+        """The length of an example with one token in each span of a segment."""
+        return self.special + max(1, self.spans_per_segment)
 
 
-def layout(
+def make_layout(
     vocabulary: Vocabulary, spans_per_segment: int = 1, lead: Sequence[str] = ("cls", "bos"),
     tail: Sequence[str] = ("sep", "eos"),
 ) -> Layout:
-    """The layout whose special tokens are the first of these roles that the tokenizer has.
+    """The layout that uses, for lead and tail, the first of these roles that the tokenizer has a token for.
 
-    A tokenizer without any of `lead` puts nothing before single texts, nor does one whose lead is its tail (GPT-2's
-    end of text). One without padding fills up with the tail, which nothing sees.
+    Single texts have no lead where the tokenizer has no token for it, or where that token is the tail (GPT-2's end of
+    text). Without a padding token the tail is used; padding is masked in any case.
 
     Raises:
-      UserError: it lacks all of `tail`; or, for pairs, one of the two.
+      UserError: the tokenizer has no token for the tail or, for pairs, for the lead.
     """
     def first(roles: Sequence[str]) -> int | None:
         return next((vocabulary.specials[role] for role in roles if role in vocabulary.specials), None)
 
-    needed = [roles for roles in ((lead, tail) if spans_per_segment == 2 else (tail,)) if first(roles) is None]
-    if needed:
-        raise UserError(f"the tokenizer has no special token for {' nor for '.join(map(' or '.join, needed))}, which "
+    missing = [roles for roles in ((lead, tail) if spans_per_segment == 2 else (tail,)) if first(roles) is None]
+    if missing:
+        raise UserError(f"the tokenizer has no special token for {' nor for '.join(map(' or '.join, missing))}, which "
                         f"this format needs; it has {', '.join(vocabulary.specials)}: choose another tokenizer or "
                         "format")
     before = first(lead) if first(lead) != first(tail) else None
@@ -107,13 +112,13 @@ def layout(
 
 
 class Spans(NamedTuple):
-    """Rows of spans over a store's token stream.
+    """A table with a row for each example: the spans of the token stream that the example holds.
 
     Attributes:
-      offsets: int64[n+1], where each row's spans begin in `starts`; last = s.
+      offsets: int64[n+1], the index of each row's first span; last = s.
       starts: int64[s], the first token of each span.
-      lengths: int32[s], its number of tokens.
-      columns: further fields by name, one value a row (`pair_label`).
+      lengths: int32[s], the number of tokens of each span.
+      columns: further fields of a batch by name, with one value per row (`pair_label`).
     """
 
     offsets: np.ndarray
@@ -122,265 +127,48 @@ class Spans(NamedTuple):
     columns: dict[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """Which examples there are, and what is in them.
-
-    A row is laid out as segments that do not see each other; `layout` says of how many spans each, and what stands
-    around them. The table is walked `duplicates` times: example e shows row e mod n, so duplicates differ in their
-    number alone, and in what is derived from it (static masks).
+class FormatDef(NamedTuple):
+    """A row of `FORMATS`: an input format as a choice of an experiment config.
 
     Attributes:
-      store: where the tokens are.
-      spans: n rows, each of at most `length` tokens with its special tokens.
-      layout: the special tokens of a row, and which spans see each other.
-      length: tokens a row, padding included.
-      fingerprint: of the store, the format, its config, the length and the seed.
-      duplicates: how often the table is walked.
-      continues: whether examples are walked in the order of the corpus, row r of a batch continuing row r of the batch
-        before, rather than shuffled. A batch then has `reset`.
+      config: a frozen record; its field `duplicates` is the number of passes over the corpus in an epoch.
+      version: names the algorithm in fingerprints and caches; change it whenever `spans` changes its results.
+      layout: (config, vocabulary) -> Layout; raises UserError where the tokenizer lacks a special token.
+      spans: (config, store, length, seed, layout, progress=None) -> iterator over consecutive chunks of the table. The
+        store is not empty, and `length` at least `layout.min_length`. Raises UserError where the text is unsuitable.
+      fields: config -> names of the arrays of a batch, out of `FIELDS`.
+      repeats: config -> how often the table is repeated. Where it already holds all passes, each with its own random
+        choices, that is 1.
+      contiguous: config -> whether examples are shown in the order of the corpus, each continuing the example at the
+        same index of the previous batch, instead of shuffled. The spans then have the column `reset`, and batches have
+        the fields `reset` and `following`.
+      packed: config -> whether an example may hold several segments that must not attend to each other.
     """
 
-    store: "Store" = field(repr=False)
-    spans: Spans = field(repr=False)
-    layout: Layout
-    length: int
-    fingerprint: str
-    duplicates: int = 1
-    continues: bool = False
-
-    @property
-    def examples(self) -> int:
-        """The number of examples, duplicates counted."""
-        return self.duplicates * self.rows
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of the table."""
-        return len(self.spans.offsets) - 1
-
-    @property
-    def once(self) -> int:
-        """The number of examples that an evaluation of all of them shows."""
-        return self.examples
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the arrays of a batch, out of `FIELDS`."""
-        return (*TEXT_FIELDS, *self.spans.columns)
-
-    def numbers(self, rows: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """The examples that rows of a run show, in O(1) each: int64 like `rows`, which count from the run's first; -1
-        for a row that is empty, in plans that continue."""
-        if self.continues:
-            return continuing_numbers(self.rows, self.duplicates, batch_size, rows)
-        return example_numbers(self.examples, seed, rows)
-
-    def evaluation_order(self, rows: np.ndarray) -> np.ndarray:
-        """The examples that rows of an evaluation show."""
-        return rows
-
-    def gather(self, numbers: np.ndarray) -> Batch:
-        """The batch of these examples, as `FIELDS` types it.
-
-        Args:
-          numbers: int64[b], each in [0, examples), or -1 for a row without content: all padding, segment 0,
-            label 0. Whatever counts rows must therefore count those with `example >= 0`.
-
-        Raises:
-          IndexError: a number is out of range.
-        """
-        numbers = np.asarray(numbers, np.int64)
-        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
-            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
-        (offsets, starts, lengths, columns), (lead, tail, pad, together) = self.spans, self.layout
-        real = numbers >= 0
-        rows = numbers % self.rows
-        spans_in = np.where(real, offsets[rows + 1] - offsets[rows], 0)
-        ordinal = _count_up(spans_in)  # of a span in its row
-        span = np.repeat(offsets[rows], spans_in) + ordinal
-        segment, place = np.divmod(ordinal, together) if together else (np.zeros_like(ordinal), ordinal)
-        leads = (place == 0) & (lead is not None)
-        sizes = lengths[span] + 1 + leads  # cells it takes, special tokens included
-        row = np.repeat(np.arange(len(numbers)), spans_in)
-        used = np.bincount(row, sizes, len(numbers)).astype(np.int64)
-        open_ended = np.zeros(len(sizes), np.int64)  # 1 for a span whose tail is left out
-        open_ended[(np.cumsum(spans_in) - 1)[used > self.length]] = 1
-        sizes -= open_ended
-        ends = np.cumsum(sizes)
-        begins = ends - sizes
-        segment_begins = begins[place == 0][np.cumsum(place == 0) - 1]
-
-        # From here on one entry a cell that is not padding, in reading order; `filled` puts them in their places.
-        cell = np.arange(sizes.sum())
-        source = cell + np.repeat(starts[span] - leads - begins, sizes)
-        tokens = self.store.take(source.clip(0, self.store.tokens - 1))  # special cells read a neighbour, and lose it
-        if lead is not None:
-            tokens[begins[leads]] = lead
-        tokens[ends[open_ended == 0] - 1] = tail
-        filled = np.arange(self.length) < used[:, None]
-
-        def laid_out(values: np.ndarray, padding: int = 0) -> np.ndarray:
-            array = np.full(filled.shape, padding, np.int32)
-            array[filled] = values
-            return array
-
-        return {
-            "tokens": laid_out(tokens, pad),
-            "segment_ids": laid_out(np.repeat(segment + 1, sizes)),
-            "positions": laid_out(cell - np.repeat(segment_begins, sizes)),
-            "token_type_ids": laid_out(np.repeat(place if together == 2 else 0 * place, sizes)),
-            "example": numbers.astype(np.int32),
-            **{name: np.where(real, column[rows], 0).astype(np.int32) for name, column in columns.items()},
-        }
-
-    def statistics(self) -> dict[str, float]:
-        """`examples`; `tokens_per_row`, the mean number of real ones, special tokens included; `padding`, the share
-        of a batch that is none; and the mean of each column."""
-        offsets, together = self.spans.offsets, self.layout.spans_per_segment
-        spans_in = np.diff(offsets)
-        segments = -(-spans_in // together) if together else np.minimum(spans_in, 1)
-        totals = np.concatenate([[0], np.cumsum(self.spans.lengths, dtype=np.int64)])[offsets]
-        used = np.diff(totals) + spans_in + segments * (self.layout.lead is not None)
-        tokens = float(np.minimum(used, self.length).mean())  # one tail more than fits is left out
-        means = {name: float(column.mean()) for name, column in self.spans.columns.items()}
-        return {"examples": self.examples, "tokens_per_row": tokens, "padding": 1 - tokens / self.length, **means}
+    config: type
+    version: str
+    layout: Callable[[Any, Vocabulary], Layout]
+    spans: Callable[..., Iterator[Spans]]
+    fields: Callable[[Any], tuple[str, ...]] = lambda config: TEXT_FIELDS
+    repeats: Callable[[Any], int] = lambda config: config.duplicates
+    contiguous: Callable[[Any], bool] = lambda config: False
+    packed: Callable[[Any], bool] = lambda config: False
 
 
-def make_plan(
-    name: str,
-    config: Any,
-    store: "Store",
-    length: int,
-    seed: int,
-    cache_dir: str | os.PathLike | None,
-    layout: Layout,
-    build: Callable[[], Iterable[Spans]],
-    *,
-    duplicates: int = 1,
-    continues: bool = False,
-) -> Plan:
-    """A plan of the format `name`, whose table `build` makes, part by part, or `cache_dir` already holds.
+def split_texts(bounds: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Splits each text into chunks of `max_tokens` tokens and a shorter last one.
 
     Args:
-      name: the format and the version of its algorithm: a changed algorithm takes a new name.
-      config: the format's record.
-      cache_dir: a folder for tables, or None to keep them in memory.
-      layout, duplicates, continues: as in `Plan`.
+      bounds: int64[k+1], the first token of each text; last = total number of tokens.
 
-    Raises:
-      UserError: the store is empty, or there are 2^31 examples or more.
+    Returns:
+      int64[m+1], the first token of each chunk; last as in `bounds`. Empty texts have no chunk.
     """
-    if store.tokens == 0:
-        raise UserError("the split holds no tokens; expected at least one document: give the corpus more text, or "
-                        "this split a larger share of it")
-    identity = [store.fingerprint, name, asdict(config), length, seed]
-    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    plan = Plan(store, cached(build, fingerprint, cache_dir), layout, length, fingerprint, duplicates, continues)
-    if plan.examples > np.iinfo(FIELDS["example"].dtype).max:
-        raise UserError(f"the plan has {plan.examples:,} examples; expected fewer than 2^31: lower duplicates")
-    return plan
-
-
-def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: str | os.PathLike | None) -> Spans:
-    """The parts of `build()` as one table, or what an earlier call with this fingerprint left in `cache_dir`,
-    memory-mapped. Without a `cache_dir` it is in memory; with one, no more than a part is at a time.
-
-    Raises:
-      UserError: the files in the cache cannot be read.
-      RunFault: they cannot be written.
-    """
-    if cache_dir is None:
-        return _joined(list(build()))
-    home = Path(cache_dir) / f"plan-{fingerprint}"
-    if not home.exists():
-        try:
-            _save(build(), home)
-        except OSError as fault:
-            raise RunFault(f"cannot write the plan {home}: {fault}; free some space or name another folder") from fault
-    try:
-        return _load(home)
-    except (OSError, ValueError, KeyError) as fault:
-        raise UserError(f"the plan in {home} is damaged ({fault}); delete this folder, and it is built anew") from fault
-
-
-def _joined(parts: Sequence[Spans]) -> Spans:
-    if len(parts) == 1:
-        return parts[0]
-    before = np.cumsum([0, *(len(part.starts) for part in parts)])
-    offsets = [part.offsets[:-1] + first for part, first in zip(parts, before[:-1], strict=True)]
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-    return Spans(np.concatenate([*offsets, before[-1:]]), np.concatenate([part.starts for part in parts]),
-                 np.concatenate([part.lengths for part in parts]), columns)
-
-
-def _save(parts: Iterable[Spans], home: Path) -> None:
-    """Writes a table under another name and renames it when whole: `home` never holds half of one."""
-    draft = home.with_name(f".{home.name}-{uuid.uuid4().hex[:8]}")
-    draft.mkdir(parents=True)
-    try:
-        with contextlib.ExitStack() as stack:
-            files, spans = {}, 0
-            for part in parts:
-                first = part.offsets[:1] if not files else part.offsets[:0]
-                arrays = {"offsets": np.append(first, part.offsets[1:] + spans), "starts": part.starts,
-                          "lengths": part.lengths, **part.columns}
-                for name, array in arrays.items():
-                    if name not in files:
-                        files[name] = stack.enter_context(_Growing(draft / f"{name}.npy", array.dtype))
-                    files[name].append(array)
-                spans += len(part.starts)
-        try:
-            draft.rename(home)
-        except OSError:
-            if not home.exists():  # where it does, another process was faster, with the same table
-                raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-class _Growing:
-    """A .npy file of one dimension that grows; its header, which numpy leaves room in, comes last."""
-
-    def __init__(self, path: Path, dtype: np.dtype):
-        self._file, self._dtype, self._count = path.open("wb"), dtype, 0
-        self._head()
-
-    def append(self, array: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(array, self._dtype).data)
-        self._count += len(array)
-
-    def _head(self) -> None:
-        self._file.seek(0)
-        np.lib.format.write_array_header_1_0(
-            self._file, {"descr": self._dtype.str, "fortran_order": False, "shape": (self._count,)})
-
-    def __enter__(self) -> "_Growing":
-        return self
-
-    def __exit__(self, kind, *_) -> None:
-        with self._file:
-            if kind is None:
-                self._head()
-
-
-def _load(home: Path) -> Spans:
-    files = sorted(home.glob("*.npy"))
-    arrays = {f.stem: np.asarray(np.load(f, mmap_mode="r", allow_pickle=False)) for f in files}
-    spans = Spans(*(arrays.pop(name) for name in Spans._fields[:3]), arrays)
-    if not spans.offsets[-1] == len(spans.starts) == len(spans.lengths):
-        raise ValueError("its tables differ in length")
-    return spans
-
-
-def cut(bounds: np.ndarray, room: int) -> np.ndarray:
-    """Cuts texts into pieces of `room` tokens and what is left: int64[k+1] offsets of texts (last = tokens in all) to
-    offsets of pieces. Empty texts leave no piece."""
-    pieces = -(-np.diff(bounds) // room)
-    starts = np.repeat(bounds[:-1], pieces) + room * _count_up(pieces)
+    counts = -(-np.diff(bounds) // max_tokens)
+    starts = np.repeat(bounds[:-1], counts) + max_tokens * ranges(counts)
     return np.append(starts, bounds[-1])
 
 
-def _count_up(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ..., c-1 for each c of `counts`, one after another."""
+def ranges(counts: np.ndarray) -> np.ndarray:
+    """0, 1, ..., c-1 for each c of `counts`, concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,16 +1,15 @@
-"""Rows of whole sentences of one document: RoBERTa's DOC-SENTENCES (Liu et al. 2019, section 4.2).
+"""Full sentences of one document per example: RoBERTa's DOC-SENTENCES (Liu et al. 2019, section 4.2).
 
-An example is [CLS], as many sentences of a document as fit, and [SEP], as in `full_sentences`, but the example ends
-with its document. Examples at the ends of documents are therefore short. The paper grew the batch where it met them,
-so that a step saw as many tokens as with full sentences. A compiled step takes one shape of batch; here the row grows
-instead: with `pack`, short examples share rows, each as a segment of its own with positions of its own that sees no
-other, so that the number of examples in a step varies and its number of tokens hardly does. That is what to compare
-with `full_sentences`. Without `pack` each example has a row, filled up with padding, and a step sees fewer tokens.
+As `full_sentences`, but an example ends where its document ends, so that the last example of each document is short.
+The paper increased the batch size dynamically, so that a step had as many tokens as with FULL-SENTENCES. A compiled
+step has one batch size; with `pack`, short examples are packed together instead, each as a segment with its own
+positions that does not attend to the others. The number of texts in a batch then varies, and its number of tokens
+hardly does, which is the setting to compare with `full_sentences`. Without `pack`, each is padded, and a step has
+fewer tokens.
 
-Every token of the store is in exactly one row.
+Every token of the store is in exactly one example.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.data.formats.base import Plan, Progress, Spans, layout, make_plan
-from lmrep.data.formats.full_sentences import room_of, row_starts
-from lmrep.data.formats.packed import fill
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, make_layout
+from lmrep.data.formats.full_sentences import example_starts
+from lmrep.data.formats.packed import pack
 
 if TYPE_CHECKING:
     from lmrep.data.store.token_store import Store
@@ -30,33 +30,26 @@ if TYPE_CHECKING:
 class DocSentences:
     """Settings of the format `doc_sentences`."""
 
-    pack: bool = setting(True, "whether short examples share a row, so that steps have about equally many tokens")
-    duplicates: int = setting(1, "how often a pass walks the corpus, each time with other static masks", at_least=1)
+    pack: bool = setting(True, "pack short examples together, so that all steps have about as many tokens")
+    duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
 
 
-def plan(
-    config: DocSentences,
-    store: "Store",
-    length: int,
-    seed: int,
-    cache_dir: str | os.PathLike | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """The rows of a store, in its order. Nothing is drawn, so that `seed` is in the fingerprint alone.
+def layout(config: DocSentences, vocabulary: Vocabulary) -> Layout:
+    """[CLS] sentences [SEP]."""
+    return make_layout(vocabulary)
 
-    Raises:
-      UserError: rows too short for a token, an empty store, a tokenizer without a token to end a text with.
-    """
-    marks = layout(store.vocabulary)
-    room = room_of(length, marks)
 
-    def build() -> Iterator[Spans]:
-        starts = row_starts(store.sentences, store.documents, room, across=False, progress=progress)
-        bounds = np.append(starts, store.tokens)
-        if config.pack:
-            yield fill(bounds, length, marks.special)
-        else:
-            yield Spans(np.arange(len(bounds)), starts, np.diff(bounds).astype(np.int32), {})
+def spans(
+    config: DocSentences, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+) -> Iterator[Spans]:
+    """The examples, in the order of the corpus. Nothing is random."""
+    capacity = length - layout.special
+    starts = example_starts(store.sentences, store.documents, capacity, across=False, progress=progress)
+    bounds = np.append(starts, store.tokens)
+    if config.pack:
+        yield pack(bounds, length, layout.special)
+    else:
+        yield Spans(np.arange(len(bounds)), starts, np.diff(bounds).astype(np.int32), {})
 
-    return make_plan("doc_sentences-1", config, store, length, seed, cache_dir, marks, build,
-                     duplicates=config.duplicates)
+
+DEFINITION = FormatDef(DocSentences, "doc_sentences-1", layout, spans, packed=lambda config: config.pack)

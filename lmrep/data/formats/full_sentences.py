@@ -1,14 +1,13 @@
-"""Rows of whole sentences, as many as fit: RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2).
+"""As many full sentences per example as fit: RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2).
 
-A row is [CLS], sentences in the order of the corpus, and [SEP]. Where a document ends and the next begins, one more
-[SEP] stands between them; all of the row is one segment, in which every position sees every other. There is no
-question about pairs. Every token of the store is in exactly one row.
+An example is [CLS], consecutive sentences of the corpus, and [SEP]. It may cross document boundaries, where another
+[SEP] is inserted; all of it is one segment, in which every position attends to every other. There is no next-sentence
+label. Every token of the store is in exactly one example.
 
-A sentence that no row holds whole begins a row of its own. It is cut into pieces of as many tokens as a row holds,
-and what is left of it begins a row that further sentences fill up, as any sentence does.
+A sentence that is longer than an example starts a new one and is split into chunks that fill examples. Its last chunk
+starts an example that further sentences fill, as any sentence does.
 """
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,86 +16,72 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.errors import UserError
-from lmrep.data.formats.base import Layout, Plan, Progress, Spans, cut, layout, make_plan
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, make_layout, split_texts
 
 if TYPE_CHECKING:
     from lmrep.data.store.token_store import Store
 
-PROGRESS_EVERY = 100_000  # rows
+PROGRESS_EVERY = 100_000  # examples
 
 
 @dataclass(frozen=True)
 class FullSentences:
     """Settings of the format `full_sentences`."""
 
-    duplicates: int = setting(1, "how often a pass walks the corpus, each time with other static masks", at_least=1)
+    duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
 
 
-def plan(
-    config: FullSentences,
-    store: "Store",
-    length: int,
-    seed: int,
-    cache_dir: str | os.PathLike | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """The rows of a store, in its order. Nothing is drawn, so that `seed` is in the fingerprint alone.
-
-    Raises:
-      UserError: rows too short for a token, an empty store, a tokenizer without a token to end a text with.
-    """
-    marks = layout(store.vocabulary, spans_per_segment=0)
-    room = room_of(length, marks)
-
-    def build() -> Iterator[Spans]:
-        starts = row_starts(store.sentences, store.documents, room, across=True, progress=progress)
-        first_tokens = store.sentences[store.documents[:-1]]
-        spans = np.union1d(starts, first_tokens)
-        offsets = np.append(np.searchsorted(spans, starts), len(spans))
-        yield Spans(offsets, spans, np.diff(spans, append=store.tokens).astype(np.int32), {})
-
-    return make_plan("full_sentences-1", config, store, length, seed, cache_dir, marks, build,
-                     duplicates=config.duplicates)
+def layout(config: FullSentences, vocabulary: Vocabulary) -> Layout:
+    """[CLS] sentences [SEP] sentences of the next document [SEP], in one segment."""
+    return make_layout(vocabulary, spans_per_segment=0)
 
 
-def room_of(length: int, marks: Layout) -> int:
-    """Tokens that a row holds besides its special ones. Raises UserError where that is none."""
-    if length <= marks.special:
-        raise UserError(f"length is {length}; rows of sentences hold special tokens and another: set it to "
-                        f"{marks.special + 1} or more")
-    return length - marks.special
+def spans(
+    config: FullSentences, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+) -> Iterator[Spans]:
+    """The examples, in the order of the corpus. Nothing is random."""
+    capacity = length - layout.special
+    starts = example_starts(store.sentences, store.documents, capacity, across=True, progress=progress)
+    first_tokens = store.sentences[store.documents[:-1]]
+    span_starts = np.union1d(starts, first_tokens)
+    offsets = np.append(np.searchsorted(span_starts, starts), len(span_starts))
+    yield Spans(offsets, span_starts, np.diff(span_starts, append=store.tokens).astype(np.int32), {})
 
 
-def row_starts(
-    sentences: np.ndarray, documents: np.ndarray, room: int, across: bool, progress: Progress | None = None
+def example_starts(
+    sentences: np.ndarray, documents: np.ndarray, capacity: int, across: bool, progress: Progress | None = None
 ) -> np.ndarray:
-    """The first token of each row, where rows take sentences as long as they fit.
+    """The first token of each example, where examples take sentences as long as they fit.
 
     Args:
-      sentences: int64[n+1], the first token of each sentence; last = tokens in all.
+      sentences: int64[n+1], the first token of each sentence; last = total number of tokens.
       documents: int64[k+1], the first sentence of each document; last = n.
-      room: tokens that a row holds; each document in it but the first takes one more, for the separator.
-      across: whether rows go on beyond the end of a document.
+      capacity: tokens of an example without [CLS] and the last [SEP]. Each document but the example's first takes one
+        of them, for the separator before it.
+      across: whether examples cross document boundaries.
+      progress: called now and then.
 
     Returns:
-      int64[rows], ascending, from 0.
+      int64[number of examples], ascending, from 0.
     """
-    pieces = cut(sentences, room)
+    chunks = split_texts(sentences, capacity)
     first_tokens = sentences[documents]
-    document = np.searchsorted(first_tokens, pieces[:-1], side="right") - 1
-    # What a row from piece i to the end of piece j holds is ends[j] - begins[i], with the separators in between.
-    begins, ends = pieces[:-1] + document, pieces[1:] + document
-    limits = np.searchsorted(pieces, first_tokens[1:])[document] if not across else np.full(len(document), len(ends))
-    # Views that copy nothing and index to Python integers: numpy's own search costs ten times as much one at a time.
+    document = np.searchsorted(first_tokens, chunks[:-1], side="right") - 1
+    # An example from chunk i to the end of chunk j has ends[j] - begins[i] tokens, the separators between included.
+    begins, ends = chunks[:-1] + document, chunks[1:] + document
+    limits = np.searchsorted(chunks, first_tokens[1:])[document] if not across else np.full(len(document), len(ends))
+    # Memoryviews copy nothing and index to Python integers: numpy's search costs ten times as much for single values.
     begins, ends, limits = memoryview(begins), memoryview(ends), memoryview(limits)
-    rows, piece = [], 0
-    while piece < len(ends):
-        rows.append(piece)
-        piece = min(bisect_right(ends, begins[piece] + room, piece + 1), limits[piece])
-        if progress and len(rows) % PROGRESS_EVERY == 0:
-            done = int(document[rows[-1]])
-            progress(done, len(documents) - 1)
+    starts, chunk = [], 0
+    while chunk < len(ends):
+        starts.append(chunk)
+        chunk = min(bisect_right(ends, begins[chunk] + capacity, chunk + 1), limits[chunk])
+        if progress and len(starts) % PROGRESS_EVERY == 0:
+            progress(int(document[starts[-1]]), len(documents) - 1)
     if progress:
         progress(len(documents) - 1, len(documents) - 1)
-    return pieces[:-1][rows]
+    return chunks[:-1][starts]
+
+
+DEFINITION = FormatDef(FullSentences, "full_sentences-1", layout, spans)

@@ -1,20 +1,18 @@
-"""The corpus as one stream of tokens, cut into rows: as GPT-2, Transformer-XL and word-level models are trained.
+"""The corpus as one stream of tokens, split into examples: how GPT-2, Transformer-XL and word-level models are trained.
 
-Documents stand one after another, each followed by the tokenizer's end of text ([EOS], or [SEP] where it has none),
-and every `length` tokens of that stream are a row, wherever they begin and end. Nothing else is added, no token is
-left out, and only the last row may be short.
+Documents are concatenated, each followed by the tokenizer's end of text ([EOS], or [SEP] if it has none), and every
+`length` consecutive tokens are an example. Nothing else is added, no token is left out, and only the last example may
+be short.
 
-`order` says how a run walks the rows. `shuffled` shows them in random order, for models without a memory. With `rows`
-the stream is cut into as many parts as a batch has rows, and row r of each batch continues row r of the batch before
-(Dai et al. 2019); `reset` is 1 where a row continues none, which is at the beginning of each walk over the corpus.
-The parts then depend on the batch size.
+`order` is the order in which training shows the examples. `shuffled` is a random order, for models without a memory.
+With `contiguous`, the stream is split into as many chunks as a batch has examples, and example r of each batch
+continues example r of the previous batch (Dai et al. 2019), except where `reset` is 1; see `order.contiguous_numbers`.
 
-`isolate` makes documents strangers: each is a segment of its own with positions of its own, which sees no other, and a
-row that begins with a document's first token has `reset` 1, too. Without it, as published, a row is one segment,
-whose positions see across the documents' ends.
+`isolate` separates documents: each is a segment with its own positions that does not attend to the others, and an
+example that starts with the first token of a document has `reset` 1 as well. Without it, as published, an example is
+one segment, whose positions attend across document boundaries.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.errors import UserError
-from lmrep.data.formats.base import Plan, Progress, Spans, layout, make_plan
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, Progress, Spans, make_layout
 
 if TYPE_CHECKING:
     from lmrep.data.store.token_store import Store
@@ -33,54 +31,51 @@ if TYPE_CHECKING:
 class Stream:
     """Settings of the format `stream`."""
 
-    order: str = setting("shuffled", "rows in random order, or each continuing its row of the batch before",
-                         choices=("shuffled", "rows"))
-    isolate: bool = setting(False, "whether documents do not see each other")
-    duplicates: int = setting(1, "how often a pass walks the corpus, each time with other static masks", at_least=1)
+    order: str = setting("shuffled", "examples in random order, or each continuing the one of the previous batch",
+                         choices=("shuffled", "contiguous"))
+    isolate: bool = setting(False, "whether documents do not attend to each other")
+    duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
 
 
-def plan(
-    config: Stream,
-    store: "Store",
-    length: int,
-    seed: int,
-    cache_dir: str | os.PathLike | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """The rows of a store, in its order. Nothing is drawn, so that `seed` is in the fingerprint alone.
+def layout(config: Stream, vocabulary: Vocabulary) -> Layout:
+    """Documents, each followed by the end of text."""
+    return make_layout(vocabulary, int(config.isolate), lead=(), tail=("eos", "sep"))
 
-    Raises:
-      UserError: rows of a single token, an empty store, a tokenizer without a token to end a text with.
+
+def spans(
+    config: Stream, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+) -> Iterator[Spans]:
+    """The examples, in the order of the corpus. Nothing is random.
+
+    A span ends with its document, and the end of text follows it, or with its example. An example that starts with an
+    end of text starts with a span of no tokens.
     """
-    if length < 2:
-        raise UserError(f"length is {length}; rows of a stream have two tokens at least: set it to 2 or more")
-    marks = layout(store.vocabulary, int(config.isolate), lead=(), tail=("eos", "sep"))
-
-    def build() -> Iterator[Spans]:
-        spans = rows(store.sentences[store.documents], length, config)
-        if progress:
-            progress(len(store.documents) - 1, len(store.documents) - 1)
-        yield spans
-
-    return make_plan("stream-1", config, store, length, seed, cache_dir, marks, build, duplicates=config.duplicates,
-                     continues=config.order == "rows")
-
-
-def rows(bounds: np.ndarray, length: int, config: Stream) -> Spans:
-    """Cuts the stream of documents whose first tokens are `bounds` (int64[k+1], last = tokens in all).
-
-    A span ends with its document's end, whose mark follows it, or with its row, which leaves no room for a mark. A row
-    that begins with a mark begins with a span of no token.
-    """
-    marked = bounds + np.arange(len(bounds))  # where documents begin once each has its mark
-    begins = np.arange(0, marked[-1], length)
-    cuts = np.union1d(begins, marked[:-1])
-    document = np.searchsorted(marked, cuts, side="right") - 1
-    ends = np.append(cuts[1:], marked[-1])
-    lengths = ends - cuts - (ends == marked[document + 1])
-    first = np.searchsorted(cuts, begins)
-    resets = np.full(len(begins), config.order == "shuffled")
+    bounds = store.sentences[store.documents]
+    begins = bounds + np.arange(len(bounds))  # of documents in the stream with ends of text; last = its length
+    starts = np.arange(0, begins[-1], length)  # of examples
+    span_begins = np.union1d(starts, begins[:-1])
+    document = np.searchsorted(begins, span_begins, side="right") - 1
+    span_ends = np.append(span_begins[1:], begins[-1])
+    lengths = span_ends - span_begins - (span_ends == begins[document + 1])
+    first = np.searchsorted(span_begins, starts)
+    resets = np.full(len(starts), not contiguous(config))
     if config.isolate:
-        resets |= cuts[first] == marked[document[first]]
-    return Spans(np.append(first, len(cuts)), cuts - document, lengths.astype(np.int32),
-                 {"reset": resets.astype(np.int8)})
+        resets |= span_begins[first] == begins[document[first]]
+    if progress:
+        progress(len(store.documents) - 1, len(store.documents) - 1)
+    yield Spans(np.append(first, len(span_begins)), span_begins - document, lengths.astype(np.int32),
+                {"reset": resets.astype(np.int8)})
+
+
+def contiguous(config: Stream) -> bool:
+    """Whether examples continue those of the previous batch."""
+    return config.order == "contiguous"
+
+
+def fields(config: Stream) -> tuple[str, ...]:
+    """The fields of a batch."""
+    return (*TEXT_FIELDS, "reset", *(("following",) if contiguous(config) else ()))
+
+
+DEFINITION = FormatDef(Stream, "stream-1", layout, spans, fields, contiguous=contiguous,
+                       packed=lambda config: config.isolate)

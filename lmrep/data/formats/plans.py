@@ -1,0 +1,159 @@
+"""A plan: the examples of a split in one format and length, found in O(1) by number and gathered a batch at a time."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lmrep.data.formats.base import TEXT_FIELDS, Batch, Layout, Spans, ranges
+from lmrep.data.order import contiguous_numbers, example_numbers
+
+if TYPE_CHECKING:
+    from lmrep.data.store.token_store import Store
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The examples of a split.
+
+    The table of spans is repeated `repeats` times: example e shows row e mod n, so that the repetitions differ only in
+    the example's number and in what is derived from it (static masks).
+
+    Attributes:
+      store: holds the tokens.
+      spans: a table of n rows, each of at most `length` tokens with its special tokens.
+      layout: the special tokens of an example, and which spans attend to each other.
+      length: tokens per example, padding included.
+      fingerprint: of the store, the format, its config, the length and the seed.
+      repeats: how often the table is repeated.
+      contiguous: whether examples are shown in the order of the corpus; see `FormatDef`.
+    """
+
+    store: "Store" = field(repr=False)
+    spans: Spans = field(repr=False)
+    layout: Layout
+    length: int
+    fingerprint: str
+    repeats: int = 1
+    contiguous: bool = False
+
+    @property
+    def examples(self) -> int:
+        """The number of examples, repetitions included."""
+        return self.repeats * self.rows
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the table."""
+        return len(self.spans.offsets) - 1
+
+    @property
+    def evaluation_examples(self) -> int:
+        """The number of examples of a full evaluation."""
+        return self.examples
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the arrays of a batch, out of `FIELDS`."""
+        return (*TEXT_FIELDS, *self.spans.columns, *(("following",) if self.contiguous else ()))
+
+    def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
+        """The examples at some positions of a training run, in O(1) each.
+
+        Args:
+          positions: int64, any shape; index r of the batch of step i is position i * batch_size + r.
+          seed: of the order of the examples.
+
+        Returns:
+          int64 of that shape; -1 for an empty example, which only contiguous plans have.
+        """
+        if self.contiguous:
+            return contiguous_numbers(self.rows, self.repeats, batch_size, positions, seed)
+        return example_numbers(self.examples, seed, positions)
+
+    def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
+        """The examples at some positions of an evaluation of the first `count` examples; -1 for an empty example."""
+        if self.contiguous:
+            return contiguous_numbers(count, 1, batch_size, positions)
+        return np.where(positions < count, positions, -1)
+
+    def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """bool, whether the text of each example `numbers` directly follows that of the example `previous`."""
+        return (previous >= 0) & (numbers >= 0) & (previous % self.rows + 1 == numbers % self.rows)
+
+    def gather(self, numbers: np.ndarray) -> Batch:
+        """The batch of these examples, with the fields `self.fields`.
+
+        Args:
+          numbers: int64[b], each in [0, examples), or -1 for an empty example: all padding, segment 0, label 0. Code
+            that counts examples must therefore count those with `example >= 0`.
+
+        Raises:
+          IndexError: a number is out of range.
+        """
+        numbers = np.asarray(numbers, np.int64)
+        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
+            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
+        (offsets, starts, lengths, columns), (lead, tail, pad, spans_per_segment) = self.spans, self.layout
+        filled = numbers >= 0
+        rows = numbers % self.rows
+        counts = np.where(filled, offsets[rows + 1] - offsets[rows], 0)  # spans of each example
+
+        # One entry per span of the batch.
+        index = ranges(counts)  # of the span in its example
+        span = np.repeat(offsets[rows], counts) + index
+        segment, in_segment = np.divmod(index, spans_per_segment) if spans_per_segment else (np.zeros_like(index), index)
+        has_lead = (in_segment == 0) & (lead is not None)
+        sizes = lengths[span] + 1 + has_lead  # positions that it takes, special tokens included
+        used = np.bincount(np.repeat(np.arange(len(numbers)), counts), sizes, len(numbers)).astype(np.int64)
+        no_tail = np.zeros(len(sizes), np.int64)
+        no_tail[(np.cumsum(counts) - 1)[used > self.length]] = 1
+        sizes -= no_tail
+        ends = np.cumsum(sizes)
+        begins = ends - sizes
+        segment_begins = begins[in_segment == 0][np.cumsum(in_segment == 0) - 1]
+
+        # One entry per position that is not padding, in reading order; `in_place` puts them into arrays [b, t].
+        position = np.arange(sizes.sum())
+        source = position + np.repeat(starts[span] - has_lead - begins, sizes)
+        tokens = self.store.take(source.clip(0, self.store.tokens - 1))  # special tokens are written over neighbours
+        if lead is not None:
+            tokens[begins[has_lead]] = lead
+        tokens[ends[no_tail == 0] - 1] = tail
+        real = np.arange(self.length) < used[:, None]
+
+        def in_place(values: np.ndarray, padding: int = 0) -> np.ndarray:
+            array = np.full(real.shape, padding, np.int32)
+            array[real] = values
+            return array
+
+        return {
+            "tokens": in_place(tokens, pad),
+            "segment_ids": in_place(np.repeat(segment + 1, sizes)),
+            "positions": in_place(position - np.repeat(segment_begins, sizes)),
+            "token_type_ids": in_place(np.repeat(in_segment if spans_per_segment == 2 else 0 * in_segment, sizes)),
+            "example": numbers.astype(np.int32),
+            **{name: np.where(filled, column[rows], 0).astype(np.int32) for name, column in columns.items()},
+            **({"following": self._following(numbers)} if self.contiguous else {}),
+        }
+
+    def _following(self, numbers: np.ndarray) -> np.ndarray:
+        """The field `following` of these examples."""
+        offsets, starts, lengths, columns = self.spans
+        rows = (numbers % self.rows + 1) % self.rows
+        continued = self.continues(numbers, rows) & (columns["reset"][rows] == 0)
+        first = offsets[rows]  # spans; an empty one stands for the tail of the span before it
+        tokens = self.store.take(np.asarray(starts[first]).clip(0, self.store.tokens - 1))
+        return np.where(continued, np.where(lengths[first] > 0, tokens, self.layout.tail), -1).astype(np.int32)
+
+    def statistics(self) -> dict[str, float]:
+        """`examples`; `tokens_per_row`, the mean number of tokens per example without padding, special tokens
+        included; `padding`, the fraction of positions that are padding; and the mean of each column."""
+        offsets, spans_per_segment = self.spans.offsets, self.layout.spans_per_segment
+        counts = np.diff(offsets)
+        segments = -(-counts // spans_per_segment) if spans_per_segment else np.minimum(counts, 1)
+        totals = np.concatenate([[0], np.cumsum(self.spans.lengths, dtype=np.int64)])[offsets]
+        used = np.diff(totals) + counts + segments * (self.layout.lead is not None)
+        tokens = float(np.minimum(used, self.length).mean())  # a tail that does not fit is left out
+        means = {name: float(column.mean()) for name, column in self.spans.columns.items()}
+        return {"examples": self.examples, "tokens_per_row": tokens, "padding": 1 - tokens / self.length, **means}
