@@ -1,5 +1,7 @@
 """The stream: every token once and in order, an end of text after each document, examples that continue each other."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -193,7 +195,7 @@ def test_reset_is_one_exactly_where_an_example_continues_none(batch_size, duplic
 def test_what_carries_over_is_what_follows(random_store):
     made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
     run = run_of(made, 3)
-    for previous, batch in zip(run[:-1], run[1:], strict=True):
+    for previous, batch in itertools.pairwise(run):
         continued = (batch["reset"] == 0) & (batch["example"] >= 0)
         np.testing.assert_array_equal(batch["tokens"][continued, 0], previous["following"][continued])
 
