@@ -23,15 +23,15 @@ FLAGS = {
 
 def run(arguments: Arguments) -> int:
     """The command."""
-    flags, process = arguments.flags, process_group.place(os.environ)
+    flags, process = arguments.flags, process_group.launched(os.environ)
     config = config_of(arguments)
 
     from lmrep import doctor
 
     findings = doctor.examine(
         config, arguments.workdir or None, flags.data_dir or None, flags.files,
-        flags.devices or (process and process.processes * _local_devices(process)),
-        process.processes if process else 1)
+        flags.devices or (process and process.count * _local_devices(process)),
+        process.count if process else 1)
     failed = [finding for finding in findings if finding.mark == doctor.FAILED]
     if process is None or process.index == 0:
         print(doctor.report(findings))
@@ -40,9 +40,9 @@ def run(arguments: Arguments) -> int:
     return 2 if failed else 0
 
 
-def _local_devices(process: process_group.Place) -> int:
+def _local_devices(process: process_group.Process) -> int:
     """The number of devices that this process will use."""
     import jax
 
-    own = process_group.devices(process, os.environ)
-    return jax.local_device_count() if own is None else len(own)
+    own = process_group.local_devices(process, os.environ)
+    return len(own) or jax.local_device_count()

@@ -1,26 +1,27 @@
-"""Of several processes that train together, one that stops is named by the others, which then exit.
+"""A watchdog for runs of several processes: it names a process that stops, and ends the others.
 
-Without a watchdog they would wait for it in a collective operation for ever, or be ended by JAX with a stack trace. So
-a thread of each process tells once in a while, through the key-value store of JAX's coordinator (which is process 0),
-how far it is, and hears how far the others are. What it finds wrong for longer than `patience`:
+Without it, the others wait in a collective operation until JAX notices missing heartbeats and aborts them with a stack
+trace, or for ever if the process only hangs. With it, a thread of each process regularly reports its progress through
+the key-value store of JAX's coordinator (process 0) and reads that of the others. Each of these is an error once it
+lasts longer than `patience`:
 
-- a process is silent: killed, suspended, or cut off from the network. That is process 0 too, if the store is silent;
-- it talks, and stands still while the others are further: hung in a read, say;
-- nobody is further than the others, and all stand in a step: the devices, or the network between them, hang.
+- a process is silent: killed, suspended or cut off from the network. This includes process 0, if the store is silent;
+- a process is alive but stands still while the others are ahead: for example, it hangs in a read;
+- all processes stand still in the same step: the devices or the network between them hang.
 
-Nothing can be saved then; the last checkpoint is what there is. The main thread may be anywhere, so that the process
-ends at once, with exit code 3 and one message. A process that ends by an error of its own says so before it goes.
+Nothing can be saved then, because the main thread may be anywhere: the process prints one message and exits with code 3
+at once. A process that fails by itself reports its error before it exits. A suspended process is detected after
+`patience`, or when JAX misses its heartbeats if that is earlier; a killed one within 25 s; one that failed after 6 to
+16 s.
 
-How long that takes: a suspended process is missed after `patience`, or when JAX misses its heartbeats if that is first;
-a killed one as soon as its connections break, and at most 25 s later; one that failed alone after 6 s to 16 s.
+JAX has no public interface to the key-value store, so the watchdog is off by default (`faults.patience=0`). Only when
+it is on does this module import from `jax._src`.
 """
 
 import contextlib
-import ctypes
 import itertools
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -30,180 +31,166 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax._src.distributed import global_state  # the client of the key-value store has no public name
 
 from lmrep.core.errors import RunFault
+from lmrep.distributed.process_group import on_abort
 
-NEXT = "Its last checkpoint is whole: mend or replace that host, and give the same command again"
-COMPILING = "compiling"  # how a mark begins after which a program is compiled
-LEFT_ALONE = 6.0  # seconds after which a process that ended by an error of its own is missed
+NEXT_STEP = "Its last checkpoint is complete: repair or replace that host, and give the same command again"
+COMPILING = "compiling"  # activities that start with this may take one host longer
+FAILED_ALONE = 6.0  # seconds after which the others report a process that ended with an error
 
 
 @dataclass
-class Heard:
-    """What is known of another process; times are of this one's clock."""
+class Peer:
+    """What is known of another process. Times are of this process's clock."""
 
-    said: dict[str, Any]
-    at: float  # when it last said something new
-    moved: float  # when it last was further than before
+    report: dict[str, Any]
+    reported_at: float  # when its report last changed
+    progressed_at: float  # when its progress last changed
 
 
 class Watch:
-    """Tells of this process, and hears of the others. Use it as a context around all that they do together; of a
-    single process it does nothing.
+    """Watches the processes of a run, as a context around all that they do together. Does nothing for a single process.
 
     Args:
-      patience: seconds.
+      patience: seconds until a problem is an error; 0 switches the watchdog off.
     """
 
-    def __init__(self, patience: float = 300.0):
+    def __init__(self, patience: float = 0.0):
         self._patience, self._interval = patience, min(5.0, patience / 8)
-        self._marks, self._what, self._since = 0, "preparing", time.monotonic()
+        self._progress, self._activity, self._since = 0, "preparing", time.monotonic()
         self._ended, self._ending = threading.Event(), threading.Lock()
         self._error = ""
-        self._heard: dict[int, Heard] = {}
-        self._answered = time.monotonic()  # when the store last did
-        self._number = 0  # of what this process said last
-        self._key = ""
+        self._peers: dict[int, Peer] = {}
+        self._store_answered = time.monotonic()
+        self._report_number = 0
+        self._store: Any = None
+        self._coordinator = self._key = ""
 
-    # What the main thread says
+    # Called by the main thread
 
-    def mark(self, what: str) -> None:
-        """Tells what is done next. Every process calls this equally often."""
-        self._marks, self._what, self._since = self._marks + 1, what, time.monotonic()
+    def mark(self, activity: str) -> None:
+        """Reports what this process does next. All processes call this equally often."""
+        self._progress, self._activity, self._since = self._progress + 1, activity, time.monotonic()
 
-    def through(self, batches: Iterable, what: str) -> Iterator:
-        """The batches, with a mark at each."""
+    def through(self, batches: Iterable, activity: str) -> Iterator:
+        """The batches, with a `mark` at each."""
         for batch in batches:
-            self.mark(what)
+            self.mark(activity)
             yield batch
 
     def __enter__(self) -> "Watch":
-        if jax.process_count() > 1:
-            self._since = self._answered = time.monotonic()
-            self._key = f"lmrep-watch/{next(_watches)}"  # what an earlier one said is not of this one
-            self._catch_abort()
-            for work in (self._talk, self._judge):
+        if self._patience and jax.process_count() > 1:
+            from jax._src.distributed import global_state  # see the module's docstring
+
+            self._store, self._coordinator = global_state.client, global_state.coordinator_address or ""
+            self._since = self._store_answered = time.monotonic()
+            self._key = f"lmrep-watch/{next(_watches)}"  # the store keeps reports of earlier watches
+            # JAX aborts a process whose coordinator is gone. It has no callback for that (in Python it throws).
+            on_abort(lambda: self._end(self.verdict(min(self._patience, 3 * self._interval)) or self._leader_gone()))
+            for work in (self._communicate, self._check):
                 threading.Thread(target=work, name="watchdog", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, _) -> None:
-        if jax.process_count() == 1:
+    def __exit__(self, error_type: type | None, error: BaseException | None, _) -> None:
+        if self._store is None:
             return
         if error is not None:
             self._error = str(error) or type(error).__name__
             if isinstance(error, Exception) and not hasattr(error, "exit_code"):
-                # Most likely a connection that broke because another process did; which, its silence tells.
+                # Probably a connection that broke because another process died: wait until its silence shows which.
                 time.sleep(4 * self._interval)
                 self._end(self.verdict(3 * self._interval))
             with contextlib.suppress(Exception):
-                self._tell()
+                self._send()
         self._ended.set()
-        with self._ending:  # not while a verdict is being carried out
-            _signal(signal.SIGABRT, None)
+        with self._ending:  # another thread may be printing a verdict
+            on_abort(None)
 
-    # The threads
+    # Called by the threads
 
-    def _talk(self) -> None:
+    def _communicate(self) -> None:
         while not self._ended.wait(self._interval):
-            with contextlib.suppress(Exception):  # a store that does not answer is found by its silence
-                self._tell()
-                told = global_state.client.key_value_dir_get(f"{self._key}/")
-                self._hear({int(key.rpartition("/")[2]): json.loads(value) for key, value in told})
+            with contextlib.suppress(Exception):  # `verdict` detects a store that does not answer
+                self._send()
+                reports = self._store.key_value_dir_get(f"{self._key}/")
+                self._receive({int(key.rpartition("/")[2]): json.loads(value) for key, value in reports})
 
-    def _tell(self) -> None:
-        self._number += 1
-        said = {"number": self._number, "marks": self._marks, "what": self._what, "host": socket.gethostname(),
-                "error": self._error}
-        global_state.client.key_value_set(f"{self._key}/{jax.process_index()}", json.dumps(said), allow_overwrite=True)
+    def _send(self) -> None:
+        self._report_number += 1
+        report = {"number": self._report_number, "progress": self._progress, "activity": self._activity,
+                  "host": socket.gethostname(), "error": self._error}
+        self._store.key_value_set(f"{self._key}/{jax.process_index()}", json.dumps(report), allow_overwrite=True)
 
-    def _hear(self, told: dict[int, dict[str, Any]]) -> None:
-        now, heard = time.monotonic(), dict(self._heard)
-        for index, said in told.items():
-            before = heard.get(index)
-            if before and before.said["number"] == said["number"]:
+    def _receive(self, reports: dict[int, dict[str, Any]]) -> None:
+        now, peers = time.monotonic(), dict(self._peers)
+        for index, report in reports.items():
+            before = peers.get(index)
+            if before and before.report["number"] == report["number"]:
                 continue
-            further = not before or before.said["marks"] != said["marks"]
-            heard[index] = Heard(said, now, now if further else before.moved)
-        self._heard, self._answered = heard, now
+            progressed = not before or before.report["progress"] != report["progress"]
+            peers[index] = Peer(report, now, now if progressed else before.progressed_at)
+        self._peers, self._store_answered = peers, now
 
-    def _judge(self) -> None:
-        looked = time.monotonic()
+    def _check(self) -> None:
+        checked = time.monotonic()
         while not self._ended.wait(self._interval):
             now = time.monotonic()
-            if now - looked > 4 * self._interval:  # this process was suspended itself: all it knows is old
-                self._heard = {}
-                self._since = self._answered = now
-            looked = now
+            if now - checked > 4 * self._interval:  # this process itself was suspended: its knowledge is old
+                self._peers = {}
+                self._since = self._store_answered = now
+            checked = now
             self._end(self.verdict(self._patience))
 
     def verdict(self, silence: float) -> str | None:
-        """What is wrong, if anything is: who has been silent that long, or stands still."""
-        now, me = time.monotonic(), jax.process_index()
-        others = {index: heard for index, heard in self._heard.items() if index != me}
-        if me and now - self._answered > silence:
-            leader = f" ({others[0].said['host']})" if 0 in others else ""
-            return f"process 0{leader}, which leads the run, has not answered for {now - self._answered:.0f} s"
-        for index, heard in sorted(others.items()):
-            name, gone = f"process {index} ({heard.said['host']})", now - heard.at
-            if heard.said["error"]:
-                if gone > min(LEFT_ALONE, silence):
-                    return f"{name} ended: {heard.said['error']}"
-            elif gone > silence:
-                return f"{name} has been silent for {gone:.0f} s; it was at: {heard.said['what']}"
+        """Which process has been silent for `silence` seconds, failed or stands still; None if there is none."""
+        now, own_index = time.monotonic(), jax.process_index()
+        others = {index: peer for index, peer in self._peers.items() if index != own_index}
+        if own_index and now - self._store_answered > silence:
+            leader = f" ({others[0].report['host']})" if 0 in others else ""
+            return f"process 0{leader}, which leads the run, has not answered for {now - self._store_answered:.0f} s"
+        for index, peer in sorted(others.items()):
+            name, silent = f"process {index} ({peer.report['host']})", now - peer.reported_at
+            if peer.report["error"]:
+                if silent > min(FAILED_ALONE, silence):
+                    return f"{name} ended: {peer.report['error']}"
+            elif silent > silence:
+                return f"{name} has been silent for {silent:.0f} s; it was at: {peer.report['activity']}"
         waited = now - self._since
-        quiet = any(now - heard.at > 3 * self._interval for heard in others.values())  # who is to be told as silent
+        # A process that is about to be reported as silent must not be reported as standing still.
+        quiet = any(now - peer.reported_at > 3 * self._interval for peer in others.values())
         if waited <= self._patience or not others or quiet:
             return None
-        last = min(others, key=lambda index: others[index].said["marks"])
-        heard = others[last]
-        late = 0 < heard.said["marks"] < self._marks and now - heard.moved > self._patience
-        if late and not heard.said["what"].startswith(COMPILING):  # which may take one host longer
-            return (f"process {last} ({heard.said['host']}) has stood still for {now - heard.moved:.0f} s at: "
-                    f"{heard.said['what']}; this one is at: {self._what}")
-        if all(heard.said["marks"] == self._marks for heard in others.values()) and self._what.startswith("step"):
-            return f"all processes have stood still for {waited:.0f} s at: {self._what}; devices or network hang"
+        last = min(others, key=lambda index: others[index].report["progress"])
+        peer = others[last]
+        late = 0 < peer.report["progress"] < self._progress and now - peer.progressed_at > self._patience
+        if late and not peer.report["activity"].startswith(COMPILING):
+            return (f"process {last} ({peer.report['host']}) has stood still for {now - peer.progressed_at:.0f} s at: "
+                    f"{peer.report['activity']}; this one is at: {self._activity}")
+        equal = all(peer.report["progress"] == self._progress for peer in others.values())
+        if equal and self._activity.startswith("step"):
+            return f"all processes have stood still for {waited:.0f} s at: {self._activity}; devices or network hang"
         return None
 
     def _end(self, verdict: str | None) -> None:
-        """Carries a verdict out."""
+        """Prints a verdict and ends this process."""
         with self._ending:
             if verdict is None or self._ended.is_set():
                 return
-            here = f"process {jax.process_index()} ({socket.gethostname()})"
-            print(f"lmrep: error: {verdict}. {here} stops. {NEXT}", file=sys.stderr, flush=True)
+            name = f"process {jax.process_index()} ({socket.gethostname()})"
+            print(f"lmrep: error: {verdict}. {name} stops. {NEXT_STEP}", file=sys.stderr, flush=True)
             os._exit(RunFault.exit_code)
 
-    # JAX aborts a process whose coordinator is gone, at once, and one that it was told is dead, after its own timeout.
-    # It takes no callback for that (in Python it throws), so the abort itself is caught.
-
-    def _catch_abort(self) -> None:
-        def aborting(_) -> None:
-            self._end(self.verdict(min(self._patience, 3 * self._interval)) or _leader_gone())
-
-        _signal(signal.SIGABRT, aborting)
-
-
-_watches = itertools.count()  # of this process; all processes enter equally many
-_handlers: list = []  # that C may still call
+    def _leader_gone(self) -> str | None:
+        """A verdict, if nothing listens at the coordinator's address any more."""
+        host, _, port = self._coordinator.rpartition(":")
+        if jax.process_index() == 0 or not port.isdecimal():
+            return None
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            return None
+        except OSError as error:
+            return f"process 0 ({host}), which leads the run, is gone: {error}"
 
 
-def _signal(number: int, handler: Any) -> None:
-    """The C library's signal(): Python's own runs handlers in the main thread, which may never come back."""
-    libc = ctypes.CDLL(None)
-    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-    if handler is not None:
-        _handlers.append(ctypes.CFUNCTYPE(None, ctypes.c_int)(handler))
-    libc.signal(number, ctypes.cast(_handlers[-1], ctypes.c_void_p) if handler is not None else None)
-
-
-def _leader_gone() -> str | None:
-    """What to tell where nobody listens at the coordinator's address any more."""
-    host, _, port = (global_state.coordinator_address or "").rpartition(":")
-    if jax.process_index() == 0 or not port.isdecimal():
-        return None
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-        return None
-    except OSError as error:
-        return f"process 0 ({host}), which leads the run, is gone: {error}"
+_watches = itertools.count()  # all processes enter equally many

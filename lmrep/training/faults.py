@@ -42,8 +42,8 @@ class FaultsConfig:
                            at_least=0)
     window: int = setting(64, "losses that the median is of; before there are as many none is a spike", at_least=1)
     limit: int = setting(10, "faults that a run may skip or go back for; the next one stops it", at_least=1)
-    patience: float = setting(300.0, "of several processes: seconds that one may be silent, or stand still while the "
-                              "others wait for it, before these name it and exit", above=0)
+    patience: float = setting(0.0, "in a run of several processes: seconds that one may be silent or stand still before "
+                              "the others name it and exit; 0: no watchdog", at_least=0)
 
 
 def check(config: FaultsConfig) -> None:

@@ -104,8 +104,8 @@ from pathlib import Path
 import pytest
 from lmrep import api
 from lmrep.core.errors import UserError
-from lmrep.training import workdir
-from tests.test_processes import LAYOUTS, brief
+from lmrep.storage import workdir
+from tests.distributed.test_processes import LAYOUTS, brief
 for name in LAYOUTS:
     api.train(brief(Path(home), name), f"{home}/two/{name}", data_dir=f"{home}/data")
 # What stops one of them stops both, and neither waits for the other.

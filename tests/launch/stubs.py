@@ -30,8 +30,8 @@ SRUN = """#!{python}
 import os, signal, subprocess, sys
 words = sys.argv[1:]
 command = words[next(i for i, word in enumerate(words) if not word.startswith("-")):]
-step = {{"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2",
-        "SLURM_NODEID": "0"}}
+step = {{"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_NTASKS": "2"}}
 tasks = []
 signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
 for i in range(2):

@@ -105,7 +105,7 @@ def assert_named(answer, index, what):
     assert answer.code == 3, answer
     message = [line for line in answer.err.splitlines() if "lmrep: error: " in line]
     assert len(message) == 1 and f"process {index} (" in message[0] and what in message[0], answer.err
-    assert f"({socket.gethostname()}) stops. Its last checkpoint is whole" in message[0]
+    assert f"({socket.gethostname()}) stops. Its last checkpoint is complete" in message[0]
 
 
 @pytest.mark.parametrize(("index", "number", "what"), [
