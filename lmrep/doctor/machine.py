@@ -81,7 +81,8 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
 def _to_be_trained(experiment: Experiment) -> Vocabulary:
     """What is known of a vocabulary before it is trained: its size at most, and its special tokens."""
     size = tokenizers.size(experiment.tokenizer)
-    return Vocabulary(size, {role: i for i, role in enumerate(tokenizers.SPECIALS)}, np.ones(size, bool),
+    specials = tokenizers.TOKENIZERS[experiment.tokenizer.name].specials
+    return Vocabulary(size, {role: i for i, role in enumerate(specials)}, np.ones(size, bool),
                       np.zeros(size, np.int64))
 
 

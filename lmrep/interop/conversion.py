@@ -197,7 +197,7 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     if "pair" in heads and kind == "albert":
         config.format.pairs = "sop"
     config.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64),
-                            lowercase=getattr(tokenizer, "lowercase", False))
+                            lowercase=tokenizer.lowercase)
     if "masked" in heads:
         config.samples = ("Paris is the [MASK] of France.",)
     elif "discriminator" in heads:

@@ -51,7 +51,7 @@ def reference(text):
 @pytest.fixture(scope="module")
 def tokenizer():
     """As GPT's own files are."""
-    return Bpe(PIECES, MERGES, specials=bpe.GPT)
+    return Bpe(PIECES, MERGES, specials=bpe.GPT_SPECIALS)
 
 
 def test_ids_equal_a_plain_reading_of_the_rules(tokenizer):
@@ -76,7 +76,7 @@ def test_decode_reads_like_text(tokenizer):
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
     assert tokenizer.decode([PIECES.index(piece) for piece in ("th", "in", "g</w>", "\n</w>", "the</w>", "<unk>")]) == \
         "thing\nthe <unk>"
-    spacy = Bpe([*PIECES, "n't</w>", "'s</w>"], MERGES, specials=bpe.GPT)
+    spacy = Bpe([*PIECES, "n't</w>", "'s</w>"], MERGES, specials=bpe.GPT_SPECIALS)
     assert spacy.decode([PIECES.index("a"), PIECES.index("s</w>"), len(PIECES), PIECES.index("the</w>"),
                          len(PIECES) + 1]) == "asn't the's"
 
@@ -126,7 +126,7 @@ def test_what_is_saved_is_the_same_here_and_elsewhere(tokenizer, tmp_path):
     assert elsewhere.encode(text).ids == loaded.encode(text, specials=True).ids.tolist()
     assert elsewhere.decode(loaded.encode("The being 's").ids.tolist()) == "the being ' s"
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "OpenAIGPTTokenizer"
-    others = Bpe(PIECES, MERGES[:-1], specials=bpe.GPT), Bpe([*PIECES, "x y"], MERGES, specials=bpe.GPT)
+    others = Bpe(PIECES, MERGES[:-1], specials=bpe.GPT_SPECIALS), Bpe([*PIECES, "x y"], MERGES, specials=bpe.GPT_SPECIALS)
     assert len({t.fingerprint for t in (tokenizer, *others)}) == 3
 
 
@@ -176,7 +176,7 @@ def test_a_prepared_document_is_one_text(tmp_path):
 
 
 def test_cased_text_and_small_vocabularies_are_refused(tokenizer, tmp_path):
-    with pytest.raises(UserError, match="has 5 pieces before it learns any"):
+    with pytest.raises(UserError, match="has 5 tokens before it learns any"):
         tokenizers.size(Config("bpe", vocab_size=5))
     tokenizer.save(tmp_path)
     for config, call in ((Config("bpe", lowercase=False), lambda c: tokenizers.train(c, lambda: iter(CORPUS))),

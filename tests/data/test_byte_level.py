@@ -190,7 +190,7 @@ def test_a_prepared_document_is_one_text(tmp_path):
 
 def test_a_vocabulary_without_room_is_refused():
     for call in (tokenizers.size, lambda config: tokenizers.train(config, lambda: iter(CORPUS))):
-        with pytest.raises(UserError, match="has 261 pieces before it learns any"):
+        with pytest.raises(UserError, match="has 261 tokens before it learns any"):
             call(Config("byte_level_bpe", vocab_size=261))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
-from lmrep.data.tokenizers import SPECIALS, Added, Bpe, ByteLevel, Config, WordPiece, bpe, byte_level
+from lmrep.data.tokenizers import SPECIALS, AddedToken, Bpe, ByteLevel, Config, WordPiece, bpe, byte_level
 from lmrep.data.tokenizers.byte_level import BYTES
 
 WORDS = [*SPECIALS.values(), "the", "é", "e", "##e", "T", "x", "##x"]
@@ -61,7 +61,7 @@ def test_every_layout_of_roberta_gives_the_same_tokenizer(tmp_path):
 
 @pytest.mark.parametrize("names", [("encoder_json", "vocab_bpe"), ("vocab_json", "merges_txt")])
 def test_every_layout_of_gpt2_gives_the_same_tokenizer(tmp_path, names):
-    own = ByteLevel(GPT2, MERGES, specials=byte_level.GPT2)
+    own = ByteLevel(GPT2, MERGES, specials=byte_level.GPT2_SPECIALS)
     directory = write(tmp_path / "a", **dict(zip(names, (ids(GPT2), LINES), strict=True)))
     file = names[0].replace("_", ".")
     found = [tokenizers.load(directory), tokenizers.load(saved(own, tmp_path / "b")),
@@ -72,7 +72,7 @@ def test_every_layout_of_gpt2_gives_the_same_tokenizer(tmp_path, names):
     text = "the<|endoftext|> he"
     assert found[0].encode(text, specials=True).tokens == ["t", "he", "<|endoftext|>", " ", "he"]
     assert found[0].decode(found[0].encode_batch([text])[0]) == text and len(found[0].encode(text).ids) > 10
-    with pytest.raises(UserError, match="no token that stands for a hidden word"):
+    with pytest.raises(UserError, match="has no mask token"):
         _ = found[0].mask_token
     (directory / "merges.txt").unlink(missing_ok=True)
     (directory / "vocab.bpe").unlink(missing_ok=True)
@@ -82,7 +82,7 @@ def test_every_layout_of_gpt2_gives_the_same_tokenizer(tmp_path, names):
 
 @pytest.mark.parametrize("names", [("encoder_bpe_40000_json", "vocab_40000_bpe"), ("vocab_json", "merges_txt")])
 def test_every_layout_of_gpt_gives_the_same_tokenizer(tmp_path, names):
-    own, lines = Bpe(GPT, ENDING, specials=bpe.GPT), ["#version: 0.2", *map(" ".join, ENDING)]
+    own, lines = Bpe(GPT, ENDING, specials=bpe.GPT_SPECIALS), ["#version: 0.2", *map(" ".join, ENDING)]
     directory = write(tmp_path / "a", **dict(zip(names, (ids(GPT), lines), strict=True)))
     file = names[0].removesuffix("_json") + ".json"
     other = {"tokenizer_class": "OpenAIGPTTokenizerFast", "do_lower_case": True}
@@ -101,9 +101,9 @@ def test_every_layout_of_gpt_gives_the_same_tokenizer(tmp_path, names):
 
 @pytest.mark.parametrize("place", ["special_tokens_map_json", "tokenizer_config_json"])
 @pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "T"), (lambda: ByteLevel(PIECES, MERGES), "Ġthe"),
-                                        (lambda: ByteLevel(GPT2, MERGES, specials=byte_level.GPT2), "Ġthe"),
+                                        (lambda: ByteLevel(GPT2, MERGES, specials=byte_level.GPT2_SPECIALS), "Ġthe"),
                                         (lambda: Bpe(FIVE, ENDING), "the</w>"),
-                                        (lambda: Bpe(GPT, ENDING, specials=bpe.GPT), "the</w>")])
+                                        (lambda: Bpe(GPT, ENDING, specials=bpe.GPT_SPECIALS), "the</w>")])
 def test_special_tokens_have_the_names_that_the_files_give(tmp_path, place, make, mask):
     own, files = make(), ("vocab.txt", "vocab.json", "merges.txt")
     for number, named in enumerate((mask, {"content": mask, "lstrip": False})):
@@ -154,7 +154,7 @@ def test_every_layout_of_bert_gives_the_same_tokenizer(tmp_path, lowercase):
 def test_a_cased_vocabulary_that_nobody_calls_cased_is_refused(tmp_path):
     pieces = [*SPECIALS.values(), "a", "The", "In", "An"]
     write(tmp_path, vocab_txt=pieces)
-    with pytest.raises(UserError, match=r"3 of 9 pieces have capitals.*do_lower_case"):
+    with pytest.raises(UserError, match=r"3 of 9 tokens have capitals.*do_lower_case"):
         tokenizers.load(tmp_path)
     write(tmp_path, tokenizer_config_json={"do_lower_case": False})
     assert not tokenizers.load(tmp_path).lowercase
@@ -189,7 +189,7 @@ def test_added_pieces_keep_their_ids(tmp_path, make, mask, alone):
                        lambda facts: facts["added_tokens"].extend(new))
     found = tokenizers.load(directory)
     assert found.tokens == [*own.tokens, "new-one", "<new>"]
-    assert found.added == (Added("new-one"), Added("<new>", special=True, normalized=False))
+    assert found.added == (AddedToken("new-one"), AddedToken("<new>", special=True, normalized=False))
     text = f"the new-one <new> {mask}"
     assert [i for i in found.encode(text, specials=True).ids if i >= own.size] == [own.size, own.size + 1]
     assert own.size in found.encode(text).ids and own.size + 1 not in found.encode(text).ids
@@ -213,7 +213,7 @@ def put(*path):
     ("w", put("normalizer", {"type": "NFKC"}), "normalizer is NFKC"),
     ("w", put("normalizer", "strip_accents", False), "strip_accents is False"),
     ("w", put("normalizer", "handle_chinese_chars", False), "handle_chinese_chars of its normalizer is False"),
-    ("w", put("normalizer", "lowercase", "yes"), "its lowercase is 'yes'"),
+    ("w", put("normalizer", "lowercase", "yes"), "lowercase is 'yes'"),
     ("w", put("pre_tokenizer", {"type": "Metaspace"}), "pre_tokenizer is Metaspace"),
     ("w", put("model", "continuing_subword_prefix", "@@"), "continuing_subword_prefix of its model is @@"),
     ("w", put("model", {"type": "Unigram", "vocab": [["a", 0.0]]}), "its model is Unigram"),
@@ -224,7 +224,7 @@ def put(*path):
     ("w", put("added_tokens", [{"id": 1}]), "among its added_tokens"),
     ("w", put("added_tokens", [{"id": 77, "content": "far"}]), "'far' has id 77"),
     ("w", put("added_tokens", [{"id": 2, "content": "the"}]), "adds 'the' as id 2, which has id 5"),
-    ("w", put("added_tokens", [{"id": len(WORDS), "content": "two\nlines"}]), "has lines"),
+    ("w", put("added_tokens", [{"id": len(WORDS), "content": "two\nlines"}]), "has several lines"),
     ("b", put("model", "merges", [["h ", "e"]]), "merge 1 is"),
     ("b", put("normalizer", {"type": "Lowercase"}), "normalizer is Lowercase"),
     ("b", put("pre_tokenizer", {"type": "Sequence", "pretokenizers": []}), "pre_tokenizer is Sequence"),
@@ -234,7 +234,7 @@ def put(*path):
     ("b", put("model", "ignore_merges", True), "ignore_merges"),
     ("b", put("model", "merges", ["h e", "h e l"]), "merge 2 is 'h e l'"),
     ("b", put("model", "merges", [["h", 3]]), "merge 1 is"),
-    ("b", put("model", "merges", [["z", "q"]]), "'zq' is no piece"),
+    ("b", put("model", "merges", [["z", "q"]]), "'zq' is not in the vocabulary"),
     ("b", put("model", "vocab", {"a": 0}), "'<s>' has id 0"),
     ("g", put("normalizer", None), "normalizer is none"),
     ("g", put("normalizer", "lowercase", False), "lowercase of its normalizer is False"),
@@ -245,11 +245,11 @@ def put(*path):
     ("g", put("model", "continuing_subword_prefix", "##"), "continuing_subword_prefix is '##'"),
     ("g", put("model", "unk_token", "e"), "unk_token of its model is e"),
     ("g", put("model", "dropout", 0.1), "dropout is 0.1"),
-    ("g", put("model", "merges", [["a", "</w>"]]), "'</w>' is no piece"),
+    ("g", put("model", "merges", [["a", "</w>"]]), "'</w>' is not in the vocabulary"),
 ])
 def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, change, message):
     own = {"w": WordPiece(WORDS), "b": ByteLevel(PIECES, MERGES),
-           "g": Bpe(GPT, ENDING, specials=bpe.GPT)}[kind]
+           "g": Bpe(GPT, ENDING, specials=bpe.GPT_SPECIALS)}[kind]
     directory = saved(own, tmp_path, "tokenizer.json")
     with pytest.raises(UserError) as caught:
         tokenizers.load(edited(directory, change))
@@ -261,17 +261,17 @@ def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, chan
     ({"tokenizer_json": []}, "is not JSON"),
     ({"tokenizer_json": ["[" * 100_000]}, "is not JSON"),
     ({"tokenizer_json": ['{"a": "\\ud800"}']}, "is not JSON"),
-    ({"tokenizer_json": ["[1]"]}, "no JSON object"),
+    ({"tokenizer_json": ["[1]"]}, "not a JSON object"),
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenizer_class": "BertJapaneseTokenizer"}}, "BertJapanese"),
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"do_lower_case": "no"}}, "do_lower_case is no"),
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenize_chinese_chars": False}}, "tokenize_chinese_chars"),
     ({"vocab_json": ids(PIECES)}, "cannot read the vocabulary"),
     ({"vocab_json": ids(PIECES), "merges_txt": []}, "is empty"),
-    ({"vocab_json": ids(GPT2[:-1]), "merges_txt": LINES}, "<s>, <pad>, </s>, <unk>, <mask> is none"),
-    ({"vocab_json": ids(GPT2), "merges_txt": LINES, "special_tokens_map_json": {"pad_token": "<p>"}}, "<p> is none"),
-    ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": 3}}, "its mask_token is 3"),
+    ({"vocab_json": ids(GPT2[:-1]), "merges_txt": LINES}, "<s>, <pad>, </s>, <unk>, <mask> is not among"),
+    ({"vocab_json": ids(GPT2), "merges_txt": LINES, "special_tokens_map_json": {"pad_token": "<p>"}}, "<p> is not among"),
+    ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": 3}}, "mask_token is 3"),
     ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": "T"}, "tokenizer_config_json": {
-        "mask_token": "[MASK]"}}, "'[MASK]', and special_tokens_map.json beside it 'T'"),
+        "mask_token": "[MASK]"}}, "and 'T' in special_tokens_map.json"),
     ({"vocab_json": ids(PIECES), "merges_txt": [*LINES, "a b c"]}, "merge 5 is 'a b c'"),
     ({"vocab_json": ids(PIECES), "merges_txt": LINES, "tokenizer_config_json": {"add_prefix_space": True}},
      "add_prefix_space is True"),
@@ -279,15 +279,15 @@ def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, chan
      "CLIPTokenizer"),
     ({"vocab_txt": WORDS, "added_tokens_json": {"[MASK]": 4, "[NEW]": 12}}, "adds '[NEW]'"),
     ({"vocab_json": {"a": 0, "b": 0}, "merges_txt": LINES}, "'b' has id 0"),
-    ({"vocab_json": ids(GPT[1:]), "merges_txt": [*map(" ".join, ENDING)]}, "<unk> is none of its"),
+    ({"vocab_json": ids(GPT[1:]), "merges_txt": [*map(" ".join, ENDING)]}, "<unk> is not among its"),
     ({"vocab_json": ids(GPT), "merges_txt": [*map(" ".join, ENDING)], "tokenizer_config_json": {
         "do_lower_case": False}}, "do_lower_case is False"),
     ({"vocab_json": ids(GPT), "merges_txt": [*map(" ".join, ENDING)], "tokenizer_config_json": {
         "tokenizer_class": "XLMTokenizer"}}, "XLMTokenizer"),
     ({"dict_txt": ["13"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "line 1 is '13'"),
-    ({"dict_txt": ["99999 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "no piece 99999"),
-    ({"dict_txt": ["1 1", "1 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "a piece twice"),
-    ({"dict_txt": ["1 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "is no piece of the vocabulary"),
+    ({"dict_txt": ["99999 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "no token 99999"),
+    ({"dict_txt": ["1 1", "1 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "a token twice"),
+    ({"dict_txt": ["1 1"], "encoder_json": ids(GPT2), "vocab_bpe": LINES}, "is not in the vocabulary"),
 ])
 def test_malformed_directories_are_refused(tmp_path, files, message):
     with pytest.raises(UserError) as caught:

@@ -16,8 +16,8 @@ import sentencepiece
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare
-from lmrep.data.tokenizers import Added, Config, SentencePiece
-from lmrep.data.tokenizers.sentence_piece import SPECIALS, Cleaning, _thinned
+from lmrep.data.tokenizers import AddedToken, Config, SentencePiece
+from lmrep.data.tokenizers.sentence_piece import SPECIALS, Cleaning, _sample_lines
 
 KINDS = ("sentencepiece_unigram", "sentencepiece_bpe")
 DRAW = random.Random(0)
@@ -233,7 +233,7 @@ def test_the_same_corpus_trains_the_same_vocabulary(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_large_a_vocabulary_says_the_largest_that_works(kind):
-    with pytest.raises(UserError, match=r"vocab_size is 90,000, and this corpus has [\d,]+ pieces at most") as caught:
+    with pytest.raises(UserError, match=r"vocab_size is 90,000, and this corpus has at most [\d,]+ pieces") as caught:
         tokenizers.train(Config(kind, 90000), lambda: iter(CORPUS))
     most = int(re.search(r"vocab_size=(\d+)", str(caught.value))[1])
     assert tokenizers.train(Config(kind, most), lambda: iter(CORPUS)).size == most
@@ -243,19 +243,19 @@ def test_too_large_a_vocabulary_says_the_largest_that_works(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_corpus_that_trains_nothing_is_refused(kind):
-    with pytest.raises(UserError, match="characters and special tokens for"):
+    with pytest.raises(UserError, match="characters of the corpus and the special tokens take"):
         tokenizers.train(Config(kind, 64), lambda: iter([*CORPUS, "".join(map(chr, range(0x4E00, 0x4F00))) * 9]))
     with pytest.raises(UserError, match="pieces"):
         tokenizers.train(Config(kind, 64), lambda: iter(["", " "]))
 
 
 
-def test_more_than_the_trainer_holds_is_thinned_out_evenly():
+def test_more_than_the_trainer_holds_is_sample_lines_out_evenly():
     numbers = [f"line {i}" for i in range(1000)]
-    kept = [int(line.split()[1]) for line in _thinned(numbers, 0.1)]
+    kept = [int(line.split()[1]) for line in _sample_lines(numbers, 0.1)]
     assert 99 <= len(kept) <= 101 and set(np.diff(kept)) <= {9, 10, 11}
-    assert list(_thinned(numbers, 1.0)) == numbers
-    assert "".join(_thinned(["x" * 2500, " ", ""], 1.0)) == "x" * 2500
+    assert list(_sample_lines(numbers, 1.0)) == numbers
+    assert "".join(_sample_lines(["x" * 2500, " ", ""], 1.0)) == "x" * 2500
 
 
 @pytest.mark.parametrize("fault", [UserError, RunFault, RuntimeError, OSError, KeyboardInterrupt])
@@ -284,7 +284,7 @@ def test_what_is_saved_is_the_same(trained, published, tmp_path):
     albert = tokenizers.load(published / "albert")
     others = [
         SentencePiece(albert.model, SPECIALS | {"cls": "("}, Cleaning(False, True)),
-        SentencePiece(albert.model, SPECIALS, None, [Added("<new>", special=True, normalized=False)]),
+        SentencePiece(albert.model, SPECIALS, None, [AddedToken("<new>", special=True, normalized=False)]),
         SentencePiece(albert.model, {"unk": "<unk>"}),
         *(tokenizers.load(published / name) for name in os.listdir(published))]
     for number, own in enumerate([trained, *others]):
@@ -328,10 +328,10 @@ def test_files_beside_a_model_say_how_it_is_read(published, tmp_path):
     config(tmp_path, tokenizer_class="T5TokenizerFast", extra_ids=2, mask_token="(", eos_token=None,
            added_tokens_decoder={"0": {"content": "<pad>"}, "262": {"content": "<new>", "special": True}})
     (tmp_path / "config.json").write_text('{"model_type": "xlnet"}')
-    with pytest.raises(UserError, match="</s> is none of its 263 pieces"):
+    with pytest.raises(UserError, match="</s> is not among its 263 pieces"):
         tokenizers.load(tmp_path)
     config(tmp_path, eos_token="[SEP]", sep_token=")")
-    with pytest.raises(UserError, match="<cls>, <mask>, <s> is none"):
+    with pytest.raises(UserError, match="<cls>, <mask>, <s> is not among"):
         tokenizers.load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     found = tokenizers.load(config(tmp_path, eos_token="[SEP]", extra_ids=1, mask_token={"content": ")"}))
@@ -348,7 +348,7 @@ def test_files_beside_a_model_say_how_it_is_read(published, tmp_path):
     ({"added_tokens_decoder": {"999": {"content": "<x>", "special": True}}}, "adds '<x>' as id 999"),
     ({"added_tokens_decoder": {"260": {"content": "x y", "special": False}}}, "adds 'x y' as id 260"),
     ({"added_tokens_decoder": [1]}, "added_tokens_decoder"),
-    ({"pad_token": 7}, "its pad_token is 7"),
+    ({"pad_token": 7}, "pad_token is 7"),
 ])
 def test_files_that_would_read_it_otherwise_are_refused(published, tmp_path, facts, message):
     with pytest.raises(UserError, match=message) as caught:
@@ -377,7 +377,7 @@ def test_malformed_models_are_refused(published, tmp_path):
     assert refused >= 9
     for content in damaged[:9]:
         (tmp_path / "spiece.model").write_bytes(content)
-        with pytest.raises(UserError, match=r"no SentencePiece model|algorithm char"):
+        with pytest.raises(UserError, match=r"not a SentencePiece model|algorithm char"):
             tokenizers.load(tmp_path)
 
 

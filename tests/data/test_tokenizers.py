@@ -174,7 +174,7 @@ def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot read the vocabulary"):
         tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path / "nowhere.txt")))
     (tmp_path / "spm.model").write_bytes(b"\n\x0e\n\x05\xff\xfe")
-    with pytest.raises(UserError, match="no SentencePiece model"):
+    with pytest.raises(UserError, match="not a SentencePiece model"):
         tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path / "spm.model")))
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8"):

@@ -36,7 +36,7 @@ def test_berts_vocabulary_alone(tmp_path):
 @pytest.mark.parametrize("kind", ["published", "trained"])
 def test_gpts_there_and_back(tmp_path, kind):
     if kind == "published":
-        ours = Bpe(test_bpe.PIECES, test_bpe.MERGES, specials=bpe.GPT)
+        ours = Bpe(test_bpe.PIECES, test_bpe.MERGES, specials=bpe.GPT_SPECIALS)
     else:
         ours = tokenizers.train(test_bpe.CONFIG, lambda: iter(test_bpe.CORPUS))
     ours.save(tmp_path / "ours")
@@ -54,7 +54,7 @@ def test_gpts_there_and_back(tmp_path, kind):
 
 def test_gpt_2s_and_what_we_save_of_it(tmp_path):
     pieces = [*BYTES, *("".join(merge) for merge in test_byte_level.MERGES), "<|endoftext|>"]
-    ours = ByteLevel(pieces, test_byte_level.MERGES, specials=byte_level.GPT2)
+    ours = ByteLevel(pieces, test_byte_level.MERGES, specials=byte_level.GPT2_SPECIALS)
     ours.save(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert type(theirs).__name__.startswith("GPT2")

@@ -17,8 +17,7 @@ from lmrep.objectives import replaced_token
 
 AROUND = 12  # pieces shown on either side of a replaced one
 SHOWN = 6  # held-out rows that are shown
-LOOSE = ("wordpiece", "bpe")  # tokenizers that keep no record of where words stand close
-CLOSED = frozenset(".,;:!?)]}'-")  # before which they do, mostly
+CLOSED = frozenset(".,;:!?)]}'-")  # not preceded by a space, where the tokenizer keeps no record of spaces
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,9 @@ def _part(
 def _spoken(tokens: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """Each token as the space before it and its characters."""
     found, gap = [], ""
-    for text in map(tokenizer.id_to_token, tokens):
-        if tokenizer.name == "wordpiece":
-            text = text[2:] if text.startswith("##") and len(text) > 2 else f" {text}"
+    for text in map(tokenizer.spaced_token, tokens):
         word = text.strip()
         before = gap + text[: len(text) - len(text.lstrip())]
-        found.append(("" if word in CLOSED and tokenizer.name in LOOSE else before, word))
+        found.append(("" if word in CLOSED and not tokenizer.keeps_spacing else before, word))
         gap = text[len(text.rstrip()):] if word else ""
     return found

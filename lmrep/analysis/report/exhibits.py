@@ -8,9 +8,6 @@ from lmrep.analysis.report.doubts import Doubted, Piece, Replaced
 from lmrep.analysis.report.facts import Facts
 from lmrep.analysis.report.markup import Html, Runs, e, each, figure, section, table
 
-MARKS = {  # kind of tokenizer: how its pieces look, where they are not as in the text
-    "wordpiece": " A piece that begins with ## continues the word before it.",
-}
 SHADE = 55  # per cent of the colour behind a piece that was replaced for certain
 SHADED = ("Under each piece, and by its shade: how likely, in per cent, the network holds it to be replaced; "
           "underlined where that is rather so than not.")
@@ -140,7 +137,7 @@ def _held_out(facts: Facts, answers: Answers, name: str) -> str:
     replaced = f", and {random:.0%} of the hidden ones have a random piece in their place" if random else ""
     what, given = ("The next word", "") if causal else (
         "A hidden word", f" The text is as the model is given it: {e(answers.mask)} is another hidden word{replaced}.")
-    marks = MARKS.get(facts.network.tokenizer.name, "")
+    marks = f" {facts.network.tokenizer.notation}".rstrip()
     rows = [(_sentence(b.left, "?", b.right), b.answer, first(b, b.before), first(b, b.now)) for b in blanks]
     return (f"<h3>Held-out text{e(name)}</h3>"
             f"<p class=note>{what} of each of some rows, evenly spread over the held-out text and not chosen by how "
@@ -183,7 +180,7 @@ def _replaced(facts: Facts, answers: Answers, replaced: Replaced, name: str) -> 
             "answered, as the generator leaves them: what stands after an arrow it put there for what is struck out; ✓ "
             f"where that is found, ✗ where not. {SHADED} Of the {replaced.replaced:,} pieces that it replaced in "
             f"{replaced.rows:,} rows and the {replaced.others:,} others that the network is asked about, it suspects "
-            f"{counted}.{words}{MARKS.get(facts.network.tokenizer.name, '')}</p>{cells}")
+            f"{counted}.{words} {facts.network.tokenizer.notation}</p>{cells}")
 
 
 def attention(runs: Runs) -> str:

@@ -82,7 +82,7 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     cut = dataclasses.replace(tokenizer, vocab_file="") if loaded is None else loaded.fingerprint
     facts = [LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
-             tokenizers.RULES[tokenizer.name], repr(cut)]
+             tokenizers.TOKENIZERS[tokenizer.name].rules, repr(cut)]
     content = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     directory = _local(data_dir) / f"{corpus.name}-{content[:16]}"
     if not directory.exists():

@@ -94,7 +94,7 @@ def _common_tokenizer(
     opened = [corpora.open_corpus(source.data) for source in sources]
     facts = [[corpus.fingerprint(), source.weight, source.data.validation, source.data.test]
              for corpus, source in zip(opened, sources, strict=True)]
-    identity = [facts, temperature, tokenizers.RULES[config.name], repr(config), scan.TRAINING_SAMPLE]
+    identity = [facts, temperature, tokenizers.TOKENIZERS[config.name].rules, repr(config), scan.TRAINING_SAMPLE]
     home = data_dir / f"tokenizer-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
     if home.exists():
         return home

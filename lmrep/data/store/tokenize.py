@@ -57,7 +57,7 @@ def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> Tokenized
             words += sentence.count(" ") + 1
             if len(sentence) > LONG_WORD:
                 long += sum(len(word) > LONG_WORD for word in sentence.split(" "))
-            found.append(tokenizer.joint * (i > 0) + sentence)
+            found.append(tokenizer.sentence_separator * (i > 0) + sentence)
             document_of.append(number)
     tokens, lengths = [np.zeros(0, token_store.dtype(tokenizer.size))], [np.zeros(0, np.int64)]
     for chunk in _chunks(found):

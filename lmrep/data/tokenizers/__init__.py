@@ -1,95 +1,165 @@
-"""Tokenizers: text to ids and back. One interface (`base.py`) and its kinds, each by the rules of what was published:
-BERT's WordPiece (`wordpiece.py`), GPT's BPE (`bpe.py`), the byte-level BPE of GPT-2 and RoBERTa (`byte_level.py`), and
-SentencePiece, of unigrams or BPE, as ALBERT, XLNet and T5 have it (`sentence_piece.py`). Any is trained on a corpus or
-read from files (`published.py`).
+"""Tokenizers: text to ids and back. TOKENIZERS lists them: BERT's WordPiece, GPT's BPE, the byte-level BPE of GPT-2 and
+RoBERTa, and SentencePiece (unigram or BPE) of ALBERT, XLNet and T5. Each is trained on a corpus or read from published
+files (`published.py` lists which). A new one is a module and an entry of the table.
 """
 
 import dataclasses
+import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from lmrep.config.record import setting
+from lmrep.config.record import choose, setting
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import bpe, byte_level, sentence_piece, wordpiece
-from lmrep.data.tokenizers.base import Added, Encoding, Tokenizer
+from lmrep.data.tokenizers import bpe, byte_level, sentence_piece, spiece_files, wordpiece
+from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer, TokenizerDef
 from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
-from lmrep.data.tokenizers.published import load, read_vocabulary, refuse_capitals
+from lmrep.data.tokenizers.files import read_json
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, refuse_capitals, type_name
 from lmrep.data.tokenizers.sentence_piece import SentencePiece
-from lmrep.data.tokenizers.wordpiece import PUBLISHED_LONGEST, SPECIALS, WordPiece
+from lmrep.data.tokenizers.wordpiece import SPECIALS, WordPiece, read_vocabulary
 
-__all__ = ["RULES", "SPECIALS", "Added", "Bpe", "ByteLevel", "Config", "Encoding", "SentencePiece", "Tokenizer",
-           "WordPiece", "from_vocab_file", "load", "read_vocabulary", "size", "train"]
+__all__ = ["SPECIALS", "TOKENIZERS", "AddedToken", "Bpe", "ByteLevel", "Config", "Encoding", "PublishedFiles",
+           "SentencePiece", "Tokenizer", "TokenizerDef", "WordPiece", "from_vocab_file", "keeps_whitespace", "load",
+           "read_vocabulary", "size", "train"]
 
-TOKENIZERS = {"wordpiece": wordpiece, "bpe": bpe, "byte_level_bpe": byte_level, "sentencepiece_unigram": sentence_piece,
-         "sentencepiece_bpe": sentence_piece}
-RULES = {name: module.RULES for name, module in TOKENIZERS.items()}
+TOKENIZERS: dict[str, TokenizerDef] = {
+    "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "byte_level_bpe": byte_level.DEFINITION,
+    **{f"sentencepiece_{algorithm}": TokenizerDef(
+        partial(sentence_piece.train, algorithm), spiece_files.load, sentence_piece.RULES, len(sentence_piece.SPECIALS),
+        sentence_piece.SPECIALS) for algorithm in ("unigram", "bpe")}}
+
+MAX_TRAINING_WORD = 1000  # characters: merges are counted in time that grows faster than the length of a word
+LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_TRAINING_WORD + 1},}}|(?<!\s)\s{{{MAX_TRAINING_WORD + 1},}}")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Which tokenizer to train, or to load."""
+    """The tokenizer to train or to load."""
 
-    name: str = setting("wordpiece", "how words are cut: as BERT's, as GPT's, as RoBERTa's and GPT-2's, as ALBERT's, "
-                        "XLNet's and T5's (unigram), or by the same library's BPE", choices=tuple(TOKENIZERS))
-    vocab_size: int = setting(8192, "how many pieces to train; a loaded vocabulary keeps its own size", at_least=64,
+    name: str = setting("wordpiece", "the algorithm: as in BERT, as in GPT, as in GPT-2 and RoBERTa, as in ALBERT, "
+                        "XLNet and T5 (unigram), or SentencePiece's BPE", choices=TOKENIZERS)
+    vocab_size: int = setting(8192, "number of tokens to train; a loaded vocabulary keeps its size", at_least=64,
                               at_most=2**31 - 1)
-    vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt (one piece a line), "
-                              "a vocab.json with its merges.txt beside it (encoder.json, vocab.bpe), a SentencePiece "
-                              "model (spiece.model), or the directory that holds one")
-    lowercase: bool = setting(True, "lower-case and strip accents: as BERT uncased and ALBERT (bpe always does, "
-                              "byte_level_bpe never)")
+    vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt, a vocab.json with "
+                              "its merges.txt beside it (or encoder.json with vocab.bpe), a SentencePiece model "
+                              "(spiece.model), or the directory that holds one")
+    lowercase: bool = setting(True, "lower-case text and strip accents, as in BERT uncased and ALBERT (bpe always "
+                              "does, byte_level_bpe never)")
+    whitespace: str = setting("auto", "white space of documents: keep it (line breaks and indentation become tokens), "
+                              "collapse each run to one space, or auto: keep it for byte_level_bpe",
+                              choices=("auto", "keep", "collapse"))
+
+
+def keeps_whitespace(config: Config) -> bool:
+    """Whether documents are tokenized with their exact white space."""
+    default = choose(TOKENIZERS, config.name, "tokenizer.name").whitespace
+    return (default if config.whitespace == "auto" else config.whitespace) == "keep"
 
 
 def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
-    """Trains a tokenizer on a corpus, which each call of `texts` streams anew. Its special tokens are ids 0 to 4. The
-    same texts give the same vocabulary, in every process. Raises UserError for too small a vocabulary, and one of
-    SentencePiece that is too large for the corpus."""
+    """Trains a tokenizer; each call of `texts` streams the training text from its start. The same text gives the same
+    tokenizer in every process. Words of more than MAX_TRAINING_WORD characters are split.
+
+    Raises:
+      UserError: `vocab_size` is too small, or too large for a SentencePiece vocabulary of this text.
+    """
     size(dataclasses.replace(config, vocab_file=""))
-    if config.name == "wordpiece":
-        return wordpiece.train(config.vocab_size, config.lowercase, texts)
-    if config.name.startswith("sentencepiece_"):
-        return sentence_piece.train(config.name.removeprefix("sentencepiece_"), config.vocab_size, config.lowercase,
-                                    texts)
-    if config.name == "bpe":
-        return bpe.train(config.vocab_size, texts)
-    return byte_level.train(config.vocab_size, texts)
+    long_words = 0
+
+    def bounded() -> Iterator[str]:
+        nonlocal long_words
+        long_words = 0
+        for text in texts():
+            if len(text) <= MAX_TRAINING_WORD:
+                yield text
+                continue
+            *parts, rest = _split_long_words(text)
+            long_words += len(parts) > 0
+            yield from parts
+            yield rest
+
+    tokenizer = TOKENIZERS[config.name].train(config.vocab_size, config.lowercase, bounded)
+    if long_words:
+        log.warning("%s lines with words of more than %s characters were split to train the tokenizer",
+                    f"{long_words:,}", f"{MAX_TRAINING_WORD:,}")
+    return tokenizer
+
+
+def _split_long_words(text: str) -> Iterator[str]:
+    start = 0
+    for run in LONG_RUN.finditer(text):
+        for end in range(run.start() + MAX_TRAINING_WORD, run.end(), MAX_TRAINING_WORD):
+            yield text[start:end]
+            start = end
+    yield text[start:]
 
 
 def size(config: Config) -> int:
-    """How many ids the tokenizer will have, at most. Raises UserError as `from_vocab_file`, and for a vocabulary that
-    is too small to be trained, and for cased text where the kind has none."""
+    """The number of ids that the tokenizer will have, at most. Raises UserError as `from_vocab_file`, for a vocabulary
+    too small to train, and for cased text if the tokenizer always lower-cases."""
     if config.vocab_file:
         return from_vocab_file(config).size
-    if config.name == "bpe":
-        bpe.check_case(config.lowercase)
-    if config.vocab_size <= (least := TOKENIZERS[config.name].LEAST):
-        raise UserError(f"tokenizer.vocab_size is {config.vocab_size}; {config.name} has {least:,} pieces before it "
-                        "learns any; set --config.tokenizer.vocab_size to more")
+    definition = choose(TOKENIZERS, config.name, "tokenizer.name")
+    if definition.lowercase and not config.lowercase:
+        raise UserError(f"tokenizer.name={config.name} always lower-cases text, and tokenizer.lowercase is False; set "
+                        "--config.tokenizer.lowercase=True, or choose another --config.tokenizer.name for cased text")
+    if config.vocab_size <= definition.min_vocab_size:
+        raise UserError(f"tokenizer.vocab_size is {config.vocab_size}; {config.name} has {definition.min_vocab_size:,} "
+                        "tokens before it learns any; set --config.tokenizer.vocab_size to more")
     return config.vocab_size
 
 
+def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
+    """The tokenizer of a published directory, or of one that `Tokenizer.save` wrote.
+
+    Args:
+      directory: where its files are.
+      vocab: the name of the vocabulary there, if it differs from the published ones.
+
+    Raises:
+      UserError: there is no tokenizer, its files are malformed, or it splits text by unknown rules.
+    """
+    directory = Path(directory)
+    files = PublishedFiles.read(directory, vocab)
+    loaded = filter(None, (definition.load(files) for definition in TOKENIZERS.values()))
+    tokenizer = next(loaded, None)
+    if tokenizer is None and files.tokenizer_json:
+        raise UserError(f"{directory / TOKENIZER_JSON}: its model is {type_name(files.tokenizer_json.get('model'))}; "
+                        "expected WordPiece as in BERT, or BPE as in GPT or RoBERTa, with its vocabulary, or the "
+                        "spiece.model of SentencePiece")
+    if tokenizer is None:
+        raise UserError(f"no tokenizer in {directory}; expected vocab.txt, vocab.json with merges.txt, encoder.json "
+                        f"with vocab.bpe, spiece.model, or {TOKENIZER_JSON}")
+    extra = read_json(directory / "added_tokens.json") if "added_tokens.json" in files.names else {}
+    if missing := sorted(extra.keys() - set(tokenizer.tokens)):
+        raise UserError(f"{directory / 'added_tokens.json'} adds {missing[0][:60]!r}, and no {TOKENIZER_JSON} says how "
+                        f"it is matched in a text; save the tokenizer with its {TOKENIZER_JSON}")
+    return tokenizer
+
+
 def from_vocab_file(config: Config) -> Tokenizer:
-    """The tokenizer of a published vocabulary. Raises UserError for files that are none, or of another kind or case."""
-    path = Path(config.vocab_file).expanduser()
+    """The tokenizer of `config.vocab_file`. Raises UserError if it cannot be loaded, or has another algorithm or case
+    than the config says."""
+    path, definition = Path(config.vocab_file).expanduser(), choose(TOKENIZERS, config.name, "tokenizer.name")
     if path.is_dir():
-        found = load(path)
-    elif config.name == "wordpiece" and path.suffix != ".model":
-        found = WordPiece(read_vocabulary(path), config.lowercase, PUBLISHED_LONGEST)
+        tokenizer = load(path)
+    elif definition.load_vocabulary and path.suffix != ".model":
+        tokenizer = definition.load_vocabulary(path, config.lowercase)
     else:
-        found = load(path.parent, path.name)
-    if found.name != config.name:
-        raise UserError(f"{config.vocab_file} is {found.name}, and tokenizer.name is {config.name}; set "
-                        f"--config.tokenizer.name={found.name}")
-    if not isinstance(found, ByteLevel):
-        _check_case(found, config)
-    return found
-
-
-def _check_case(found: WordPiece | Bpe | SentencePiece, config: Config) -> None:
-    if found.lowercase != config.lowercase:
-        raise UserError(f"{config.vocab_file} is {'lower-cased' if found.lowercase else 'cased'}; set "
-                        f"--config.tokenizer.lowercase={found.lowercase}")
-    if found.lowercase:
-        refuse_capitals(config.vocab_file, found.tokens, "set --config.tokenizer.lowercase=False for a cased one")
+        tokenizer = load(path.parent, path.name)
+    if tokenizer.name != config.name:
+        raise UserError(f"{config.vocab_file} is {tokenizer.name}, and tokenizer.name is {config.name}; set "
+                        f"--config.tokenizer.name={tokenizer.name}")
+    if definition.lowercase is not False and tokenizer.lowercase != config.lowercase:
+        raise UserError(f"{config.vocab_file} is {'lower-cased' if tokenizer.lowercase else 'cased'}; set "
+                        f"--config.tokenizer.lowercase={tokenizer.lowercase}")
+    if tokenizer.lowercase:
+        refuse_capitals(config.vocab_file, tokenizer.tokens, tokenizer.specials.values(),
+                        "set --config.tokenizer.lowercase=False for a cased one")
+    return tokenizer

@@ -1,31 +1,35 @@
-"""What every tokenizer does, whatever its rules."""
+"""The tokenizer interface, and the record by which a tokenizer is registered."""
 
 import copy
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from lmrep.data.tokenizers.published import PublishedFiles
+
 CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
-class Added:
-    """A piece that is found in a text as it stands, before any rule cuts the text.
+class AddedToken:
+    """A token that is matched in the raw text, before the text is split into words.
 
     Attributes:
-      content: the piece.
-      special: whether it is found only where special tokens are asked for.
-      lstrip, rstrip: whether it takes the white space before and after it.
-      single_word: whether it is found only as a word of its own.
-      normalized: whether it is looked for in the normalized text.
+      content: the token.
+      special: whether it is matched only when special tokens are asked for.
+      lstrip, rstrip: whether it absorbs the white space before and after it.
+      single_word: whether it is matched only as a separate word.
+      normalized: whether it is matched in the normalized text.
     """
 
     content: str
@@ -38,14 +42,14 @@ class Added:
 
 @dataclass(frozen=True)
 class Encoding:
-    """One tokenized text.
+    """One tokenized text of t tokens.
 
     Attributes:
       ids: int32[t].
-      tokens: the t tokens as text.
-      offsets: the characters [start, end) of the text that each came from.
-      words: the number, from 0, of the word that each is a piece of; a special token found in the text is a word.
-        Words are what the rules cut the text into before pieces are sought: punctuation is words of its own.
+      tokens: the tokens as text.
+      offsets: for each token, the range [start, end) of characters that it comes from.
+      words: for each token, the index of its word, from 0. Words are what the text is split into before subword
+        tokenization; a punctuation mark or a special token is a word.
     """
 
     ids: np.ndarray
@@ -55,27 +59,33 @@ class Encoding:
 
 
 class Tokenizer:
-    """A tokenizer over a list of pieces, id i being piece i. A kind of it gives the rules.
+    """Base class of tokenizers. The id of a token is its index in `tokens`.
 
-    The names of special tokens in a text are ordinary text to `encode_batch`, which corpora go through, so that one
-    which happens to say "[MASK]" gives ordinary pieces; to `encode(..., specials=True)` they are these tokens.
+    `encode_batch`, which tokenizes corpora, treats the names of special tokens as ordinary text: a document that
+    contains "[MASK]" gets ordinary tokens. `encode(..., specials=True)` turns them into the special tokens.
 
     Attributes:
-      name: as `Config.name`.
-      pieces: as they are published.
-      specials: role -> the text of that special token, for the roles there are.
-      joint: what stands before a sentence that follows another in a document, for the pieces that the text would
-        have as a whole.
-      added: pieces that are found before the rules cut a text.
+      name: the name in TOKENIZERS.
+      tokens: as in the published vocabulary file.
+      specials: role -> text of that special token, for the roles that the tokenizer has.
+      added: tokens that are matched before the text is split into words.
+      lowercase: whether text is lower-cased.
+      sentence_separator: what is put before a sentence that follows another one in a document, if white space is
+        collapsed, so that the sentence gets the tokens that it has within the document.
+      keeps_spacing: whether tokens record if there was a space before a punctuation mark.
+      notation: how `id_to_token` marks word boundaries, as a sentence for people; "" if tokens appear as in the text.
     """
 
     name: str
-    joint: str
+    lowercase = False
+    sentence_separator = ""
+    keeps_spacing = True
+    notation = ""
 
-    def __init__(self, pieces: Sequence[str], added: Sequence[Added], specials: dict[str, str]):
-        self.tokens, self.added, self.specials = list(pieces), tuple(added), dict(specials)
-        self._ids = {piece: i for i, piece in enumerate(self.tokens)}
-        self._own = {*self.specials.values(), *(each.content for each in self.added)}
+    def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str]):
+        self.tokens, self.added, self.specials = list(tokens), tuple(added), dict(specials)
+        self._ids = {token: i for i, token in enumerate(self.tokens)}
+        self._atomic = {*self.specials.values(), *(token.content for token in self.added)}
         self._counts = np.zeros(len(self.tokens), np.int64)
 
     @property
@@ -85,72 +95,102 @@ class Tokenizer:
 
     @property
     def mask_token(self) -> str:
-        """The text that stands for a hidden word. Raises UserError where the tokenizer has none, as GPT-2's."""
+        """The text of the mask token. Raises UserError if the tokenizer has none, such as GPT-2's."""
         if "mask" not in self.specials:
-            raise UserError("this tokenizer has no token that stands for a hidden word; it has "
-                            f"{', '.join(self.specials)}")
+            raise UserError(f"this tokenizer has no mask token; its special tokens are {', '.join(self.specials)}")
         return self.specials["mask"]
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        """What objectives need to know of it. The counts are zeros unless they were given."""
-        starts, ends = (np.array([says(piece) for piece in self.tokens]) if says else None
-                        for says in (self._starts_word, self._ends_word))
-        specials = {role: self._ids[name] for role, name in self.specials.items()}
-        return Vocabulary(self.size, specials, starts, self._counts, ends)
+        """What objectives need to know about the tokenizer. Counts are zeros unless `with_counts` set them."""
+        def flags(predicate: Callable[[str], bool] | None) -> np.ndarray | None:
+            return np.array([predicate(token) for token in self.tokens]) if predicate else None
+
+        return Vocabulary(self.size, {role: self._ids[token] for role, token in self.specials.items()},
+                          flags(self._starts_word), self._counts, flags(self._ends_word))
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the rules and the pieces: equal for tokenizers that give equal ids."""
-        facts = self._facts() + ([[asdict(added) for added in self.added]] if self.added else [])
+        """SHA-256 of the rules and the tokens: equal for tokenizers that give the same ids to every text."""
+        facts = self._identity() + ([[asdict(token) for token in self.added]] if self.added else [])
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def with_counts(self, counts: np.ndarray) -> "Tokenizer":
-        """The same tokenizer with int64[v] `counts` of its ids in its vocabulary."""
+        """A copy whose vocabulary has `counts`, int64[v]."""
         other = copy.copy(self)
         vars(other).pop("vocabulary", None)
         other._counts = counts
         return other
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each text, without special tokens. One call uses all cores."""
+        """int32 ids of each text, without special tokens. Uses all cores."""
         raise NotImplementedError
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        """Ids, pieces, character offsets and words of one text. With `specials`, the names of special tokens in the
-        text are these tokens; none is added either way. Raises TypeError for lone surrogates, which are no text."""
+        """Ids, tokens, character offsets and words of a text. If `specials`, the names of special tokens in the text
+        become these tokens; none is added in either case. Raises TypeError for lone surrogates."""
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text, special tokens kept. What the tokenizer dropped does not come back."""
+        """The text of the ids, with special tokens. What tokenization discards, such as case, is not restored."""
         raise NotImplementedError
 
     def id_to_token(self, token: int) -> str:
-        """The piece that an id stands for, as text."""
+        """The token of an id as text."""
         raise NotImplementedError
 
+    def spaced_token(self, token: int) -> str:
+        """The token of an id, with a space before or after it where the text has one."""
+        return self.id_to_token(token)
+
     def save(self, directory: str | Path) -> None:
-        """Writes the pieces as they are published, and tokenizer_config.json (and tokenizer.json, where there is one
-        for the kind) as other libraries read them."""
+        """Writes the vocabulary in its published format and tokenizer_config.json, as other libraries read them."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        self._save_pieces(directory)
-        config = self._config() | {f"{role}_token": name for role, name in self.specials.items()}
+        self._save_vocabulary(directory)
+        config = self._config() | {f"{role}_token": token for role, token in self.specials.items()}
         (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf8")
 
-    # What a kind gives
+    # To be defined by subclasses, besides the methods above.
 
-    # One of the two, the other None: whether a piece begins a word, or whether it is the last of one.
+    # Exactly one of the two is defined: whether a token starts a word, or whether it is the last token of a word.
     _starts_word: Callable[[str], bool] | None = None
     _ends_word: Callable[[str], bool] | None = None
 
-    def _facts(self) -> list:
-        """All that decides which ids a text gets, as JSON."""
+    def _identity(self) -> list:
+        """Everything that decides which ids a text gets, as JSON."""
         raise NotImplementedError
 
     def _config(self) -> dict:
-        """What tokenizer_config.json says of it."""
+        """The content of tokenizer_config.json, without the special tokens."""
         raise NotImplementedError
 
-    def _save_pieces(self, directory: Path) -> None:
+    def _save_vocabulary(self, directory: Path) -> None:
         raise NotImplementedError
+
+
+class TokenizerDef(NamedTuple):
+    """An entry of TOKENIZERS.
+
+    Attributes:
+      train: (vocab_size, lowercase, texts) -> Tokenizer. Each call of `texts` streams the training text from its start.
+        The same text gives the same tokenizer. Raises UserError if it cannot be trained to that size.
+      load: PublishedFiles -> Tokenizer; None if the directory does not hold this tokenizer. Raises UserError if the
+        files are malformed or split text by other rules.
+      rules: names the implementation in fingerprints; change it when a change of the code changes an id or what is
+        trained.
+      min_vocab_size: the size of a vocabulary before any token is learned.
+      specials: role -> text of the special tokens of a trained vocabulary, in the order of their ids, from 0.
+      whitespace: "keep" or "collapse", the meaning of `Config.whitespace` = "auto".
+      lowercase: None if `Config.lowercase` decides; otherwise what the tokenizer always does.
+      load_vocabulary: (path, lowercase) -> Tokenizer of a vocabulary file alone; None if it takes other files too.
+    """
+
+    train: Callable[[int, bool, Callable[[], Iterator[str]]], Tokenizer]
+    load: Callable[["PublishedFiles"], Tokenizer | None]
+    rules: str
+    min_vocab_size: int
+    specials: Mapping[str, str]
+    whitespace: str = "collapse"
+    lowercase: bool | None = None
+    load_vocabulary: Callable[[Path, bool], Tokenizer] | None = None

@@ -1,112 +1,148 @@
-"""BPE, by the rules of GPT (Radford et al. 2018; Sennrich et al. 2016), with "</w>" where a piece ends a word.
+"""BPE of GPT (Radford et al. 2018; Sennrich et al. 2016), in which "</w>" marks the last token of a word.
 
-Text is lower-cased and cut into words as BERT's (`wordpiece.py`): at white space, at each punctuation character, around
-each CJK character, accents dropped. The characters of a word, the last one with "</w>", are then joined two by two, the
-earliest merge of the list first. A character that has no piece is <unk>.
+Text is lower-cased and split into words as in BERT (`wordpiece.py`): at white space, at each punctuation character,
+around each CJK character, without accents. The characters of a word, the last one with "</w>", are then merged pairwise,
+earliest merge first. Characters outside of the vocabulary are <unk>.
 
-These are the rules that other libraries have for GPT's vocabulary. The code released with the paper cuts words
-otherwise: it mends the text's encoding (ftfy), writes all dashes as "-", keeps line breaks as a token, keeps accents,
-and cuts as spaCy does, which leaves "n't", "'s", "..." and "mr." whole. Line by line that gave other pieces for 0.3 and
-0.9 % of the tokens of two English novels and for 2.0 % of Wikipedia's, of which 0.08 % were <unk>, and here 0.32 %.
+These are the rules that other libraries use for GPT's vocabulary. The code published with the paper differs: it repairs
+the encoding of the text (ftfy), replaces dashes by "-", keeps line breaks as a token, keeps accents, and splits words
+with spaCy, which keeps "n't", "'s", "..." and "mr." together. Its tokens differed for 0.3 and 0.9 % of the tokens of
+two English novels, and for 2.0 % of Wikipedia's, of which 0.08 % were <unk>, as opposed to 0.32 % here.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tokenizers
 from tokenizers import decoders, models, trainers
 
-from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import byte_level, wordpiece
-from lmrep.data.tokenizers.base import Added
-from lmrep.data.tokenizers.machine import MachineTokenizer
+from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef
+from lmrep.data.tokenizers.library import LibraryTokenizer
+from lmrep.data.tokenizers.published import (
+    TOKENIZER_JSON,
+    PublishedFiles,
+    check_class,
+    check_same_ids,
+    check_specials,
+    expect,
+    expect_plain_bpe,
+    expect_value,
+    five_specials,
+    parse_merges,
+)
 
 SPECIALS = byte_level.SPECIALS
-NEWLINE, END = "\n</w>", "</w>"
-# The published vocabulary's: what stood between paragraphs, which nothing else gives here, ends a document.
-GPT = {"unk": "<unk>", "eos": NEWLINE}
-RULES = "gpt-1"  # names the rules in fingerprints: raise it when a change moves an id or trains another vocabulary
-LEAST = len(SPECIALS)  # pieces before any is learned
-SHORT = re.compile(r"(\w) (n't|'(?:s|d|m|re|ve|ll))\b")  # spaCy's pieces of words, which the published network writes
+LINE_BREAK, END = "\n</w>", "</w>"
+# In the published vocabulary. It has the line break between paragraphs, which no text gives here; it ends a document.
+GPT_SPECIALS = {"unk": "<unk>", "eos": LINE_BREAK}
+RULES = "gpt-1"
+CLASSES = ("OpenAIGPT",)  # tokenizer classes of other libraries with these rules
+CONTRACTIONS = re.compile(r"(\w) (n't|'(?:s|d|m|re|ve|ll))\b")  # as spaCy splits them, hence in GPT's vocabulary
 
 
-class Bpe(MachineTokenizer):
-    """GPT's tokenizer over its pieces, the special tokens among them.
+class Bpe(LibraryTokenizer):
+    """GPT's tokenizer.
 
     Args:
-      pieces: id i is piece i; those that end a word end with "</w>".
-      merges: pairs of pieces to be joined, in that order; each joins to a piece.
-      added: pieces that are found before words are cut.
-      specials: role -> name, `unk` among them.
+      tokens: the vocabulary with the special tokens; those that end a word end with "</w>".
+      merges: pairs of tokens in the order in which they are merged; each pair forms a token.
+      added: tokens that are matched before the text is split into words.
+      specials: role -> text, with `unk`.
     """
 
-    name, joint, lowercase = "bpe", "", True
+    name = "bpe"
+    lowercase = True
+    keeps_spacing = False
 
-    def __init__(self, pieces: Sequence[str], merges: Sequence[tuple[str, str]], added: Sequence[Added] = (),
-                 specials: dict[str, str] = SPECIALS):
+    def __init__(self, tokens: Sequence[str], merges: Sequence[tuple[str, str]], added: Sequence[AddedToken] = (),
+                 specials: Mapping[str, str] = SPECIALS):
         self.merges = [tuple(merge) for merge in merges]
-        super().__init__(pieces, added, specials, SPECIALS)
+        super().__init__(tokens, added, specials, SPECIALS)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text: pieces joined to words, punctuation close to them, special tokens kept. Case, accents and
-        spacing that the tokenizer dropped do not come back."""
-        text = "".join(f"{self.id_to_token(i)} " if self.tokens[i] in self._own else self.id_to_token(i) for i in ids)
-        return SHORT.sub(r"\1\2", wordpiece.tidy(text.removesuffix(" ").replace(" \n ", "\n")))
+        """Tokens joined to words, with punctuation attached and special tokens kept. Case, accents and spacing that
+        tokenization discards are not restored."""
+        text = "".join(f"{self.id_to_token(i)} " if self.tokens[i] in self._atomic else self.id_to_token(i)
+                       for i in ids)
+        return CONTRACTIONS.sub(r"\1\2", wordpiece.attach_punctuation(text.removesuffix(" ").replace(" \n ", "\n")))
 
     def id_to_token(self, token: int) -> str:
-        """The piece that an id stands for, as text: one that ends a word ends with a space, "the " say."""
-        piece = self.tokens[token]
-        if piece in self._own:
-            return piece.removesuffix(END)
-        return piece[: -len(END)] + " " if piece.endswith(END) else piece
+        """The token of an id as text, with a space after it if it ends a word."""
+        text = self.tokens[token]
+        if text in self._atomic:
+            return text.removesuffix(END)
+        return text[: -len(END)] + " " if text.endswith(END) else text
 
-    def _rules(self) -> tokenizers.Tokenizer:
-        return _machine(models.BPE(self._ids, self.merges, unk_token=self.specials["unk"], fuse_unk=False,
-                                   continuing_subword_prefix="", end_of_word_suffix=END))
+    def _model(self) -> tokenizers.Tokenizer:
+        return _library_tokenizer(models.BPE(self._ids, self.merges, unk_token=self.specials["unk"], fuse_unk=False,
+                                             continuing_subword_prefix="", end_of_word_suffix=END))
 
-    def _around(self) -> None:
-        """Nothing, as other libraries have it for GPT."""
+    def _template(self) -> None:
+        """Other libraries add no special tokens for GPT."""
 
-    def _ends_word(self, piece: str) -> bool:
-        return piece in self._own or piece.endswith(END)
+    def _ends_word(self, token: str) -> bool:
+        return token in self._atomic or token.endswith(END)
 
-    def _facts(self) -> list:
-        return [RULES, self.tokens, self.merges, *self._named()]
+    def _identity(self) -> list:
+        return [RULES, self.tokens, self.merges, *self._renamed_specials()]
 
     def _config(self) -> dict:
         return {"tokenizer_class": "OpenAIGPTTokenizer"}
 
-    def _save_pieces(self, directory: Path) -> None:
-        byte_level.save(directory, self._ids, self.merges)
+    def _save_vocabulary(self, directory: Path) -> None:
+        byte_level.save_bpe(directory, self._ids, self.merges)
 
 
-def train(vocab_size: int, texts: Callable[[], Iterator[str]]) -> Bpe:
-    """Trains BPE on a corpus, which each call of `texts` streams anew. Ids 0 to 4 are <s> <pad> </s> <unk> <mask>, then
-    come the characters, the same with "</w>", and the merges.
-
-    The same texts give the same vocabulary, in every process, because each character has its ids beforehand (see
-    `wordpiece.train`).
-    """
-    machine = _machine(models.BPE(continuing_subword_prefix="", end_of_word_suffix=END))
-    alphabet = wordpiece.alphabet(machine, texts(), vocab_size)
-    machine.train_from_iterator(texts(), trainers.BpeTrainer(
+def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Bpe:
+    """Trains BPE, lower-cased. Ids 0 to 4 are <s> <pad> </s> <unk> <mask>, followed by the characters, the characters
+    with "</w>", and the merges. Characters get their ids before training, for the reason given in `wordpiece.train`."""
+    tokenizer = _library_tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=END))
+    alphabet = wordpiece.frequent_characters(tokenizer, texts(), vocab_size)
+    tokenizer.train_from_iterator(texts(), trainers.BpeTrainer(
         vocab_size=vocab_size, min_frequency=2, show_progress=False, continuing_subword_prefix="",
         end_of_word_suffix=END, special_tokens=[*SPECIALS.values(), *alphabet, *(c + END for c in alphabet)],
         initial_alphabet=alphabet, limit_alphabet=len(alphabet)))
-    model = json.loads(machine.to_str())["model"]
+    model = json.loads(tokenizer.to_str())["model"]
     return Bpe(sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
 
 
-def check_case(lowercase: bool) -> None:
-    """Raises UserError where text is not to be lower-cased."""
-    if not lowercase:
-        raise UserError("tokenizer.name=bpe lower-cases text, as GPT's, and tokenizer.lowercase is False; set "
-                        "--config.tokenizer.lowercase=True, or --config.tokenizer.name=byte_level_bpe for cased text")
+def _library_tokenizer(model: models.BPE) -> tokenizers.Tokenizer:
+    tokenizer = wordpiece.with_bert_words(tokenizers.Tokenizer(model), lowercase=True)
+    tokenizer.decoder = decoders.BPEDecoder(suffix=END)
+    return tokenizer
 
 
-def _machine(model: models.BPE) -> tokenizers.Tokenizer:
-    machine = wordpiece.with_words(tokenizers.Tokenizer(model), lowercase=True)
-    machine.decoder = decoders.BPEDecoder(suffix=END)
-    return machine
+# Published files
+
+
+def load(files: PublishedFiles) -> Bpe | None:
+    """From a vocabulary with "</w>" and its merges. If it has none of RoBERTa's special tokens but <unk>, it has that
+    one, GPT's line break if it is in the vocabulary, and those that the files name."""
+    if files.bpe is None or not any(token.endswith(END) for token in files.bpe[0]):
+        return None
+    (ids, merges, source), path = files.bpe, files.directory / files.vocabulary_file
+    if content := files.tokenizer_json:
+        json_path, normalizer = path.with_name(TOKENIZER_JSON), content.get("normalizer")
+        expect(json_path, "normalizer", normalizer, "BertNormalizer", clean_text=True, handle_chinese_chars=True,
+               lowercase=True)
+        expect_value(json_path, "strip_accents", normalizer.get("strip_accents"), None, True)
+        expect(json_path, "pre_tokenizer", content.get("pre_tokenizer"), "BertPreTokenizer")
+        expect_plain_bpe(json_path, content.get("model"), "continuing_subword_prefix")
+        expect(json_path, "model", files.model, "BPE", end_of_word_suffix=END)
+    check_same_ids(path, ids, files)
+    check_class(path.with_name(CONFIG), files.config, CLASSES)
+    expect_value(path.with_name(CONFIG), "do_lower_case", files.config.get("do_lower_case"), None, True)
+    tokens = files.with_added(ids)
+    gpt = not (set(SPECIALS.values()) - {GPT_SPECIALS["unk"]}) & set(tokens)
+    present = {role: token for role, token in GPT_SPECIALS.items() if role == "unk" or token in ids}
+    specials = present | files.specials if gpt else SPECIALS | five_specials(files.specials)
+    check_specials(path, tokens, specials, "GPT's" if gpt else "those of a vocabulary that is trained here")
+    if files.tokenizer_json:
+        expect(path.with_name(TOKENIZER_JSON), "model", files.model, "BPE", unk_token=specials["unk"])
+    return Bpe(tokens, parse_merges(source, merges, set(tokens)), files.added_tokens(specials), specials)
+
+
+DEFINITION = TokenizerDef(train, load, RULES, len(SPECIALS), SPECIALS, lowercase=True)

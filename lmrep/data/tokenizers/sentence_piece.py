@@ -1,9 +1,9 @@
-"""SentencePiece (Kudo and Richardson 2018): unigram language models of pieces (Kudo 2018) and BPE over raw text.
+"""SentencePiece (Kudo and Richardson 2018): unigram language models over pieces (Kudo 2018), or BPE, of raw text.
 
-The `sentencepiece` library does the work. A text is normalised by the model's own rules (NFKC and spaces made one, for
-those published), "▁" (U+2581) written for each space and before the text, and cut into pieces: a piece that begins
-with "▁" starts a word. Before that, ALBERT and XLNet clean the text (`Cleaning`), and after it cut the comma off a
-number ("2010," is "2010" and ","), as the code released with them does and other libraries do not. T5 does neither.
+Wraps the `sentencepiece` library. A text is normalized by the rules in the model (for published ones NFKC, with white
+space collapsed), spaces and the start of the text become "▁" (U+2581), and the result is split into pieces; one that
+begins with "▁" starts a word. ALBERT and XLNet clean the text before that (`Cleaning`) and afterwards split the comma
+off a number ("2010," is "2010" and ","), as their published code does and other libraries do not. T5 does neither.
 """
 
 import hashlib
@@ -22,74 +22,73 @@ import sentencepiece
 
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import spiece_model
-from lmrep.data.tokenizers.base import Added, Encoding, Tokenizer
+from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer
 
 SPACE = "\u2581"
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}  # ALBERT's; ids 0 to 4
-RULES = "spm-1"  # names the rules in fingerprints: raise it when a change moves an id or trains another vocabulary
-LEAST = len(SPECIALS)  # pieces before any is learned
-COVERAGE = 0.9999  # share of a corpus's characters that get a piece of their own; rarer ones are <unk>
-LONGEST_LINE = 1000  # characters that the trainer is given at once; it drops longer lines
+RULES = "spm-1"
+COVERAGE = 0.9999  # fraction of the corpus's characters that become pieces; rarer ones are <unk>
+MAX_LINE = 1000  # characters: the trainer drops longer lines
 SENTINELS = 100  # of T5
-MOST = 25 * 10**6  # characters to train on; more are thinned out evenly, for the trainer wants 20 bytes for each
-MARKS, LETTERS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~"), frozenset(string.ascii_lowercase)  # to ALBERT's masks
-THREADS = 16  # of the trainer, on any machine: the order of its sums follows from their number
+MAX_TRAINING_CHARACTERS = 25 * 10**6  # the trainer needs 20 bytes for each; of larger corpora it gets a sample
+MARKS, LETTERS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~"), frozenset(string.ascii_lowercase)  # for ALBERT's masks
+THREADS = 16  # of the trainer, on every machine: the order of its sums depends on their number
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """ALBERT's and XLNet's: white space made single spaces, `` and '' made ", the rest as the fields say.
+    """What ALBERT and XLNet do to a text first: collapse white space, replace `` and '' by ", and what the fields say.
 
     Attributes:
-      lowercase: lower-case it.
-      keep_accents: otherwise compatibility characters are decomposed (NFKD) and combining marks dropped.
+      lowercase: lower-case the text.
+      keep_accents: if False, decompose compatibility characters (NFKD) and remove combining marks.
     """
 
     lowercase: bool
     keep_accents: bool = False
 
     def apply(self, text: str) -> str:
-        """The clean text."""
+        """The cleaned text."""
         text = " ".join(text.split()).replace("``", '"').replace("''", '"')
         if not (self.keep_accents or text.isascii()):
             text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
         return text.lower() if self.lowercase else text
 
     def trace(self, text: str) -> tuple[str, list[int], list[int]]:
-        """The clean text, and for each of its characters the first one that it comes from in `text`, and the end of
-        them. A dropped mark belongs to the character before it."""
-        found: list[tuple[str, int, int]] = []
+        """(cleaned text, starts, ends): character i of it comes from `text[starts[i]:ends[i]]`. A removed mark belongs
+        to the character before it."""
+        traced: list[tuple[str, int, int]] = []
         before = None
         for word in re.finditer(r"\S+", text):
             if before:
-                found.append((" ", before.end(), word.start()))
+                traced.append((" ", before.end(), word.start()))
             before = word
             for unit in re.finditer(r"``|''|.", word[0], re.DOTALL):
                 start, end = word.start() + unit.start(), word.start() + unit.end()
                 if end - start == 2:
-                    found.append(('"', start, end))
+                    traced.append(('"', start, end))
                 elif self.keep_accents:
-                    found.append((unit[0], start, end))
+                    traced.append((unit[0], start, end))
                 else:
                     kept = [c for c in unicodedata.normalize("NFKD", unit[0]) if not unicodedata.combining(c)]
-                    found += [(c, start, end) for c in kept]
-                    if found and not kept:
-                        found[-1] = (*found[-1][:2], end)
-        clean = "".join(c for c, _, _ in found)
-        if self.lowercase:  # of the whole text, as a sigma's case depends on its place; lengths do not
+                    traced += [(c, start, end) for c in kept]
+                    if traced and not kept:
+                        traced[-1] = (*traced[-1][:2], end)
+        clean = "".join(c for c, _, _ in traced)
+        if self.lowercase:  # at once, since the form of a sigma depends on its position (but no length does)
             clean = clean.lower()
-            found = [(c, start, end) for c, start, end in found for _ in c.lower()]
-        return clean, [start for _, start, _ in found], [end for _, _, end in found]
+            traced = [(c, start, end) for c, start, end in traced for _ in c.lower()]
+        return clean, [start for _, start, _ in traced], [end for _, _, end in traced]
 
 
 class Family(NamedTuple):
-    """How the models of one paper are read.
+    """The conventions of one paper's models.
 
     Attributes:
-      name: of its class in other libraries.
-      specials: role -> name.
-      marks: pieces that tell its models.
-      cleaning: by default.
+      name: the tokenizer class of other libraries.
+      specials: role -> text.
+      marks: pieces by which its models are recognized.
+      cleaning: the default.
     """
 
     name: str
@@ -104,13 +103,13 @@ FAMILIES = {
                                        "pad": "<pad>", "mask": "<mask>"},
                     ("<cls>", "<sep>", "<eod>"), Cleaning(lowercase=False)),
     "t5": Family("T5Tokenizer", {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}),
-    "any": Family("SentencePiece", {}),  # no other library's
+    "any": Family("SentencePiece", {}),  # of no other library
 }
 
 
-def sentinels(number: int = SENTINELS) -> list[Added]:
-    """T5's names of the spans that it left out, which follow the model's ids, the highest number first."""
-    return [Added(f"<extra_id_{i}>", special=True, normalized=False) for i in reversed(range(number))]
+def sentinels(number: int = SENTINELS) -> list[AddedToken]:
+    """T5's sentinels, which stand for masked spans. They follow the ids of the model, highest number first."""
+    return [AddedToken(f"<extra_id_{i}>", special=True, normalized=False) for i in reversed(range(number))]
 
 
 class SentencePiece(Tokenizer):
@@ -118,103 +117,103 @@ class SentencePiece(Tokenizer):
 
     Args:
       model: the bytes of a spiece.model.
-      specials: role -> name.
-      cleaning: what is done to a text first; None for nothing, and for numbers that keep their comma.
-      added: pieces beyond the model's, which follow its ids: T5's sentinels.
+      specials: role -> text.
+      cleaning: applied to a text first; None applies none, and keeps the commas of numbers.
+      added: tokens that follow the model's ids: T5's sentinels.
 
     Raises:
-      UserError: it is no model of unigrams or BPE, or has no piece of a special token's name.
+      UserError: the model is not of unigrams or BPE, or lacks a special token.
     """
 
     def __init__(self, model: bytes, specials: dict[str, str] = SPECIALS, cleaning: Cleaning | None = None,
-                 added: Sequence[Added] = ()):
+                 added: Sequence[AddedToken] = ()):
         facts = spiece_model.read(model, specials.values())
         self.model, self.cleaning, self.name = facts.model, cleaning, f"sentencepiece_{facts.algorithm}"
-        self.joint = "" if facts.dummy_prefix else " "
+        self.sentence_separator = "" if facts.dummy_prefix else " "
         try:
-            self._machine = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
             self._inside = sentencepiece.SentencePieceProcessor(model_proto=self.model + spiece_model.NO_PREFIX)
-            self._bytes = {i for i in range(len(self._machine)) if self._machine.is_byte(i)}
-            self._machine.encode("A b,\u00e9\u4e00 1.")  # damaged rules show in use
+            self._bytes = {i for i in range(len(self._processor)) if self._processor.is_byte(i)}
+            self._processor.encode("A b,\u00e9\u4e00 1.")  # damaged rules raise only when used
         except (RuntimeError, OSError, ValueError) as error:
-            raise UserError(f"it is no SentencePiece model: {_brief(error)}") from None
-        pieces = [*facts.tokens, *(each.content for each in added)]
-        if missing := sorted(set(specials.values()) - set(pieces)):
-            raise UserError(f"{', '.join(missing)} is none of its {len(pieces):,} pieces; expected the special tokens "
+            raise UserError(f"it is not a SentencePiece model: {_without_location(error)}") from None
+        tokens = [*facts.tokens, *(token.content for token in added)]
+        if missing := sorted(set(specials.values()) - set(tokens)):
+            raise UserError(f"{', '.join(missing)} is not among its {len(tokens):,} pieces; expected the special tokens "
                             f"{' '.join(specials.values())}")
-        super().__init__(pieces, added, specials)
-        self._numbers = self._commas() if cleaning else {}
-        self._marks = re.compile("|".join(re.escape(name) for name in sorted(self._own, key=len, reverse=True)))
+        super().__init__(tokens, added, specials)
+        self._numbers = self._split_commas() if cleaning else {}
+        longest_first = sorted(self._atomic, key=len, reverse=True)
+        self._special_pattern = re.compile("|".join(re.escape(name) for name in longest_first))
 
-    def _commas(self) -> dict[int, list[int]]:
-        """Pieces that end in a digit and a comma, and the ids of what their own code makes of them."""
-        found = {}
+    def _split_commas(self) -> dict[int, list[int]]:
+        """The ids by which the published code replaces each piece that ends in a digit and a comma."""
+        split = {}
         for i, piece in enumerate(self.tokens):
             if piece.endswith(",") and piece[-2:-1].isdigit():
-                parts = self._machine.encode(piece[:-1].replace(SPACE, ""), out_type=str)
+                parts = self._processor.encode(piece[:-1].replace(SPACE, ""), out_type=str)
                 if piece[0] != SPACE and parts[0][0] == SPACE:
                     parts = [part for part in (parts[0][1:], *parts[1:]) if part]
-                found[i] = [self._machine.piece_to_id(part) for part in (*parts, ",")]
-        return found
+                split[i] = [self._processor.piece_to_id(part) for part in (*parts, ",")]
+        return split
 
     @property
     def lowercase(self) -> bool:
-        """Whether text is lower-cased first."""
+        """Whether text is lower-cased."""
         return bool(self.cleaning and self.cleaning.lowercase)
 
     # Text to ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each text, without special tokens. The library uses all cores for one call, but one where
-        TOKENIZERS_PARALLELISM=false says so, as to the library of the other kinds."""
+        """int32 ids of each text, without special tokens. Uses all cores, or one if TOKENIZERS_PARALLELISM is false, the
+        variable that the `tokenizers` library reads."""
         clean = [self.cleaning.apply(text) for text in texts] if self.cleaning else list(texts)
         threads = 1 if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("false", "0", "off") else -1
-        found = [np.asarray(x, np.int32) for x in self._machine.encode(clean, out_type="numpy", num_threads=threads)]
-        for i in self._with_commas(found):
-            found[i] = np.array([part for x in found[i].tolist() for part in self._numbers.get(x, (x,))], np.int32)
-        return found
+        batch = [np.asarray(x, np.int32) for x in self._processor.encode(clean, out_type="numpy", num_threads=threads)]
+        for i in self._with_commas(batch):
+            batch[i] = np.array([part for x in batch[i].tolist() for part in self._numbers.get(x, (x,))], np.int32)
+        return batch
 
-    def _with_commas(self, found: list[np.ndarray]) -> list[int]:
-        """Which of the texts have a number with its comma. One look at all: one at each would cost as much again as
-        the library's work."""
-        if not (self._numbers and found):
+    def _with_commas(self, batch: list[np.ndarray]) -> list[int]:
+        """The indices of texts with a number that ends in a comma. All are searched at once; searching each would double
+        the time of tokenization."""
+        if not (self._numbers and batch):
             return []
-        wanted = np.zeros(self.size, bool)
-        wanted[list(self._numbers)] = True
-        places = np.flatnonzero(wanted[np.concatenate(found)])
-        return np.unique(np.searchsorted(np.cumsum([len(ids) for ids in found]), places, side="right")).tolist()
+        has_comma = np.zeros(self.size, bool)
+        has_comma[list(self._numbers)] = True
+        positions = np.flatnonzero(has_comma[np.concatenate(batch)])
+        return np.unique(np.searchsorted(np.cumsum([len(ids) for ids in batch]), positions, side="right")).tolist()
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        """As `Tokenizer.encode`. The white space before a word is none of its characters; a piece that is white space
-        alone has none."""
+        """As `Tokenizer.encode`. Offsets exclude white space before a word; a piece of white space has empty ones."""
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise TypeError("lone surrogates are no text") from None
+            raise TypeError("the text has lone surrogates") from None
         tokens: list[tuple[int, int, int, bool]] = []  # id, start, end, whether it starts a word
-        place = 0
-        for mark in self._marks.finditer(text) if specials else ():
-            tokens += self._part(text, place, mark.start())
-            tokens.append((self._ids[mark[0]], *mark.span(), True))
-            place = mark.end()
-        tokens += self._part(text, place, len(text))
+        start = 0
+        for match in self._special_pattern.finditer(text) if specials else ():
+            tokens += self._encode_range(text, start, match.start())
+            tokens.append((self._ids[match[0]], *match.span(), True))
+            start = match.end()
+        tokens += self._encode_range(text, start, len(text))
         words = np.cumsum([starts for *_, starts in tokens]) - 1
         return Encoding(np.array([i for i, *_ in tokens], np.int32), [self.id_to_token(i) for i, *_ in tokens],
                         [(start, end) for _, start, end, _ in tokens], words.astype(int).tolist())
 
-    def _part(self, text: str, low: int, high: int) -> list[tuple[int, int, int, bool]]:
-        """The pieces of the characters [low, high). After a special token, what no space parts from it has none."""
+    def _encode_range(self, text: str, low: int, high: int) -> list[tuple[int, int, int, bool]]:
+        """The tokens of the characters [low, high). Text that directly follows a special token gets no "▁"."""
         part = text[low:high]
-        machine = self._inside if low and part and not part[0].isspace() else self._machine
+        processor = self._inside if low and part and not part[0].isspace() else self._processor
         clean, starts, ends = self.cleaning.trace(part) if self.cleaning else (part, None, None)
-        found = machine.encode(clean, out_type="offset_mapping")
+        encoding = processor.encode(clean, out_type="offset_mapping")
         tokens: list[tuple[int, int, int, bool]] = []
-        for i, (start, end) in zip(found["ids"], found["offsets"], strict=True):
+        for i, (start, end) in zip(encoding["ids"], encoding["offsets"], strict=True):
             while start < end and clean[start].isspace():
                 start += 1
             parts = self._numbers.get(i, (i,))
             for number, token in enumerate(parts):
-                a, b = _share(start, end, number, len(parts))
+                a, b = _comma_offsets(start, end, number, len(parts))
                 if starts is not None:
                     a, b = (starts[a], ends[b - 1]) if a < b else (starts[a] if a < len(starts) else len(part),) * 2
                 first = not tokens or self.tokens[token].startswith(SPACE)
@@ -222,7 +221,7 @@ class SentencePiece(Tokenizer):
         return self._whole_characters(tokens)
 
     def _whole_characters(self, tokens: list[tuple[int, int, int, bool]]) -> list[tuple[int, int, int, bool]]:
-        """Of the pieces that are a character's bytes, the library gives the last alone its place: here all have it."""
+        """Gives all byte pieces of a character its offsets; the library gives them to the last piece alone."""
         after = None
         for n in range(len(tokens) - 1, -1, -1):
             token, start, end, first = tokens[n]
@@ -237,30 +236,28 @@ class SentencePiece(Tokenizer):
     # Ids to text
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text, special tokens kept, each with a space before it but <unk>."""
-        found = []
+        """The text, with special tokens, each but <unk> after a space."""
+        parts = []
         for i in ids:
-            piece = self.tokens[i]
-            own = piece in self._own and piece != self.specials.get("unk")
-            found.append(bytes.fromhex(piece[3:5]) if i in self._bytes else f"{' ' * own}{self.id_to_token(i)}".encode())
-        return b"".join(found).decode(errors="replace").removeprefix(" ")
+            token = self.tokens[i]
+            space = token in self._atomic and token != self.specials.get("unk")
+            parts.append(bytes.fromhex(token[3:5]) if i in self._bytes
+                         else f"{' ' * space}{self.id_to_token(i)}".encode())
+        return b"".join(parts).decode(errors="replace").removeprefix(" ")
 
     def id_to_token(self, token: int) -> str:
-        """The piece that an id stands for, as text: " the" begins with a space."""
+        """The piece of an id as text, with its leading space."""
         return self.tokens[token].replace(SPACE, " ")
 
-    # What it is
-
     def _starts_word(self, piece: str) -> bool:
-        """Those with "▁" before them. To ALBERT, whose masks take whole words, and to what is trained here, also
-        <unk>, a punctuation mark, and what holds anything else than these marks and English letters: digits, say, or
-        letters of other languages."""
-        if piece.startswith(SPACE) or (piece in self._own and piece != self.specials.get("unk")):
+        """Whether it begins with "▁". For ALBERT, which masks complete words, and for models trained here, also <unk>,
+        punctuation marks, and pieces with any character other than these marks and English letters."""
+        if piece.startswith(SPACE) or (piece in self._atomic and piece != self.specials.get("unk")):
             return True
         return self.specials == SPECIALS and (
             piece in MARKS or piece.startswith("<") or not {c.lower() for c in piece} <= MARKS | LETTERS)
 
-    def _facts(self) -> list:
+    def _identity(self) -> list:
         return [RULES, hashlib.sha256(self.model).hexdigest(), self.cleaning and asdict(self.cleaning),
                 sorted(self.specials.items())]
 
@@ -279,42 +276,42 @@ class SentencePiece(Tokenizer):
             facts["added_tokens_decoder"] = {str(first + i): asdict(each) for i, each in enumerate(self.added)}
         return facts
 
-    def _save_pieces(self, directory: Path) -> None:
+    def _save_vocabulary(self, directory: Path) -> None:
         (directory / "spiece.model").write_bytes(self.model)
 
 
-def _share(start: int, end: int, number: int, of: int) -> tuple[int, int]:
-    """The characters of one of the pieces that [start, end) was cut into: the last is a comma."""
-    if of == 1:
+def _comma_offsets(start: int, end: int, number: int, count: int) -> tuple[int, int]:
+    """The characters of token `number` of the `count` that replace the piece of [start, end); the last is a comma."""
+    if count == 1:
         return start, end
-    return (end - 1, end) if number == of - 1 else (start, max(start, end - 1))
+    return (end - 1, end) if number == count - 1 else (start, max(start, end - 1))
 
 
 # Training
 
 
 def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> SentencePiece:
-    """Trains pieces on a corpus, which each call of `texts` streams anew. The special tokens are ids 0 to 4. The same
-    texts give the same vocabulary, in every process. Lower-cased, text is cleaned as ALBERT's; otherwise not at all.
+    """Trains SentencePiece. The special tokens are ids 0 to 4. If `lowercase`, text is cleaned as for ALBERT; otherwise
+    it is not cleaned.
 
     Args:
       algorithm: "unigram" or "bpe".
-      vocab_size: all pieces.
-      lowercase: whether to lower-case.
-      texts: the corpus.
+      vocab_size: including special tokens.
+      lowercase: whether to lower-case text.
+      texts: each call streams the training text from its start.
 
     Raises:
-      UserError: the corpus has fewer pieces than that, or more characters; or no text.
+      UserError: the text is empty, has fewer different pieces than `vocab_size`, or more characters.
     """
     cleaning = Cleaning(lowercase=True) if lowercase else None
-    keep = min(1.0, MOST / max(1, sum(map(len, texts()))))
+    keep = min(1.0, MAX_TRAINING_CHARACTERS / max(1, sum(map(len, texts()))))
     model, specials, faults = io.BytesIO(), list(SPECIALS.values()), []
 
     def lines() -> Iterator[str]:
         try:
-            for line in _thinned(texts(), keep):
+            for line in _sample_lines(texts(), keep):
                 yield cleaning.apply(line) if cleaning else line
-        except (Exception, KeyboardInterrupt, SystemExit) as fault:  # which the library would make an error of its own
+        except (Exception, KeyboardInterrupt, SystemExit) as fault:  # the library would raise another error in its place
             faults.append(fault)
             raise
 
@@ -322,38 +319,38 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=lines(), model_writer=model, model_type=algorithm, vocab_size=vocab_size,
             character_coverage=COVERAGE, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece=specials[0],
-            unk_piece=specials[1], control_symbols=specials[2:], max_sentence_length=8 * LONGEST_LINE,
+            unk_piece=specials[1], control_symbols=specials[2:], max_sentence_length=8 * MAX_LINE,
             num_threads=THREADS, minloglevel=3)
     except RuntimeError as error:
         if faults:
             raise faults[0] from None
-        raise UserError(_untrained(str(error), vocab_size)) from None
+        raise UserError(_training_error(str(error), vocab_size)) from None
     return SentencePiece(model.getvalue(), SPECIALS, cleaning)
 
 
-def _thinned(texts: Iterable[str], keep: float) -> Iterator[str]:
-    """Lines of LONGEST_LINE characters at most, a share `keep` of them, evenly spread."""
+def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
+    """Lines of at most MAX_LINE characters, a fraction `keep` of them, evenly spread."""
     taken = 0.0
     for text in texts:
-        for start in range(0, len(text), LONGEST_LINE):
+        for start in range(0, len(text), MAX_LINE):
             taken += keep
-            if taken >= 1 and (line := text[start : start + LONGEST_LINE].replace("\0", " ")).strip():
+            if taken >= 1 and (line := text[start : start + MAX_LINE].replace("\0", " ")).strip():
                 yield line
             taken %= 1
 
 
-def _untrained(error: str, size: int) -> str:
-    """What the trainer's complaint means for the config."""
-    asked = f"tokenizer.vocab_size is {size:,}"
-    if most := re.search(r"Please set it to a value <= (\d+)", error):
-        mend = f"set --config.tokenizer.vocab_size={most[1]}, or give" if int(most[1]) >= 64 else "give"
-        return f"{asked}, and this corpus has {int(most[1]):,} pieces at most; {mend} more text"
-    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
-        return (f"{asked}, and the corpus has characters and special tokens for {int(least[1]):,} pieces before any "
-                f"is learned; set --config.tokenizer.vocab_size to more")
-    return f"the corpus trains no SentencePiece vocabulary of {size:,} pieces: {_brief(error)}"
+def _training_error(error: str, size: int) -> str:
+    """The library's error as a message about the config."""
+    size_is = f"tokenizer.vocab_size is {size:,}"
+    if maximum := re.search(r"Please set it to a value <= (\d+)", error):
+        fix = f"set --config.tokenizer.vocab_size={maximum[1]}, or give" if int(maximum[1]) >= 64 else "give"
+        return f"{size_is}, and this corpus has at most {int(maximum[1]):,} pieces; {fix} more text"
+    if minimum := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        return (f"{size_is}, and the characters of the corpus and the special tokens take {int(minimum[1]):,} pieces "
+                f"before any is learned; set --config.tokenizer.vocab_size to more")
+    return f"no SentencePiece vocabulary of {size:,} pieces can be trained on this corpus: {_without_location(error)}"
 
 
-def _brief(error: object) -> str:
-    """The library's words without the place in its source."""
-    return re.sub(r"^.*?\.cc\(\d+\)\s*", "", str(error).strip(), flags=re.DOTALL)[:200] or "it has no content"
+def _without_location(error: object) -> str:
+    """The library's message without the location in its source."""
+    return re.sub(r"^.*?\.cc\(\d+\)\s*", "", str(error).strip(), flags=re.DOTALL)[:200] or "no content"

@@ -1,83 +1,103 @@
-"""WordPiece, by BERT's rules (Devlin et al. 2019, and the code released with it).
+"""WordPiece as in BERT (Devlin et al. 2019, and its published code).
 
-Text is cleaned (control characters dropped, white space made spaces, spaces put around each CJK character, lower-cased
-and stripped of accents where `lowercase`), split at white space and at each punctuation character, and each word is
-cut greedily into the longest known pieces from the left, "##" before those that continue it. A word of more than 200
-characters (100 in published vocabularies that say nothing else), or one with no such cut, is [UNK]. The library departs
-from BERT's code for private-use code points, which it drops, and for a few hundred of the rarest (punctuation newer
-than its Unicode tables, the first characters of CJK extension E), which it classes otherwise.
+Text is cleaned: control characters are removed, white space becomes spaces, CJK characters are surrounded by spaces,
+and, if `lowercase`, text is lower-cased and stripped of accents. It is split into words at white space and around each
+punctuation character. Each word is split greedily, from the left, into the longest tokens of the vocabulary; those that
+continue a word begin with "##". A word that cannot be split so, or has more than `max_word_length` characters, is [UNK].
+
+The library that implements this differs from BERT's code for private-use characters, which it removes, and for a few
+hundred rare ones (punctuation newer than its Unicode tables, the first characters of CJK extension E).
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from lmrep.data.tokenizers.base import Added
-from lmrep.data.tokenizers.machine import MachineTokenizer
+from lmrep.core.errors import UserError
+from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef
+from lmrep.data.tokenizers.files import read_lines
+from lmrep.data.tokenizers.library import LibraryTokenizer
+from lmrep.data.tokenizers.published import (
+    TOKENIZER_JSON,
+    PublishedFiles,
+    check_class,
+    check_same_ids,
+    check_specials,
+    expect,
+    expect_value,
+    five_specials,
+    refuse_capitals,
+)
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-LONGEST_WORD = 200  # characters; longer words are [UNK], in BERT's code and in what is trained here
-PUBLISHED_LONGEST = 100  # in other libraries, hence for published vocabularies without a tokenizer.json
-RULES = "bert-1"  # names the rules in fingerprints: raise it when a change moves an id or trains another vocabulary
-COVERAGE = 0.9999  # share of a corpus's characters that get a piece of their own; words with rarer ones are [UNK]
-LEAST = len(SPECIALS)  # pieces before any is learned
+MAX_WORD_LENGTH = 200  # characters, in BERT's code and for vocabularies that are trained here
+PUBLISHED_MAX_WORD_LENGTH = 100  # in other libraries, hence for published vocabularies without a tokenizer.json
+RULES = "bert-1"
+COVERAGE = 0.9999  # fraction of the corpus's characters that become tokens; words with rarer characters are [UNK]
+CLASSES = ("Bert", "Electra", "DistilBert")  # tokenizer classes of other libraries with these rules
 
 
-class WordPiece(MachineTokenizer):
-    """BERT's tokenizer over its pieces, the five special tokens among them.
+class WordPiece(LibraryTokenizer):
+    """BERT's tokenizer.
 
     Args:
-      pieces: id i is piece i; those that continue a word begin with "##".
+      tokens: the vocabulary, with the five special tokens; those that continue a word begin with "##".
       lowercase: whether text is lower-cased and stripped of accents.
-      longest: characters of a word that is still cut.
-      added: pieces that are found before words are cut.
-      specials: role -> name, of all five.
+      max_word_length: in characters; longer words are [UNK].
+      added: tokens that are matched before the text is split into words.
+      specials: role -> text of all five special tokens.
     """
 
-    name, joint = "wordpiece", ""
+    name = "wordpiece"
+    keeps_spacing = False
+    notation = "A token that begins with ## continues the word before it."
 
-    def __init__(self, pieces: Sequence[str], lowercase: bool = True, longest: int = LONGEST_WORD,
-                 added: Sequence[Added] = (), specials: dict[str, str] = SPECIALS):
-        self.lowercase, self.longest = lowercase, longest
-        super().__init__(pieces, added, specials, SPECIALS)
+    def __init__(self, tokens: Sequence[str], lowercase: bool = True, max_word_length: int = MAX_WORD_LENGTH,
+                 added: Sequence[AddedToken] = (), specials: Mapping[str, str] = SPECIALS):
+        self.lowercase, self.max_word_length = lowercase, max_word_length
+        super().__init__(tokens, added, specials, SPECIALS)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text: pieces joined to words, punctuation close to them, special tokens kept. Case, accents and
-        spacing that the tokenizer dropped do not come back."""
-        return tidy(" ".join(self.tokens[i] for i in ids).replace(" ##", ""))
+        """Tokens joined to words, with punctuation attached and special tokens kept. Case, accents and spacing that
+        tokenization discards are not restored."""
+        return attach_punctuation(" ".join(self.tokens[i] for i in ids).replace(" ##", ""))
 
     def id_to_token(self, token: int) -> str:
-        """The piece that an id stands for, "##" before it where it continues a word."""
+        """The token of an id, with "##" if it continues a word."""
         return self.tokens[token]
 
-    def _rules(self) -> tokenizers.Tokenizer:
-        return _machine(self._ids, self.lowercase, self.longest, self.specials["unk"])
+    def spaced_token(self, token: int) -> str:
+        """The token of an id, with a space before it if it starts a word."""
+        text = self.tokens[token]
+        return text[2:] if text.startswith("##") and len(text) > 2 else f" {text}"
 
-    def _around(self) -> processors.PostProcessor:
+    def _model(self) -> tokenizers.Tokenizer:
+        return _library_tokenizer(self._ids, self.lowercase, self.max_word_length, self.specials["unk"])
+
+    def _template(self) -> processors.PostProcessor:
         return processors.BertProcessing(*((self.specials[role], self._ids[self.specials[role]])
                                            for role in ("sep", "cls")))
 
-    def _starts_word(self, piece: str) -> bool:
-        return piece in self._own or not piece.startswith("##")
+    def _starts_word(self, token: str) -> bool:
+        return token in self._atomic or not token.startswith("##")
 
-    def _facts(self) -> list:
-        return [RULES, self.lowercase, self.longest, self.tokens, *self._named()]
+    def _identity(self) -> list:
+        return [RULES, self.lowercase, self.max_word_length, self.tokens, *self._renamed_specials()]
 
     def _config(self) -> dict:
         return {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase, "strip_accents": None,
                 "tokenize_chinese_chars": True}
 
-    def _save_pieces(self, directory: Path) -> None:
-        (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in self.tokens), encoding="utf8")
+    def _save_vocabulary(self, directory: Path) -> None:
+        (directory / "vocab.txt").write_text("".join(f"{token}\n" for token in self.tokens), encoding="utf8")
 
 
-# Patterns that close up what cutting at punctuation spread apart.
-TIDY = [(re.compile(pattern), replacement) for pattern, replacement in (
+ATTACHED = [(re.compile(pattern), replacement) for pattern, replacement in (
     (r" ([.,;:!?%)\]}’”])(?=\W|$)", r"\1"),
     (r"(?<!\w)([(\[{‘“$]) (?!(?:PAD|UNK|CLS|SEP|MASK)\])", r"\1"),
     (r"(\w) (['’]) (s|t|d|m|re|ve|ll)\b", r"\1\2\3"),
@@ -85,58 +105,143 @@ TIDY = [(re.compile(pattern), replacement) for pattern, replacement in (
 )]
 
 
-def tidy(text: str) -> str:
-    """Words and punctuation between spaces, with punctuation close to the words as people write it."""
-    for pattern, replacement in TIDY:
+def attach_punctuation(text: str) -> str:
+    """Words and punctuation that are separated by spaces, with punctuation attached to words as people write it."""
+    for pattern, replacement in ATTACHED:
         text = pattern.sub(replacement, text)
     return text
 
 
-def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> WordPiece:
-    """Trains WordPiece on a corpus, which each call of `texts` streams anew. The special tokens are ids 0 to 4.
+# Training
 
-    The same texts give the same vocabulary, in every process. The library alone does not: it numbers the characters
-    in the order of a hash map seeded at random, and that order breaks ties between merges. So each character, and
-    each that can continue a word, is given its id beforehand.
+
+def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> WordPiece:
+    """Trains WordPiece. The special tokens are ids 0 to 4.
+
+    The library numbers characters in the order of a hash map with a random seed, and that order decides between equally
+    frequent merges. Each character, with and without "##", therefore gets its id before training, so that the same text
+    gives the same vocabulary in every process.
     """
-    machine = _machine({}, lowercase)
-    single = alphabet(machine, texts(), vocab_size)
-    inside = ["##" + c for c in single if _continues(machine, c)]
+    tokenizer = _library_tokenizer({}, lowercase)
+    alphabet = frequent_characters(tokenizer, texts(), vocab_size)
+    continuing = ["##" + c for c in alphabet if _continues_words(tokenizer, c)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=2, show_progress=False, continuing_subword_prefix="##",
-        special_tokens=[*SPECIALS.values(), *single, *inside], initial_alphabet=single, limit_alphabet=len(single))
-    machine.train_from_iterator(texts(), trainer)
-    ids = machine.get_vocab()
+        special_tokens=[*SPECIALS.values(), *alphabet, *continuing], initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet))
+    tokenizer.train_from_iterator(texts(), trainer)
+    ids = tokenizer.get_vocab()
     return WordPiece(sorted(ids, key=ids.__getitem__), lowercase)
 
 
-def alphabet(machine: tokenizers.Tokenizer, texts: Iterable[str], vocab_size: int) -> list[str]:
-    """The characters to give pieces: the most frequent ones, up to COVERAGE of the text or a third of the pieces."""
+def frequent_characters(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], vocab_size: int) -> list[str]:
+    """The most frequent characters of the normalized text, sorted: those that cover COVERAGE of it, but no more than a
+    third of the vocabulary."""
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(machine.normalizer.normalize_str(text))
+        counts.update(tokenizer.normalizer.normalize_str(text))
     ranked = sorted(((n, c) for c, n in counts.items() if not c.isspace()), key=lambda pair: (-pair[0], pair[1]))
     covered = np.cumsum([0] + [n for n, _ in ranked])
     needed = int(np.searchsorted(covered, COVERAGE * covered[-1]))
     return sorted(c for _, c in ranked[: min(needed, (vocab_size - len(SPECIALS)) // 3)])
 
 
-def _continues(machine: tokenizers.Tokenizer, character: str) -> bool:
-    """Whether this character can stand inside of a word: punctuation and CJK cannot."""
-    return len(machine.pre_tokenizer.pre_tokenize_str(machine.normalizer.normalize_str("a" + character))) == 1
+def _continues_words(tokenizer: tokenizers.Tokenizer, character: str) -> bool:
+    """Whether the character can stand within a word, which punctuation and CJK characters cannot."""
+    return len(tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str("a" + character))) == 1
 
 
-def _machine(ids: dict[str, int], lowercase: bool, longest: int = LONGEST_WORD,
-             unknown: str = SPECIALS["unk"]) -> tokenizers.Tokenizer:
-    """The library's tokenizer with BERT's rules over a vocabulary."""
-    machine = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=longest))
-    machine.decoder = decoders.WordPiece(prefix="##")
-    return with_words(machine, lowercase)
+def _library_tokenizer(ids: dict[str, int], lowercase: bool, max_word_length: int = MAX_WORD_LENGTH,
+                       unknown: str = SPECIALS["unk"]) -> tokenizers.Tokenizer:
+    model = models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=max_word_length)
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return with_bert_words(tokenizer, lowercase)
 
 
-def with_words(machine: tokenizers.Tokenizer, lowercase: bool) -> tokenizers.Tokenizer:
-    """The library's tokenizer, with BERT's words."""
-    machine.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
-                                                    lowercase=lowercase)
-    machine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return machine
+def with_bert_words(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> tokenizers.Tokenizer:
+    """The tokenizer, set to clean text and split it into words as BERT's code."""
+    tokenizer.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
+                                                      lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+# Published files
+
+
+def read_vocabulary(path: str | Path, specials: Mapping[str, str] = SPECIALS) -> list[str]:
+    """The tokens of a vocab.txt, id i on line i + 1. Raises UserError, with the line number, if it is malformed or
+    lacks one of `specials`."""
+    tokens = [line.strip() for line in read_lines(path, "a vocab.txt with one token per line")]
+    line_of: dict[str, int] = {}
+    for number, token in enumerate(tokens, 1):
+        if not token:
+            raise UserError(f"{path}, line {number} is empty; expected one token per line")
+        if token in line_of:
+            raise UserError(f"{path}, line {number}: {token[:60]!r} is on line {line_of[token]} already; expected each "
+                            "token once")
+        line_of[token] = number
+    missing = [token for token in specials.values() if token not in line_of]
+    if missing:
+        raise UserError(f"{path}: {', '.join(missing)} on none of its {len(tokens):,} lines; expected BERT's vocab.txt "
+                        f"with {' '.join(specials.values())}")
+    return tokens
+
+
+def load(files: PublishedFiles) -> WordPiece | None:
+    """From vocab.txt, or from a tokenizer.json alone. Without files that say so, text is lower-cased, as in other
+    libraries."""
+    path, specials = files.directory / files.vocabulary_file, SPECIALS | five_specials(files.specials)
+    if files.vocabulary_file == "vocab.txt":
+        tokens = read_vocabulary(path, specials)
+    elif files.model_type == "WordPiece":
+        tokens = files.with_added(files.model["vocab"])
+    else:
+        return None
+    lowercase, max_word_length = _options(files, specials)
+    if path.name != TOKENIZER_JSON and files.tokenizer_json:
+        ids = {token: i for i, token in enumerate(tokens)}
+        check_same_ids(path, ids, files)
+        tokens = files.with_added(ids)
+    check_specials(path, tokens, specials, "BERT's")
+    malformed = [token for token in tokens if not token or token != token.strip() or len(token.splitlines()) > 1]
+    if malformed:
+        raise UserError(f"{path}: the token {malformed[0][:60]!r} is empty, begins or ends with white space, or "
+                        "has several lines; expected none of these")
+    if not files.tokenizer_json and "do_lower_case" not in files.config:  # no file says whether it is cased
+        refuse_capitals(path, tokens, specials.values(),
+                        'for a cased vocabulary, add a tokenizer_config.json with "do_lower_case": false')
+    return WordPiece(tokens, lowercase, max_word_length, files.added_tokens(specials), specials)
+
+
+def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, int]:
+    """(lowercase, max_word_length) of tokenizer.json and tokenizer_config.json. Raises UserError for other rules."""
+    lowercase, max_word_length = True, PUBLISHED_MAX_WORD_LENGTH
+    if content := files.tokenizer_json:
+        path, normalizer = files.directory / TOKENIZER_JSON, content.get("normalizer")
+        expect(path, "normalizer", normalizer, "BertNormalizer", clean_text=True, handle_chinese_chars=True)
+        expect(path, "pre_tokenizer", content.get("pre_tokenizer"), "BertPreTokenizer")
+        expect(path, "model", files.model, "WordPiece", continuing_subword_prefix="##", unk_token=specials["unk"])
+        lowercase = normalizer.get("lowercase", True)
+        max_word_length = files.model.get("max_input_chars_per_word", 100)
+        if not isinstance(lowercase, bool) or type(max_word_length) is not int or not 0 < max_word_length < 2**31:
+            raise UserError(f"{path}: lowercase is {lowercase!r} and max_input_chars_per_word {max_word_length!r}; "
+                            "expected true or false, and a number of characters")
+        expect_value(path, "strip_accents", normalizer.get("strip_accents"), None, lowercase)
+    path, config = files.directory / CONFIG, files.config
+    lowercase = config.get("do_lower_case", lowercase)
+    check_class(path, config, CLASSES)
+    expect_value(path, "do_lower_case", lowercase, True, False)
+    expect_value(path, "strip_accents", config.get("strip_accents"), None, lowercase)
+    expect_value(path, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), None, True)
+    expect_value(path, "do_basic_tokenize", config.get("do_basic_tokenize"), None, True)
+    return lowercase, max_word_length
+
+
+def load_vocabulary(path: Path, lowercase: bool) -> WordPiece:
+    """From a vocab.txt alone."""
+    return WordPiece(read_vocabulary(path), lowercase, PUBLISHED_MAX_WORD_LENGTH)
+
+
+DEFINITION = TokenizerDef(train, load, RULES, len(SPECIALS), SPECIALS, load_vocabulary=load_vocabulary)
