@@ -1,0 +1,174 @@
+"""The state that causal language modelling carries from batch to batch under a recurrent network."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lmrep.core import params as P
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers.attention import AttentionMask
+from lmrep.models import lstm, transformer
+from lmrep.models.base import Inputs
+from lmrep.objectives import causal
+from lmrep.objectives.base import Carry, Keys
+from tests import reference
+
+V, B, T, ROWS = 23, 4, 6, 5
+VOCABULARY = Vocabulary(V, {"eos": 0, "pad": 1}, np.ones(V, bool), np.arange(V))
+TEXTS = np.random.default_rng(0).integers(2, V, (B, ROWS * T)).astype(np.int32)
+NETWORKS = {"lstm": lstm.Config(vocab=V, width=8, layers=2, embedding=6, dropout=0.0),
+            "rnn": lstm.Config(vocab=V, width=8, layers=1, cell="rnn", tied=False, dropout=0.0)}
+
+
+def build(network="lstm", **fields):
+    model = lstm.build(NETWORKS[network])
+    objective = causal.build(causal.Config(**fields), model, VOCABULARY)
+    return model, objective, reference.random_params(objective.specs, seed=2)
+
+
+def batches(texts, length):
+    """The texts split into examples of `length` tokens, as the contiguous stream gives them."""
+    b, total = texts.shape
+    for start in range(0, total, length):
+        end = start + length
+        yield {"tokens": texts[:, start:end], "segment_ids": np.ones((b, length), np.int32),
+               "example": np.arange(b, dtype=np.int32), "reset": np.full(b, start == 0, np.int32),
+               "following": texts[:, end] if end < total else np.full(b, -1, np.int32)}
+
+
+def prepare(objective, batch):
+    return objective.prepare(Keys(jax.random.split(jax.random.key(0), len(batch["tokens"])), jax.random.key(1)), batch)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_split_texts_have_the_loss_of_unsplit_ones(network):
+    model, objective, params = build(network)
+    loss = jax.jit(lambda params, batch, carry: objective.loss(params, batch, None, carry)[1])
+    carry, found, count = objective.carry(B), 0.0, 0
+    for batch in batches(TEXTS, T):
+        metrics, carry = loss(params, prepare(objective, batch), carry)
+        found, count = found + float(metrics["lm_loss"][0]), count + int(metrics["lm_loss"][1])
+    unsplit, = batches(TEXTS, ROWS * T)
+    metrics, last = loss(params, prepare(objective, unsplit), objective.carry(B))
+    assert count == int(metrics["lm_loss"][1]) == B * (ROWS * T - 1)  # every token but the first of each text
+    assert found == pytest.approx(float(metrics["lm_loss"][0]), rel=1e-6)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), carry, last)
+
+
+def test_hidden_states_of_split_texts_equal_those_of_unsplit_ones():
+    model, objective, params = build()
+    c, state, found = causal.Config(), model.carry(B), []
+    for batch in batches(TEXTS, T):
+        batch = jax.tree.map(jnp.asarray, batch)
+        encoded = causal.encode(params, batch, model, c, state=causal.initial_state(batch, Carry(state), model))
+        state = encoded.carry
+        found.append(encoded.hidden)
+    expected = model.encode(params["encoder"], Inputs(tokens=TEXTS)).hidden
+    np.testing.assert_allclose(np.concatenate(found, 1), expected, atol=1e-6)
+
+
+def test_the_state_is_reset_where_an_example_continues_none():
+    model, objective, params = build()
+    batch, = batches(TEXTS[:, :T], T)
+    carry = jax.tree.map(lambda x: x + 0.5, objective.carry(B))
+    batch["reset"] = np.array([1, 0, 1, 0], np.int32)
+    state = causal.initial_state(jax.tree.map(jnp.asarray, batch), carry, model)
+    for x in jax.tree.leaves(state):
+        np.testing.assert_array_equal(x, np.array([0, 0.5, 0, 0.5])[:, None] * np.ones(8))
+
+
+@pytest.mark.parametrize("missing", ["reset", "carry"])
+def test_without_reset_or_a_carry_texts_start_from_the_initial_state(missing):
+    model, objective, params = build()
+    batch = prepare(objective, next(batches(TEXTS, T)))
+    carry = Carry() if missing == "carry" else jax.tree.map(lambda x: x + 0.5, objective.carry(B))
+    expected, _ = objective.loss(params, batch, None, objective.carry(B))
+    found, (_, after) = objective.loss(params, {k: v for k, v in batch.items() if k != missing}, None, carry)
+    assert float(found) == float(expected)
+    assert jax.tree.structure(after) == jax.tree.structure(carry)
+    jax.tree.map(np.testing.assert_array_equal, after, carry)
+
+
+def test_no_gradient_reaches_the_previous_batch():
+    model, objective, params = build()
+    batch = prepare(objective, list(batches(TEXTS, T))[1])
+
+    def loss(state):
+        total, (_, carry) = objective.loss(params, batch, None, Carry(state))
+        return total + sum(x.sum() for x in jax.tree.leaves(carry))
+
+    for x in jax.tree.leaves(jax.grad(loss)(jax.tree.map(lambda x: x + 0.5, model.carry(B)))):
+        np.testing.assert_array_equal(x, 0)
+
+
+def test_a_negative_following_token_is_not_predicted():
+    _, objective, _ = build()
+    batch = next(batches(TEXTS, T)) | {"following": np.array([-1, 5, 7, -1], np.int32)}
+    batch["segment_ids"][2, 4:] = 0
+    found = prepare(objective, batch)
+    assert (np.asarray(found["weights"][:, -1]) > 0).tolist() == [False, True, False, False]
+    assert found["targets"][1, -1] == 5 and np.asarray(found["weights"]).sum() == pytest.approx(1)
+
+
+def test_a_transformer_predicts_the_following_token_too_and_carries_nothing():
+    model = transformer.build(transformer.Config(vocab=V, width=8, layers=1, heads=2, mlp=16, max_length=T))
+    objective = causal.build(causal.Config(), model, VOCABULARY)
+    params = reference.random_params(objective.specs, seed=2)
+    batch = prepare(objective, next(batches(TEXTS, T)))
+    assert objective.carry(B) == Carry()
+    _, (metrics, carry) = objective.loss(params, batch, None, Carry())
+    assert int(metrics["lm_loss"][1]) == B * T and carry == Carry()
+
+
+@pytest.mark.parametrize("head", ["table", "transform"])
+def test_packed_texts_have_the_loss_of_texts_alone(head):
+    model, objective, params = build(head=head)
+    bounds = [(0, 9), (9, 11), (11, 26)]
+    segment_ids = np.zeros((1, 30), np.int32)
+    for number, (start, end) in enumerate(bounds, 1):
+        segment_ids[0, start:end] = number
+
+    def nll(tokens, segment_ids):
+        batch = {"tokens": tokens, "segment_ids": segment_ids, "example": np.zeros(1, np.int32)}
+        return float(objective.loss(params, prepare(objective, batch), None, Carry())[1][0]["lm_loss"][0])
+
+    alone = [nll(TEXTS[:1, start:end], np.ones((1, end - start), np.int32)) for start, end in bounds]
+    assert nll(TEXTS[:1], segment_ids) == pytest.approx(sum(alone), rel=1e-6)
+
+
+def test_a_carried_state_predicts_what_an_example_alone_cannot():
+    """Each text repeats its own token after a marker, "2 k 2 k 2 k ...", split into examples "2 k 2 k"."""
+    own = np.random.default_rng(1).integers(3, 7, 64)
+    texts = np.stack([np.full_like(own, 2), own] * 8, 1).astype(np.int32)
+    model = lstm.build(lstm.Config(vocab=V, width=32, layers=1, tied=False, dropout=0.0, init_range=0.3))
+    objective = causal.build(causal.Config(), model, VOCABULARY)
+    optimizer = optax.adam(0.01)
+
+    def train(carried):
+        @jax.jit
+        def step(params, state, batch, carry):
+            grads, (metrics, carry) = jax.grad(lambda p: objective.loss(p, batch, None, carry), has_aux=True)(params)
+            updates, state = optimizer.update(grads, state)
+            return optax.apply_updates(params, updates), state, carry, metrics["lm_loss"]
+
+        params = P.init(objective.specs, jax.random.key(0))
+        state, carry = optimizer.init(params), objective.carry(64)
+        for _ in range(60):
+            for batch in batches(texts, 4):
+                if not carried:
+                    batch["reset"] = np.ones(64, np.int32)
+                params, state, carry, (nll, count) = step(params, state, prepare(objective, batch), carry)
+        return float(nll) / 64  # for each of the last examples
+
+    assert train(carried=True) < 0.4
+    assert train(carried=False) > 1.3  # the first k is any of 4 tokens: ln(4) = 1.386 nats
+
+
+def test_a_mask_is_made_for_a_network_that_reads_from_left_to_right():
+    model, objective, params = build()
+    batch = prepare(objective, next(batches(TEXTS, T)))
+    mask = AttentionMask(jnp.ones((B, T), jnp.int32), causal=True)
+    expected = model.encode(params["encoder"], Inputs(tokens=batch["tokens"], attention_mask=mask)).hidden
+    np.testing.assert_array_equal(causal.encode(params, batch, model, causal.Config()).hidden, expected)
