@@ -44,7 +44,7 @@ def prepare(objective, batch):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_split_texts_have_the_loss_of_unsplit_ones(network):
-    model, objective, params = build(network)
+    _, objective, params = build(network)
     loss = jax.jit(lambda params, batch, carry: objective.loss(params, batch, None, carry)[1])
     carry, found, count = objective.carry(B), 0.0, 0
     for batch in batches(TEXTS, T):
@@ -58,7 +58,7 @@ def test_split_texts_have_the_loss_of_unsplit_ones(network):
 
 
 def test_hidden_states_of_split_texts_equal_those_of_unsplit_ones():
-    model, objective, params = build()
+    model, _, params = build()
     c, state, found = causal.Config(), model.carry(B), []
     for batch in batches(TEXTS, T):
         batch = jax.tree.map(jnp.asarray, batch)
@@ -70,7 +70,7 @@ def test_hidden_states_of_split_texts_equal_those_of_unsplit_ones():
 
 
 def test_the_state_is_reset_where_an_example_continues_none():
-    model, objective, params = build()
+    model, objective, _ = build()
     batch, = batches(TEXTS[:, :T], T)
     carry = jax.tree.map(lambda x: x + 0.5, objective.carry(B))
     batch["reset"] = np.array([1, 0, 1, 0], np.int32)
@@ -81,7 +81,7 @@ def test_the_state_is_reset_where_an_example_continues_none():
 
 @pytest.mark.parametrize("missing", ["reset", "carry"])
 def test_without_reset_or_a_carry_texts_start_from_the_initial_state(missing):
-    model, objective, params = build()
+    _, objective, params = build()
     batch = prepare(objective, next(batches(TEXTS, T)))
     carry = Carry() if missing == "carry" else jax.tree.map(lambda x: x + 0.5, objective.carry(B))
     expected, _ = objective.loss(params, batch, None, objective.carry(B))
@@ -124,7 +124,7 @@ def test_a_transformer_predicts_the_following_token_too_and_carries_nothing():
 
 @pytest.mark.parametrize("head", ["table", "transform"])
 def test_packed_texts_have_the_loss_of_texts_alone(head):
-    model, objective, params = build(head=head)
+    _, objective, params = build(head=head)
     bounds = [(0, 9), (9, 11), (11, 26)]
     segment_ids = np.zeros((1, 30), np.int32)
     for number, (start, end) in enumerate(bounds, 1):
@@ -159,7 +159,7 @@ def test_a_carried_state_predicts_what_an_example_alone_cannot():
             for batch in batches(texts, 4):
                 if not carried:
                     batch["reset"] = np.ones(64, np.int32)
-                params, state, carry, (nll, count) = step(params, state, prepare(objective, batch), carry)
+                params, state, carry, (nll, _) = step(params, state, prepare(objective, batch), carry)
         return float(nll) / 64  # for each of the last examples
 
     assert train(carried=True) < 0.4

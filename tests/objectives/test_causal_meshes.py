@@ -1,0 +1,78 @@
+"""A recurrent language model with a carried state trains alike on every mesh and in any number of microbatches."""
+
+import re
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from lmrep.core.sharding import make_mesh
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.models import lstm
+from lmrep.objectives import causal
+from lmrep.training.loop import EvaluationConfig, Trainer
+from lmrep.training.stages import Stage
+
+V, BATCH_SIZE, LENGTH, STEPS = 24, 16, 8, 6
+TEXTS = np.random.default_rng(0).integers(2, V // 2, (BATCH_SIZE, STEPS * LENGTH + 1)).astype(np.int32)
+NETWORKS = {"lstm": lstm.Config(vocab=V, width=16, layers=2, embedding=8, dropout=0.0),
+            "rnn": lstm.Config(vocab=V, width=16, layers=2, cell="rnn", tied=False, dropout=0.2)}
+
+
+def host_batches(rows, first, last):
+    for step in range(first, last):
+        start, end = step % STEPS * LENGTH, (step % STEPS + 1) * LENGTH
+        yield {"tokens": TEXTS[rows, start:end], "segment_ids": np.ones((len(rows), LENGTH), np.int32),
+               "example": rows.astype(np.int32) + BATCH_SIZE * step, "following": TEXTS[rows, end],
+               "reset": np.full(len(rows), step == 0, np.int32)}
+
+
+def train(network, sizes=(1, 1, 1), microbatches=1):
+    """(the loss of each step, that of each evaluation, the state after the last step)."""
+    model = lstm.build(NETWORKS[network])
+    objective = causal.build(causal.Config(), model, Vocabulary(V, {"pad": 1}, np.ones(V, bool), np.arange(V)))
+    lines = {"train": [], "validation": []}
+    log = SimpleNamespace(write=lambda step, split, values: lines[split].append(values["loss"]),
+                          timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)
+    checkpoints = SimpleNamespace(save=lambda *_: None, wait=lambda: None)
+    stage = Stage("main", STEPS, objective, optax.adam(0.01), host_batches, BATCH_SIZE, microbatches,
+                  validation=lambda rows: host_batches(rows, 0, 3), schedule=lambda step: 0.01)
+    state = Trainer([stage], make_mesh(*sizes), 0, checkpoints, metrics=log, log_every=1,
+                    evaluation=EvaluationConfig(every=3)).run()
+    return np.array(lines["train"]), np.array(lines["validation"]), jax.device_get(state.carry.per_example)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {network: train(network) for network in NETWORKS}
+
+
+@pytest.fixture(autouse=True)
+def no_compilation_cache():
+    """Compiles everything: a program from the cache gives no warnings."""
+    previous = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", previous)
+    compilation_cache.reset_cache()
+
+
+# Dropout draws from a key for each microbatch, and so depends on their number, but not on the mesh.
+CASES = [("lstm", (1, 1, 1), 2), ("lstm", (1, 1, 1), 4), ("lstm", (8, 1, 1), 1), ("lstm", (1, 8, 1), 2),
+         ("lstm", (2, 2, 2), 1), ("lstm", (2, 2, 2), 4), ("rnn", (8, 1, 1), 1), ("rnn", (1, 8, 1), 1),
+         ("rnn", (2, 2, 2), 1)]
+
+
+@pytest.mark.parametrize(("network", "sizes", "microbatches"), CASES)
+def test_every_mesh_and_number_of_microbatches_gives_the_losses_of_one_device(
+        expected, capfd, network, sizes, microbatches):
+    losses, validation, carry = train(network, sizes, microbatches)
+    assert losses[-1] < losses[0] - 0.05  # it learns, so that a wrong gradient would show
+    np.testing.assert_allclose(losses, expected[network][0], rtol=1e-5)
+    np.testing.assert_allclose(validation, expected[network][1], rtol=1e-5)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), carry, expected[network][2])
+    assert not re.findall(r".*rematerial.*", capfd.readouterr().err, re.IGNORECASE)
