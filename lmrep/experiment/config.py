@@ -147,41 +147,52 @@ FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpo
         "sources.*.data.files", "sources.*.data.damaged_records")
 
 
-def default_config(preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
-         layout: str = "data") -> ml_collections.ConfigDict:
+def default_config(
+    preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
+    layout: str = "data",
+) -> ml_collections.ConfigDict:
     """A config with every field spelled out, for experiment files to change and flags to override.
 
     Args:
-      preset: the network, a name in `lmrep.models.PRESETS`.
+      preset: a name in `lmrep.models.PRESETS`, or a network of `MODELS` with its defaults.
       objective: a name in `lmrep.objectives.OBJECTIVES`.
       format: a name in `lmrep.data.formats.FORMATS`.
       optimizer: a name in `lmrep.training.optimizers.RECIPES`.
-      layout: as `mesh` takes it.
+      layout: of the mesh, as `parse_mesh` takes it.
     """
-    def part(name: str, record: Any) -> dict[str, Any]:
+    def section(name: str, record: Any) -> dict[str, Any]:
         return {"name": name, **dataclasses.asdict(record)}
 
-    chosen = choose(PRESETS, preset, "model")
+    if preset in MODELS:
+        model = section(preset, MODELS[preset].config())
+    else:
+        network = choose(PRESETS, preset, "model")
+        model = section(network.model, network.config)
     fields = dataclasses.asdict(Experiment()) | {
-        "model": part(chosen.model, chosen.config),
-        "objective": part(objective, choose(OBJECTIVES, objective, "objective").config()),
-        "format": part(format, choose(FORMATS, format, "format").config()),
+        "model": model,
+        "objective": section(objective, choose(OBJECTIVES, objective, "objective").config()),
+        "format": section(format, choose(FORMATS, format, "format").config()),
         "optimizer": dataclasses.asdict(choose(optimizers.RECIPES, optimizer, "optimizer")),
         "mesh": parse_mesh(layout),
     }
     return ml_collections.ConfigDict(fields)
 
 
-def scale_down(config: ml_collections.ConfigDict, steps: int = 400, learning_rate: float = 2e-3) -> None:
-    """Makes of a published recipe, in place, one that two cores train within minutes: of other sizes, steps and rate,
-    without dropout, and with initial weights as wide as a narrow network needs (1 / sqrt(d)). All parts stay of their
-    kinds."""
+def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
+    """Scales a published recipe, in place, down to one that two cores train within minutes.
+
+    Network, length, batch, vocabulary, steps and learning rate change, dropout is off, and initial weights are as wide
+    as a narrow network needs (1 / sqrt(d)). Objective, format, optimizer and tokenizer stay.
+    """
     config.steps, config.length, config.batch_size = steps, 64, 32
+    if any(stage["length"] for stage in config.stages):
+        config.length = 32
+        config.stages = tuple({**stage, "length": stage["length"] and 64} for stage in config.stages)
     config.model.update(MODELS[config.model.name].tiny)
     if "embedding" in config.model:
         config.model.embedding = min(config.model.embedding, 64)
     config.tokenizer.vocab_size = 2048
-    config.optimizer.learning_rate = learning_rate
+    config.optimizer.learning_rate = 1e-2 if config.optimizer.name == "lamb" else 2e-3
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
     config.checkpoint.every = config.evaluation.every = max(1, steps // 4)
 

@@ -1,0 +1,130 @@
+"""From the argument of an experiment file to its config.
+
+An experiment file names its sizes and the choices of its own; everything that all files share is here:
+
+    chosen = choose(argument, {"base": "albert_base"}, share=("all", tuple(SHARING)))
+    config = compose(chosen)
+    config.model.share = chosen.share
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import ml_collections
+
+from lmrep.config import loading
+from lmrep.data.formats import FORMATS
+from lmrep.experiment.config import StageConfig, default_config, scale_down
+from lmrep.experiment.recipes import PAIR_FORMATS, RECIPES, Recipe
+from lmrep.models import MODELS, PRESETS
+from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.masked import RULES
+from lmrep.training import optimizers
+
+CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}
+
+# The documentation of Python has about half a million tokens. It makes at least this many sequences of any published
+# length, and SentencePiece learns at most some 11,000 pieces from it.
+PYTHON_DOCS_BATCH, PYTHON_DOCS_PIECES = 256, 8000
+
+
+def choose(argument: str, sizes: Mapping[str, str], recipe: Recipe | None = None, **own: Any) -> SimpleNamespace:
+    """The choices that an experiment's argument makes.
+
+    Args:
+      argument: `name=value,name=value`. Every experiment has `size`, `model` (a preset or a network, in place of
+        `size`), `objective`, `format`, `data`, `optimizer`, `mesh` and `init`.
+      sizes: {size: preset}; the first is the default. A size "tiny", the default's network scaled down for two cores,
+        is added.
+      recipe: gives the other defaults; None for that of the default size.
+      **own: the experiment's own choices, as `lmrep.config.loading.parts` takes them.
+
+    Returns:
+      The choices, with `recipe` (that of the size), `preset` (a preset or a network) and `base` (the default preset).
+
+    Raises:
+      UserError: a choice does not exist.
+    """
+    presets = {**sizes, "tiny": next(iter(sizes.values()))}
+    default = recipe or RECIPES[presets["tiny"]]
+    optimizer = default.optimizer_name or default.optimizer
+    chosen = loading.parts(
+        argument, size=(next(iter(sizes)), tuple(presets)), model=("", ("", *PRESETS, *MODELS)),
+        **{"objective": (default.objective, tuple(OBJECTIVES)), "format": (default.format, tuple(FORMATS)),
+           "data": ("python_docs", tuple(CORPORA)),
+           "optimizer": (optimizer, tuple(dict.fromkeys((optimizer, *optimizers.RECIPES)))), **own},
+        mesh="data", init="")
+    chosen.base = presets["tiny"]
+    chosen.preset = chosen.model or presets[chosen.size]
+    chosen.recipe = RECIPES[chosen.preset] if recipe is None and chosen.preset in sizes.values() else default
+    return chosen
+
+
+def compose(
+    chosen: SimpleNamespace, recipe: Recipe | None = None, own_rates: bool = False
+) -> ml_collections.ConfigDict:
+    """The config of the choices: every field of `recipe`, by default `chosen.recipe`, that they leave as it is.
+
+    Another optimizer than the recipe's keeps the recipe's learning rate and warm-up; with `own_rates`, it takes the
+    rate of its own paper (LAMB: ALBERT's), and Adafactor its own schedule too.
+
+    With `data=python_docs`, batches have at most 256 sequences and a SentencePiece vocabulary 8,000 pieces, since the
+    corpus is small. `init` is set here; whoever loads the experiment makes it take that checkpoint's network and
+    tokenizer (`lmrep.interop.init_from.load_config`).
+    """
+    recipe = recipe or chosen.recipe
+    is_own = chosen.optimizer == (recipe.optimizer_name or recipe.optimizer)
+    optimizer = recipe.optimizer if is_own else chosen.optimizer
+    config = default_config(chosen.preset, chosen.objective, chosen.format, optimizer, chosen.mesh)
+    config.name = f"tiny_{chosen.preset}" if chosen.size == "tiny" else chosen.preset
+    config.init = chosen.init
+    _set_data(config, chosen, recipe)
+    _set_fields(config, chosen, recipe, is_own)
+    if is_own or not own_rates:
+        config.optimizer.learning_rate = recipe.learning_rate
+    elif chosen.optimizer == "lamb":
+        config.optimizer.learning_rate = RECIPES["albert_base"].learning_rate  # for 4,096 sequences
+    if is_own or not own_rates or chosen.optimizer != "adafactor":
+        config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": recipe.warmup / recipe.steps})
+    config.checkpoint.every = config.evaluation.every = min(10_000, max(1_000, recipe.steps // 100))
+    if chosen.size == "tiny":
+        scale_down(config)
+    return config
+
+
+def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe: Recipe) -> None:
+    """Corpus, tokenizer, lengths and batches."""
+    config.data.corpus = CORPORA[chosen.data]
+    config.tokenizer.name, config.tokenizer.lowercase = recipe.tokenizer, recipe.lowercase
+    if recipe.tokenizer == "wordpiece":  # which comes cased and uncased
+        config.tokenizer.lowercase = RECIPES.get(chosen.preset, recipe).lowercase
+    if chosen.preset in MODELS:
+        config.model.vocab = 0
+    config.tokenizer.vocab_size = config.model.vocab or PRESETS[chosen.base].config.vocab
+    config.steps, config.batch_size, config.length = recipe.steps, recipe.batch_size, recipe.lengths[0][1]
+    if len(recipe.lengths) > 1:
+        config.stages = tuple(
+            asdict(StageConfig(name=str(length), fraction=fraction, length=length if i else None))
+            for i, (fraction, length) in enumerate(recipe.lengths))
+    if chosen.preset in MODELS and config.model.get("max_length"):
+        config.model.max_length = max(config.model.max_length, *(length for _, length in recipe.lengths))
+    if chosen.data == "python_docs":
+        config.batch_size = min(config.batch_size, PYTHON_DOCS_BATCH)
+        if recipe.tokenizer.startswith("sentencepiece"):
+            config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PYTHON_DOCS_PIECES)
+
+
+def _set_fields(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe: Recipe, is_own: bool) -> None:
+    """The recipe's other fields, as far as its objective, format and optimizer are chosen."""
+    applies = {"objective": chosen.objective == recipe.objective, "format": True, "optimizer": is_own}
+    for path, value in recipe.fields.items():
+        section, _, field = path.partition(".")
+        if applies[section] and field.partition(".")[0] in config[section]:
+            config.update_from_flattened_dict({path: value})
+    if chosen.objective == "masked":
+        network = chosen.preset if chosen.preset in PRESETS else chosen.base
+        config.objective.update(RULES.get(network.partition("_")[0], {}))
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = recipe.sentence_pair and chosen.format in PAIR_FORMATS
