@@ -1,10 +1,29 @@
-"""Packaging of lmrep: metadata, dependencies and the `lmrep` console script."""
+"""Packaging of lmrep: metadata, dependencies, the `lmrep` console script and the experiment files."""
 
-import pathlib
+from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
-README = pathlib.Path(__file__).with_name("README.md")
+ROOT = Path(__file__).parent
+README = ROOT / "README.md"
+
+
+class BuildWithPages(build_py):
+    """Copies the files of experiments/ that define a config to lmrep/experiment/pages.
+
+    An editable install reads them where they are.
+    """
+
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            return
+        for file in sorted((ROOT / "experiments").rglob("*.py")):
+            if "def get_config(" in file.read_text(encoding="utf8"):
+                target = Path(self.build_lib, "lmrep/experiment/pages", file.relative_to(ROOT / "experiments"))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self.copy_file(str(file), str(target))
 
 setup(
     name="lmrep",
@@ -16,7 +35,8 @@ setup(
     python_requires=">=3.11",
     package_dir={"": "."},  # so that an editable install is a path, which a folder of this name cannot hide
     packages=find_packages(include=["lmrep", "lmrep.*"]),
-    package_data={"lmrep.analysis.report": ["page.css", "page.js"]},
+    package_data={"lmrep": ["py.typed"], "lmrep.analysis.report": ["page.css", "page.js"]},
+    cmdclass={"build_py": BuildWithPages},
     install_requires=[
         "jax>=0.10",
         "flax>=0.12",

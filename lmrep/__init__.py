@@ -1,17 +1,29 @@
 """lmrep: pretraining contextual language representations in JAX.
 
-`lmrep.train(config, workdir)`, `lmrep.evaluate(workdir)` and `lmrep.load(workdir)` do what the commands do.
+    import lmrep
+    lmrep.train("experiments/quickstart.py", "runs/mine", steps=500)    # or an ml_collections.ConfigDict
+    lmrep.evaluate("runs/mine", split="test")
+    lmrep.load("runs/mine").fill_masks(["The [MASK] of a list is an integer."])
+
+`train`, `evaluate` and `load` do what the commands of the same names do; `help(lmrep.train)` describes the first.
 """
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lmrep.api import evaluate, load, train
 
 __version__ = "0.1.0"
-
-FACE = ("train", "evaluate", "load")
+__all__ = ["evaluate", "load", "train"]
 
 
 def __getattr__(name: str):
-    # Found when asked for: `lmrep --help` should not wait for JAX.
-    if name in FACE:
+    # Imported on first use, so that `lmrep --help` does not wait for JAX.
+    if name in __all__:
         return getattr(importlib.import_module("lmrep.api"), name)
     raise AttributeError(f"module 'lmrep' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*(name for name in globals() if name.startswith("__")), *__all__])

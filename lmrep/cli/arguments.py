@@ -85,9 +85,9 @@ class Arguments:
         if self.config_file is None:
             raise UserError(f"lmrep {self.command} needs an experiment, for example "
                             "--config=experiments/quickstart.py")
-        from lmrep.config import loading
+        from lmrep.interop.init_from import load_config
 
-        return loading.load(self.config_file, self.config_argument, self.overrides)
+        return load_config(self.config_file, self.config_argument, self.overrides)
 
     def required_workdir(self) -> str:
         """`workdir`. Raises UserError where it is missing."""

@@ -61,6 +61,10 @@ COMMANDS = {
         "fill in masked words, continue texts, or find replaced words",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."',
         "lmrep.cli.predict", words="[TEXT ...]"),
+    "pages": Command(
+        "list the experiment files that come with lmrep, or copy one",
+        "lmrep pages bert.py --copy",
+        "lmrep.cli.pages", (), "[PAGE ...]"),
     "fields": Command(
         "list the fields of a config: default, bounds and meaning",
         "lmrep fields learning_rate --config=experiments/quickstart.py",

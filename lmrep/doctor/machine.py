@@ -12,14 +12,13 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
-from lmrep import api
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.sharding import AXES, RULES, divides, shardings
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
 from lmrep.doctor.findings import WARNING, Seen, gigabytes
-from lmrep.experiment import build
+from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.training import optimizers
@@ -34,7 +33,7 @@ NOTES = 1_000  # bytes, at the least, that Orbax writes about each array: its sh
 def mesh(devices: int, processes: int, experiment: Experiment) -> Seen:
     """The mesh on so many devices. Gives an AbstractMesh: the devices need not be here."""
     sizes = experiments.check_mesh(experiment, devices)
-    api.check_processes(sizes, devices, processes)
+    checks.check_processes(sizes, devices, processes)
     here = "" if devices == jax.device_count() else f", of which {jax.device_count()} are here"
     text = (f"data x fsdp x tensor = {' x '.join(map(str, sizes))} on {devices} x {jax.devices()[0].device_kind}"
             f"{here}, {experiment.execution.dtype}")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from lmrep import api
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.store.prepare import Prepared
 from lmrep.doctor.findings import OK, WARNING, Seen
 from lmrep.doctor.machine import Part
+from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.interop import init_from
@@ -37,7 +37,7 @@ def config(given: Mapping[str, Any]) -> Seen:
 
 def writable(directory: Path) -> Seen:
     """The workdir can be made and written to, and no other run holds it."""
-    api.check_writable(directory)
+    checks.check_writable(directory)
     if holder := _holder(directory):
         raise UserError(f"the workdir {directory} is in use by {holder}; wait for that run, stop it, or give another "
                         "--workdir")
@@ -103,11 +103,11 @@ def resuming(directory: Path, experiment: Experiment, found: Prepared | None) ->
 
 def _same(directory: Path, steps: list[int], experiment: Experiment, found: Prepared | None) -> None:
     """Raises UserError where the run in a directory has another config or other data."""
-    former = api.read_config(directory)["data"]
-    record = api.run_record(experiment, found, []) if found else {"config": dataclasses.asdict(experiment)}
+    former = workdir.read_config(directory)["data"]
+    record = checks.run_record(experiment, found, []) if found else {"config": dataclasses.asdict(experiment)}
     # Plans are made of what is compared beside them, and may take long to lay out.
     data = {**former, **record.get("data", {}), "plans": former.get("plans")}
-    api.check_resumable(directory, steps, {**record, "data": data}, experiment)
+    checks.check_resumable(directory, steps, {**record, "data": data}, experiment)
 
 
 def _damage(checkpoints: Checkpoints, step: int) -> str | None:
@@ -144,7 +144,7 @@ def dashboards(experiment: Experiment, directory: Path) -> Seen:
     """What is asked for beside metrics.jsonl can be written."""
     found = ["metrics.jsonl"]
     if experiment.log.tensorboard:
-        api.check_writable(directory / "tensorboard")
+        checks.check_writable(directory / "tensorboard")
         found.append("TensorBoard")
     if experiment.log.wandb:
         logs.weights_and_biases(directory, experiment.log.wandb, {})  # made at its first use, which is not here

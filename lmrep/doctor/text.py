@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmrep import api
 from lmrep.core.errors import UserError
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.corpora import files
@@ -21,7 +20,7 @@ from lmrep.data.store import prepare, token_store
 from lmrep.data.store.prepare import Prepared, bytes_needed
 from lmrep.doctor.findings import OK, SKIPPED, WARNING, Seen, gigabytes
 from lmrep.doctor.machine import Part, Taken, room
-from lmrep.experiment import build
+from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 
@@ -124,7 +123,7 @@ class _Absent(Exception):
 
 def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Seen:
     """The token stores that are built already open, and records here and there decode; else where they will be."""
-    api.check_writable(data_dir, "data_dir")
+    checks.check_writable(data_dir, "data_dir")
 
     def absent(line: str) -> None:  # the first thing that is said where stores are missing is that text will be read
         raise _Absent
@@ -152,14 +151,14 @@ def _decode(part: token_store.Store, found: Prepared) -> None:
 def tokenizer(experiment: Experiment, found: Prepared | None) -> Seen:
     """The tokenizer loads or can be trained, and fits the model's table. Gives it, or None where it is to be
     trained."""
-    api.vocabulary_fits(experiment)
+    checks.check_vocabulary(experiment)
     config = experiment.tokenizer
     table = experiments.model_config(experiment, tokenizers.size(config)).vocab
     if found is None and not config.vocab_file:
         return Seen(f"{config.name} of {config.vocab_size:,} pieces, to be trained; the model's table has {table:,} "
                     "rows", None)
     loaded = found.tokenizer if found else tokenizers.from_vocab_file(config)
-    api.check_samples(experiment, loaded)
+    checks.check_samples(experiment, loaded)
     roles = ", ".join(f"{loaded.specials[role]} {i}" for role, i in loaded.vocabulary.specials.items())
     return Seen(f"{loaded.name} of {loaded.size:,} pieces ({roles}); the model's table has {table:,} rows", loaded)
 

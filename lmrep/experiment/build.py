@@ -12,7 +12,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import formats, loader, tokenizers
+from lmrep.data import corpora, formats, loader, tokenizers
 from lmrep.data.formats import Plan, batch_struct
 from lmrep.data.mixture import Mixture, Sources
 from lmrep.data.store.prepare import Prepared, prepare
@@ -46,6 +46,13 @@ def check_vocabulary(config: Any, size: int) -> None:
     if size > config.vocab:
         raise UserError(f"the tokenizer has {size:,} ids, and the model's table {config.vocab:,} rows; "
                         f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
+
+
+def imbalanced_splits(experiment: Experiment, prepared: Prepared) -> str:
+    """A warning where far more of the text is held out than the config asks for; "" otherwise."""
+    facts = prepared.statistics
+    return corpora.imbalanced({split: each["tokens"] for split, each in facts.items()},
+                              sum(each["documents"] for each in facts.values()), experiment.data)
 
 
 def unused_rows(config: Any, size: int) -> str:

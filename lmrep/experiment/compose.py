@@ -97,12 +97,13 @@ def compose(
 def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe: Recipe) -> None:
     """Corpus, tokenizer, lengths and batches."""
     config.data.corpus = CORPORA[chosen.data]
-    config.tokenizer.name, config.tokenizer.lowercase = recipe.tokenizer, recipe.lowercase
-    if recipe.tokenizer == "wordpiece":  # which comes cased and uncased
-        config.tokenizer.lowercase = RECIPES.get(chosen.preset, recipe).lowercase
+    base = PRESETS[chosen.base]
+    network = PRESETS.get(chosen.preset, base)
+    config.tokenizer.update({  # another network changes the case of WordPiece alone: other tokenizers have one case
+        "name": base.tokenizer, "vocab_size": network.config.vocab,
+        "lowercase": network.lowercase if base.tokenizer == "wordpiece" else base.lowercase})
     if chosen.preset in MODELS:
         config.model.vocab = 0
-    config.tokenizer.vocab_size = config.model.vocab or PRESETS[chosen.base].config.vocab
     config.steps, config.batch_size, config.length = recipe.steps, recipe.batch_size, recipe.lengths[0][1]
     if len(recipe.lengths) > 1:
         config.stages = tuple(
@@ -112,7 +113,7 @@ def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe
         config.model.max_length = max(config.model.max_length, *(length for _, length in recipe.lengths))
     if chosen.data == "python_docs":
         config.batch_size = min(config.batch_size, PYTHON_DOCS_BATCH)
-        if recipe.tokenizer.startswith("sentencepiece"):
+        if base.tokenizer.startswith("sentencepiece"):
             config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PYTHON_DOCS_PIECES)
 
 
@@ -124,7 +125,6 @@ def _set_fields(config: ml_collections.ConfigDict, chosen: SimpleNamespace, reci
         if applies[section] and field.partition(".")[0] in config[section]:
             config.update_from_flattened_dict({path: value})
     if chosen.objective == "masked":
-        network = chosen.preset if chosen.preset in PRESETS else chosen.base
-        config.objective.update(RULES.get(network.partition("_")[0], {}))
+        config.objective.update(RULES.get(PRESETS.get(chosen.preset, PRESETS[chosen.base]).family, {}))
     if "sentence_pair" in config.objective:
         config.objective.sentence_pair = recipe.sentence_pair and chosen.format in PAIR_FORMATS

@@ -142,7 +142,7 @@ class StagePlan:
 
 
 # What may change between a run and its resumption: none of it changes what the run computes, but for rounding.
-FREE = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every",
+RESUMABLE_FIELDS = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every",
         "log.*", "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name",
         "sources.*.data.files", "sources.*.data.damaged_records")
 
@@ -188,8 +188,9 @@ def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
     if any(stage["length"] for stage in config.stages):
         config.length = 32
         config.stages = tuple({**stage, "length": stage["length"] and 64} for stage in config.stages)
-    config.model.update(MODELS[config.model.name].tiny)
-    if "embedding" in config.model:
+    tiny = MODELS[config.model.name].tiny
+    config.model.update(tiny)
+    if "embedding" in config.model and "embedding" not in tiny:
         config.model.embedding = min(config.model.embedding, 64)
     config.tokenizer.vocab_size = 2048
     config.optimizer.learning_rate = 1e-2 if config.optimizer.name == "lamb" else 2e-3

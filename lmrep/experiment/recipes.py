@@ -1,4 +1,4 @@
-"""Published training recipes, one for each preset of `lmrep.models.PRESETS`.
+"""Published training recipes, one for each network and tokenizer of `lmrep.models.PRESETS`.
 
 The experiment files train by them, and reports compare a run with the nearest one.
 """
@@ -17,8 +17,6 @@ class Recipe(NamedTuple):
     Attributes:
       authors: of the paper, with its year.
       corpus: what the paper trained on, for people.
-      tokenizer: a name in `lmrep.data.tokenizers.RULES`.
-      lowercase: whether its vocabulary is uncased.
       objective: a name in `OBJECTIVES`.
       format: a name in `FORMATS`.
       optimizer: a name in `lmrep.training.optimizers.RECIPES`.
@@ -35,8 +33,6 @@ class Recipe(NamedTuple):
 
     authors: str
     corpus: str
-    tokenizer: str
-    lowercase: bool
     objective: str
     format: str
     optimizer: str
@@ -47,37 +43,36 @@ class Recipe(NamedTuple):
     warmup: int
     optimizer_name: str = ""
     sentence_pair: bool = False
-    fields: Mapping[str, Any] = {}  # noqa: RUF012
+    fields: Mapping[str, Any] = {}
     unpublished: tuple[str, ...] = ()
 
 
 _BERT = Recipe(
-    authors="Devlin et al., 2019", corpus=BOOKS_AND_WIKIPEDIA, tokenizer="wordpiece", lowercase=True,
+    authors="Devlin et al., 2019", corpus=BOOKS_AND_WIKIPEDIA,
     objective="masked", format="segment_pair", optimizer="bert", steps=1_000_000, batch_size=256,
     lengths=((0.9, 128), (0.1, 512)), learning_rate=1e-4, warmup=10_000, sentence_pair=True,
     fields={"objective.masking": "static", "format.duplicates": 10, "format.isolate": True})
-_BERT_CASED = _BERT._replace(lowercase=False)
 _BERT_SMALLER = _BERT._replace(authors="Devlin et al., 2019, with the network of Turc et al., 2019")
 
 _ROBERTA = Recipe(
-    authors="Liu et al., 2019", corpus="160 GB of English text", tokenizer="byte_level_bpe", lowercase=False,
+    authors="Liu et al., 2019", corpus="160 GB of English text",
     objective="masked", format="full_sentences", optimizer="roberta", steps=500_000, batch_size=8192,
     lengths=((1.0, 512),), learning_rate=6e-4, warmup=24_000, sentence_pair=True)
 
 _ALBERT = Recipe(
-    authors="Lan et al., 2019", corpus=BOOKS_AND_WIKIPEDIA, tokenizer="sentencepiece_unigram", lowercase=True,
+    authors="Lan et al., 2019", corpus=BOOKS_AND_WIKIPEDIA,
     objective="masked", format="segment_pair", optimizer="lamb", steps=125_000, batch_size=4096,
     lengths=((1.0, 512),), learning_rate=1.76e-3, warmup=3_125, sentence_pair=True,
     fields={"objective.masking": "static", "format.duplicates": 40, "format.pairs": "sop"})
 
 _SPANBERT = Recipe(
-    authors="Joshi et al., 2019", corpus=BOOKS_AND_WIKIPEDIA, tokenizer="wordpiece", lowercase=False,
+    authors="Joshi et al., 2019", corpus=BOOKS_AND_WIKIPEDIA,
     objective="span_boundary", format="doc_sentences", optimizer="adamw", optimizer_name="spanbert",
     steps=2_400_000, batch_size=256, lengths=((1.0, 512),), learning_rate=1e-4, warmup=10_000, sentence_pair=True,
     fields={"objective.max_targets": 15, "optimizer.decay_skip": ()})
 
 _ELECTRA_SMALL = Recipe(
-    authors="Clark et al., 2020", corpus=BOOKS_AND_WIKIPEDIA, tokenizer="wordpiece", lowercase=True,
+    authors="Clark et al., 2020", corpus=BOOKS_AND_WIKIPEDIA,
     objective="replaced_token", format="doc_sentences", optimizer="bert", steps=1_000_000, batch_size=128,
     lengths=((1.0, 128),), learning_rate=5e-4, warmup=10_000,
     fields={"objective.generator": 0.25, "optimizer.schedule.decay_from": "both"})
@@ -86,20 +81,19 @@ _ELECTRA_BASE = _ELECTRA_SMALL._replace(
     fields={**_ELECTRA_SMALL.fields, "objective.generator": 1 / 3})
 
 _GPT = Recipe(
-    authors="Radford et al., 2018", corpus="BooksCorpus, 800 million words", tokenizer="bpe", lowercase=True,
+    authors="Radford et al., 2018", corpus="BooksCorpus, 800 million words",
     objective="causal", format="stream", optimizer="adamw", optimizer_name="gpt", steps=3_000_000, batch_size=64,
     lengths=((1.0, 512),), learning_rate=2.5e-4, warmup=2_000,
     fields={"optimizer.schedule.name": "cosine", "format.isolate": True},
     unpublished=("objective.across", "format.isolate"))
 _GPT2 = _GPT._replace(
-    authors="Radford et al., 2019", corpus="WebText, 40 GB of web pages", tokenizer="byte_level_bpe", lowercase=False,
+    authors="Radford et al., 2019", corpus="WebText, 40 GB of web pages",
     steps=100_000, batch_size=512, lengths=((1.0, 1024),),
     unpublished=("objective.across", "format.isolate", "optimizer", "steps", "learning_rate", "warmup"))
 
 RECIPES: dict[str, Recipe] = {
     "bert_tiny": _BERT_SMALLER, "bert_mini": _BERT_SMALLER, "bert_small": _BERT_SMALLER, "bert_medium": _BERT_SMALLER,
-    "bert_base": _BERT, "bert_large": _BERT,
-    "bert_base_cased": _BERT_CASED, "bert_large_cased": _BERT_CASED,
+    "bert_base": _BERT, "bert_large": _BERT, "bert_base_cased": _BERT, "bert_large_cased": _BERT,
     "roberta_base": _ROBERTA, "roberta_large": _ROBERTA._replace(learning_rate=4e-4, warmup=30_000),
     "albert_base": _ALBERT, "albert_large": _ALBERT, "albert_xlarge": _ALBERT, "albert_xxlarge": _ALBERT,
     "spanbert_base": _SPANBERT, "spanbert_large": _SPANBERT,

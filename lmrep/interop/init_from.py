@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import ml_collections
 import numpy as np
 
+from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.core.params import Tree, flatten
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
+from lmrep.experiment import page_files
 from lmrep.inference.load import load as load_run
 from lmrep.interop import conversion, published
 from lmrep.models import transformer
@@ -59,6 +61,22 @@ def load(place: str | os.PathLike) -> SourceCheckpoint:
         raise UserError(f"{origin.name} has values that are not finite in {', '.join(broken[:4])}; it is broken, and "
                         "what starts from it would be: start from another checkpoint")
     return origin
+
+
+def load_config(
+    file: str | os.PathLike, argument: str = "", overrides: Sequence[tuple[str, str]] = ()
+) -> ml_collections.ConfigDict:
+    """The config of an experiment file, or of one that comes with the package, with the overrides.
+
+    Where `get_config` sets `init`, the config takes network and tokenizer of that checkpoint, before the overrides.
+
+    Raises:
+      UserError: as `lmrep.config.loading.load` and `adopt_checkpoint`.
+    """
+    config = loading.load(page_files.find(file), argument)
+    if config.get("init"):
+        adopt_checkpoint(config, config.init)
+    return loading.overridden(config, overrides)
 
 
 def adopt_checkpoint(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:

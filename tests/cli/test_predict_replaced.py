@@ -8,11 +8,11 @@ import pytest
 from scipy.special import expit
 
 import lmrep
-from lmrep import api
 from lmrep.cli.train import samples
 from lmrep.core.errors import UserError
 from lmrep.core.params import is_spec
 from lmrep.data import tokenizers
+from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.objectives.capabilities import ReplacedToken, mark_replaced
 from tests import given, small
@@ -137,10 +137,10 @@ def test_sample_texts_need_no_mask_but_must_fit(home):
     config = small.config(home / "texts", "replaced_token")
     tokenizer = tokenizers.load(home / "run/tokenizer")
     config.samples = ("The old cat.", "The [MASK] cat.")
-    api.check_samples(experiments.parse(config), tokenizer)
+    checks.check_samples(experiments.parse(config), tokenizer)
     config.samples = ("cat " * 40,)
     with pytest.raises(UserError, match="has 42 tokens; the model takes 32 at most"):
-        api.check_samples(experiments.parse(config), tokenizer)
+        checks.check_samples(experiments.parse(config), tokenizer)
 
 
 @pytest.mark.parametrize(("record", "message"), [

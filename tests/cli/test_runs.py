@@ -155,7 +155,7 @@ def test_what_changes_the_numbers_is_refused_with_a_diff(home, copy, case):
     for part in parts:
         assert part in answer.err
     if case != "fewer steps":
-        assert "give these fields their former values to go on, or another --workdir" in answer.err.lower()
+        assert "give these fields their previous values to resume it, or another --workdir" in answer.err.lower()
     assert small.contents(copy) == before
 
 
@@ -167,7 +167,7 @@ def test_what_does_not_change_the_numbers_may_change(home, copy, tmp_path):
         home, copy, "--config.steps=14", "--config.mesh.data=8", f"--config.data.files={tmp_path}/moved/texts/*.txt",
         "--config.checkpoint.every=1", "--config.checkpoint.keep=9", "--config.evaluation.every=1",
         "--config.log.every=2", "--config.log.tensorboard=True", "--config.samples=()"))
-    assert answer.code == 0 and "going on from step 12 of 14" in answer.err, answer
+    assert answer.code == 0 and "resuming from step 12 of 14" in answer.err, answer
     found = (copy / "metrics.jsonl").read_text()
     assert found.startswith(done)
     added = [json.loads(line) for line in found.removeprefix(done).splitlines()]
@@ -180,7 +180,7 @@ def test_what_does_not_change_the_numbers_may_change(home, copy, tmp_path):
 
 def test_a_workdir_alone_is_enough_to_go_on(home, copy, tmp_path):
     answer = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.steps=16")
-    assert answer.code == 0 and "going on from step 12 of 16" in answer.err, answer
+    assert answer.code == 0 and "resuming from step 12 of 16" in answer.err, answer
     answer = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.seed=1")
     assert answer.code == 2 and "config.seed: 0 -> 1" in answer.err
     refused(small.command("train", f"--workdir={tmp_path}/none"), "needs an experiment")
@@ -234,7 +234,7 @@ def test_a_damaged_checkpoint_is_skipped_and_the_run_ends_as_before(home, copy, 
     DAMAGES[damage](largest(copy / "checkpoints/12"))
     answer = small.command(*train(home, copy))
     assert answer.code == 0 and "warning: checkpoint 12 in" in answer.err and "is damaged and skipped" in answer.err
-    assert "going on from step 8 of 12" in answer.err
+    assert "resuming from step 8 of 12" in answer.err
     assert (copy / "metrics.jsonl").read_text() == lines
     assert small.command("predict", f"--workdir={copy}", "--step=12", "The [MASK].").code == 0  # it is whole again
 

@@ -259,7 +259,7 @@ def test_what_a_run_may_be_resumed_with(texts, prepared):
     def changed(**fields):
         other = dataclasses.asdict(experiment(texts))
         other = dataclasses.asdict(experiments.parse({**other, **fields}))
-        free = tuple(f"config.{pattern}" for pattern in experiments.FREE)
+        free = tuple(f"config.{pattern}" for pattern in experiments.RESUMABLE_FIELDS)
         return provenance.differences({"config": dataclasses.asdict(experiment(texts))}, {"config": other}, free)
 
     one, other = ({"name": name, "weight": weight, "data": data} for name, weight, data in (

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from lmrep import api
 from lmrep.core.errors import UserError
+from lmrep.experiment import checks
 from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 from tests.launch.stubs import LMREP, SRUN, Stubs
@@ -89,8 +89,8 @@ def test_slurm_trains_over_two_tasks_and_goes_on_in_the_next_job(home, stubs):
     answer = small.finish(stubs.start("slurm.sh", *given, **FOUR, SLURM_JOB_ID=free_job()))
     assert answer.code == 0, (answer, [output.read_text() for output in outputs])
     first, second = (output.read_text() for output in outputs)
-    assert f"going on from step {step} of {STEPS}" in first and f"Trained to step {STEPS}." in first
-    assert all(word not in second for word in ("going on", "validation", "Trained", "tokens/s", "Traceback"))
+    assert f"resuming from step {step} of {STEPS}" in first and f"Trained to step {STEPS}." in first
+    assert all(word not in second for word in ("resuming from", "validation", "Trained", "tokens/s", "Traceback"))
     assert [line["step"] for line in small.lines(workdir, "train")] == list(range(1, STEPS + 1))
     started = [json.loads(line) for line in (workdir / "provenance.jsonl").read_text().splitlines()]
     assert len(started) == 2
@@ -122,6 +122,6 @@ def test_what_one_process_alone_cannot_read_stops_both(home, tmp_path, monkeypat
 
 def test_a_workdir_that_hosts_do_not_share_is_refused(tmp_path):
     with pytest.raises(UserError, match="does not hold what process 0 has written to the workdir; give a --workdir on"):
-        api.check_shared(tmp_path, seconds=0)
+        checks.check_shared(tmp_path, seconds=0)
     (tmp_path / "config.json").touch()
-    api.check_shared(tmp_path, seconds=0)
+    checks.check_shared(tmp_path, seconds=0)

@@ -1,0 +1,43 @@
+"""Lists the experiment files that come with lmrep, each with what it trains. With the name of one, prints its description:
+the command, the cost, the expected figures and its choices; with --copy, writes the file into the current directory.
+
+    lmrep pages
+    lmrep pages bert.py
+    lmrep pages bert.py --copy
+
+Every command takes these names: --config=bert.py:size=tiny works in any directory. A file of that path in the current
+directory comes first."""
+
+import shutil
+from pathlib import Path
+
+from lmrep.cli.arguments import Arguments, Flag
+from lmrep.config.record import choose
+from lmrep.core.errors import UserError
+
+FLAGS = {"copy": Flag(False, "write the files into the current directory, to edit")}
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    from lmrep.experiment import page_files
+
+    known = page_files.installed()
+    files = [choose(known, name if name.endswith(".py") else f"{name}.py", "the page") for name in arguments.words]
+    if arguments.flags.copy:
+        if not files:
+            raise UserError("--copy needs the name of a page: lmrep pages bert.py --copy")
+        if existing := [file.name for file in files if Path(file.name).exists()]:
+            raise UserError(f"{existing[0]} exists in this directory; remove or rename it first")
+        for file in files:
+            shutil.copyfile(file, file.name)
+            print(f"{file.name}: edit it, and train with --config={file.name}")
+        return 0
+    if files:
+        print("\n\n".join(page_files.docstring(file) for file in files))
+        return 0
+    width = max(map(len, known), default=0)
+    for name, file in known.items():
+        first = page_files.docstring(file).partition("\n\n")[0]
+        print(f"{name:{width}}  {' '.join(first.split())}")
+    return 0

@@ -1,0 +1,136 @@
+"""Checks of a run against its directory, its tokenizer and its processes, before anything is written."""
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmrep.config.record import choose
+from lmrep.core import remote
+from lmrep.core.errors import UserError
+from lmrep.data import tokenizers
+from lmrep.data.store.prepare import Prepared
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import RESUMABLE_FIELDS, Experiment
+from lmrep.metrics import COMMON
+from lmrep.objectives import OBJECTIVES
+from lmrep.storage import provenance
+from lmrep.storage.workdir import CONFIG, read_config
+from lmrep.training.stages import Stage, locate_stage
+
+
+def check_vocabulary(experiment: Experiment) -> None:
+    """Refuses a vocabulary that the model's table cannot hold, before any text is read.
+
+    Raises:
+      UserError: it is larger, too small to be trained, or its file cannot be read.
+    """
+    size = tokenizers.size(experiment.tokenizer)
+    build.check_vocabulary(experiments.model_config(experiment, size), size)
+
+
+def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
+    """Refuses sample texts that the trained model could not take. Raises UserError."""
+    max_length = experiments.build_model(experiment).max_length
+    for text in experiment.samples:
+        accepting = [each for each in experiments.capabilities(experiment) if each.accepts(text)]
+        if accepting:
+            accepting[0].check([text], tokenizer, max_length)
+
+
+def higher_is_better(experiment: Experiment) -> bool:
+    """The direction of `checkpoint.best`, by the metrics of the stages' objectives.
+
+    Raises:
+      UserError: none of them has such a metric.
+    """
+    known = dict(COMMON)
+    for stage in experiments.resolve_stages(experiment):
+        known |= OBJECTIVES[stage.objective_name].metrics
+    return choose(known, experiment.checkpoint.best, "checkpoint.best").higher_is_better
+
+
+def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
+    """Refuses a mesh that leaves devices of a run of several processes unused. Raises UserError."""
+    if processes > 1 and math.prod(sizes) < devices:
+        raise UserError(f"the mesh has {math.prod(sizes)} devices, and this run's {processes} processes have {devices}; "
+                        "use all of them, for example by mesh.data=-1")
+
+
+def check_writable(directory: Path, flag: str = "workdir") -> None:
+    """Refuses a directory, that of `--flag`, which could not be made or written to. Raises UserError."""
+    if remote.address(directory):
+        raise UserError(f"the {flag} {directory} is a remote store, and this needs a file system with locks; mount it, "
+                        f"for example with gcsfuse, or give another --{flag}")
+    path = next(path for path in (directory, *directory.absolute().parents) if os.path.exists(path))
+    if not (os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)):
+        why = "is not writable" if os.path.isdir(path) else "is not a directory"
+        raise UserError(f"the {flag} {directory} cannot be used: {path} {why}; give another --{flag}")
+
+
+def check_shared(directory: Path, seconds: float = 60) -> None:
+    """Refuses a workdir in which this host does not find, in time, what process 0 has written there.
+
+    Raises:
+      UserError: the hosts do not share it.
+    """
+    deadline = time.monotonic() + seconds  # network file systems show a new file late
+    while not (directory / CONFIG).exists():
+        if time.monotonic() > deadline:
+            raise UserError(f"{directory.absolute()} does not hold what process 0 has written to the workdir; give a "
+                            "--workdir on a file system that all hosts share")
+        time.sleep(0.5)
+
+
+def run_record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stage]) -> dict:
+    """The contents of config.json: everything that decides what the run computes."""
+    return {
+        "config": dataclasses.asdict(experiment),
+        "data": {
+            "tokenizer": prepared.tokenizer.fingerprint,
+            **{split: store.fingerprint for split, store in prepared.stores.items()},
+            "plans": [stage.fingerprint for stage in stages],
+        },
+    }
+
+
+def check_resumable(directory: Path, steps: Sequence[int], record: dict, experiment: Experiment) -> None:
+    """Refuses to resume a run whose numbers the new config or data would change.
+
+    Args:
+      directory: its workdir.
+      steps: of its checkpoints.
+      record: `run_record` of the new config and data.
+      experiment: the new config.
+
+    Raises:
+      UserError: a field differs that is not in `RESUMABLE_FIELDS`, the data differs, or steps is too small.
+    """
+    if not steps:
+        return  # nothing is lost by starting anew
+    previous = read_config(directory)
+    if "train" not in previous["data"] or "mean_of" in previous:
+        what = "holds the mean of another run's checkpoints" if "mean_of" in previous else "was converted"
+        raise UserError(f"{directory} {what} and was not trained; give another --workdir, and start from this one with "
+                        f":init={directory}")
+    # A field that was added since had its default's effect before.
+    previous = {**previous, "config": dataclasses.asdict(experiments.parse(previous["config"]))}
+    ignored = tuple(f"config.{pattern}" for pattern in RESUMABLE_FIELDS)
+    if lines := provenance.differences(json.loads(json.dumps(previous)), json.loads(json.dumps(record)), ignored):
+        raise UserError(f"{directory} holds a run of another configuration:\n  " + "\n  ".join(lines)
+                        + "\nGive these fields their previous values to resume it, or another --workdir to start anew")
+    if steps[-1] > experiment.steps:
+        raise UserError(f"{directory} holds a run at step {steps[-1]:,}, and steps is {experiment.steps:,}; "
+                        f"set steps to {steps[-1]} or more, or give another --workdir")
+    before = experiments.parse(previous["config"])
+    if experiment.steps < before.steps:
+        raise UserError(f"{directory} holds a run of {before.steps:,} steps, and steps is {experiment.steps:,}; a run "
+                        "can be made longer but not shorter, since its learning rate depends on its steps")
+    positions = [locate_stage(experiments.resolve_stages(e), steps[-1] - 1) for e in (before, experiment)]
+    if positions[0] != positions[1]:
+        raise UserError(f"with steps={experiment.steps:,} the stages of {directory} would have changed before its step "
+                        f"{steps[-1]:,}; keep steps={before.steps}, or give another --workdir")

@@ -1,0 +1,29 @@
+"""The experiment files ("pages") that come with the package."""
+
+import ast
+from pathlib import Path
+
+# Installed, they lie beside this module; in a checkout, and so in an editable install, at its top.
+FOLDERS = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "experiments")
+
+
+def installed() -> dict[str, Path]:
+    """{name: file} of every experiment file of the package; a name is the path inside the folder of pages."""
+    folder = next((folder for folder in FOLDERS if (folder / "quickstart.py").is_file()), None)
+    files = sorted(folder.rglob("*.py")) if folder else []
+    return {file.relative_to(folder).as_posix(): file for file in files
+            if "def get_config(" in file.read_text(encoding="utf8")}
+
+
+def find(name: str | Path) -> Path:
+    """The experiment file of that path or, where there is no such file, of that name (`bert.py`, `bert`) in the package.
+    `name` itself where there is neither."""
+    if Path(name).exists():
+        return Path(name)
+    short = Path(name).as_posix().removeprefix("experiments/").removesuffix(".py")
+    return installed().get(f"{short}.py", Path(name))
+
+
+def docstring(file: Path) -> str:
+    """What an experiment file says of itself."""
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf8"))) or ""
