@@ -89,8 +89,8 @@ def gather(plan: Plan | Mixture, numbers: np.ndarray) -> Batch:
     if wrong.any():
         index = int(np.argmax(wrong))
         raise RunFault(f"example {numbers[index]} of the plan has ids from {ids[index].min()} to {ids[index].max()}; "
-                       f"expected 0 to {size - 1}: the token store was made with another tokenizer or is damaged; delete it, and "
-                       "it is built again")
+                       f"expected 0 to {size - 1}: the token store was made with another tokenizer or is damaged; "
+                       "delete it, and it is built again")
     return batch
 
 

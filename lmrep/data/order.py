@@ -35,7 +35,7 @@ def example_numbers(examples: int, seed: int, positions: np.ndarray) -> np.ndarr
 
 def _permute(indices: np.ndarray, n: int, entropy: list[int]) -> np.ndarray:
     keys = np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
-    side = max(8, math.isqrt(n - 1) + 1)  # side^2 is little more than n; below 8 some orders are more likely than others
+    side = max(8, math.isqrt(n - 1) + 1)  # side^2 is little more than n; below 8, orders are not equally likely
     numbers = indices.copy()
     outside = np.ones(indices.shape, bool)
     while outside.any():

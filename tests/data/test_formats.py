@@ -1,6 +1,7 @@
 """What holds for every format: gathering, the fields of a batch, fingerprints and the cache."""
 
 import resource
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from lmrep.config import record
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import formats
-from lmrep.data.formats import FIELDS, FORMATS
+from lmrep.data.formats import FIELDS, FORMATS, cache
 from lmrep.data.formats.base import Spans
 from lmrep.data.formats.cache import cached
 from lmrep.data.formats.plans import Plan
@@ -170,18 +171,88 @@ def test_an_interrupted_plan_leaves_nothing_in_its_place(random_store, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("damage", ["cut", "missing", "shorter"])
-def test_a_damaged_cache_is_named(damage, random_store, tmp_path):
-    plan = make_plan("packed", random_store(0, 9), cache_dir=tmp_path)
-    file = tmp_path / f"plan-{plan.fingerprint}" / "lengths.npy"
-    if damage == "cut":
-        file.write_bytes(file.read_bytes()[:-8])
-    elif damage == "missing":
+def flip_bit(path, rng):
+    content = bytearray(path.read_bytes())
+    content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    path.write_bytes(content)
+
+
+def empty(path, rng):
+    path.write_bytes(b"")
+
+
+def truncate(path, rng):
+    path.write_bytes(path.read_bytes()[: -int(rng.integers(1, 64))])
+
+
+def extend(path, rng):
+    path.write_bytes(path.read_bytes() + rng.bytes(8))
+
+
+def remove(path, rng):
+    path.unlink()
+
+
+def make_directory(path, rng):
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_sibling(path, rng):
+    shutil.copy(rng.choice([other for other in path.parent.iterdir() if other != path]), path)
+
+
+def remove_all(path, rng):
+    for file in path.parent.iterdir():
         file.unlink()
-    else:
-        np.save(file, np.array(plan.spans.lengths)[:-1])
-    with pytest.raises(UserError, match=r"plan-.* is damaged .*delete this folder"):
-        make_plan("packed", plan.store, cache_dir=tmp_path)
+
+
+def replace_directory(path, rng):
+    shutil.rmtree(path.parent)
+    path.parent.write_text("")
+
+
+MUTATIONS = (flip_bit, flip_bit, empty, truncate, extend, remove, make_directory, replace_by_sibling, remove_all,
+             replace_directory)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_table_is_built_again(seed, random_store, tmp_path, caplog):
+    rng = np.random.default_rng(seed)
+    name = ("packed", "segment_pair")[seed % 2]
+    intact = make_plan(name, random_store(0, 9))
+    make_plan(name, intact.store, cache_dir=tmp_path)
+    directory = tmp_path / f"plan-{intact.fingerprint}"
+    MUTATIONS[seed % len(MUTATIONS)](rng.choice(sorted(directory.iterdir())), rng)
+    for time in range(2):
+        caplog.clear()
+        found = make_plan(name, intact.store, cache_dir=tmp_path)
+        assert ("is damaged and will be built again" in caplog.text) == (time == 0)
+        for one, other in zip((*intact.spans[:3], *intact.spans.columns.values()),
+                              (*found.spans[:3], *found.spans.columns.values()), strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype
+        assert [path.name for path in tmp_path.iterdir()] == [directory.name]
+
+
+def test_the_table_of_another_plan_is_not_taken(random_store, tmp_path):
+    one, other = (make_plan("packed", random_store(seed, 9), cache_dir=tmp_path) for seed in (0, 1))
+    shutil.rmtree(tmp_path / f"plan-{one.fingerprint}")
+    shutil.copytree(tmp_path / f"plan-{other.fingerprint}", tmp_path / f"plan-{one.fingerprint}")
+    found = make_plan("packed", one.store, cache_dir=tmp_path)
+    np.testing.assert_array_equal(found.spans.starts, make_plan("packed", one.store).spans.starts)
+
+
+def test_a_disk_that_damages_every_table_is_reported(random_store, tmp_path, monkeypatch):
+    save = cache._save
+
+    def save_and_damage(*args):
+        save(*args)
+        empty(args[1] / "starts.npy", None)
+
+    monkeypatch.setattr(cache, "_save", save_and_damage)
+    with pytest.raises(RunFault, match="was damaged 3 times; check the disk"):
+        make_plan("packed", random_store(0, 9), cache_dir=tmp_path)
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)

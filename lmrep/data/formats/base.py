@@ -41,7 +41,8 @@ FIELDS = {
     "positions": Field("bt", np.int32, "position in the packed segment, from 0"),
     "token_type_ids": Field("bt", np.int32, "0 for the first text of a pair with its separator, 1 for the second"),
     "example": Field("b", np.int32, "number of the example in the plan; -1 for an empty example that fills the batch"),
-    "pair_label": Field("b", np.int32, "NSP: 0 for the actual next text, 1 for a random one. SOP: 0 in order, 1 swapped"),
+    "pair_label": Field("b", np.int32, "NSP: 0 for the actual next text, 1 for a random one. SOP: 0 in order, 1 "
+                                       "swapped"),
     "reset": Field("b", np.int32, "1 where the example does not continue the one at the same index of the previous "
                                   "batch, so that a carried state starts from its initial value"),
     "following": Field("b", np.int32, "the token that follows the example's last one in the text, which is the first "

@@ -1,6 +1,7 @@
 """Tables of spans on disk, so that a format builds each once and processes share it."""
 
 import contextlib
+import logging
 import os
 import shutil
 import uuid
@@ -9,8 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lmrep.core.errors import RunFault, UserError
+from lmrep.core.errors import RunFault
+from lmrep.core.files import Damaged, seal, verified
 from lmrep.data.formats.base import Spans
+
+ATTEMPTS = 3  # to build a table that is damaged
+
+log = logging.getLogger(__name__)
 
 
 def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: str | os.PathLike | None) -> Spans:
@@ -22,22 +28,26 @@ def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: st
       cache_dir: where tables are kept and memory-mapped, so that no more than a chunk is in memory; None: the table is
         built in memory.
 
+    A table that does not match its manifest is logged and built again.
+
     Raises:
-      UserError: the files in the cache cannot be read.
-      RunFault: they cannot be written.
+      RunFault: the table cannot be written, or is damaged again each time.
     """
     if cache_dir is None:
         return _concatenate(list(build()))
     directory = Path(cache_dir) / f"plan-{fingerprint}"
-    if not directory.exists():
+    for _ in range(ATTEMPTS):  # another process may find the same damage, and remove what this one has written
         try:
-            _save(build(), directory)
+            if not directory.exists():
+                _save(build(), directory, fingerprint)
+            return _load(directory, fingerprint)
+        except Damaged as damage:
+            log.warning("the plan in %s is damaged and will be built again: %s", directory, damage)
         except OSError as error:
-            raise RunFault(f"cannot write the plan {directory}: {error}; free some space or name another folder") from error
-    try:
-        return _load(directory)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"the plan in {directory} is damaged ({error}); delete this folder, and it is built anew") from error
+            raise RunFault(f"cannot write the plan {directory}: {error}; free some space or name another "
+                           "directory") from error
+        _remove(directory)
+    raise RunFault(f"the plan in {directory} was damaged {ATTEMPTS} times; check the disk, or name another directory")
 
 
 def _concatenate(chunks: Sequence[Spans]) -> Spans:
@@ -50,9 +60,9 @@ def _concatenate(chunks: Sequence[Spans]) -> Spans:
                  np.concatenate([chunk.lengths for chunk in chunks]), columns)
 
 
-def _save(chunks: Iterable[Spans], directory: Path) -> None:
-    """Writes a table to a temporary directory and renames it once complete."""
-    temporary = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:8]}")
+def _save(chunks: Iterable[Spans], directory: Path, fingerprint: str) -> None:
+    """Writes a table with a manifest to a temporary directory, which is renamed once complete."""
+    temporary = _temporary(directory)
     temporary.mkdir(parents=True)
     try:
         with contextlib.ExitStack() as stack:
@@ -66,6 +76,7 @@ def _save(chunks: Iterable[Spans], directory: Path) -> None:
                         files[name] = stack.enter_context(_AppendableArray(temporary / f"{name}.npy", array.dtype))
                     files[name].append(array)
                 spans += len(chunk.starts)
+        seal(temporary, {"plan": fingerprint})
         try:
             temporary.rename(directory)
         except OSError:
@@ -101,10 +112,37 @@ class _AppendableArray:
                 self._write_header()
 
 
-def _load(directory: Path) -> Spans:
-    arrays = {path.stem: np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-              for path in sorted(directory.glob("*.npy"))}
-    spans = Spans(*(arrays.pop(name) for name in Spans._fields[:3]), arrays)
-    if not spans.offsets[-1] == len(spans.starts) == len(spans.lengths):
-        raise ValueError("its arrays differ in length")
-    return spans
+def _load(directory: Path, fingerprint: str) -> Spans:
+    """The memory-mapped table in `directory`, after its files were compared with the manifest.
+
+    Raises:
+      Damaged: they differ.
+    """
+    content = verified(directory)
+    if content.get("plan") != fingerprint:
+        raise Damaged("it is the table of another plan")
+    try:
+        arrays = {Path(name).stem: np.asarray(np.load(directory / name, mmap_mode="r", allow_pickle=False))
+                  for name in content["files"]}
+    except (OSError, ValueError) as error:
+        raise Damaged(f"an array cannot be read ({error})") from error
+    return Spans(*(arrays.pop(name) for name in Spans._fields[:3]), arrays)
+
+
+def _remove(directory: Path) -> None:
+    """Removes a table; the rename comes first, so that no other process finds a part of it."""
+    temporary = _temporary(directory)
+    try:
+        directory.rename(temporary)
+    except FileNotFoundError:
+        return  # another process was faster
+    except OSError as error:
+        raise RunFault(f"cannot remove the damaged plan {directory}: {error}; delete it by hand") from error
+    if temporary.is_dir():
+        shutil.rmtree(temporary, ignore_errors=True)
+    else:
+        temporary.unlink()
+
+
+def _temporary(directory: Path) -> Path:
+    return directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:8]}")

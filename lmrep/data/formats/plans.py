@@ -102,7 +102,7 @@ class Plan:
         # One entry per span of the batch.
         index = ranges(counts)  # of the span in its example
         span = np.repeat(offsets[rows], counts) + index
-        segment, in_segment = np.divmod(index, spans_per_segment) if spans_per_segment else (np.zeros_like(index), index)
+        segment, in_segment = np.divmod(index, spans_per_segment or max(1, len(index)))
         has_lead = (in_segment == 0) & (lead is not None)
         sizes = lengths[span] + 1 + has_lead  # positions that it takes, special tokens included
         used = np.bincount(np.repeat(np.arange(len(numbers)), counts), sizes, len(numbers)).astype(np.int64)
