@@ -34,7 +34,7 @@ class Config:
 
     Patterns are globs on parameter paths, in which `*` stands for any text, slashes included. A layer of a
     stack is addressed by its number, or several by a range, after `layers`: `encoder/layers/11/*`,
-    `*/layers/0-5/attention/*`. A pattern that matches no parameter is refused.
+    `*/layers/0-5/attention/*`. A pattern that matches no parameter is refused, except for those of `SKIP`.
     """
 
     name: str = setting("adamw", "update rule", choices=("adamw", "lamb", "adafactor", "sgd"))
@@ -57,7 +57,7 @@ class Config:
     schedule: schedules.Config = setting(schedules.Config(), "learning rate over the steps")
 
 
-SKIP = ("*bias", "*norm/*")
+SKIP = ("*bias", "*norm/*")  # may match nothing, unlike other patterns: networks without norms use these recipes too
 
 # Published settings. Learning rate and warm-up go with a batch size and are the experiment's.
 RECIPES = {
@@ -93,7 +93,8 @@ def build(config: Config, specs: Tree, total_steps: int) -> optax.GradientTransf
     UserError for a pattern that matches nothing, and where `schedules.check` does.
     """
     check(config)
-    decayed = {path: ~skipped for path, skipped in matches(config.decay_skip, specs, "optimizer.decay_skip").items()}
+    skip = matches(config.decay_skip, specs, "optimizer.decay_skip", optional=SKIP)
+    decayed = {path: ~skipped for path, skipped in skip.items()}
     decay = _weight_decay(config.weight_decay, decayed)
     adam = _adam(*config.betas, config.eps, config.bias_correction)
     rules = {
@@ -124,8 +125,10 @@ def averaged(params: Tree, state: Any) -> Tree:
     return params | state.average if isinstance(state, Averaged) and int(state.count) else params
 
 
-def matches(patterns: Iterable[str], specs: Tree, where: str = "patterns") -> dict[str, np.ndarray]:
-    """Which parameters some pattern matches.
+def matches(
+    patterns: Iterable[str], specs: Tree, where: str = "patterns", optional: Iterable[str] = ()
+) -> dict[str, np.ndarray]:
+    """Which parameters some pattern matches. Those of `optional` may match none.
 
     Returns:
       {path: bool[]}, or bool[l] for a stacked parameter.
@@ -139,7 +142,7 @@ def matches(patterns: Iterable[str], specs: Tree, where: str = "patterns") -> di
         glob = re.compile(fnmatch.translate(pattern))
         hits = {path: np.array([bool(glob.match(n)) for n in names] or False) | bool(glob.match(path))
                 for path, names in addresses.items()}
-        if not any(hit.any() for hit in hits.values()):
+        if pattern not in optional and not any(hit.any() for hit in hits.values()):
             known = [name for path, names in addresses.items() for name in (path, *names)]
             some = ", ".join(list(addresses)[:: max(1, len(addresses) // 4)][:4])
             raise UserError(f"{where}: {pattern!r} matches no parameter{suggestion(pattern, known)}; "

@@ -222,6 +222,13 @@ def test_a_pattern_that_matches_nothing_is_refused(pattern):
         assert f"optimizer.{next(iter(field))}" in str(error.value)
 
 
+def test_the_patterns_of_recipes_may_match_nothing():
+    specs = {"encoder": {"kernel": ParamSpec((2, 2), (None, None))}}
+    assert optimizers.matches(optimizers.SKIP, specs, optional=optimizers.SKIP) == {"encoder/kernel": False}
+    for recipe in optimizers.RECIPES.values():
+        optimizers.build(recipe, specs, 100_000)
+
+
 def test_multipliers_of_several_patterns_multiply():
     factors = optimizers.multipliers({"*layers*": 0.5, "*/layers/0/*": 0.5, "*/bias": 4.0}, STACKED)
     np.testing.assert_array_equal(factors["encoder/layers/mlp/bias"], [1.0] + [2.0] * (LAYERS - 1))
