@@ -1,31 +1,29 @@
-"""The sentence splitter, `rules-1`: a few rules for English and most text that is punctuated like it.
+"""The sentence splitter `rules-1`: a few rules for English and most text with similar punctuation.
 
-1. A blank line always ends a sentence. What stands between two of them is a *block*.
-2. A block with a line longer than 120 characters is not hard-wrapped: each of its line breaks ends a paragraph, hence
-   a sentence (Wikipedia dumps, a paragraph or a sentence a line). In any other block a line break is a space
-   (novels, docstrings, mail), except before a list item ("- ", "* ", "2. ").
-3. A sentence ends after `.`, `!`, `?` or an ellipsis, with the quotes and brackets that close behind it, where white
-   space follows and then, past opening quotes and brackets, a letter that is not lower-case, or a digit. In a
-   hard-wrapped block a `.`, `!` or `?` at the very end of a line ends it whatever follows.
-4. A full stop does not end a sentence after an abbreviation (`ABBREVIATIONS`; those of `BEFORE_NUMBERS` only where a
-   digit follows), after an initial ("J. Smith"), inside of letters and dots ("e.g. This", "U.S. Army"), or after the
-   number that opens a list item ("2. Then").
+1. A blank line always ends a sentence. The text between two blank lines is a *block*.
+2. A block with a line longer than 120 characters is not hard-wrapped: each line break ends a paragraph, and so a
+   sentence (as in dumps of Wikipedia with a paragraph or a sentence per line). In other blocks a line break is a space
+   (as in novels, docstrings and mail), except before a list item ("- ", "* ", "2. ").
+3. A sentence ends after `.`, `!`, `?` or an ellipsis and any closing quotes and brackets, if white space follows and
+   then, after any opening quotes and brackets, a letter that is not lower-case, or a digit. In a hard-wrapped block, a
+   `.`, `!` or `?` at the end of a line ends a sentence whatever follows.
+4. A full stop does not end a sentence after an abbreviation (`ABBREVIATIONS`; those of `BEFORE_NUMBERS` only before a
+   digit), after an initial ("J. Smith"), within letters and dots ("e.g. This", "U.S. Army"), or after the number of a
+   list item ("2. Then").
 5. The full-width stops of Chinese and Japanese end a sentence with or without a space.
+6. A sentence of more than `MAX_LENGTH` characters is split, at white space if there is any in its second half, which
+   bounds the memory for text without punctuation.
 
-6. A sentence longer than `LONGEST` characters is cut there, at white space where the half before has any, so that no
-   tokenizer is handed 50 MB at once because nobody ended a sentence.
-
-Everything but white space survives, in order: the sentences hold each other character of the text exactly once. Time
-is linear in the text, whatever it holds.
+All characters but white space survive, in order. Time is linear in the text.
 """
 
 import re
 from collections.abc import Iterator
 
-VERSION = "rules-1"  # names the rules in fingerprints: raise it when a change moves a boundary
+VERSION = "rules-1"  # names the rules in fingerprints; change it when a change of the code moves a boundary
 
-WRAPPED = 120  # characters: no hard-wrapped text has longer lines
-LONGEST = 2**16  # characters of a sentence: sixty times the longest one in a novel
+MAX_WRAPPED_LINE = 120  # characters: hard-wrapped text has no longer lines
+MAX_LENGTH = 2**16  # characters of a sentence: sixty times the longest one of a novel
 
 ABBREVIATIONS = """
     mr mrs ms messrs mme mlle dr prof rev hon st sr jr gen col capt cpt lt sgt maj cpl adm cmdr gov sen rep pres supt
@@ -42,7 +40,7 @@ _BEFORE_A_NUMBER = _ALWAYS | frozenset(BEFORE_NUMBERS.split())
 
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 LIST_ITEM = re.compile(r"\n(?=[^\S\n]*(?:[-*+•–]|\d{1,3}[.)])[^\S\n])")
-# It begins with one set of characters, for which the regular expression engine looks ahead fast.
+# It begins with a set of characters, which the regular expression engine finds fast.
 CANDIDATE = re.compile(r"""
     [.!?…。！？] (?:
         (?<=[.!?…]) (?<![.!?…][.!?…]) (?P<more>[.!?…]*+) (?P<close>['"’”»)\]*_]*+) (?P<gap>\s++)
@@ -50,35 +48,57 @@ CANDIDATE = re.compile(r"""
       | (?<=[。！？]) [。！？]* [」』”’）]* )
 """, re.VERBOSE)
 LAST_WORD = re.compile(r"(?:[^\W_]|[.])+\Z")
-LETTERS = 2  # how many letters before a full stop tell, nearly always, that no abbreviation ends there
+LETTERS = 2  # letters before a full stop that nearly always rule out an abbreviation
 _TAILS = frozenset(word[-LETTERS:] for word in _BEFORE_A_NUMBER)
 
 
 def split(text: str) -> list[str]:
-    """The sentences of a text, in order, none empty, with one space for each run of white space."""
-    found = []
-    for block in BLANK_LINE.split(text):
-        lines = block.split("\n")
-        wrapped = max(map(len, lines)) <= WRAPPED
-        for part in LIST_ITEM.split(block) if wrapped else lines:
-            for piece in _pieces(part, wrapped):
-                found += [clean for short in _cut(piece) if (clean := _tidy(short))]
-    return found
+    """The sentences of a text, in order, none empty, with each run of white space as one space."""
+    return [clean for _, sentence in _sentences(text) if (clean := _collapse(sentence))]
 
 
-def _tidy(text: str) -> str:
-    """One space for each run of white space, none at the ends."""
+def split_verbatim(text: str) -> list[str]:
+    """The same sentences, each with its white space and the white space before it, the last one also with the white
+    space at the end of the text. They concatenate to `text`; a text of white space alone gives none."""
+    ends = [start + len(kept) for start, sentence in _sentences(text) if (kept := sentence.rstrip())]
+    starts, ends = [0, *ends[:-1]], [*ends[:-1], len(text)] if ends else []
+    return [text[start:end] for start, end in zip(starts, ends, strict=False)]
+
+
+def _collapse(text: str) -> str:
     if text.isprintable() and "  " not in text:  # a space is the only white space that is printable
         return text.strip()
     return " ".join(text.split())
 
 
-def _cut(sentence: str) -> Iterator[str]:
-    """A sentence of any length in pieces of at most LONGEST characters (rule 6)."""
+def _sentences(text: str) -> Iterator[tuple[int, str]]:
+    """(start, characters) of each sentence, which may be white space."""
+    for start, paragraph, wrapped in _paragraphs(text):
+        for sentence in _split_paragraph(paragraph, wrapped):
+            for part in _split_long(sentence):
+                yield start, part
+                start += len(part)
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, str, bool]]:
+    """(start, characters, whether it is hard-wrapped) of the text between boundaries of rules 1 and 2."""
     start = 0
-    while len(sentence) - start > LONGEST:
-        end = start + LONGEST
-        words = sentence[end - LONGEST // 2 : end].rsplit(maxsplit=1)
+    for gap in (*BLANK_LINE.finditer(text), None):
+        block = text[start : gap.start() if gap else len(text)]
+        lines = block.split("\n")
+        wrapped = max(map(len, lines)) <= MAX_WRAPPED_LINE
+        for paragraph in LIST_ITEM.split(block) if wrapped else lines:
+            yield start, paragraph, wrapped
+            start += len(paragraph) + 1  # the line break
+        start = gap.end() if gap else start
+
+
+def _split_long(sentence: str) -> Iterator[str]:
+    """A sentence as parts of at most MAX_LENGTH characters (rule 6)."""
+    start = 0
+    while len(sentence) - start > MAX_LENGTH:
+        end = start + MAX_LENGTH
+        words = sentence[end - MAX_LENGTH // 2 : end].rsplit(maxsplit=1)
         if len(words) == 2 and not sentence[end - 1].isspace():
             end -= len(words[1])
         yield sentence[start:end]
@@ -86,8 +106,8 @@ def _cut(sentence: str) -> Iterator[str]:
     yield sentence[start:]
 
 
-def _pieces(text: str, wrapped: bool) -> Iterator[str]:
-    """Cuts after each candidate that ends a sentence (rules 3 to 5)."""
+def _split_paragraph(text: str, wrapped: bool) -> Iterator[str]:
+    """Splits after each candidate that ends a sentence (rules 3 to 5)."""
     start = 0
     for match in CANDIDATE.finditer(text):
         if match["gap"] is None or _ends(text, start, match, wrapped):
@@ -97,7 +117,7 @@ def _pieces(text: str, wrapped: bool) -> Iterator[str]:
 
 
 def _ends(text: str, start: int, match: re.Match, wrapped: bool) -> bool:
-    """Whether this stop ends the sentence that began at `start`."""
+    """Whether the matched stop ends the sentence that starts at `start`."""
     more, close, gap, following = match.groups()
     opens = following.isalnum() and not following.islower()
     if not opens and not (wrapped and not close and gap[0] == "\n"):
@@ -113,7 +133,7 @@ def _ends(text: str, start: int, match: re.Match, wrapped: bool) -> bool:
 
 
 def _abbreviates(match: re.Match, following: str, start: int) -> bool:
-    """Whether a full stop behind the matched word of the sentence that began at `start` belongs to the word."""
+    """Whether the full stop after the matched word, in the sentence that starts at `start`, is part of the word."""
     word = match[0]
     if len(word) == 1 and word.isupper() and word != "I":
         return True

@@ -24,7 +24,6 @@ from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 
-IN_FILES = ("text_files", "jsonl", "parquet")
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # of a corpus that are read, at most, beside one document of each file
 FILES = 1000  # of a corpus that are opened, at most
 EXPANSION = 3  # of compressed text, about
@@ -61,7 +60,7 @@ def corpus(data: corpora.Config) -> Seen:
         if len(texts) == DOCUMENTS or held >= CHARACTERS:
             break
     whole = next(stream, None) is None
-    found = [] if whole or data.corpus not in IN_FILES else files.find(data.files, data.corpus, "*")
+    found = [] if whole or not corpora.CORPORA[data.corpus].example else files.find(data.files, data.corpus, "*")
     with ThreadPoolExecutor() as pool:  # remote ones take a while each
         list(pool.map(partial(_begin, data), found[:: -(-len(found) // FILES) or 1]))
     odd = [f"{n:,} {name.replace('_', ' ')}" for name, n in sorted(tally.items()) if n and name not in COUNTS]
@@ -100,7 +99,7 @@ def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Seen
     if not sample.whole:
         each = [f"{name} about {share:.3g} of the documents" for name, share in shares.items() if share]
         return Seen(", ".join(["train what is left", *each]))
-    which = corpora.assign(np.array([corpora.place(text) for text in sample.texts], np.uint64), data)
+    which = corpora.assign(np.array([corpora.hash_position(text) for text in sample.texts], np.uint64), data)
     sizes = {name: int((which == i).sum()) for i, name in enumerate(corpora.SPLITS)}
     each = [f"{name} {n:,}" for name, n in reversed(sizes.items()) if n]
     text = f"documents: {', '.join(each)}"
@@ -169,7 +168,8 @@ def examples(
     """The samples' documents become ids that the vocabulary knows, and rows of every stage's format."""
     if loaded is None:
         return Seen("the tokenizer is not trained yet; what it makes of the text is checked once it is", None, SKIPPED)
-    documents = [sentences.split(text[:TRIED_CHARACTERS]) for sample in samples for text in sample.texts[:TRIED]]
+    split = sentences.split_verbatim if tokenizers.keeps_whitespace(experiment.tokenizer) else sentences.split
+    documents = [split(text[:TRIED_CHARACTERS]) for sample in samples for text in sample.texts[:TRIED]]
     ids = [loaded.encode_batch(document) for document in documents]
     stream = np.concatenate([x for document in ids for x in document])
     if stream.size and stream.max() >= loaded.size:

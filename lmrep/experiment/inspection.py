@@ -12,6 +12,7 @@ from lmrep.data import loader
 from lmrep.data.mixture import Mixture
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.scan import describe_anomalies
+from lmrep.data.tokenizers import keeps_whitespace
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
@@ -33,7 +34,7 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
         raise UserError(f"there is no split {split!r}; this corpus has {', '.join(prepared.stores)}")
     vocabulary = prepared.tokenizer.vocabulary
     model = build.model(experiment, vocabulary)
-    parts = [_corpus(experiment, prepared), _tokenizer(prepared)]
+    parts = [_corpus(experiment, prepared), _tokenizer(experiment, prepared)]
     for stage in experiments.resolve_stages(experiment):
         plan = build.plan(stage, prepared.stores[split], experiment.seed, data_dir)
         facts = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
@@ -79,11 +80,13 @@ def _sources(plan: Mixture, rows: int) -> str:
     return "\n".join(lines)
 
 
-def _tokenizer(prepared: Prepared) -> str:
+def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
     vocabulary = prepared.tokenizer.vocabulary
     order = np.argsort(-vocabulary.counts)[:12]
     total = max(1, int(vocabulary.counts.sum()))
     frequent = ", ".join(f"{prepared.tokenizer.id_to_token(int(i))} {vocabulary.counts[i] / total:.1%}" for i in order)
     mark, says = ("start", vocabulary.starts_word) if vocabulary.ends_word is None else ("end", vocabulary.ends_word)
     return (f"Tokenizer: {vocabulary.size:,} pieces, {int(says.sum()):,} of which {mark} a word; "
-            f"{int((vocabulary.counts == 0).sum()):,} do not occur in the train split\n  most frequent: {frequent}")
+            f"{int((vocabulary.counts == 0).sum()):,} do not occur in the train split\n"
+            f"  white space of documents: {'kept' if keeps_whitespace(experiment.tokenizer) else 'collapsed'}\n"
+            f"  most frequent: {frequent}")

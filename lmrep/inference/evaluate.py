@@ -24,7 +24,7 @@ from lmrep.data import corpora, loader
 from lmrep.data.store import tokenize
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import documents
-from lmrep.data.tokenizers import Tokenizer
+from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import own_tokenizer, stage_at
@@ -185,6 +185,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     counts: Counter[str] = Counter()
     specials, start = run.tokenizer.vocabulary.specials, run.start_token
     unknown = specials.get("unk", -1)
+    keep = keeps_whitespace(run.experiment.tokenizer)
     mesh = make_mesh(data=jax.device_count())
     tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
     params = jax.device_put(_held(run, run.objective), shardings(specs_of(run.objective), mesh))
@@ -193,7 +194,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     def sequences() -> Iterator[np.ndarray]:
         for text in texts:
             ids = (encode_verbatim(run.tokenizer, text) if run.converted
-                   else tokenize.tokenize(run.tokenizer, [text]).tokens)
+                   else tokenize.tokenize(run.tokenizer, [text], keep).tokens)
             counts["characters"] += len(text)
             if len(ids) + (start is not None) < 2 or not len(ids):
                 counts["left out"] += 1
@@ -222,7 +223,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     return Perplexity(nats, asked, counts["words"], counts["bytes"], counts["documents"])
 
 
-def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.AT_ONCE) -> np.ndarray:
+def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_CHARACTERS) -> np.ndarray:
     """int32 ids of a text with its white space, as published models were trained to read it; corpora here give theirs
     sentence by sentence (`data/store/tokenize.py`). One of more than `most` characters is cut where no tokenizer looks
     across: before a space or line break between two words."""

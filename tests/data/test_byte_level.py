@@ -16,7 +16,7 @@ import tokenizers as library
 
 from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
-from lmrep.data.store import prepare
+from lmrep.data.store import prepare, tokenize
 from lmrep.data.tokenizers import ByteLevel, Config
 from lmrep.data.tokenizers.byte_level import BYTES
 from lmrep.objectives import masked, masking
@@ -202,3 +202,33 @@ def test_roberta_masks_its_pieces(trained):
     drawn = np.asarray(inputs)[np.asarray(predicted)[np.asarray(asked)]]
     assert len(drawn) >= 31 and not np.isin(drawn, [0, 1, 2, 3]).any() and inputs[-1] == 1
     assert (targets == tokens[predicted]).all()
+
+
+CODE = "def f(x):\n    if x:  # Why? Because.\n\n\n        return [x,\n\t  x]\n\nclass A:\n    pass"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_white_space_of_documents_is_kept(tokenizer, seed):
+    draw = random.Random(seed)
+    parts = [*PARTS, *CODE.split(" "), "\n", "\n    ", "\n\n", "Mr. A. ", "Yes! ", "。"]
+    texts = [CODE, *("".join(draw.choices(parts, k=draw.randint(1, 60))).strip() for _ in range(50))]
+    texts = [text for text in texts if text]
+    kept = tokenize.tokenize(tokenizer, texts, keep_whitespace=True)
+    documents = np.split(kept.tokens, np.cumsum(np.add.reduceat(kept.sentences, np.cumsum(
+        [0, *kept.documents[:-1]])))[:-1])
+    assert [tokenizer.decode(ids) for ids in documents] == texts
+    assert tokenizer.decode(tokenize.tokenize(tokenizer, [CODE]).tokens) == " ".join(CODE.split())
+    whole = tokenizer.encode_batch([CODE])[0]  # sentence boundaries do not change the tokens
+    assert documents[0].tolist() == whole.tolist()
+
+
+def test_indentation_is_learned_and_the_setting_names_the_store(tmp_path):
+    (tmp_path / "code.txt").write_text("\n\n\n".join([CODE] * 30))
+    data = corpora.Config("text_files", files=str(tmp_path / "code.txt"), documents="file", validation=0, test=0)
+    ready = {whitespace: prepare.prepare(data, Config("byte_level_bpe", 400, whitespace=whitespace), tmp_path / "data")
+             for whitespace in ("auto", "keep", "collapse")}
+    ids = {name: one.stores["train"].take(np.arange(one.stores["train"].tokens)) for name, one in ready.items()}
+    assert ready["auto"].directory == ready["keep"].directory != ready["collapse"].directory
+    assert ready["keep"].tokenizer.decode(ids["keep"]) == (tmp_path / "code.txt").read_text()
+    assert ready["collapse"].tokenizer.decode(ids["collapse"]) == " ".join((f"{CODE} " * 30).split())
+    assert any(token.startswith("\n   ") for token in map(ready["keep"].tokenizer.id_to_token, ids["keep"].tolist()))

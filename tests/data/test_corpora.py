@@ -9,14 +9,14 @@ import tensorflow_datasets as tfds
 
 from lmrep.config.record import read
 from lmrep.core.errors import UserError
-from lmrep.data.corpora import SPLITS, Config, assign, imbalanced, open_corpus, place, python_docs
+from lmrep.data.corpora import SPLITS, Config, assign, hash_position, imbalanced, open_corpus, python_docs
 
 TEST, VALIDATION, TRAIN = range(3)
 
 
 def split_of(texts, config):
     """{text: split}"""
-    return dict(zip(texts, assign(np.array([place(t) for t in texts], np.uint64), config).tolist(), strict=True))
+    return dict(zip(texts, assign(np.array([hash_position(t) for t in texts], np.uint64), config).tolist(), strict=True))
 
 
 def files(path, documents="auto", **settings):
@@ -40,7 +40,7 @@ def test_order_new_documents_and_copies_move_nothing():
     assert split_of(texts[::-1], config) == first
     more = split_of([f"new {i}" for i in range(300)] + texts, config)
     assert {text: more[text] for text in texts} == first
-    places = np.array([place(text) for text in texts * 2], np.uint64)
+    places = np.array([hash_position(text) for text in texts * 2], np.uint64)
     found = assign(places, config)
     assert (found[:300] == found[300:]).all()
 
@@ -54,7 +54,7 @@ def test_few_documents_still_fill_the_splits_asked_for(validation, test, count, 
     found = split_of(texts, config)
     assert set(found.values()) == {TRAIN} | ({VALIDATION} if validation else set()) | ({TEST} if test else set())
     assert split_of(texts[::-1], config) == found
-    ranked = sorted(texts, key=place)  # splits are stretches of the range: who moves is who stands nearest
+    ranked = sorted(texts, key=hash_position)  # splits are stretches of the range: who moves is who stands nearest
     assert [found[text] for text in ranked] == sorted(found.values())
 
 
@@ -62,7 +62,7 @@ def test_too_few_documents_are_refused_with_what_to_do():
     with pytest.raises(UserError, match=r"2 documents: too few .*\.documents=blank_line or =line"):
         split_of(["a", "b"], Config(corpus="text_files"))
     with pytest.raises(UserError, match="5 documents, 2 of them distinct"):
-        assign(np.array([place(t) for t in "aabab"], np.uint64), Config())
+        assign(np.array([hash_position(t) for t in "aabab"], np.uint64), Config())
     with pytest.raises(UserError, match="leave nothing to train"):
         split_of(["a", "b", "c"], Config(validation=0.5, test=0.5))
     assert set(split_of(["a"], Config(validation=0, test=0)).values()) == {TRAIN}
@@ -70,7 +70,7 @@ def test_too_few_documents_are_refused_with_what_to_do():
 
 def test_much_more_held_out_than_asked_for_is_told_with_what_to_do():
     told = imbalanced({"train": 30, "validation": 40, "test": 30}, 3, Config(corpus="text_files"))
-    assert "70% of the text is held out, where 4% was asked for: the corpus has 3 documents" in told
+    assert "70% of the text is held out instead of 4%: the corpus has 3 documents" in told
     assert "data.documents=blank_line" in told and "more documents" in imbalanced({"train": 1, "test": 9}, 2, Config())
     assert not imbalanced({"train": 88, "validation": 6, "test": 6}, 30, Config())  # as few documents bring about
     assert not imbalanced({"train": 100}, 1, Config(validation=0, test=0))

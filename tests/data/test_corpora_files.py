@@ -1,5 +1,6 @@
 """Files that are remote or cannot be read. The store in memory of fsspec stands for any other."""
 
+import os
 import sys
 
 import fsspec
@@ -103,3 +104,17 @@ def test_the_home_folder_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.txt").write_text("one")
     assert list(corpus("~/*.txt").documents()) == ["one"]
+
+
+def test_devices_pipes_and_system_files_are_refused_before_they_are_read(tmp_path):
+    (tmp_path / "a.txt").write_text("Text.")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "device.dat").symlink_to("/dev/zero")
+    (tmp_path / "system.log").symlink_to("/proc/cpuinfo")
+    (tmp_path / "broken.txt").symlink_to(tmp_path / "missing")
+    for pattern, message in (("*.txt", "pipe.txt is a named pipe"), ("*.dat", "device.dat is a device"),
+                             ("*.log", "system.log is a file of the system"), ("/proc/version", "of unknown size")):
+        with pytest.raises(UserError, match=f"{message}.*expected a regular file"):
+            open_corpus(Config(corpus="text_files", files=str(tmp_path / pattern)))
+    (tmp_path / "pipe.txt").unlink()
+    assert list(open_corpus(Config(corpus="text_files", files=str(tmp_path / "*.txt"))).documents()) == ["Text."]

@@ -46,11 +46,11 @@ def test_jsonl_fields_are_cleaned_and_may_be_nested(tmp_path):
 
 
 @pytest.mark.parametrize("line, message", [
-    ("{no", r"line 2 is no JSON \(Expecting property name enclosed in double quotes at character 2\)"),
-    ("[" * 100_000, "line 2 is no JSON that can be read"),
+    ("{no", r"line 2 is not JSON \(Expecting property name enclosed in double quotes at character 2\)"),
+    ("[" * 100_000, "line 2 is JSON that cannot be read"),
     ({"txt": "x", "id": 1}, "line 2 has no field 'text'; it has txt, id"),
-    (["text"], "line 2 has no field 'text': it is a list where an object"),
-    ({"text": 5}, "line 2 has a number in 'text', where a string is expected"),
+    (["text"], "line 2 has no field 'text': it is a list instead of an object"),
+    ({"text": 5}, "line 2 has a number in 'text' instead of a string"),
     ({"text": None}, "line 2 has null in 'text'"),
 ])
 def test_damaged_lines_are_named_or_skipped_within_a_budget(tmp_path, line, message):
@@ -81,13 +81,13 @@ def test_jsonl_lines_are_found_whatever_the_blocks(tmp_path, monkeypatch):
     for chunk in (1, 7, 100):
         monkeypatch.setattr(records, "CHUNK", chunk)
         assert read(path)[0] == texts
-    monkeypatch.setattr(records, "LONGEST_LINE", 40)
+    monkeypatch.setattr(records, "MAX_LINE", 40)
     with pytest.raises(UserError, match=r"a\.jsonl, line \d+ is longer than"):
         read(path)
 
 
 def test_long_records_are_cut_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(cleaning, "LONGEST", 10)
+    monkeypatch.setattr(cleaning, "MAX_CHARACTERS", 10)
     expected = (["short", "two words", "and more"], {"files": 1, "documents": 3, "cut_documents": 1})
     texts = ["short", "two words and more"]
     assert read(lines(tmp_path / "a.jsonl", *({"text": text} for text in texts))) == expected
@@ -109,7 +109,7 @@ def test_parquet_columns_may_be_nested(tmp_path):
                  "article")
     assert read(path, "parquet", text_field="article.body.text")[0] == ["one", "two"]
     for wrong, message in {"text": "no column 'text'; it has article, id", "article.title": "no column",
-                           "id": "column 'id' holds int64, where text is expected",
+                           "id": "column 'id' has type int64 instead of text",
                            "article.body": "holds struct"}.items():
         with pytest.raises(UserError, match=rf"a\.parquet.*{message}.*text_field"):
             read(path, "parquet", text_field=wrong)
@@ -128,7 +128,7 @@ def test_damaged_parquet_files_are_named(tmp_path):
     for damaged in (whole[: len(whole) // 2], b"", b"no Parquet at all" * 9,
                     whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"a\.parquet is no intact Parquet file .*copy it anew"):
+        with pytest.raises(UserError, match=r"a\.parquet is not an intact Parquet file .*copy it again"):
             read(path, "parquet")
 
 

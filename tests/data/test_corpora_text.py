@@ -54,7 +54,7 @@ ODDITIES = ["a", "é", "漢", "😀", " ", "\t", "\n", "\n", "\r\n", "\r", "\n \
 
 @pytest.mark.parametrize("unit", ["file", "line", "blank_line"])
 def test_where_blocks_fall_and_documents_are_cut_loses_nothing(tmp_path, monkeypatch, unit):
-    monkeypatch.setattr(cleaning, "LONGEST", 10)
+    monkeypatch.setattr(cleaning, "MAX_CHARACTERS", 10)
     for seed in range(60):
         content = "".join(random.Random(seed).choices(ODDITIES, k=50))
         (tmp_path / "a.txt").write_text("x" + content, newline="")
@@ -69,7 +69,7 @@ def test_where_blocks_fall_and_documents_are_cut_loses_nothing(tmp_path, monkeyp
 
 
 def test_documents_are_cut_at_line_breaks_or_spaces(tmp_path, monkeypatch):
-    monkeypatch.setattr(cleaning, "LONGEST", 10)
+    monkeypatch.setattr(cleaning, "MAX_CHARACTERS", 10)
     (tmp_path / "a.txt").write_text("one a b\ntwo words and longwordsindeed")
     assert read(tmp_path / "a.txt", documents="file") == (["one a b", "two words", "and longwo", "rdsindeed"], {
         "files": 1, "documents": 4, "cut_documents": 3})
@@ -86,8 +86,8 @@ def test_a_line_of_50_mb_is_read_in_bounded_memory(tmp_path):
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert max(sizes) <= cleaning.LONGEST and 49.99e6 < sum(sizes) < 50e6
-    assert peak < 4.5 * cleaning.LONGEST  # a document, its copy while it is cut, and a block
+    assert max(sizes) <= cleaning.MAX_CHARACTERS and 49.99e6 < sum(sizes) < 50e6
+    assert peak < 4.5 * cleaning.MAX_CHARACTERS  # a document, its copy while it is cut, and a block
 
 
 def test_compressed_files_hold_the_same_documents(tmp_path):
@@ -112,5 +112,5 @@ def test_damaged_compressed_files_are_named(tmp_path, suffix, compression):
     with pytest.raises(UserError, match=rf"a\.txt\.{suffix} ends in the middle of its {compression} stream.*copy it"):
         read(path)
     path.write_bytes(b"not compressed at all\n" * 10)
-    with pytest.raises(UserError, match=rf"a\.txt\.{suffix} is no intact {compression} file .*copy it"):
+    with pytest.raises(UserError, match=rf"a\.txt\.{suffix} is not an intact {compression} file .*copy it"):
         read(path)

@@ -55,7 +55,7 @@ def content(ready):
 def test_each_split_holds_its_documents_in_order(prepared):
     ready, config, _, _ = prepared
     documents = list(corpora.open_corpus(config).documents())
-    splits = corpora.assign(np.array([corpora.place(t) for t in documents], np.uint64), config)
+    splits = corpora.assign(np.array([corpora.hash_position(t) for t in documents], np.uint64), config)
     assert list(ready.stores) == ["train", "validation", "test"]
     for name, opened in ready.stores.items():
         mine = [t for t, split in zip(documents, splits, strict=True) if corpora.SPLITS[split] == name]
@@ -86,7 +86,7 @@ def test_counts_and_statistics_are_those_of_the_stores(prepared):
 
 
 def test_the_tokenizer_sees_the_train_split_alone(tmp_path):
-    strange = next(text for i in range(100) if 0.1 <= corpora.place(text := f"жжж жж {i}") / 2**64 < 0.2)  # validation
+    strange = next(text for i in range(100) if 0.1 <= corpora.hash_position(text := f"жжж жж {i}") / 2**64 < 0.2)  # validation
     ready = prepare.prepare(write(tmp_path / "files", [*texts(100), strange]), PIECES, tmp_path / "data")
     assert not any("ж" in piece for piece in ready.tokenizer.tokens)
     assert ready.statistics["validation"]["unknown"] == 2 and ready.statistics["train"]["unknown"] == 0

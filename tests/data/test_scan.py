@@ -44,7 +44,7 @@ def test_a_sample_is_of_the_train_split_and_of_the_size_that_is_asked_for(survey
     train, report = list(train), scan.Report("reading", 10**9, lambda line: None)
 
     def lines(budget):
-        return list(scan.sample(corpus, found, budget, report))
+        return list(scan.sample(corpus, found, budget, False, report))
 
     whole = found.characters("train")
     some = lines(whole // 4)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lmrep.data.sentences import LONGEST, WRAPPED, split
+from lmrep.data.sentences import MAX_LENGTH, MAX_WRAPPED_LINE, split, split_verbatim
 
 
 def squeeze(text):
@@ -21,6 +21,9 @@ def test_every_character_but_white_space_survives_in_order(seed):
     found = split(text)
     assert squeeze("".join(found)) == squeeze(text)
     assert all(sentence and sentence == " ".join(sentence.split()) for sentence in found)
+    verbatim = split_verbatim(text)
+    assert "".join(verbatim) == text
+    assert [" ".join(sentence.split()) for sentence in verbatim] == found
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -62,9 +65,9 @@ def test_a_line_break_in_wrapped_text_is_a_space_and_a_blank_line_never_is():
 
 
 def test_each_line_of_a_block_with_a_long_line_is_a_paragraph():
-    long = "word " * (WRAPPED // 5 + 1)
+    long = "word " * (MAX_WRAPPED_LINE // 5 + 1)
     assert split(f"A title\n{long}\nanother line") == ["A title", long.strip(), "another line"]
-    limit = "x" * WRAPPED
+    limit = "x" * MAX_WRAPPED_LINE
     assert split(f"A title\n{limit}") == [f"A title {limit}"]
     assert split(f"A title\n{limit}x") == ["A title", f"{limit}x"]
     assert split(f"first\nblock\n\nA title\n{limit}x") == ["first block", "A title", f"{limit}x"]
@@ -78,14 +81,15 @@ def test_list_items_and_stops_at_line_ends_begin_anew():
 
 @pytest.mark.parametrize("text", ["", " \n\n\t \n"])
 def test_no_text_has_no_sentences(text):
-    assert split(text) == []
+    assert split(text) == split_verbatim(text) == []
 
 
 def test_a_sentence_without_end_is_cut_between_words():
-    for text in ("some words and more " * (LONGEST // 8), "word\n" * LONGEST, "x" * (2 * LONGEST + 5)):
+    assert "".join(split_verbatim("word\n" * MAX_LENGTH)) == "word\n" * MAX_LENGTH
+    for text in ("some words and more " * (MAX_LENGTH // 8), "word\n" * MAX_LENGTH, "x" * (2 * MAX_LENGTH + 5)):
         found = split(text)
         assert squeeze("".join(found)) == squeeze(text)
-        assert LONGEST * 0.9 < len(found[0]) <= LONGEST and len(found) >= 3
+        assert MAX_LENGTH * 0.9 < len(found[0]) <= MAX_LENGTH and len(found) >= 3
         assert text.isalpha() or all(set(sentence.split()) <= set(text.split()) for sentence in found)
     assert split("x" * 10_000 + " y. Then z.") == ["x" * 10_000 + " y.", "Then z."]
 

@@ -161,7 +161,7 @@ def test_a_published_vocabulary_keeps_its_ids(tmp_path):
 @pytest.mark.parametrize("lines, message", [
     ([], "is empty"),
     (["[PAD]", "", *PIECES[1:]], "line 2 is empty"),
-    ([*PIECES, "the"], rf"line {len(PIECES) + 1}: 'the' stands on line {PIECES.index('the') + 1}"),
+    ([*PIECES, "the"], rf"line {len(PIECES) + 1}: 'the' is on line {PIECES.index('the') + 1}"),
     ([p for p in PIECES if p not in ("[MASK]", "[CLS]")], r"\[CLS\], \[MASK\] on none of its"),
     ([*PIECES, *(f"Name{i}" for i in range(20))], "set --config.tokenizer.lowercase=False"),
 ])
@@ -179,3 +179,18 @@ def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8"):
         tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path / "vocab.txt")))
+
+
+@pytest.mark.parametrize("name", tokenizers.TOKENIZERS)
+def test_words_of_a_megabyte_are_split_to_train(name, caplog):
+    blob = "".join(random.Random(0).choices("abcdefgh", k=10**6 if name == "byte_level_bpe" else 10**5))
+    texts = ["the being thing " * 20, f"see {blob} there", " " * 10**6 + "x", "an inn"]
+    trained = tokenizers.train(Config(name, vocab_size=300), lambda: iter(texts))
+    assert 64 < trained.size <= 300
+    assert "2 lines with words of more than 200 characters were split" in caplog.text
+
+
+def test_long_lines_of_short_words_are_not_split_to_train(caplog):
+    texts = ["the being thing " * 1000, "a" * 200 + " " + "b" * 200]
+    assert list(map(list, map(tokenizers._split_long_words, texts))) == [[text] for text in texts]
+    assert list(tokenizers._split_long_words("an " + "x" * 401 + " inn")) == ["an " + "x" * 200, "x" * 200, "x inn"]

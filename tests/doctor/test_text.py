@@ -52,13 +52,13 @@ def test_a_corpus_too_small_for_its_splits_or_a_batch(config, tmp_path):
     config.data.files = f"{small.corpus(tmp_path / 'three', 3)}/*.txt"
     found = examined(config, tmp_path / "run", tmp_path)["splits"]
     assert found.mark == doctor.WARNING and "lower batch_size or length" in found.text
-    assert "of the text is held out, where 20% was asked for: the corpus has 3 documents" in found.text
+    assert "of the text is held out instead of 20%: the corpus has 3 documents" in found.text
 
 
 def test_lines_of_jsonl_that_are_none(config, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"text": "The red cat."}\n{"text": \n')
     config.data.update({"corpus": "jsonl", "files": f"{tmp_path}/*.jsonl", "validation": 0.0, "test": 0.0})
-    assert "texts.jsonl, line 2 is no JSON" in failed(examined(config, tmp_path / "run", tmp_path))["corpus"]
+    assert "texts.jsonl, line 2 is not JSON" in failed(examined(config, tmp_path / "run", tmp_path))["corpus"]
     config.data.damaged_lines = 1
     found = examined(config, tmp_path / "run", tmp_path)["corpus"]
     assert found.mark == doctor.WARNING and "1 damaged lines" in found.text
@@ -101,7 +101,7 @@ def pieces(home):
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    (lambda p: [*p, p[20]], "stands on line 21 already"),
+    (lambda p: [*p, p[20]], "is on line 21 already"),
     (lambda p: [x for x in p if x != "[MASK]"], "[MASK] on none of its"),
     (lambda p: [*p[:7], "", *p[7:]], "line 8 is empty"),
     (lambda p: [x.title() if x.isalpha() else x for x in p], "tokenizer.lowercase=False"),

@@ -177,16 +177,13 @@ def _same(a: Any, b: Any) -> bool:
 
 def corpus(experiment: Experiment) -> str:
     """The corpus, or what is mixed of several, for people."""
+    def describe(data: corpora.Config) -> str:
+        return corpora.CORPORA[data.corpus].describe(data)
+
     if mixed := experiments.sources(experiment):
-        return " and ".join(f"{source.weight:g} part{'s' * (source.weight != 1)} of {_corpus(source.data)}"
+        return " and ".join(f"{source.weight:g} part{'s' * (source.weight != 1)} of {describe(source.data)}"
                             for source in mixed)
-    return _corpus(experiment.data)
-
-
-def _corpus(data: corpora.Config) -> str:
-    return {"python_docs": "the Python documentation that comes with the interpreter",
-            "text_files": f"the text files {data.files}", "jsonl": f"the JSONL files {data.files}",
-            "parquet": f"the Parquet files {data.files}", "tfds": f"the TFDS corpus {data.tfds_name}"}[data.corpus]
+    return describe(experiment.data)
 
 
 def lengths(stages: Sequence[StagePlan]) -> str:

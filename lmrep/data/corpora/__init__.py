@@ -1,52 +1,37 @@
-"""Corpora: where the documents come from, and which of them train, validate and test.
+"""Corpora: streams of documents, and which of them are for training, validation and testing.
 
-A corpus is a stream of documents, each one text. Every document belongs to one split, and its text alone decides
-which (`splits.py`). Documents come from files (`files.py` finds and opens them, `text.py` and `records.py` read them),
-from Python's own documentation, or from TFDS (`tfds.py`).
+A document is one text. It belongs to one split, which its text alone decides (`splits.py`). CORPORA lists where
+documents come from; a new corpus is a module and an entry of the table. `files.py` finds and opens files.
 
-What is not plain text is met by one rule each, and counted in the tally that `Corpus.documents` is given:
+Anything unusual in the input is handled by one rule and counted in the tally that is passed to `Corpus.documents`:
 
-    what is met                         what is done                                   counted as
+    input                               handling                                       counter
     every file                                                                         files
-    a document                          streamed, without white space at its ends      documents
-    a file without any text             skipped                                        empty_files
+    a document                          yielded, without white space at its ends       documents
+    a file without text                 skipped                                        empty_files
     a blank line (documents=line),      skipped                                        empty_documents
       field, example or null
     a blank line of JSONL               skipped                                        blank_lines
-    a byte order mark that begins       removed                                        byte_order_marks
-      a file or a field
-    CRLF, or CR alone                   a line break                                   carriage_returns
+    a byte order mark at the start      removed                                        byte_order_marks
+      of a file or a field
+    CRLF, or CR alone                   replaced by a line feed                        carriage_returns
     NUL                                 removed                                        nul_characters
-    bytes that are not UTF-8, half      refused with file and line; or U+FFFD where    replaced_characters
-      of a surrogate pair in JSON         undecodable=replace
+    bytes that are not UTF-8, unpaired  refused with file and line; or U+FFFD if       replaced_characters
+      surrogates in JSON                  undecodable=replace
     a line of JSONL without the text    refused with file and line; or skipped, up to  damaged_lines
                                           damaged_lines of them in the corpus
-    a document longer than LONGEST      cut there, at a line break or space where      cut_documents
-                                          the half before has one
+    a document of more than             split, at a line break or space if there is    cut_documents
+      MAX_CHARACTERS                      one in its second half
 """
 
-from collections.abc import Callable
-
 from lmrep.data.corpora import python_docs, records, text, tfds
-from lmrep.data.corpora.base import Config, Corpus, corpus
-from lmrep.data.corpora.cleaning import LONGEST
-from lmrep.data.corpora.splits import SPLITS, assign, imbalanced, place
+from lmrep.data.corpora.base import CORPORA, Config, Corpus, CorpusDef, corpus, open_corpus
+from lmrep.data.corpora.cleaning import MAX_CHARACTERS
+from lmrep.data.corpora.splits import SPLITS, assign, hash_position, imbalanced
 
-__all__ = ["CORPORA", "LONGEST", "SPLITS", "Config", "Corpus", "assign", "imbalanced", "open_corpus", "place"]
+__all__ = ["CORPORA", "MAX_CHARACTERS", "SPLITS", "Config", "Corpus", "CorpusDef", "assign", "corpus", "hash_position",
+           "imbalanced", "open_corpus"]
 
-def _python_docs(config: Config) -> Corpus:
-    folder = python_docs.root()
-    return corpus("python_docs", "the documentation that comes with Python",
-                  lambda tally: python_docs.documents(folder)[0], lambda: python_docs.fingerprint(folder),
-                  f"no documentation found under {folder}, where this Python should keep its standard library; use "
-                  "--config.data.corpus=text_files with your own files")
-
-
-CORPORA: dict[str, Callable[[Config], Corpus]] = {
-    "python_docs": _python_docs, "text_files": text.open_corpus, "jsonl": records.jsonl, "parquet": records.parquet,
-    "tfds": tfds.open_corpus}
-
-
-def open_corpus(config: Config) -> Corpus:
-    """The corpus that a config names. Raises UserError where there is none."""
-    return CORPORA[config.corpus](config)
+CORPORA.update({
+    "python_docs": python_docs.DEFINITION, "text_files": text.DEFINITION, "jsonl": records.JSONL,
+    "parquet": records.PARQUET, "tfds": tfds.DEFINITION})

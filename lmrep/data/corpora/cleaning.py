@@ -1,6 +1,6 @@
-"""What every text gets before it is a document: one kind of line break, no NUL, no byte order mark, a longest length.
+"""Cleaning that every text gets: uniform line breaks, no NUL, no byte order mark, a maximum length.
 
-Each function counts what it meets in a tally, under the names of the package's docstring.
+Each function updates a tally with the counters of the package's docstring.
 """
 
 import re
@@ -9,15 +9,14 @@ from collections.abc import Callable
 
 from lmrep.core.errors import UserError
 
-LONGEST = 2**24  # characters of a document: bounds the memory whatever a file holds, and is ten novels
+MAX_CHARACTERS = 2**24  # of a document (ten novels): bounds the memory for any file
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def plain(text: str, tally: Counter[str]) -> str:
-    """A text with `\\n` for every line break and without NUL: it is no character of any language but what a torn disk
-    block or fixed-width field leaves, BERT's cleaning drops it, and SentencePiece's trainer skips lines that have it.
-    """
+def normalize_characters(text: str, tally: Counter[str]) -> str:
+    """A text with `\\n` for every line break and without NUL, which damaged blocks and fixed-width fields leave; BERT's
+    code removes it, and SentencePiece's trainer skips lines with it."""
     if "\r" in text:
         tally["carriage_returns"] += text.count("\r")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -27,56 +26,54 @@ def plain(text: str, tally: Counter[str]) -> str:
     return text
 
 
-def unmarked(text: str, tally: Counter[str]) -> str:
-    """A text without the byte order mark that may begin it."""
+def remove_byte_order_mark(text: str, tally: Counter[str]) -> str:
+    """A text without a byte order mark at its start."""
     if not text.startswith("\ufeff"):
         return text
     tally["byte_order_marks"] += 1
     return text[1:]
 
 
-def decoded(data: bytes, policy: str, place: Callable[[], str], tally: Counter[str]) -> str:
-    """UTF-8 as text. What is none raises UserError, naming `place()`, or is U+FFFD where the policy is "replace"."""
+def decode(data: bytes, policy: str, location: Callable[[], str], tally: Counter[str]) -> str:
+    """The text of UTF-8 bytes. Others raise UserError with `location()`, or become U+FFFD if the policy is "replace"."""
     try:
         return data.decode("utf8")
     except UnicodeDecodeError as error:
         if policy == "refuse":
             bad = data[error.start : error.start + 1].hex()
-            raise UserError(f"{place()}: byte 0x{bad} is not UTF-8 text; mend it, or set "
+            raise UserError(f"{location()}: byte 0x{bad} is not UTF-8 text; correct it, or set "
                             "--config.data.undecodable=replace") from error
     text = data.decode("utf8", "replace")
     tally["replaced_characters"] += text.count("\ufffd") - data.count("\ufffd".encode())
     return text
 
 
-def record(text: str, policy: str, place: Callable[[], str], tally: Counter[str]) -> list[str]:
-    """The document that the field of a record holds; none of a blank one, several of one longer than LONGEST.
-
-    JSON's escapes can spell half of a surrogate pair, which is no text in UTF-8: it is treated as `decoded` does.
-    """
+def field_documents(text: str, policy: str, location: Callable[[], str], tally: Counter[str]) -> list[str]:
+    """The documents of a record's field: none if it is blank, several if it has more than MAX_CHARACTERS. Unpaired
+    surrogates, which JSON's escapes can spell, are treated as undecodable bytes are by `decode`."""
     if not text.isascii() and SURROGATE.search(text):
         if policy == "refuse":
-            raise UserError(f"{place()}: the text has half of a surrogate pair, which is no character; mend it, or set "
-                            "--config.data.undecodable=replace")
+            raise UserError(f"{location()}: the text has half of a surrogate pair, which is not a character; correct it, "
+                            "or set --config.data.undecodable=replace")
         text, count = SURROGATE.subn("\ufffd", text)
         tally["replaced_characters"] += count
-    documents = bounded(plain(unmarked(text, tally), tally), tally)
+    documents = split_long(normalize_characters(remove_byte_order_mark(text, tally), tally), tally)
     tally["empty_documents"] += not documents
     return documents
 
 
-def bounded(text: str, tally: Counter[str]) -> list[str]:
-    """A text without white space at its ends, in pieces of at most LONGEST characters; none of a blank one."""
-    found, text = [], text.strip()
-    while len(text) > LONGEST:
-        head, text = cut(text, tally)
-        found.append(head)
-    return found + [text] * bool(text)
+def split_long(text: str, tally: Counter[str]) -> list[str]:
+    """A text without white space at its ends, as texts of at most MAX_CHARACTERS; none if it is blank."""
+    texts, text = [], text.strip()
+    while len(text) > MAX_CHARACTERS:
+        head, text = split_at_limit(text, tally)
+        texts.append(head)
+    return texts + [text] * bool(text)
 
 
-def cut(text: str, tally: Counter[str]) -> tuple[str, str]:
-    """A text longer than LONGEST in two, at the last line break before that, else space; both without white space."""
+def split_at_limit(text: str, tally: Counter[str]) -> tuple[str, str]:
+    """Splits a text of more than MAX_CHARACTERS at the last line break before that, or else the last space."""
     tally["cut_documents"] += 1
-    half = LONGEST // 2
-    at = max(text.rfind("\n", half, LONGEST), 0) or max(text.rfind(" ", half, LONGEST), 0) or LONGEST
+    half, limit = MAX_CHARACTERS // 2, MAX_CHARACTERS
+    at = max(text.rfind("\n", half, limit), 0) or max(text.rfind(" ", half, limit), 0) or limit
     return text[:at].rstrip(), text[at:].lstrip()

@@ -1,7 +1,7 @@
-"""Files of a corpus: found by a glob, here or in a remote store, opened, decompressed and fingerprinted.
+"""The files of a corpus: found by a glob, local or remote, opened, decompressed and fingerprinted.
 
-A path with a protocol (`gs://`, `s3://`, `https://` ...) is read by fsspec, whose package for that protocol must be
-installed. Whatever goes wrong is one UserError that names the file.
+Paths with a protocol (`gs://`, `s3://`, `https://` ...) are read with fsspec and its package for that protocol. Every
+failure is a UserError that names the file.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import glob
 import hashlib
 import os
 import posixpath
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ from lmrep.core import remote
 from lmrep.core.errors import UserError
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-CHECKSUMS = ("md5Hash", "crc32c", "ETag", "etag")  # what stores call theirs, the best first
+CHECKSUMS = ("md5Hash", "crc32c", "ETag", "etag")  # names that remote stores use, in order of preference
+SPECIAL_FILES = {stat.S_ISFIFO: "a named pipe", stat.S_ISSOCK: "a socket", stat.S_ISCHR: "a device",
+                 stat.S_ISBLK: "a device"}
+VIRTUAL = ("/proc/", "/sys/")
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,10 @@ class Source:
     """One file.
 
     Attributes:
-      path: as a person would write it, with its protocol.
-      name: its path from the folder that holds all files of the corpus.
-      store: the fsspec file system of a remote one, else None.
-      checksum: what the remote store gives for its content, or "".
+      path: with its protocol.
+      name: its path relative to the folder of all files of the corpus.
+      store: the fsspec file system of a remote file, otherwise None.
+      checksum: of a remote file, if the store provides one, otherwise "".
       size: of a remote file, in bytes.
     """
 
@@ -40,41 +44,60 @@ class Source:
     size: int = 0
 
 
-def find(pattern: str, kind: str, example: str) -> list[Source]:
-    """The files of a glob in order of their paths. Raises UserError where there is none."""
+def find(pattern: str, corpus: str, example: str) -> list[Source]:
+    """The files of a glob in the order of their paths. Raises UserError if there is none, or one that is not a regular
+    file of known size."""
     if not pattern:
-        raise UserError(f"data.corpus is {kind} but data.files is empty; expected a glob, such as "
+        raise UserError(f"data.corpus is {corpus} but data.files is empty; expected a glob, such as "
                         f"--config.data.files={os.path.join('books', '**', example)!r}")
     return _remote(pattern, example) if "://" in pattern else _local(pattern, example)
 
 
 def describe(sources: list[Source], pattern: str) -> str:
-    """The files of a glob, for people."""
+    """The files of a glob as text for people."""
     return os.path.basename(sources[0].path) if len(sources) == 1 else f"{len(sources)} files of {pattern}"
 
 
 def _local(pattern: str, example: str) -> list[Source]:
     path = os.path.expanduser(pattern)
-    paths = [found for found in sorted(glob.glob(path, recursive=True)) if os.path.isfile(found)]
+    paths = [match for match in sorted(glob.glob(path, recursive=True)) if os.path.exists(match)
+             and not os.path.isdir(match)]
     if not paths:
-        raise UserError(_nothing(pattern, os.getcwd(), os.path.isdir(path), os.path.join(path, "**", example)))
-    top = os.path.commonpath([os.path.dirname(found) for found in paths])
-    return [Source(found, os.path.relpath(found, top or ".")) for found in paths]
+        raise UserError(_no_match(pattern, os.getcwd(), os.path.isdir(path), os.path.join(path, "**", example)))
+    for match in paths:
+        check_regular(match)
+    top = os.path.commonpath([os.path.dirname(match) for match in paths])
+    return [Source(match, os.path.relpath(match, top or ".")) for match in paths]
+
+
+def check_regular(path: str) -> None:
+    """Raises UserError, without reading, for a device, pipe or socket, and for a file whose size the system does not
+    know, such as those in /proc: reading these may never end."""
+    what = ""
+    with _translated(path):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            what = next((name for test, name in SPECIAL_FILES.items() if test(status.st_mode)), "a special file")
+        elif os.path.realpath(path).startswith(VIRTUAL):
+            what = "a file of the system, of unknown size"
+    if what:
+        raise UserError(f"{path} is {what}; expected a regular file: leave it out of data.files, or copy its content "
+                        "to a file")
 
 
 def _remote(pattern: str, example: str) -> list[Source]:
     with _translated(pattern):
         store, path = remote.store(pattern, "data.files", "gs://bucket/folder/*.txt")
-        found = sorted((name, info) for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
-        if not found:
-            raise UserError(_nothing(pattern, "that store", store.isdir(path), posixpath.join(pattern, "**", example)))
-        top = posixpath.commonpath([posixpath.dirname(name) for name, _ in found])
+        matches = sorted((name, info) for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
+        if not matches:
+            raise UserError(_no_match(pattern, "that store", store.isdir(path), posixpath.join(pattern, "**", example)))
+        top = posixpath.commonpath([posixpath.dirname(name) for name, _ in matches])
         return [Source(store.unstrip_protocol(name), posixpath.relpath(name, top or "."), store,
                        next((f"{key} {info[key]}" for key in CHECKSUMS if info.get(key)), ""), info["size"] or 0)
-                for name, info in found]
+                for name, info in matches]
 
 
-def _nothing(pattern: str, where: str, folder: bool, within: str) -> str:
+def _no_match(pattern: str, where: str, folder: bool, within: str) -> str:
     hint = f"it is a folder; try {within!r}" if folder else \
         "check the path, and quote the glob so that the shell leaves it alone"
     return f"data.files {pattern!r} matches no file in {where}; {hint}"
@@ -82,7 +105,7 @@ def _nothing(pattern: str, where: str, folder: bool, within: str) -> str:
 
 @contextlib.contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Whatever a file or a store raises becomes a UserError that names the path."""
+    """Turns any exception of a file or a store into a UserError that names the path."""
     try:
         yield
     except UserError:
@@ -93,10 +116,10 @@ def _translated(path: str) -> Iterator[None]:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if compressed and "Truncated" in reason:
-            raise UserError(f"{path} ends in the middle of its {compressed} stream: what wrote or copied it was cut "
-                            "short; copy it anew, or leave it out of data.files") from error
+            raise UserError(f"{path} ends in the middle of its {compressed} stream, as after an interrupted copy; copy "
+                            "it again, or leave it out of data.files") from error
         if compressed and any(word in reason for word in ("zlib", "ZSTD")):
-            raise UserError(f"{path} is no intact {compressed} file ({reason}); copy it anew, or leave it out of "
+            raise UserError(f"{path} is not an intact {compressed} file ({reason}); copy it again, or leave it out of "
                             "data.files") from error
         if "://" not in path:
             if not isinstance(error, OSError):
@@ -108,7 +131,7 @@ def _translated(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(source: Source) -> Iterator[BinaryIO]:
-    """The file's bytes as they lie."""
+    """The file's bytes, not decompressed."""
     with _translated(source.path), \
             (source.store.open(source.path, "rb") if source.store else open(source.path, "rb")) as file:
         yield file
@@ -116,7 +139,7 @@ def opened(source: Source) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def decompressed(source: Source) -> Iterator[BinaryIO]:
-    """The file's bytes, decompressed where its name ends as in COMPRESSED. Only as much as is read is held."""
+    """The file's bytes as a stream, decompressed if its suffix is in COMPRESSED."""
     compression = COMPRESSED.get(os.path.splitext(source.path)[1])
     with opened(source) as file:
         if compression is None:
@@ -129,12 +152,12 @@ def decompressed(source: Source) -> Iterator[BinaryIO]:
 
 
 def fingerprint(sources: list[Source], *facts: str) -> str:
-    """Names the content of files: their names, sizes and SHA-256, or the remote store's checksum where it has one.
+    """SHA-256 of the names, sizes and contents of files, and of `facts`. Remote files with a checksum are not read.
 
-    Names count from the folder that holds them all, so the same files elsewhere have the same fingerprint.
+    Names are relative to the folder of all files, so that the same files elsewhere have the same fingerprint.
     """
     digest = hashlib.sha256("\0".join(facts).encode())
-    with ThreadPoolExecutor() as pool:  # hashing leaves Python's lock: a gigabyte a second and core
+    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
         for source, (size, content) in zip(sources, pool.map(_content, sources), strict=True):
             digest.update(f"{source.name}\0{size}\0{content}\n".encode())
     return digest.hexdigest()

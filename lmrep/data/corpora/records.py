@@ -3,52 +3,43 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import cleaning, files
-from lmrep.data.corpora.base import Config, Corpus, corpus
+from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
 
 CHUNK = 2**22  # bytes of JSONL read, or of text taken from Parquet, at once
-LONGEST_LINE = 2**28  # bytes of a line of JSONL
+MAX_LINE = 2**28  # bytes of a line of JSONL
 
 
-def jsonl(config: Config) -> Corpus:
-    """The corpus of JSONL files that a config names."""
-    return _open(config, "jsonl", "*.jsonl", _jsonl)
-
-
-def parquet(config: Config) -> Corpus:
-    """The corpus of Parquet files that a config names."""
-    return _open(config, "parquet", "*.parquet", _parquet)
-
-
-def _open(config: Config, kind: str, example: str,
-          read: Callable[[files.Source, Config, Counter[str], int], Iterator[str]]) -> Corpus:
-    sources = files.find(config.files, kind, example)
+def _open(name: str, read: Callable[[files.Source, Config, Counter[str], int], Iterator[str]],
+          config: Config) -> Corpus:
+    sources = files.find(config.files, name, f"*.{name}")
     if not config.text_field:
         raise UserError("data.text_field is empty; expected the name of the field or column that holds the text")
 
     def documents(tally: Counter[str]) -> Iterator[str]:
-        most = tally["damaged_lines"] + config.damaged_lines
+        limit = tally["damaged_lines"] + config.damaged_lines
         for source in sources:
             tally["files"] += 1
             count = 0
-            for count, text in enumerate(read(source, config, tally, most), 1):  # noqa: B007 - used after the loop
+            for count, text in enumerate(read(source, config, tally, limit), 1):  # noqa: B007 - used after the loop
                 yield text
             tally["empty_files"] += not count
 
-    return corpus(kind, f"{files.describe(sources, config.files)}, the {config.text_field!r} of each record", documents,
-                  lambda: files.fingerprint(sources, kind, config.text_field),
+    return corpus(name, f"{files.describe(sources, config.files)}, the {config.text_field!r} of each record", documents,
+                  lambda: files.fingerprint(sources, name, config.text_field),
                   f"data.files {config.files!r} holds no text: {len(sources)} files, no record with text in "
                   f"{config.text_field!r}")
 
 
-def _jsonl(source: files.Source, config: Config, tally: Counter[str], most: int) -> Iterator[str]:
-    """The texts of one file. Raises UserError for damaged lines once the tally holds more than `most` of them."""
+def _jsonl(source: files.Source, config: Config, tally: Counter[str], limit: int) -> Iterator[str]:
+    """The texts of one file. Raises UserError if the tally reaches more than `limit` damaged lines."""
     keys, number = config.text_field.split("."), 0
 
-    def place() -> str:
+    def location() -> str:
         return f"{source.path}, line {number}"
 
     for number, line in enumerate(_lines(source), 1):
@@ -58,14 +49,14 @@ def _jsonl(source: files.Source, config: Config, tally: Counter[str], most: int)
         if line.isspace() or not line:
             tally["blank_lines"] += 1
             continue
-        text, problem = _field(cleaning.decoded(line, config.undecodable, place, tally), keys)
+        text, problem = _field(cleaning.decode(line, config.undecodable, location, tally), keys)
         if not problem:
-            yield from cleaning.record(text, config.undecodable, place, tally)
+            yield from cleaning.field_documents(text, config.undecodable, location, tally)
             continue
         tally["damaged_lines"] += 1
-        if tally["damaged_lines"] > most:
-            raise UserError(f"{place()} {problem}; mend it, set --config.data.text_field to the field that holds the "
-                            "text, or let a number of such lines be skipped with --config.data.damaged_lines")
+        if tally["damaged_lines"] > limit:
+            raise UserError(f"{location()} {problem}; correct it, set --config.data.text_field to the field with the "
+                            "text, or skip such lines with --config.data.damaged_lines, up to that number")
 
 
 def _lines(source: files.Source) -> Iterator[bytes]:
@@ -73,48 +64,48 @@ def _lines(source: files.Source) -> Iterator[bytes]:
     rest, number = b"", 0
     with files.decompressed(source) as file:
         while block := file.read(CHUNK):
-            *whole, rest = (rest + block).split(b"\n")
-            yield from whole
-            number += len(whole)
-            if len(rest) > LONGEST_LINE:
-                raise UserError(f"{source.path}, line {number + 1} is longer than {LONGEST_LINE >> 20} MiB; expected "
+            *lines, rest = (rest + block).split(b"\n")
+            yield from lines
+            number += len(lines)
+            if len(rest) > MAX_LINE:
+                raise UserError(f"{source.path}, line {number + 1} is longer than {MAX_LINE >> 20} MiB; expected "
                                 "JSONL, which is one JSON object a line")
     if rest:
         yield rest
 
 
 def _field(line: str, keys: list[str]) -> tuple[str, str]:
-    """The text of a line of JSON, or what is wrong with it."""
+    """(text of a line of JSON, ""), or ("", what is wrong with the line)."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        return "", f"is no JSON ({error.msg} at character {error.pos + 1})"
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        return "", f"is no JSON that can be read ({error})"
+        return "", f"is not JSON ({error.msg} at character {error.pos + 1})"
+    except (ValueError, RecursionError) as error:  # numbers with thousands of digits, deep nesting
+        return "", f"is JSON that cannot be read ({error})"
     for key in keys:
         if not isinstance(value, dict):
-            return "", f"has no field {'.'.join(keys)!r}: it is {_kind(value)} where an object with {key!r} is expected"
+            return "", f"has no field {'.'.join(keys)!r}: it is {_json_type(value)} instead of an object with {key!r}"
         if key not in value:
             return "", f"has no field {'.'.join(keys)!r}; it has {', '.join(value) or 'none'}"
         value = value[key]
     if not isinstance(value, str):
-        return "", f"has {_kind(value)} in {'.'.join(keys)!r}, where a string is expected"
+        return "", f"has {_json_type(value)} in {'.'.join(keys)!r} instead of a string"
     return value, ""
 
 
-def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}.get(
+def _json_type(value: Any) -> str:
+    return {dict: "an object", list: "a list", str: "a string", bool: "a Boolean", type(None): "null"}.get(
         type(value), "a number")
 
 
-def _parquet(source: files.Source, config: Config, tally: Counter[str], most: int) -> Iterator[str]:
-    """The texts of one file, as many at once as hold about CHUNK bytes."""
+def _parquet(source: files.Source, config: Config, tally: Counter[str], limit: int) -> Iterator[str]:
+    """The texts of one file, read in batches of about CHUNK bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     row = 0
 
-    def place() -> str:
+    def location() -> str:
         return f"{source.path}, row {row}"
 
     with files.opened(source) as file:
@@ -125,35 +116,35 @@ def _parquet(source: files.Source, config: Config, tally: Counter[str], most: in
                 for values in _batches(table, group, config.text_field):
                     for value in values:
                         row += 1
-                        text = cleaning.decoded(value or b"", config.undecodable, place, tally)
-                        yield from cleaning.record(text, config.undecodable, place, tally)
+                        text = cleaning.decode(value or b"", config.undecodable, location, tally)
+                        yield from cleaning.field_documents(text, config.undecodable, location, tally)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"{source.path} is no intact Parquet file ({reason}); copy it anew, or leave it out of "
+            raise UserError(f"{source.path} is not an intact Parquet file ({reason}); copy it again, or leave it out of "
                             "data.files") from error
 
 
 def _column(source: files.Source, table: Any, name: str) -> None:
-    """Refuses a column that is not there or holds no text."""
-    import pyarrow.types as kinds
+    """Raises UserError if the column is missing or does not hold text."""
+    from pyarrow import types
 
-    kind, schema = None, table.schema_arrow
+    column_type, schema = None, table.schema_arrow
     for key in name.split("."):
-        found = schema.get_field_index(key) if schema is not None else -1
-        if found < 0:
-            has = ", ".join(table.schema_arrow.names)
-            raise UserError(f"{source.path} has no column {name!r}; it has {has}: set --config.data.text_field")
-        kind = schema.field(found).type
-        schema = kind if kinds.is_struct(kind) else None
-    value = kind.value_type if kinds.is_dictionary(kind) else kind
-    if not any(test(value) for test in (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_binary,
-                                        kinds.is_large_binary, kinds.is_binary_view)):
-        raise UserError(f"{source.path}: column {name!r} holds {kind}, where text is expected; set "
+        index = schema.get_field_index(key) if schema is not None else -1
+        if index < 0:
+            columns = ", ".join(table.schema_arrow.names)
+            raise UserError(f"{source.path} has no column {name!r}; it has {columns}: set --config.data.text_field")
+        column_type = schema.field(index).type
+        schema = column_type if types.is_struct(column_type) else None
+    value = column_type.value_type if types.is_dictionary(column_type) else column_type
+    if not any(test(value) for test in (types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
+                                        types.is_large_binary, types.is_binary_view)):
+        raise UserError(f"{source.path}: column {name!r} has type {column_type} instead of text; set "
                         "--config.data.text_field")
 
 
 def _batches(table: Any, group: int, name: str) -> Iterator[list[bytes | None]]:
-    """The UTF-8 of one column of a row group, some rows at once."""
+    """The UTF-8 of one column of a row group, in batches of rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -167,3 +158,7 @@ def _batches(table: Any, group: int, name: str) -> Iterator[list[bytes | None]]:
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         yield array.cast(pa.large_binary()).to_pylist()
+
+
+JSONL = CorpusDef(partial(_open, "jsonl", _jsonl), lambda config: f"the JSONL files {config.files}", "*.jsonl")
+PARQUET = CorpusDef(partial(_open, "parquet", _parquet), lambda config: f"the Parquet files {config.files}", "*.parquet")

@@ -1,6 +1,7 @@
-"""Splits: SHA-256 maps a document's text to a number in [0, 1), and the splits cut that range.
+"""Splits: SHA-256 maps the text of a document to a number in [0, 1), and each split is a range of these numbers.
 
-So a document's copies stay together, and neither the order of the documents nor new ones among them move any other.
+Copies of a document are therefore in the same split, and neither the order of the documents nor additions to the corpus
+move other documents.
 """
 
 import hashlib
@@ -9,54 +10,54 @@ from collections.abc import Mapping
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.data.corpora.base import Config
+from lmrep.data.corpora.base import CORPORA, Config
 
-SPLITS = ("test", "validation", "train")  # in the order in which they cut [0, 1)
+SPLITS = ("test", "validation", "train")  # in the order of their ranges
 
 
-def place(text: str) -> int:
-    """Where a document falls in the splits' range: 64 bits of its SHA-256, a uint64."""
+def hash_position(text: str) -> int:
+    """The number of a document, as a uint64: the first 64 bits of its SHA-256."""
     return int.from_bytes(hashlib.sha256(text.encode("utf8", "surrogatepass")).digest()[:8], "big")
 
 
-def assign(places: np.ndarray, config: Config) -> np.ndarray:
-    """The split of each document, as int8 indices into SPLITS, from the uint64 `place` of each.
+def assign(positions: np.ndarray, config: Config) -> np.ndarray:
+    """The split of each document, int8 indices into SPLITS, from uint64 `hash_position`s.
 
-    The documents in order of place are cut at `test` and at `test + validation` of the range. A cut that would leave
-    a split empty that was asked for moves by one document, the one nearest to it: only then, in corpora of few
-    documents, can a new document change another's split. Raises UserError where there are too few for that.
+    The ranges end at `test` and at `test + validation` of all numbers. If a requested split would be empty, it gets the
+    nearest document of the next one: only then, in corpora of few documents, can a new document change the split of
+    another one. Raises UserError if there are too few documents for that.
     """
     if config.test + config.validation >= 1:
         raise UserError(f"data.validation {config.validation:g} and data.test {config.test:g} leave nothing to train "
                         "on; expected a sum below 1")
-    distinct, which = np.unique(places, return_inverse=True)
-    shares = np.array([config.test, config.validation], float)
-    asked = (shares > 0).astype(int)
-    if len(distinct) <= asked.sum():
-        raise UserError(_too_few(len(places), len(distinct), config))
-    limits = [int(share * 2**64) for share in np.cumsum(shares)]
-    cuts = np.searchsorted(distinct, np.array(limits, np.uint64))
-    cuts[0] = max(cuts[0], asked[0])
-    cuts[1] = min(max(cuts[1], cuts[0] + asked[1]), len(distinct) - 1)
-    cuts[0] = min(cuts[0], cuts[1] - asked[1])
-    return np.searchsorted(cuts, which, side="right").astype(np.int8)
+    distinct, which = np.unique(positions, return_inverse=True)
+    fractions = np.array([config.test, config.validation], float)
+    least = (fractions > 0).astype(int)
+    if len(distinct) <= least.sum():
+        raise UserError(_too_few(len(positions), len(distinct), config))
+    limits = [int(fraction * 2**64) for fraction in np.cumsum(fractions)]
+    ends = np.searchsorted(distinct, np.array(limits, np.uint64))
+    ends[0] = max(ends[0], least[0])
+    ends[1] = min(max(ends[1], ends[0] + least[1]), len(distinct) - 1)
+    ends[0] = min(ends[0], ends[1] - least[1])
+    return np.searchsorted(ends, which, side="right").astype(np.int8)
 
 
 def imbalanced(sizes: Mapping[str, int], documents: int, config: Config) -> str:
-    """What to tell where far more of the text, of which `sizes` says how much each split has, is held out than was
-    asked for, as in corpora of few documents; "" elsewhere."""
-    whole, asked = sum(sizes.values()), config.test + config.validation
-    held = whole - sizes.get("train", 0)
-    if held <= (2 * asked + 0.05) * whole:
+    """A warning if far more text is held out than the config says, as in corpora of few documents; otherwise "".
+    `sizes` says how much text each split has."""
+    total, fraction = sum(sizes.values()), config.test + config.validation
+    held_out = total - sizes.get("train", 0)
+    if held_out <= (2 * fraction + 0.05) * total:
         return ""
-    return (f"{held / whole:.0%} of the text is held out, where {asked:.0%} was asked for: {_number(documents)}, each "
-            f"whole in one split; {_more(config)}")
+    return (f"{held_out / total:.0%} of the text is held out instead of {fraction:.0%}: {_number(documents)}, and none "
+            f"is divided between splits; {_more(config)}")
 
 
 def _too_few(documents: int, distinct: int, config: Config) -> str:
-    found = _number(documents) + ("" if documents == distinct else f", {distinct} of them distinct")
-    return (f"{found}: too few for the splits asked for; {_more(config)}, or set --config.data.validation=0 and "
-            "test=0")
+    count = _number(documents) + ("" if documents == distinct else f", {distinct} of them distinct")
+    return (f"{count}: too few for the splits; {_more(config)}, or set --config.data.validation=0 and "
+            "--config.data.test=0")
 
 
 def _number(documents: int) -> str:
@@ -64,6 +65,6 @@ def _number(documents: int) -> str:
 
 
 def _more(config: Config) -> str:
-    if config.corpus == "text_files" and config.documents != "line":
+    if CORPORA[config.corpus].has_units and config.documents != "line":
         return "--config.data.documents=blank_line or =line makes a document of each paragraph or line"
     return "give it more documents"

@@ -10,11 +10,11 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import cleaning
-from lmrep.data.corpora.base import Config, Corpus, corpus
+from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
 
 
 def open_corpus(config: Config) -> Corpus:
-    """The corpus of a TFDS dataset that a config names."""
+    """The examples of a TFDS dataset."""
     if not config.tfds_name:
         raise UserError("data.corpus is tfds but data.tfds_name is empty; expected a TFDS name or a directory")
     builder = _builder(config.tfds_name)
@@ -32,20 +32,20 @@ def open_corpus(config: Config) -> Corpus:
 def _texts(source: Any, config: Config, tally: Counter[str]) -> Iterator[str]:
     keys, number = config.text_feature.split("/"), 0
 
-    def place() -> str:
+    def location() -> str:
         return f"{config.tfds_name}, example {number}, {config.text_feature!r}"
 
     for start in range(0, len(source), 256):
-        for number, value in enumerate(  # noqa: B007 - `place` says it
+        for number, value in enumerate(  # noqa: B007 - used in `location`
                 source.__getitems__(range(start, min(start + 256, len(source)))), start):
             for key in keys:
                 value = value[key]
-            text = cleaning.decoded(value, config.undecodable, place, tally)
-            yield from cleaning.record(text, config.undecodable, place, tally)
+            text = cleaning.decode(value, config.undecodable, location, tally)
+            yield from cleaning.field_documents(text, config.undecodable, location, tally)
 
 
 def _builder(name: str) -> Any:
-    """The TFDS builder of a prepared dataset: a directory, or a name, which is downloaded where it is missing."""
+    """The TFDS builder of a dataset: of a directory, or of a name, downloaded if necessary."""
     import tensorflow_datasets as tfds
 
     try:
@@ -55,14 +55,14 @@ def _builder(name: str) -> Any:
         if not builder.info.splits:
             builder.download_and_prepare(file_format="array_record")
         return builder
-    except Exception as error:  # TFDS raises whatever a dataset's own code raises
+    except Exception as error:  # datasets run code of their own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"no TFDS dataset {name!r}: {reason}; expected a name that TFDS knows and can download, or the "
-                        "directory of a prepared one (where dataset_info.json is)") from error
+                        "directory of a prepared one (with dataset_info.json)") from error
 
 
 def _source(builder: Any, config: Config) -> Any:
-    """Random access to the examples; UserError for a split or a text that the dataset does not have."""
+    """Random access to the examples. Raises UserError if the dataset lacks the split or the text feature."""
     import tensorflow_datasets as tfds
 
     features, names = builder.info.features, config.text_feature.split("/")
@@ -80,3 +80,6 @@ def _source(builder: Any, config: Config) -> Any:
     except (KeyError, ValueError) as error:
         raise UserError(f"{config.tfds_name} has no split {config.tfds_split!r}; it has "
                         f"{', '.join(builder.info.splits)}") from error
+
+
+DEFINITION = CorpusDef(open_corpus, lambda config: f"the TFDS corpus {config.tfds_name}")

@@ -80,9 +80,10 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     progress = progress or (lambda line: None)
     corpus = corpora.open_corpus(data)
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
-    cut = dataclasses.replace(tokenizer, vocab_file="") if loaded is None else loaded.fingerprint
+    keep = tokenizers.keeps_whitespace(tokenizer)
+    cut = dataclasses.replace(tokenizer, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
     facts = [LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
-             tokenizers.TOKENIZERS[tokenizer.name].rules, repr(cut)]
+             tokenizers.TOKENIZERS[tokenizer.name].rules, keep, repr(cut)]
     content = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     directory = _local(data_dir) / f"{corpus.name}-{content[:16]}"
     if not directory.exists():
@@ -148,7 +149,7 @@ def _locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
 def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: CorpusScan, config: tokenizers.Config,
            tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
     """Makes the folder beside its place, going on with what is there already, and moves it there."""
-    partial = directory.with_name(directory.name + ".partial")
+    partial, keep = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
     key = json.dumps([content, PART, MOST_PARTS, importlib.metadata.version("tokenizers")])
     parts: list[pathlib.Path] = []
     try:
@@ -161,12 +162,12 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
                 if tokenizer is None:
                     progress(f"training a tokenizer of {config.vocab_size:,} pieces")
                     budget, passes = min(survey.characters("train"), scan.TRAINING_SAMPLE), itertools.count(1)
-                    tokenizer = tokenizers.train(config, lambda: scan.sample(corpus, survey, budget, Report(
+                    tokenizer = tokenizers.train(config, lambda: scan.sample(corpus, survey, budget, keep, Report(
                         f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
                 tokenizer.save(making)
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(_part_of(survey)[-1] + 1)]
-        _tokenize(parts, corpus, survey, tokenizer, progress)
+        _tokenize(parts, corpus, survey, tokenizer, keep, progress)
         statistics = _statistics(parts)
         check(statistics, config, progress)
         with _whole(partial / "done", keep=True) as done:
@@ -234,7 +235,7 @@ def _part_of(survey: CorpusScan) -> np.ndarray:
 
 
 def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusScan, tokenizer: tokenizers.Tokenizer,
-              progress: Progress) -> None:
+              keep: bool, progress: Progress) -> None:
     """Writes the parts that are missing, in order."""
     first = next((number for number, part in enumerate(parts) if not part.exists()), len(parts))
     if first == len(parts):
@@ -254,8 +255,8 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     report = Report("tokenizing", total, progress, done)
     splits = [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
     processes = tokenize.cores() if total - done > SMALL else 0
-    with contextlib.closing(tokenize.tokenized(tokenizer, parts[0].parents[1] / "tokenizer",
-                                                 _batches(documents), processes)) as stream:
+    with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", _batches(documents),
+                                                    processes, keep)) as stream:
         for number, found in itertools.groupby(stream, lambda each: each[0].part):
             with _whole(parts[number]) as making:
                 before = parts[number - 1] if number else None

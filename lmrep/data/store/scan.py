@@ -3,6 +3,7 @@ documents. Between them a document costs 17 bytes of memory, not its text.
 """
 
 import itertools
+import re
 import time
 from array import array
 from collections import Counter
@@ -42,7 +43,7 @@ def survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> 
     places, lengths, tally = array("Q"), array("q"), Counter()
     report = Report("reading", 0, progress)
     for text in corpus.documents(tally):
-        places.append(corpora.place(text))
+        places.append(corpora.hash_position(text))
         lengths.append(len(text))
         report.add(len(text))
     odd = {name: count for name, count in sorted(tally.items()) if count and name not in ("documents", "files")}
@@ -58,7 +59,7 @@ def describe_anomalies(odd: Mapping[str, int]) -> str:
 def again(corpus: corpora.Corpus, found: CorpusScan) -> Iterator[str]:
     """The documents. Raises RunFault where they are not those that the survey found."""
     for place, text in itertools.zip_longest(found.places, corpus.documents()):
-        if place is None or text is None or corpora.place(text) != place:
+        if place is None or text is None or corpora.hash_position(text) != place:
             raise RunFault("the corpus changed while it was read; run again when its files stand still")
         yield text
 
@@ -74,17 +75,21 @@ def documents(data: corpora.Config, split: str, progress: Progress) -> tuple[int
     return found.characters(split), texts
 
 
-def sample(corpus: corpora.Corpus, found: CorpusScan, budget: float, report: "Report") -> Iterator[str]:
-    """The lines of the train split, about `budget` characters of it: of a smaller split some documents more than once,
-    of a larger one those chosen by hash.
+LINES = re.compile(r"(?<=\S)(?=[^\S\n]*\n)")  # before white space with a line break
 
-    Lines, because the library that trains tokenizers holds what it is given at once, and a document may be a novel.
+
+def sample(corpus: corpora.Corpus, found: CorpusScan, budget: float, keep_whitespace: bool,
+           report: "Report") -> Iterator[str]:
+    """The lines of the train split, about `budget` characters: if the split is smaller, some documents more than once,
+    and if it is larger, those that a hash selects. If `keep_whitespace`, a line includes the white space before it.
+
+    The library that trains tokenizers holds a text in memory several times; a document may be too long for that.
     """
     whole, part = divmod(budget / max(1, found.characters("train")), 1)
     once_more = (found.places & np.uint64(0xFFFFFFFF)) < part * 2**32
     for text, train, more in zip(again(corpus, found), found.of("train"), once_more, strict=True):
         for _ in range((int(whole) + more) * train):
-            yield from text.split("\n")
+            yield from LINES.split(text) if keep_whitespace else text.split("\n")
         report.add(len(text))
 
 

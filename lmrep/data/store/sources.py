@@ -94,7 +94,9 @@ def _common_tokenizer(
     opened = [corpora.open_corpus(source.data) for source in sources]
     facts = [[corpus.fingerprint(), source.weight, source.data.validation, source.data.test]
              for corpus, source in zip(opened, sources, strict=True)]
-    identity = [facts, temperature, tokenizers.TOKENIZERS[config.name].rules, repr(config), scan.TRAINING_SAMPLE]
+    keep = tokenizers.keeps_whitespace(config)
+    identity = [facts, temperature, tokenizers.TOKENIZERS[config.name].rules, keep,
+                repr(dataclasses.replace(config, whitespace="")), scan.TRAINING_SAMPLE]
     home = data_dir / f"tokenizer-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
     if home.exists():
         return home
@@ -106,7 +108,7 @@ def _common_tokenizer(
     progress(f"training a tokenizer of {config.vocab_size:,} pieces on {len(sources)} sources")
     trained = tokenizers.train(config, lambda: (
         line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
-        for line in scan.sample(corpus, survey, budget, scan.Report(
+        for line in scan.sample(corpus, survey, budget, keep, scan.Report(
             f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress))))
     draft = home.with_name(f".{home.name}-{uuid.uuid4().hex[:8]}")
     try:

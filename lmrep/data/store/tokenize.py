@@ -1,9 +1,8 @@
-"""Text to token ids on every core, in the order of the text.
+"""Tokenizes documents on all cores, in order.
 
-Sentence splitting is Python and tokenizing a library's; both run in child processes, each of which is given a batch of
-documents and answers with arrays. They are started as new programs, not forked, because JAX may hold threads by then;
-they import no JAX, no TFDS; what they are told and what they answer are plain bytes. A child ends the moment its input
-does, and the system closes that when the parent dies, however it dies.
+Sentence splitting and tokenization run in child processes, each of which receives batches of documents and returns
+arrays, as plain bytes. They are started as new programs, not forked, because JAX may have started threads, and they
+import neither JAX nor TFDS. A child exits when its input is closed, which the system does when the parent dies.
 """
 
 import collections
@@ -28,9 +27,9 @@ from lmrep.core.errors import RunFault
 from lmrep.data import sentences, tokenizers
 from lmrep.data.store import token_store
 
-AT_ONCE = 2**18  # characters in one call of the library, which needs about 100 bytes for each
+CALL_CHARACTERS = 2**18  # in one call of the library, which needs about 100 bytes for each
 LONG_WORD = 1000  # characters; longer words are counted
-AHEAD = 2**26  # characters that may be with the children at a time
+MAX_PENDING = 2**26  # characters that children hold at a time
 
 
 class Tokenized(NamedTuple):
@@ -38,9 +37,9 @@ class Tokenized(NamedTuple):
 
     Attributes:
       tokens: uint16 or uint32 [n], the ids of all documents.
-      sentences: int64, the tokens of each sentence that has any.
-      documents: int64, the sentences of each document that has any.
-      tally: int64[3]: words (what white space separates), [UNK]s, words of more than LONG_WORD characters.
+      sentences: int64, the number of tokens of each sentence, without empty ones.
+      documents: int64, the number of sentences of each document, without empty ones.
+      tally: int64[3]: words (separated by white space), [UNK]s, words of more than LONG_WORD characters.
     """
 
     tokens: np.ndarray
@@ -49,18 +48,21 @@ class Tokenized(NamedTuple):
     tally: np.ndarray
 
 
-def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> Tokenized:
-    """The ids of documents, sentence by sentence."""
-    found, document_of, words, long = [], [], 0, 0
+def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitespace: bool = False) -> Tokenized:
+    """The ids of documents, sentence by sentence. If `keep_whitespace`, the tokenizer gets the exact text, in which the
+    white space between two sentences belongs to the second; otherwise each run of white space is one space."""
+    split = sentences.split_verbatim if keep_whitespace else sentences.split
+    separator = "" if keep_whitespace else tokenizer.sentence_separator
+    sentence_texts, document_of, words, long = [], [], 0, 0
     for number, text in enumerate(texts):
-        for i, sentence in enumerate(sentences.split(text)):
-            words += sentence.count(" ") + 1
+        for i, sentence in enumerate(split(text)):
+            words += len(sentence.split()) if keep_whitespace else sentence.count(" ") + 1
             if len(sentence) > LONG_WORD:
-                long += sum(len(word) > LONG_WORD for word in sentence.split(" "))
-            found.append(tokenizer.sentence_separator * (i > 0) + sentence)
+                long += sum(len(word) > LONG_WORD for word in sentence.split())
+            sentence_texts.append(separator * (i > 0) + sentence)
             document_of.append(number)
     tokens, lengths = [np.zeros(0, token_store.dtype(tokenizer.size))], [np.zeros(0, np.int64)]
-    for chunk in _chunks(found):
+    for chunk in _chunks(sentence_texts):
         ids = tokenizer.encode_batch(chunk)
         lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
         tokens.append(np.concatenate(ids).astype(tokens[0].dtype))
@@ -71,18 +73,18 @@ def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> Tokenized
                      np.array([words, unknown, long], np.int64))
 
 
-def _chunks(found: list[str]) -> Iterator[list[str]]:
-    """Lists of about AT_ONCE characters."""
-    first = waiting = 0
-    for i, sentence in enumerate(found, 1):
-        waiting += len(sentence)
-        if waiting >= AT_ONCE or i == len(found):
-            yield found[first:i]
-            first, waiting = i, 0
+def _chunks(texts: list[str]) -> Iterator[list[str]]:
+    """Consecutive texts, in lists of about CALL_CHARACTERS."""
+    first = characters = 0
+    for i, text in enumerate(texts, 1):
+        characters += len(text)
+        if characters >= CALL_CHARACTERS or i == len(texts):
+            yield texts[first:i]
+            first, characters = i, 0
 
 
 class Batch(NamedTuple):
-    """Documents that are tokenized together, of one part of the corpus and one split."""
+    """Documents of one split and one part of the corpus, to be tokenized together."""
 
     part: int
     split: str
@@ -90,55 +92,57 @@ class Batch(NamedTuple):
     characters: int
 
 
-def tokenized(tokenizer: tokenizers.Tokenizer, directory: Path, batches: Iterable[Batch],
-              processes: int) -> Iterator[tuple[Batch, Tokenized]]:
-    """Each batch, its texts let go, with its ids, in order; the same for any number of processes.
+def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: Iterable[Batch], processes: int,
+                     keep_whitespace: bool = False) -> Iterator[tuple[Batch, Tokenized]]:
+    """Yields each batch, without its texts, and its ids, in order. The number of processes has no effect on them.
 
     Args:
-      tokenizer: what cuts the text where there are 0 processes: then the library's threads are what runs at once.
+      tokenizer: used if `processes` is 0; then only the library's threads run in parallel.
       directory: where the tokenizer is saved, for the children to load.
-      batches: what to tokenize; at most AHEAD characters more are taken from it than were given back.
-      processes: how many children to start.
+      batches: at most MAX_PENDING characters are taken from it before their ids are yielded.
+      processes: number of children.
+      keep_whitespace: as in `tokenize`.
 
-    Raises RunFault where a child dies.
+    Raises RunFault if a child dies.
     """
     if not processes:
-        yield from ((batch._replace(texts=[]), tokenize(tokenizer, batch.texts)) for batch in batches)
+        yield from ((batch._replace(texts=[]), tokenize(tokenizer, batch.texts, keep_whitespace)) for batch in batches)
         return
-    waiting: collections.deque[tuple[Batch, Future[Tokenized]]] = collections.deque()
-    ahead = 0
-    with _children(directory, processes, token_store.dtype(tokenizer.size)) as submit:
+    pending: collections.deque[tuple[Batch, Future[Tokenized]]] = collections.deque()
+    characters = 0
+    with _children(directory, processes, token_store.dtype(tokenizer.size), keep_whitespace) as submit:
         for batch in batches:
-            waiting.append((batch._replace(texts=[]), submit(batch.texts)))
-            ahead += batch.characters
-            while waiting[0][1].done() or ahead > AHEAD or len(waiting) > 4 * processes:
-                done, future = waiting.popleft()
-                ahead -= done.characters
+            pending.append((batch._replace(texts=[]), submit(batch.texts)))
+            characters += batch.characters
+            while pending[0][1].done() or characters > MAX_PENDING or len(pending) > 4 * processes:
+                done, future = pending.popleft()
+                characters -= done.characters
                 yield done, future.result()
-                if not waiting:
+                if not pending:
                     break
-        for done, future in waiting:
+        for done, future in pending:
             yield done, future.result()
 
 
 @contextlib.contextmanager
-def _children(directory: Path, processes: int, dtype: np.dtype):
-    """Gives `submit(texts)`, which has a child tokenize them. The children end with the context."""
+def _children(directory: Path, processes: int, dtype: np.dtype, keep_whitespace: bool):
+    """Yields `submit(texts) -> Future[Tokenized]`. The children end with the context."""
     idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
     paths = [path for path in sys.path if path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false",
                                 "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()", str(directory)]
+    command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()", str(directory),
+               "keep" if keep_whitespace else "collapse"]
 
-    def ask(texts: list[str]) -> Tokenized:
-        child, answer = idle.get(), None
-        with contextlib.suppress(OSError):  # it is gone
+    def run(texts: list[str]) -> Tokenized:
+        child, response = idle.get(), None
+        with contextlib.suppress(OSError):  # the child died
             _send(child.stdin, [text.encode("utf8", "surrogatepass") for text in texts])
-            answer = _receive(child.stdout)
+            response = _receive(child.stdout)
         idle.put(child)
-        if answer is None:
-            raise RunFault(_ended(child.wait()))
-        tokens, *rest = answer
+        if response is None:
+            raise RunFault(_exit_message(child.wait()))
+        tokens, *rest = response
         return Tokenized(np.frombuffer(tokens, dtype), *(np.frombuffer(block, np.int64) for block in rest))
 
     started = []
@@ -147,7 +151,7 @@ def _children(directory: Path, processes: int, dtype: np.dtype):
         for _ in range(processes):
             started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment))
             idle.put(started[-1])
-        yield lambda texts: executor.submit(ask, texts)
+        yield lambda texts: executor.submit(run, texts)
     finally:
         for child in started:
             child.kill()
@@ -155,30 +159,30 @@ def _children(directory: Path, processes: int, dtype: np.dtype):
         for child in started:
             child.wait()
             for pipe in (child.stdin, child.stdout):
-                with contextlib.suppress(OSError):  # what could not be written any more
+                with contextlib.suppress(OSError):  # unwritten data
                     pipe.close()
 
 
-def _ended(code: int) -> str:
-    how = f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
-    mend = "if the machine is out of memory, run with fewer cores (taskset)" if code < 0 else "what it said is above"
-    return f"a process that tokenized {how}; {mend}; the next run goes on where this stopped"
+def _exit_message(code: int) -> str:
+    end = f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exited with code {code}"
+    fix = "if the machine is out of memory, run with fewer cores (taskset)" if code < 0 else "its error is shown above"
+    return f"a tokenizing process {end}; {fix}; the next run continues where this one stopped"
 
 
 def serve() -> None:
-    """What a child does: answers batches from standard input on standard output until the input ends."""
-    for stop in (signal.SIGINT, signal.SIGTERM):  # whoever stops the run stops its parent
-        signal.signal(stop, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does not answer
+    """The main function of a child: reads batches from standard input and writes ids to standard output."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # handled by the parent
+        signal.signal(number, signal.SIG_IGN)
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # prints go to standard error
     requests: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            tokenizer = tokenizers.load(Path(sys.argv[1]))
+            tokenizer, keep_whitespace = tokenizers.load(Path(sys.argv[1])), sys.argv[2] == "keep"
             while True:
-                found = tokenize(tokenizer, [text.decode("utf8", "surrogatepass") for text in requests.get()])
-                _send(answers, [column.tobytes() for column in found])
+                texts = [text.decode("utf8", "surrogatepass") for text in requests.get()]
+                _send(output, [array.tobytes() for array in tokenize(tokenizer, texts, keep_whitespace)])
         except BrokenPipeError:
             os._exit(0)
         except BaseException:
@@ -189,7 +193,7 @@ def serve() -> None:
     threading.Thread(target=work, daemon=True).start()
     while (request := _receive(sys.stdin.buffer)) is not None:
         requests.put(request)
-    os._exit(0)  # the parent is done or dead: there is nobody to finish for
+    os._exit(0)  # the parent is done or dead
 
 
 def _send(file: BinaryIO, blocks: Sequence[bytes]) -> None:
@@ -199,7 +203,7 @@ def _send(file: BinaryIO, blocks: Sequence[bytes]) -> None:
 
 
 def _receive(file: BinaryIO) -> list[bytes] | None:
-    """The blocks that were sent; None where the other end closed."""
+    """The blocks of one message; None if the other end has closed."""
     head = file.read(8)
     if len(head) < 8:
         return None
@@ -212,7 +216,7 @@ def _receive(file: BinaryIO) -> list[bytes] | None:
 
 
 def cores() -> int:
-    """How many this process may use: those it is bound to, and no more than a container's quota."""
+    """Cores that this process may use: those of its CPU affinity, limited by the quota of its container."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError):
         quota = re.match(r"(\d+) (\d+)", Path("/sys/fs/cgroup/cpu.max").read_text())

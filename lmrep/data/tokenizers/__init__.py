@@ -32,7 +32,7 @@ TOKENIZERS: dict[str, TokenizerDef] = {
         partial(sentence_piece.train, algorithm), spiece_files.load, sentence_piece.RULES, len(sentence_piece.SPECIALS),
         sentence_piece.SPECIALS) for algorithm in ("unigram", "bpe")}}
 
-MAX_TRAINING_WORD = 1000  # characters: merges are counted in time that grows faster than the length of a word
+MAX_TRAINING_WORD = 200  # characters, as in BERT's code; the time to train is quadratic in the length of words
 LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_TRAINING_WORD + 1},}}|(?<!\s)\s{{{MAX_TRAINING_WORD + 1},}}")
 
 log = logging.getLogger(__name__)
