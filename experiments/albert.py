@@ -22,7 +22,7 @@ On two cores, in minutes, on the documentation that comes with Python:
 Choices after the colon, which make each of the paper's ablations one flag:
 
     size       base large xlarge xxlarge; tiny: base scaled down for two cores
-    share      what all layers share: all, attention, mlp, none
+    share      what all layers share: all (ALBERT), attention, mlp, none; left out, as the network has it
     pairs      sop (are the two in order?), nsp (is the second the real next one?), none (no such prediction)
     format     segment_pair (sentence_pair has nsp only), or any other, without pairs
     optimizer  lamb bert roberta adafactor adamw; all but lamb and adafactor start from a rate of 1e-4
@@ -42,9 +42,9 @@ from lmrep.models.transformer import SHARING
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
     chosen = choose(argument, {size: f"albert_{size}" for size in ("base", "large", "xlarge", "xxlarge")},
-                    share=("all", tuple(SHARING)), pairs=("sop", ("sop", "nsp", "none")))
+                    share=("", ("", *SHARING)), pairs=("sop", ("sop", "nsp", "none")))
     config = compose(chosen, own_rates=True)
-    if "share" in config.model:
+    if chosen.share:
         config.model.share = chosen.share
     if chosen.format == "segment_pair":
         config.format.pairs = "nsp" if chosen.pairs == "none" else chosen.pairs

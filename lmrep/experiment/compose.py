@@ -7,6 +7,7 @@ An experiment file names its sizes and the choices of its own; everything that a
     config.model.share = chosen.share
 """
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import SimpleNamespace
@@ -15,9 +16,11 @@ from typing import Any
 import ml_collections
 
 from lmrep.config import loading
+from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.experiment.config import StageConfig, default_config, scale_down
 from lmrep.experiment.recipes import PAIR_FORMATS, RECIPES, Recipe
+from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.masked import RULES
@@ -109,7 +112,7 @@ def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe
         config.stages = tuple(
             asdict(StageConfig(name=str(length), fraction=fraction, length=length if i else None))
             for i, (fraction, length) in enumerate(recipe.lengths))
-    if chosen.preset in MODELS and config.model.get("max_length"):
+    if chosen.model and config.model.get("max_length"):  # another network gets positions for this recipe's sequences
         config.model.max_length = max(config.model.max_length, *(length for _, length in recipe.lengths))
     if chosen.data == "python_docs":
         config.batch_size = min(config.batch_size, PYTHON_DOCS_BATCH)
@@ -126,5 +129,10 @@ def _set_fields(config: ml_collections.ConfigDict, chosen: SimpleNamespace, reci
             config.update_from_flattened_dict({path: value})
     if chosen.objective == "masked":
         config.objective.update(RULES.get(PRESETS.get(chosen.preset, PRESETS[chosen.base]).family, {}))
+    if chosen.preset in MODELS:  # which may have no parameters of some name
+        network = MODELS[chosen.preset]
+        paths = flatten(network.build(network.config(), Execution(), chosen.preset).specs)
+        config.optimizer.decay_skip = tuple(
+            pattern for pattern in config.optimizer.decay_skip if fnmatch.filter(paths, pattern))
     if "sentence_pair" in config.objective:
         config.objective.sentence_pair = recipe.sentence_pair and chosen.format in PAIR_FORMATS

@@ -29,7 +29,7 @@ def test_a_mesh_of_devices_that_are_elsewhere(config, tmp_path):
     found = examined(config, tmp_path / "run", tmp_path, devices=16, processes=2)
     assert not failed(found) and "4 x 4 x 1 on 16 x cpu, of which 8 are here" in found["mesh"].text
     found = examined(config, tmp_path / "run", tmp_path, devices=32, processes=2)
-    assert "2 processes 32; use all of them" in failed(found)["mesh"]
+    assert "2 processes have 32; use all of them" in failed(found)["mesh"]
 
 
 def test_parameters_that_the_mesh_leaves_whole(config, tmp_path):

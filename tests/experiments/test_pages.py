@@ -15,7 +15,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import SPECIALS
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.models import PRESETS
+from lmrep.models import MODELS, PRESETS
 from lmrep.training import optimizers
 from tests import given
 
@@ -39,8 +39,18 @@ def declared(file):
     return found
 
 
-ARGUMENTS = [(file, argument) for file in FILES for argument in (
-    "", *(f"{part}={choice}" for part, choices in declared(file).items() for choice in choices if choice))]
+def arguments(file):
+    """Every choice of an experiment file, one at a time; of the presets, all of them for BERT's alone."""
+    yield ""
+    for name, choices in declared(file).items():
+        for choice in filter(None, choices):
+            if choice in MODELS:  # some networks read from left to right only
+                yield f"{name}={choice},objective=causal,format=stream"
+            elif name != "model" or file.name == "bert.py" or choice in ("bert_tiny", "gpt2"):
+                yield f"{name}={choice}"
+
+
+ARGUMENTS = [(file, argument) for file in FILES for argument in arguments(file)]
 
 
 def vocabulary(size):
