@@ -89,7 +89,7 @@ def train(
       Stopped: by SIGTERM or Ctrl-C, with everything saved.
     """
     config = _load_config(config, overrides)
-    if url := remote.address(directory):
+    if url := remote.as_url(directory):
         mirror.check_single_process(url, jax.process_count())
         experiments.check_mesh(experiments.parse(config), jax.device_count())  # before anything is fetched
         with mirror.mirrored(url) as local:
@@ -146,7 +146,7 @@ def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mappi
         file, _, argument = os.fspath(config).partition(":")
         return init_from.load_config(file, argument, pairs)
     if pairs:
-        config = loading.overridden(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
+        config = loading.apply_overrides(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
     return config
 
 

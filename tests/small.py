@@ -58,12 +58,12 @@ EXPERIMENT = '''"""The small experiment, as a file."""
 
 from pathlib import Path
 
-from lmrep.config.loading import parts
+from lmrep.config.loading import parse_argument
 from tests.small import config
 
 
 def get_config(argument=""):
-    chosen = parts(argument, format=("packed", ("packed", "segment_pair")), mesh="1x1x1")
+    chosen = parse_argument(argument, format=("packed", ("packed", "segment_pair")), mesh="1x1x1")
     return config(Path({texts!r}), format=chosen.format, layout=chosen.mesh)
 '''
 

@@ -38,7 +38,7 @@ def run(arguments: Arguments) -> int:
     from lmrep.interop import conversion
     from lmrep.storage import mirror
 
-    source, target = mirror.here(arguments.words[0], arguments.step), Path(arguments.words[1])
+    source, target = mirror.local_copy(arguments.words[0], arguments.step), Path(arguments.words[1])
     check_source(source, arguments.words[0], flags.to)
     if conversion.is_workdir(source) != (flags.to == "huggingface"):
         raise UserError(f"{source} is a workdir already; to write a published directory, add --to=huggingface"

@@ -21,7 +21,7 @@ def run(arguments: Arguments) -> int:
     from lmrep.storage import mirror
 
     (one, description_a), (other, description_b) = (
-        conversion.arrays(mirror.here(path), arguments.flags.raw) for path in (a, b))
+        conversion.arrays(mirror.local_copy(path), arguments.flags.raw) for path in (a, b))
     print(f"{a} ({description_a})\n{b} ({description_b})\n"
           f"{differences.describe(differences.compare(one, other), a, b)}")
     return 0

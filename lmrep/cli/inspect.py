@@ -29,7 +29,7 @@ def run(arguments: Arguments) -> int:
     if config_dict is not None:
         experiment = config.parse(config_dict)
     else:
-        path = mirror.here(arguments.workdir, checkpoints=False)
+        path = mirror.local_copy(arguments.workdir, checkpoints=False)
         recorded = workdir.read_config(path)
         if "train" not in recorded["data"]:
             raise UserError(f"{arguments.workdir} was converted, not trained, and has no data to inspect")

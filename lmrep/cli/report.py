@@ -24,9 +24,9 @@ def run(arguments: Arguments) -> int:
 
     show_messages()
     flags = arguments.flags
-    path = report.write([mirror.here(directory) for directory in directories], flags.output or None,
+    path = report.write([mirror.local_copy(directory) for directory in directories], flags.output or None,
                         data_dir=flags.data_dir or api.default_data_dir())
-    if len(directories) == 1 and not flags.output and (url := remote.address(directories[0])):
-        mirror.put(url, path)
+    if len(directories) == 1 and not flags.output and (url := remote.as_url(directories[0])):
+        mirror.upload(url, path)
     print(path)
     return 0

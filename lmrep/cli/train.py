@@ -59,13 +59,13 @@ def run(arguments: Arguments) -> int:
 def config_of(arguments: Arguments) -> Any:
     """The config of --config, or that of the run in --workdir."""
     workdir, alone = arguments.workdir, arguments.workdir and arguments.config_file is None
-    if alone and (remote.address(workdir) or (Path(workdir) / "config.json").is_file()):
-        from lmrep.config.loading import overridden
+    if alone and (remote.as_url(workdir) or (Path(workdir) / "config.json").is_file()):
+        from lmrep.config.loading import apply_overrides
         from lmrep.storage import mirror
         from lmrep.storage.workdir import read_config
 
-        there = mirror.here(workdir, checkpoints=False)
-        return overridden(read_config(there)["config"], arguments.overrides)
+        there = mirror.local_copy(workdir, checkpoints=False)
+        return apply_overrides(read_config(there)["config"], arguments.overrides)
     return arguments.load_config()
 
 
@@ -127,8 +127,8 @@ def next_steps(workdir: str, data_dir: str, text: str, report: bool = True) -> s
     """Commands to try next, for a run whose report.html was written, or was not."""
     from lmrep.storage import mirror
 
-    url = remote.address(workdir)
-    page = f"{shlex.quote(str(mirror.own(url) if url else workdir))}/report.html"
+    url = remote.as_url(workdir)
+    page = f"{shlex.quote(str(mirror.training_dir(url) if url else workdir))}/report.html"
     look = f"open {page} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
     predict = f"\n  lmrep predict {run} {shlex.quote(text)}" if text else ""

@@ -1,7 +1,7 @@
 """From an experiment file, the argument after its colon and `--config.` overrides to a config.
 
 An experiment is a Python file that defines `get_config(argument) -> ml_collections.ConfigDict`. The argument
-chooses whole parts (`size=tiny,objective=masked`, read by `parts`); overrides then set single fields that exist.
+chooses whole parts (`size=tiny,objective=masked`, read by `parse_argument`); overrides then set single fields that exist.
 Whatever goes wrong is one `UserError`.
 """
 
@@ -46,10 +46,10 @@ def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, st
     config = _guarded(file, lambda: get_config(argument))
     if not isinstance(config, ml_collections.ConfigDict | dict):
         raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
-    return overridden(config, overrides)
+    return apply_overrides(config, overrides)
 
 
-def overridden(config: Mapping, overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
+def apply_overrides(config: Mapping, overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
     """A config with the overrides, which are set in their order. Raises UserError for a bad one."""
     config = ml_collections.ConfigDict(config).lock()
     for path, text in overrides:
@@ -92,8 +92,8 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
     replaced(config, path.split("."), "config")
 
 
-def parts(argument: str, **defaults: Any) -> SimpleNamespace:
-    """The parts that an experiment's argument chooses: `parts("size=base", size=("tiny", PRESETS), length=128)`.
+def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
+    """The parts that an experiment's argument chooses: `parse_argument("size=base", size=("tiny", PRESETS), length=128)`.
 
     Args:
       argument: "name=value,name=value", or "".

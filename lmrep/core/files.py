@@ -1,9 +1,12 @@
 """Files that are written completely or not at all, and directories with a manifest that shows any later damage."""
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Collection
+import shutil
+import uuid
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,31 @@ def sync(path: str | os.PathLike) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def atomic_directory(target: Path, keep_existing: bool = False) -> Iterator[Path]:
+    """A new directory beside `target`, renamed to it when the block ends, or removed if the block fails.
+
+    Args:
+      target: may exist if it is empty.
+      keep_existing: if another process has made `target` meanwhile, keep that one, as for a cache.
+
+    Raises:
+      OSError: it cannot be written, or `target` is not empty.
+    """
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.{os.getpid()}")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        try:
+            temporary.rename(target)
+        except OSError:
+            if not (keep_existing and target.is_dir()):
+                raise
+        sync(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 class Damaged(Exception):

@@ -14,7 +14,7 @@ PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "a
             "http": "aiohttp requests", "https": "aiohttp requests", "hf": "huggingface_hub"}
 
 
-def address(place: str | os.PathLike) -> str | None:
+def as_url(place: str | os.PathLike) -> str | None:
     """`place` as a URL where it is remote, else None. A `Path` of a URL, which has lost a slash, is one too."""
     text = os.fspath(place)
     found = re.match(r"([a-z][a-z0-9+.-]+):/(/?)", text)
@@ -23,7 +23,7 @@ def address(place: str | os.PathLike) -> str | None:
     return (text if found[2] else f"{found[1]}://{text[found.end():]}").rstrip("/")
 
 
-def store(url: str, what: str, example: str) -> tuple[Any, str]:
+def file_system(url: str, what: str, example: str) -> tuple[Any, str]:
     """The fsspec file system of a URL, and the path in it. `what` names the setting in messages.
 
     Raises:
@@ -43,18 +43,18 @@ def store(url: str, what: str, example: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def reached(url: str) -> Iterator[None]:
+def user_errors(url: str) -> Iterator[None]:
     """Whatever a store raises becomes a UserError that names `url`."""
     try:
         yield
     except (UserError, RunFault):
         raise
     except Exception as error:
-        raise UserError(f"cannot reach {url}: {reason(error)}; check the address, the network and the "
+        raise UserError(f"cannot reach {url}: {describe(error)}; check the address, the network and the "
                         "credentials") from error
 
 
-def reason(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """What an exception says, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
@@ -65,12 +65,12 @@ class Store:
     """The files under `url`, by their paths from there. Each method raises whatever the store does.
 
     Args:
-      what, example: as `store` takes them.
+      what, example: as `file_system` takes them.
     """
 
     def __init__(self, url: str, what: str, example: str):
         self.url = url
-        self._system, self._top = store(url, what, example)
+        self._system, self._top = file_system(url, what, example)
 
     def names(self) -> list[str]:
         """Of all files there."""

@@ -42,7 +42,7 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, devices: list | Non
 
 
 @contextlib.contextmanager
-def use(mesh: Mesh, rules: Rules = RULES) -> Iterator[Mesh]:
+def use_mesh(mesh: Mesh, rules: Rules = RULES) -> Iterator[Mesh]:
     """Runs a block on `mesh`, with `rules` deciding what `shard` means."""
     token = _active.set((mesh, rules))
     try:
@@ -52,7 +52,7 @@ def use(mesh: Mesh, rules: Rules = RULES) -> Iterator[Mesh]:
         _active.reset(token)
 
 
-def partition(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, rules: Rules = RULES) -> PartitionSpec:
+def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, rules: Rules = RULES) -> PartitionSpec:
     """The partition of an array of this shape whose dimensions have these logical axes.
 
     A dimension that its mesh axes do not divide stays whole: BERT's 30,522 rows on a `tensor` axis of 4, say.
@@ -68,17 +68,17 @@ def divides(mesh: Mesh, cut: str | tuple[str, ...] | None, size: int) -> bool:
 
 
 def shard(x: Array, *axes: str | None) -> Array:
-    """Constrains an activation to the layout of its logical `axes`; the identity outside of `use`."""
+    """Constrains an activation to the layout of its logical `axes`; the identity outside of `use_mesh`."""
     if (active := _active.get()) is None:
         return x
-    return jax.lax.with_sharding_constraint(x, partition(axes, x.shape, *active))
+    return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, *active))
 
 
-def gathered(params: Tree, specs: Tree) -> Tree:
+def gather_params(params: Tree, specs: Tree) -> Tree:
     """Parameters as they are used: whole along `embed`, cut as before along all else.
 
     Said out loud so that the partitioner gathers a weight just before its product, and never moves the
-    (larger) activation instead. The identity outside of `use`.
+    (larger) activation instead. The identity outside of `use_mesh`.
     """
     return jax.tree.map(
         lambda spec, x: shard(x, *(None if axis == "embed" else axis for axis in spec.axes)),
@@ -88,7 +88,7 @@ def gathered(params: Tree, specs: Tree) -> Tree:
 def shardings(specs: Tree, mesh: Mesh, rules: Rules = RULES) -> Tree:
     """The layout of each parameter, read off its logical axes."""
     return jax.tree.map(
-        lambda s: NamedSharding(mesh, partition(s.axes, s.shape, mesh, rules)), specs, is_leaf=is_spec)
+        lambda s: NamedSharding(mesh, partition_spec(s.axes, s.shape, mesh, rules)), specs, is_leaf=is_spec)
 
 
 def batch_sharding(mesh: Mesh, rules: Rules = RULES) -> NamedSharding:

@@ -71,7 +71,7 @@ def stop_flag() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def stops(stop: Stop, call: int) -> bool:
+def should_stop(stop: Stop, call: int) -> bool:
     """Whether every process stops now; `call` counts, alike on all of them, how often this was asked."""
     if jax.process_count() > 1:
         return multihost_utils.reached_preemption_sync_point(call)

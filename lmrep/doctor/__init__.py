@@ -40,9 +40,9 @@ def examine(
       processes: of the run.
     """
     data_dir = Path(data_dir or api.default_data_dir())
-    url = None if workdir is None else remote.address(workdir)
+    url = None if workdir is None else remote.as_url(workdir)
     if url:
-        workdir = mirror.own(url)  # where this machine will train it
+        workdir = mirror.training_dir(url)  # where this machine will train it
     visit = _Visit({} if workdir is None else {"--workdir": Path(workdir)})
     visit("config", partial(run.config, config))
     visit("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")

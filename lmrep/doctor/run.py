@@ -61,10 +61,10 @@ def _holder(directory: Path) -> str | None:
 def store(url: str, processes: int) -> Seen:
     """The remote store of the workdir is reached, and no other run holds it. Gives the steps of its checkpoints."""
     mirror.check_single_process(url, processes)
-    with remote.reached(url):
-        found = mirror.opened(url)
+    with remote.user_errors(url):
+        found = mirror.open_store(url)
         claims.check_free(url, claims.mark(found))
-        steps = mirror.sealed(found.names())
+        steps = mirror.complete_steps(found.names())
     return Seen(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; that it may be written "
                 "to is seen as soon as the run starts", steps)
 
@@ -73,7 +73,7 @@ def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: P
     """As `resuming`, without fetching checkpoints. Gives its step."""
     if not steps:
         return Seen("a new run", None)
-    copy = mirror.read(url, checkpoints=False)
+    copy = mirror.download(url, checkpoints=False)
     try:
         _same(copy, steps, experiment, found)
     except UserError as error:

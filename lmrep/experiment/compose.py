@@ -42,7 +42,7 @@ def choose(argument: str, sizes: Mapping[str, str], recipe: Recipe | None = None
       sizes: {size: preset}; the first is the default. A size "tiny", the default's network scaled down for two cores,
         is added.
       recipe: gives the other defaults; None for that of the default size.
-      **own: the experiment's own choices, as `lmrep.config.loading.parts` takes them.
+      **own: the experiment's own choices, as `lmrep.config.loading.parse_argument` takes them.
 
     Returns:
       The choices, with `recipe` (that of the size), `preset` (a preset or a network) and `base` (the default preset).
@@ -53,7 +53,7 @@ def choose(argument: str, sizes: Mapping[str, str], recipe: Recipe | None = None
     presets = {**sizes, "tiny": next(iter(sizes.values()))}
     default = recipe or RECIPES[presets["tiny"]]
     optimizer = default.optimizer_name or default.optimizer
-    chosen = loading.parts(
+    chosen = loading.parse_argument(
         argument, size=(next(iter(sizes)), tuple(presets)), model=("", ("", *PRESETS, *MODELS)),
         **{"objective": (default.objective, tuple(OBJECTIVES)), "format": (default.format, tuple(FORMATS)),
            "data": ("python_docs", tuple(CORPORA)),

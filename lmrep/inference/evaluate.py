@@ -19,7 +19,7 @@ from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
-from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use
+from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use_mesh
 from lmrep.data import corpora, loader
 from lmrep.data.store import tokenize
 from lmrep.data.store.prepare import Prepared, prepare
@@ -90,14 +90,14 @@ def evaluate(
               "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
     newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
     workdir.write_json(newest, result)
-    if url := remote.address(directory):
-        mirror.merge(url, every)
+    if url := remote.as_url(directory):
+        mirror.merge_lines(url, every)
     append(every, result)
     log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}", files or f"split {split}",
              ", ".join(f"{name} {value:,}" for name, value in asked.items()))
     if url:
-        mirror.put(url, newest)
-        mirror.put(url, every)
+        mirror.upload(url, newest)
+        mirror.upload(url, every)
     return values
 
 
@@ -207,7 +207,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
         return sum_nll(params, jax.device_put(batch, batch_sharding(mesh)))
 
     nats, asked, report = 0.0, 0, _Report(counts, characters)
-    with use(mesh):
+    with use_mesh(mesh):
         for more, number in sliding.sliding_window_nll(compute, sequences(), length, stride, specials.get("pad", 0), tokens,
                                                mesh.size):
             nats, asked = nats + more, asked + number

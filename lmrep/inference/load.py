@@ -385,7 +385,7 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
       UserError: there is no run.
       RunFault: no checkpoint verifies.
     """
-    directory = mirror.here(directory, step)
+    directory = mirror.local_copy(directory, step)
     record = read_config(directory)
     experiment = experiments.parse(record["config"])
     tokenizer = tokenizers.load(directory / "tokenizer")

@@ -73,7 +73,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
     tokenizer = tokenizers.load(source)
     record = experiment(checkpoint, tokenizer, target.name)
     proof = certificate.certify(checkpoint, source)
-    with workdir.beside(target) as draft:
+    with workdir.new_directory(target) as draft:
         tokenizer.save(draft / "tokenizer")
         with contextlib.closing(Checkpoints(draft / "checkpoints")) as checkpoints:
             checkpoints.save(0, {"params": unflatten(dict(checkpoint.params))}, {"stage": 0})
@@ -116,7 +116,7 @@ def to_published(
     run = load(source, step)
     params = {path: np.asarray(value) for path, value in flatten(jax.device_get(run.params)).items()}
     checkpoint, remarks = _outgoing(run, params, part)
-    with workdir.beside(target) as draft:
+    with workdir.new_directory(target) as draft:
         published.write(checkpoint, draft, most)
         run.tokenizer.save(draft)
         try:

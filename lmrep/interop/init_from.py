@@ -76,7 +76,7 @@ def load_config(
     config = loading.load(page_files.find(file), argument)
     if config.get("init"):
         adopt_checkpoint(config, config.init)
-    return loading.overridden(config, overrides)
+    return loading.apply_overrides(config, overrides)
 
 
 def adopt_checkpoint(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import params as P
 from lmrep.core.params import Array, Tree
-from lmrep.core.sharding import gathered
+from lmrep.core.sharding import gather_params
 
 # What the backward pass keeps of a layer instead of computing it again.
 REMAT = {
@@ -81,7 +81,7 @@ def apply(
     def body(layer: Callable) -> Callable:
         def run(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
             part, key = slices
-            return layer(gathered(part | common, layer_specs), x, key)
+            return layer(gather_params(part | common, layer_specs), x, key)
 
         if execution.remat == "none":
             return run

@@ -14,7 +14,7 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, zeros
 from lmrep.core.precision import DTYPES
-from lmrep.core.sharding import gathered, shard
+from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import dropout, linear
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
@@ -148,7 +148,7 @@ def encode(
     run = partial(_layer, cell=c.cell, real=real, starts=starts)
     if execution.remat != "none":
         run = jax.checkpoint(run, policy=REMAT[execution.remat])
-    params = gathered(params, specs(c))
+    params = gather_params(params, specs(c))
     embedding_key, *layer_keys = prng.split(key, 1 + c.layers)
     x = shard(jnp.take(params["embedding"]["token"], inputs.tokens, axis=0), "batch", None, None)
     outputs, carry = [x.astype(DTYPES[execution.dtype])], {}

@@ -15,7 +15,7 @@ from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
 from lmrep.core.precision import DTYPES
-from lmrep.core.sharding import gathered, shard
+from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import attention, dropout, embedding, linear, mlp, norm, stack
 from lmrep.layers.attention import AttentionMask, KVCache
 from lmrep.layers.mlp import ACTIVATIONS
@@ -258,7 +258,7 @@ def decode(
 
 def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
     """Float32 [b, t, d]. Norm and dropout act at the tables' width, before the projection (Lan et al., 2019)."""
-    tables = gathered(params["embedding"], specs(c)["embedding"])
+    tables = gather_params(params["embedding"], specs(c)["embedding"])
     positions = inputs.positions
     if positions is None:
         positions = jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)

@@ -65,7 +65,7 @@ def average(source: Path, target: Path, steps: Sequence[int] = (), last: int = 3
             raise UserError(f"{source} holds checkpoint(s) {', '.join(map(str, held)) or 'none'}: a mean is of two or "
                             "more; keep more of them (checkpoint.keep), or give other --steps")
         averaged = record["config"].get("evaluation", {}).get("averaged", True)
-        with workdir.beside(target) as draft:
+        with workdir.new_directory(target) as draft:
             params = mean(checkpoints, taken, averaged)
             tokenizers.load(source / "tokenizer").save(draft / "tokenizer")
             with contextlib.closing(Checkpoints(draft / "checkpoints")) as made:

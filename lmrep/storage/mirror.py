@@ -45,17 +45,17 @@ PAUSES = (0, 5, 20)  # seconds before each try of the last upload
 log = logging.getLogger(__name__)
 
 
-def home(url: str) -> Path:
+def cache_dir(url: str) -> Path:
     """Where this machine keeps its copies of the run at `url`."""
     return default_data_dir() / "workdirs" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
-def own(url: str) -> Path:
+def training_dir(url: str) -> Path:
     """Where this machine trains the run at `url`."""
-    return home(url) / "run" / posixpath.basename(url)
+    return cache_dir(url) / "run" / posixpath.basename(url)
 
 
-def opened(url: str) -> Store:
+def open_store(url: str) -> Store:
     """The store of a remote workdir. Raises UserError where its protocol lacks a package."""
     return Store(url, "--workdir", "gs://bucket/runs/one")
 
@@ -67,7 +67,7 @@ def check_single_process(url: str, processes: int) -> None:
                         "checkpoints together; mount it on every host (gcsfuse, say), and give that path")
 
 
-def sealed(names: Iterable[str]) -> list[int]:
+def complete_steps(names: Iterable[str]) -> list[int]:
     """The steps whose checkpoint is complete, of the files of a run."""
     parts = [name.split("/") for name in names]
     return sorted(int(p[1]) for p in parts if len(p) == 3 and p[0] == CHECKPOINTS and p[1].isdecimal()
@@ -77,13 +77,13 @@ def sealed(names: Iterable[str]) -> list[int]:
 # Reading
 
 
-def here(place: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
+def local_copy(place: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
     """A directory, or a copy of a remote one to be read: as `read`."""
-    url = remote.address(place)
-    return read(url, step, checkpoints) if url else Path(place)
+    url = remote.as_url(place)
+    return download(url, step, checkpoints) if url else Path(place)
 
 
-def read(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
+def download(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
     """A directory of this machine with the run at `url`, to be read.
 
     Args:
@@ -93,23 +93,23 @@ def read(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
     Raises:
       UserError: the store cannot be reached, or has no such run or checkpoint.
     """
-    place = home(url) / "read" / posixpath.basename(url)
-    with remote.reached(url), _alone(home(url) / ".read"):
-        store = opened(url)
-        if mark(store).get("copy", "") == _origin(own(url)):
-            return own(url)  # which may be ahead of the store
+    place = cache_dir(url) / "read" / posixpath.basename(url)
+    with remote.user_errors(url), _alone(cache_dir(url) / ".read"):
+        store = open_store(url)
+        if mark(store).get("copy", "") == _origin(training_dir(url)):
+            return training_dir(url)  # which may be ahead of the store
         names = store.names()
         if CONFIG not in names:
             raise UserError(f"there is no run in {url}: {CONFIG} is missing; give the --workdir of a run")
-        there = sealed(names)
+        there = complete_steps(names)
         if checkpoints and not there:
             raise UserError(f"{url} holds no checkpoint yet; train first: lmrep train --workdir={url} ...")
         if step is not None and step not in there:
             raise UserError(f"{url} holds no checkpoint {step}; it holds {', '.join(map(str, there))}")
-        pull(store, names, place, [])
+        fetch(store, names, place, [])
         for wanted in [step] if step is not None else there[::-1] if checkpoints else []:
             try:
-                pull(store, names, place, [wanted])
+                fetch(store, names, place, [wanted])
                 workdir.verified(place / CHECKPOINTS / str(wanted))
                 break
             except (workdir.Damaged, FileNotFoundError) as damage:  # retention may have removed it since
@@ -117,7 +117,7 @@ def read(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
         return place
 
 
-def pull(store: Store, names: Iterable[str], local: Path, steps: Iterable[int]) -> None:
+def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int]) -> None:
     """Makes `local` what the store holds (`names`): the checkpoints of `steps`, and all other files but NOT_READ. Other
     checkpoints that are there stay where they are the store's."""
     names = [name for name in names if name != MARK]
@@ -132,7 +132,7 @@ def pull(store: Store, names: Iterable[str], local: Path, steps: Iterable[int]) 
         store.download(name, draft)
         (local / name).parent.mkdir(parents=True, exist_ok=True)
         draft.replace(local / name)
-    there, held = sealed(names), _held(local)
+    there, held = complete_steps(names), _held(local)
     manifests = {step: store.read(_file(step)) for step in {*steps, *held} & {*there}}
     same = {str(step) for step in held if held[step] == manifests.get(step)}
     for path in local.glob(f"{CHECKPOINTS}/[0-9]*"):
@@ -151,20 +151,20 @@ def pull(store: Store, names: Iterable[str], local: Path, steps: Iterable[int]) 
         draft.rename(local / CHECKPOINTS / str(step))
 
 
-def merge(url: str, path: Path) -> None:
+def merge_lines(url: str, path: Path) -> None:
     """Puts before the lines of a file those that it has in the run at `url` and lacks here: machines take turns."""
     with contextlib.suppress(Exception):  # a store that cannot be reached is told of by `put`
-        theirs = (opened(url).read(path.name) or b"").splitlines(keepends=True)
+        theirs = (open_store(url).read(path.name) or b"").splitlines(keepends=True)
         ours = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         path.write_bytes(b"".join(dict.fromkeys([*theirs, *ours])))
 
 
-def put(url: str, path: Path) -> None:
+def upload(url: str, path: Path) -> None:
     """Writes one file into the run at `url`, at its top. Where that fails a warning says so."""
     try:
-        opened(url).write(path.name, path.read_bytes())
+        open_store(url).write(path.name, path.read_bytes())
     except Exception as error:
-        log.warning("%s could not be written to %s: %s; it is in %s", path.name, url, remote.reason(error), path)
+        log.warning("%s could not be written to %s: %s; it is in %s", path.name, url, remote.describe(error), path)
 
 
 # Training
@@ -180,16 +180,16 @@ def mirrored(url: str, every: float = EVERY) -> Iterator[Path]:
       RunFault: at the end, where something could not be uploaded; it says what, and where it lies.
     """
     stop, failure = threading.Event(), None
-    with workdir.lock(home(url)), contextlib.ExitStack() as stack:
-        with remote.reached(url):
-            mirror = Mirror(opened(url))
+    with workdir.lock(cache_dir(url)), contextlib.ExitStack() as stack:
+        with remote.user_errors(url):
+            mirror = Mirror(open_store(url))
             mirror.claim.take(_origin(mirror.local))
         stack.callback(lambda: mirror.claim.release(mirror.pushed))
         thread = threading.Thread(target=mirror.keep_up, args=(stop, every), name="mirror", daemon=True)
         thread.start()
         stack.callback(thread.join)
         stack.callback(stop.set)
-        with remote.reached(url):
+        with remote.user_errors(url):
             mirror.settle()
         try:
             yield mirror.local
@@ -215,7 +215,7 @@ class Mirror:
     """
 
     def __init__(self, store: Store):
-        self.local, self._store = own(store.url), store
+        self.local, self._store = training_dir(store.url), store
         self.claim, self.pushed = Claim(store, self.local), False
         self._there: dict[int, bytes] = {}  # manifests of the store's checkpoints, or one of the next two
         self._seen: dict[str, tuple[int, int]] = {}  # size and time of the files that this process has uploaded
@@ -229,7 +229,7 @@ class Mirror:
         if _origin(self.local) != self.claim.copy:  # else the local one is the store's, or ahead of it
             with contextlib.suppress(FileNotFoundError):
                 (self.local / ORIGIN).unlink()
-            pull(self._store, names, self.local, sealed(names))
+            fetch(self._store, names, self.local, complete_steps(names))
             workdir.write_text(self.local / ORIGIN, self.claim.copy)  # it counts once it is complete
         steps = {int(name.split("/")[1]) for name in names
                  if name.startswith(f"{CHECKPOINTS}/") and name.split("/")[1].isdecimal()}
@@ -244,7 +244,7 @@ class Mirror:
                 self.push()
                 told = ""
             except Exception as error:
-                if (why := remote.reason(error)) != told:
+                if (why := remote.describe(error)) != told:
                     log.warning("%s could not be brought up to date: %s; trying again every %g s",
                                 self._store.url, why, every)
                 told = why
@@ -284,7 +284,7 @@ class Mirror:
                 text = f"{error}; what this run has made since is in {self.local}"
                 break
             except Exception as error:
-                why = remote.reason(error)
+                why = remote.describe(error)
                 log.warning("%s could not be brought up to date: %s", self._store.url, why)
         else:
             text = (f"{self._store.url} lacks {self._lacking()}, which could not be uploaded ({why}). All of it is in "

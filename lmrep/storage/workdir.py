@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import MANIFEST, Damaged, manifest, seal, sync, verified, write_json, write_text  # noqa: F401
+from lmrep.core.files import MANIFEST, Damaged, atomic_directory, manifest, seal, sync, verified, write_json, write_text  # noqa: F401
 
 LOCK = ".lock"
 
@@ -72,7 +73,7 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
 
 def check_free(target: Path) -> None:
     """Raises UserError where `target` holds something, or cannot be made."""
-    if url := remote.address(target):
+    if url := remote.as_url(target):
         raise UserError(f"{url} is in a remote store; give a directory of this machine, and copy it there")
     if target.resolve() == Path.cwd():
         raise UserError(f"{target} is the directory that you are in; give one that is not")
@@ -84,9 +85,9 @@ def check_free(target: Path) -> None:
 
 
 @contextlib.contextmanager
-def beside(target: Path) -> Iterator[Path]:
-    """A directory that becomes `target` when the block ends, and is gone where it fails. What a killed process left is
-    removed.
+def new_directory(target: Path) -> Iterator[Path]:
+    """A directory that becomes `target` when the block ends, and is removed if it fails. Leftovers of processes that
+    were killed are removed too.
 
     Raises:
       UserError: at once, as `check_free`.
@@ -94,20 +95,15 @@ def beside(target: Path) -> Iterator[Path]:
     """
     check_free(target)
     target = target.resolve()
-    for left in target.parent.glob(f".{target.name}.*"):
-        number = left.name.rpartition(".")[2]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        process = leftover.name.rpartition(".")[2]
+        if process.isdecimal() and not Path(f"/proc/{process}").exists():
+            shutil.rmtree(leftover, ignore_errors=True)
     try:
-        draft.mkdir(parents=True)
-        yield draft
-        draft.rename(target)  # which may be there, but not if it holds something
-        sync(target.parent)
+        with atomic_directory(target) as temporary:
+            yield temporary
     except OSError as error:
         raise RunFault(f"{target} cannot be written: {error.strerror or error}; nothing is there") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 CONFIG = "config.json"
@@ -128,7 +124,7 @@ def read_config(directory: str | os.PathLike) -> dict:
             raise ValueError("expected the config and the data of a run")
         return found
     except FileNotFoundError:
-        if url := remote.address(directory):
+        if url := remote.as_url(directory):
             raise UserError(f"{url} is in a remote store, where this command does not look; copy the run to a "
                             "directory of this machine") from None
         raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run") from None

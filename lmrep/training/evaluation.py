@@ -7,7 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from lmrep.core.params import Tree
-from lmrep.core.sharding import batch_sharding, use
+from lmrep.core.sharding import batch_sharding, use_mesh
 from lmrep.objectives.base import Objective
 from lmrep.training.inputs import HostBatch, global_batches, local_rows
 from lmrep.training.state import carry_layout
@@ -44,7 +44,7 @@ class Evaluator:
     def __call__(self, params: Tree, batches: Iterable[HostBatch]) -> dict[str, float]:
         """Each metric's mean over all rows; `loss` is the mean over batches."""
         sums, pending = MetricSums(), []
-        with use(self._mesh):
+        with use_mesh(self._mesh):
             start = partial(self._objective.carry, self._batch_size)
             carry = jax.jit(start, out_shardings=carry_layout(self._objective, self._batch_size, self._mesh))()
             for _, batch in global_batches(batches, self.rows, self._sharding, self._batch_size):

@@ -21,8 +21,8 @@ from jax.sharding import Mesh
 from lmrep.config.record import setting, suggestion
 from lmrep.core.errors import RunFault, Stopped
 from lmrep.core.host import peak_memory
-from lmrep.core.sharding import batch_sharding, replicated, use
-from lmrep.distributed.agreement import Stop, stop_flag, stops
+from lmrep.core.sharding import batch_sharding, replicated, use_mesh
+from lmrep.distributed.agreement import Stop, should_stop, stop_flag
 from lmrep.distributed.watchdog import COMPILING, Watch
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import faults, optimizers
@@ -121,7 +121,7 @@ class Trainer:
           Stopped: on SIGTERM or Ctrl-C, once the state is saved.
         """
         try:
-            with stop_flag() as stop, use(self._mesh):
+            with stop_flag() as stop, use_mesh(self._mesh):
                 return self._run(resumed, stop)
         except jax.errors.JaxRuntimeError as error:
             if fault := faults.out_of_memory(error, *self._shown, self._mesh):
@@ -226,7 +226,7 @@ class Trainer:
             self._pending.append((step, stage, metrics, batch["example"], limit))
             self._read(keep=1)
             self._watch.mark(f"step {step:,}")
-            stopping = step < self._total and stops(stop, next(self._asked))
+            stopping = step < self._total and should_stop(stop, next(self._asked))
             if step == end or step % self._evaluation.every == 0:
                 validate(step, state)
             if step == end or stopping or step % self._checkpoint.every == 0:

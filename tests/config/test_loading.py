@@ -5,15 +5,15 @@ import sys
 import ml_collections
 import pytest
 
-from lmrep.config.loading import load, override, parts
+from lmrep.config.loading import load, override, parse_argument
 from lmrep.core.errors import UserError
 
 EXPERIMENT = '''
 import ml_collections
-from lmrep.config.loading import parts
+from lmrep.config.loading import parse_argument
 
 def get_config(argument=""):
-    chosen = parts(argument, size=("tiny", ("tiny", "base")), length=128)
+    chosen = parse_argument(argument, size=("tiny", ("tiny", "base")), length=128)
     return ml_collections.ConfigDict({"size": chosen.size, "length": chosen.length, "optimizer": {"rate": 0.1}})
 '''
 
@@ -205,8 +205,8 @@ def test_a_bad_override_is_refused(path, text, message):
 def test_parts():
     sizes = {"tiny": 1, "base": 2}
     declared = dict(size=("tiny", sizes), objective=("masked", ["masked", "causal"]), length=128, on=False)
-    assert vars(parts("", **declared)) == {"size": "tiny", "objective": "masked", "length": 128, "on": False}
-    got = parts("objective=causal,length=512,on=true", **declared)
+    assert vars(parse_argument("", **declared)) == {"size": "tiny", "objective": "masked", "length": 128, "on": False}
+    got = parse_argument("objective=causal,length=512,on=true", **declared)
     assert (got.size, got.objective, got.length, got.on) == ("tiny", "causal", 512, True)
 
 
@@ -217,7 +217,7 @@ def test_parts():
     ("length=long", "length cannot be 'long'; expected a whole number, as 128 is"),
 ])
 def test_a_bad_argument_is_refused(argument, message):
-    assert refusal(lambda: parts(argument, size=("tiny", ("tiny", "base")), length=128)) == message
+    assert refusal(lambda: parse_argument(argument, size=("tiny", ("tiny", "base")), length=128)) == message
 
 
 def test_all_stages_can_be_dropped():

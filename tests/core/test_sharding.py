@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from lmrep.core import params as P
 from lmrep.core import sharding
 from lmrep.core.params import ParamSpec
-from lmrep.core.sharding import RULES, make_mesh, partition
+from lmrep.core.sharding import RULES, make_mesh, partition_spec
 
 MESH = make_mesh(2, 2, 2)
 SPECS = {
@@ -32,17 +32,17 @@ SPECS = {
     ((), (), ()),
 ])
 def test_partition_follows_the_rules(axes, shape, cut):
-    assert partition(axes, shape, MESH) == PartitionSpec(*cut)
+    assert partition_spec(axes, shape, MESH) == PartitionSpec(*cut)
 
 
 def test_other_rules_give_another_layout():
-    assert partition(("batch", "embed"), (4, 4), MESH, {"batch": "data", "embed": None}) == PartitionSpec("data", None)
+    assert partition_spec(("batch", "embed"), (4, 4), MESH, {"batch": "data", "embed": None}) == PartitionSpec("data", None)
     assert RULES["embed"] == "fsdp"
 
 
 def test_a_shape_and_its_axes_have_one_length():
     with pytest.raises(ValueError, match=r"shorter|longer"):
-        partition(("batch",), (4, 4), MESH)
+        partition_spec(("batch",), (4, 4), MESH)
 
 
 def test_the_axes_that_talk_most_are_neighbours():
@@ -56,17 +56,17 @@ def test_shard_is_the_identity_off_a_mesh():
     x = jnp.ones((4, 4))
     assert sharding.shard(x, "batch", "embed") is x
     params = P.init(SPECS, jax.random.key(0))
-    assert sharding.gathered(params, SPECS)["table"] is params["table"]
-    with pytest.raises(RuntimeError, match="inside"), sharding.use(MESH):
+    assert sharding.gather_params(params, SPECS)["table"] is params["table"]
+    with pytest.raises(RuntimeError, match="inside"), sharding.use_mesh(MESH):
         raise RuntimeError("inside")
     assert sharding.shard(x, "batch", "embed") is x  # a block that failed leaves no layout behind
 
 
 def test_shard_lays_activations_out_and_changes_no_value():
     x = jnp.arange(32.0).reshape(4, 8)
-    with sharding.use(MESH):
+    with sharding.use_mesh(MESH):
         cut = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
-    with sharding.use(MESH, RULES | {"batch": "data", "mlp": None}):
+    with sharding.use_mesh(MESH, RULES | {"batch": "data", "mlp": None}):
         other = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
     assert cut.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec(("data", "fsdp"), "tensor")), 2)
     assert other.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec("data", None)), 2)
@@ -78,9 +78,9 @@ def test_parameters_start_where_they_live_and_as_they_would_elsewhere():
     layout = sharding.shardings(SPECS, MESH)
     assert layout["layers"]["in"].spec == PartitionSpec(None, "fsdp", "tensor")
     assert layout["none"] == {}
-    with sharding.use(MESH):
+    with sharding.use_mesh(MESH):
         params = jax.jit(lambda key: P.init(SPECS, key), out_shardings=layout)(jax.random.key(3))
-        used = jax.jit(lambda params: sharding.gathered(params, SPECS))(params)
+        used = jax.jit(lambda params: sharding.gather_params(params, SPECS))(params)
     assert {s.data.shape for s in params["layers"]["in"].addressable_shards} == {(3, 2, 3)}
     assert {s.data.shape for s in params["odd"].addressable_shards} == {(7, 2)}
     assert {s.data.shape for s in used["layers"]["in"].addressable_shards} == {(3, 4, 3)}  # whole along `embed` alone

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.core.sharding import batch_sharding, make_mesh, use
+from lmrep.core.sharding import batch_sharding, make_mesh, use_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS
 from lmrep.experiment import compatibility
@@ -109,7 +109,7 @@ def test_it_trains_on_one_device_and_on_eight_alike(network, objective, form):
     def losses(*sizes):
         mesh, found, now = make_mesh(*sizes), [], start
         step = jax.jit(partial(train_step, objective=asked, optimizer=optimizer, seed=0))
-        with use(mesh):
+        with use_mesh(mesh):
             now = jax.device_put(start, state.layout(asked, optimizer, 8, mesh))
             for number in range(2):
                 batch = jax.device_put(question(compatibility.default_fields(form), number), batch_sharding(mesh))

@@ -28,13 +28,13 @@ def declared(file):
     """{part: what may be chosen} of an experiment file."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        def parts(argument, **defaults):
+        def record(argument, **defaults):
             found.update({name: default[1] for name, default in defaults.items() if isinstance(default, tuple)})
             found.update({"mesh": MESHES} if "mesh" in defaults else {})
             return real(argument, **defaults)
 
-        real = loading.parts
-        patch.setattr(loading, "parts", parts)
+        real = loading.parse_argument
+        patch.setattr(loading, "parse_argument", record)
         loading.load(file)
     return found
 

@@ -122,7 +122,7 @@ def test_a_mesh_of_eight_devices_drops_the_same(asked):
     step = jax.value_and_grad(lambda p, batch: objective.loss(p, batch, KEY, Carry())[0])
     value, grads = jax.jit(step)(params, batch)
     mesh = sharding.make_mesh(2, 2, 2)
-    with sharding.use(mesh):
+    with sharding.use_mesh(mesh):
         there = (jax.device_put(params, sharding.shardings(objective.specs, mesh)),
                  jax.device_put(batch, sharding.batch_sharding(mesh)))
         other, theirs = jax.jit(step)(*there)

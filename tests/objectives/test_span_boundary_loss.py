@@ -122,7 +122,7 @@ def test_a_mesh_asks_the_same_and_gives_the_same():
     mesh = sharding.make_mesh(2, 2, 2)
     params = jax.device_put(PARAMS, sharding.shardings(ASKED.specs, mesh))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("data", "fsdp")))
-    with sharding.use(mesh):
+    with sharding.use_mesh(mesh):
         shared_question, shared = jax.jit(both)(params, jax.device_put(given, rows))
     jax.tree.map(np.testing.assert_array_equal, shared_question, question)
     assert float(shared) == pytest.approx(float(total), rel=1e-5)

@@ -52,7 +52,7 @@ def train(home, url=URL, **fields):
 
 
 def contents(url=URL) -> dict[str, bytes]:
-    store = mirror.opened(url)
+    store = mirror.open_store(url)
     return {name: store.read(name) for name in store.names() if name != claims.MARK}
 
 
@@ -89,18 +89,18 @@ def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, mon
     with monkeypatch.context() as patch, pytest.raises(Stopped, match="stopped at step 5"):
         patch.setattr(Checkpoints, "save", save_and_stop)
         train(home)
-    assert mirror.sealed(contents()) == [4, 5]
+    assert mirror.complete_steps(contents()) == [4, 5]
     shutil.rmtree(machine)
     outcome = train(home)
 
     assert outcome.steps == 12
     there, local = contents(), small.contents(home / "local")
     assert there["metrics.jsonl"] == (home / "local/metrics.jsonl").read_bytes()
-    assert mirror.sealed(there) == [5, 8, 12]
+    assert mirror.complete_steps(there) == [5, 8, 12]
     same = [name for name in local if name.startswith("tokenizer/")] + ["config.json", "timing.jsonl"]
     assert there.keys() >= {*same, "provenance.jsonl"} and not any("unfinished" in name for name in there)
     assert len(there["provenance.jsonl"].splitlines()) == 2
-    assert not claims.mark(mirror.opened(URL))["held"]
+    assert not claims.mark(mirror.open_store(URL))["held"]
 
     shutil.rmtree(machine)
     mine, run = lmrep.load(home / "local"), lmrep.load(URL)
@@ -112,7 +112,7 @@ def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, mon
     assert [json.loads(line)["metrics"] for line in contents()["eval.jsonl"].splitlines()] == each
 
     other = b'{"metrics": {"loss": 1.0}}\n'  # of another machine, meanwhile
-    mirror.opened(URL).write("eval.jsonl", contents()["eval.jsonl"] + other)
+    mirror.open_store(URL).write("eval.jsonl", contents()["eval.jsonl"] + other)
     lmrep.evaluate(URL, data_dir=home / "data", examples=2)
     lines = contents()["eval.jsonl"].splitlines(keepends=True)
     assert len(lines) == 4 and lines[2] == other
@@ -143,7 +143,7 @@ def test_what_is_refused_leaves_the_store_as_it_was(home):
         train(home, batch_size=7, **{"mesh.data": 2})
     with pytest.raises(UserError, match="cannot read the vocabulary"):
         train(home, **{"tokenizer.vocab_file": "/nowhere/vocab.txt"})
-    assert mirror.opened(URL).names() == []
+    assert mirror.open_store(URL).names() == []
 
 
 # Uploads
@@ -154,15 +154,15 @@ def test_an_upload_that_is_cut_off_leaves_the_former_checkpoint(home, machine, m
     shutil.move(local / "checkpoints/12", machine / "12")
     with mirror.mirrored(URL):
         pass
-    assert mirror.sealed(contents()) == [4, 8]
+    assert mirror.complete_steps(contents()) == [4, 8]
     shutil.move(machine / "12", local / "checkpoints/12")
     with monkeypatch.context() as patch:
         stopped_after(patch, 3, ConnectionError("the line is cut"))
         with pytest.raises(RunFault, match=rf"{URL} lacks checkpoint 12, .* the line is cut.* {local}; the same"), \
                 mirror.mirrored(URL):
             pass
-    names = mirror.opened(URL).names()
-    assert any(name.startswith("checkpoints/12/") for name in names) and mirror.sealed(names) == [4, 8]
+    names = mirror.open_store(URL).names()
+    assert any(name.startswith("checkpoints/12/") for name in names) and mirror.complete_steps(names) == [4, 8]
 
     assert lmrep.load(URL).step == 12  # on this machine, whose copy is ahead
     elsewhere = shutil.move(machine, machine.with_name("elsewhere"))
@@ -171,7 +171,7 @@ def test_an_upload_that_is_cut_off_leaves_the_former_checkpoint(home, machine, m
     shutil.move(elsewhere, machine)
     with mirror.mirrored(URL):
         pass
-    assert mirror.sealed(contents()) == [4, 8, 12]
+    assert mirror.complete_steps(contents()) == [4, 8, 12]
     shutil.rmtree(machine)
     assert lmrep.load(URL).step == 12
 
@@ -205,7 +205,7 @@ def test_what_training_writes_is_uploaded_meanwhile_and_failures_are_tried_again
     monkeypatch.setattr(mirror.Store, "write", flaky)
     with mirror.mirrored(URL, every=0.01) as local:
         shutil.copytree(home / "local", local, dirs_exist_ok=True)
-        until(lambda: mirror.sealed(mirror.opened(URL).names()) == [4, 8, 12])
+        until(lambda: mirror.complete_steps(mirror.open_store(URL).names()) == [4, 8, 12])
     assert caplog.text.count("no route; trying again every 0.01 s") == 1
 
 
@@ -251,7 +251,7 @@ def test_a_copy_that_was_wiped_or_is_not_complete_does_not_count(home, monkeypat
                 mirror.mirrored(URL):
             pass
     with mirror.mirrored(URL):
-        assert mirror.sealed(contents()) == [4, 8, 12] and (local / "checkpoints/12/manifest.json").exists()
+        assert mirror.complete_steps(contents()) == [4, 8, 12] and (local / "checkpoints/12/manifest.json").exists()
 
 
 def test_a_store_that_lists_half_of_what_it_has_is_refused(home, monkeypatch):
@@ -265,7 +265,7 @@ def test_a_store_that_lists_half_of_what_it_has_is_refused(home, monkeypatch):
 def test_a_damaged_checkpoint_is_passed_over_in_reading(home, machine, caplog):
     copied(home / "local")
     shutil.rmtree(machine)
-    store = mirror.opened(URL)
+    store = mirror.open_store(URL)
     name = max((n for n in store.names() if n.startswith("checkpoints/12/")), key=lambda n: len(store.read(n)))
     store.write(name, store.read(name)[:-1] + b"?")
     assert lmrep.load(URL).step == 8
@@ -279,7 +279,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_reading(home, machine, caplog):
 
 def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     def held(**fields):
-        mirror.opened(URL).write(claims.MARK, json.dumps({
+        mirror.open_store(URL).write(claims.MARK, json.dumps({
             "copy": "theirs", "held": True, "host": "other", "process": 1, "time": time.time(), **fields}).encode())
 
     def tried():
@@ -289,7 +289,7 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     held(time=time.time() - 60)
     with pytest.raises(UserError, match=f"{URL} is in use by process 1 on other, heard of 6. s ago"):
         tried()
-    assert claims.mark(mirror.opened(URL))["copy"] == "theirs"
+    assert claims.mark(mirror.open_store(URL))["copy"] == "theirs"
     held(time=time.time() - claims.SILENT - 1)
     tried()
     held(held=False)
@@ -304,7 +304,7 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     with pytest.raises(RunFault, match="process 1 on other has taken"), mirror.mirrored(URL) as local:
         shutil.copytree(home / "local", local, dirs_exist_ok=True)
         held()
-    assert mirror.opened(URL).names() == [claims.MARK] and claims.mark(mirror.opened(URL))["copy"] == "theirs"
+    assert mirror.open_store(URL).names() == [claims.MARK] and claims.mark(mirror.open_store(URL))["copy"] == "theirs"
 
 
 def test_processes_that_write_together_are_refused(monkeypatch, home):
@@ -324,7 +324,7 @@ def test_the_doctor_looks_at_the_store(home, machine):
 
     found = examined()
     assert not [f for f in found.values() if f.mark == doctor.FAILED] and found["resuming"].text == "a new run"
-    assert mirror.opened(URL).names() == [] and not (machine / "workdirs").exists()
+    assert mirror.open_store(URL).names() == [] and not (machine / "workdirs").exists()
     copied(home / "local")
     shutil.rmtree(machine)
     found = examined()
@@ -349,7 +349,7 @@ def test_protocols_without_a_package(home, url, said):
 
 
 def test_addresses():
-    assert remote.address("runs/x") is remote.address(Path("/runs/x")) is remote.address("runs/a:b") is None
-    assert remote.address("gs://b/x/") == remote.address(Path("gs://b/x")) == "gs://b/x"
+    assert remote.as_url("runs/x") is remote.as_url(Path("/runs/x")) is remote.as_url("runs/a:b") is None
+    assert remote.as_url("gs://b/x/") == remote.as_url(Path("gs://b/x")) == "gs://b/x"
     with pytest.raises(UserError, match="there is no run in runs/none"):
         load.load("runs/none")

@@ -87,7 +87,7 @@ def check_regular(path: str) -> None:
 
 def _remote(pattern: str, example: str) -> list[Source]:
     with _translated(pattern):
-        store, path = remote.store(pattern, "data.files", "gs://bucket/folder/*.txt")
+        store, path = remote.file_system(pattern, "data.files", "gs://bucket/folder/*.txt")
         matches = sorted((name, info) for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
         if not matches:
             raise UserError(_no_match(pattern, "that store", store.isdir(path), posixpath.join(pattern, "**", example)))

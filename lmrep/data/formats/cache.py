@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lmrep.core.errors import RunFault
-from lmrep.core.files import Damaged, seal, verified
+from lmrep.core.files import Damaged, atomic_directory, seal, verified
 from lmrep.data.formats.base import Spans
 
 ATTEMPTS = 3  # to build a table that is damaged
@@ -61,10 +61,8 @@ def _concatenate(chunks: Sequence[Spans]) -> Spans:
 
 
 def _save(chunks: Iterable[Spans], directory: Path, fingerprint: str) -> None:
-    """Writes a table with a manifest to a temporary directory, which is renamed once complete."""
-    temporary = _temporary(directory)
-    temporary.mkdir(parents=True)
-    try:
+    """Writes a table with a manifest. If another process has written the same one meanwhile, that one stays."""
+    with atomic_directory(directory, keep_existing=True) as temporary:
         with contextlib.ExitStack() as stack:
             files, spans = {}, 0
             for chunk in chunks:
@@ -77,13 +75,6 @@ def _save(chunks: Iterable[Spans], directory: Path, fingerprint: str) -> None:
                     files[name].append(array)
                 spans += len(chunk.starts)
         seal(temporary, {"plan": fingerprint})
-        try:
-            temporary.rename(directory)
-        except OSError:
-            if not directory.exists():  # if it exists, another process has written the same table meanwhile
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 class _AppendableArray:

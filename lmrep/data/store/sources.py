@@ -5,8 +5,6 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-import shutil
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.core.errors import RunFault
+from lmrep.core.files import atomic_directory
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import Sources, block_counts
 from lmrep.data.store import scan
@@ -110,17 +109,10 @@ def _common_tokenizer(
         line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
         for line in scan.sample(corpus, survey, budget, keep, scan.Report(
             f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress))))
-    draft = home.with_name(f".{home.name}-{uuid.uuid4().hex[:8]}")
     try:
-        trained.save(draft)
-        try:
-            draft.rename(home)
-        except OSError:
-            if not home.exists():  # where it does, another process was faster, with the same tokenizer
-                raise
+        with atomic_directory(home, keep_existing=True) as temporary:
+            trained.save(temporary)
     except OSError as fault:
         raise RunFault(f"cannot write the tokenizer {home}: {fault}; free some space or choose another --data_dir") \
             from fault
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return home
