@@ -49,7 +49,7 @@ def run(arguments: Arguments) -> int:
     else:
         done = conversion.to_published(source, target, arguments.step, flags.shard_mb * 10**6, flags.part)
     count = sum(value.size for value in done.checkpoint.params.values())
-    print(f"{target}: {done.checkpoint.name}, {count:,} parameters, from {source}")
+    print(f"{target}: {done.checkpoint.class_name}, {count:,} parameters, from {source}")
     for line in (*done.remarks, str(done.certificate)):
         print(f"  {line}")
     return 0

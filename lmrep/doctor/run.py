@@ -133,7 +133,7 @@ def init(
     init_from.check_network(experiments.model_config(experiment, len(pieces)), origin)
     new = max(fit.extended.values(), default=0)
     text = (f"{origin.name}: {len(fit.values)} parameters taken, {len(fit.missing)} missing and so fresh, "
-            f"{len(fit.left)} left there{f', {new:,} pieces new' if new else ''}")
+            f"{len(fit.unused)} left there{f', {new:,} pieces new' if new else ''}")
     return Seen(text if loaded else f"{text}; pieces are matched once the tokenizer is trained")
 
 

@@ -1,12 +1,13 @@
-"""From a published directory to a workdir that every command takes, and back.
+"""Converts a published directory to a workdir that every command takes, and a workdir to a published directory.
 
-A workdir that came from outside has, beside a checkpoint of step 0 and its tokenizer,
+A converted workdir has, beside a checkpoint of step 0 and its tokenizer,
 
-    interop/published.json         the config.json it came with, and name and dtype of every tensor, in their order
-    interop/carried.safetensors    the tensors that have no place among our parameters
-    certificate.json               how far it is from the reference
+    interop/published.json             family, config.json, metadata, and the name and dtype of every tensor in order
+    interop/extra_tensors.safetensors  tensors without a counterpart among our parameters
+    certificate.json                   how far it is from the reference
 
-so that writing it gives the tensors that were read, byte for byte. Both directions write beside the target and rename.
+so that writing it gives the tensors that were read, byte for byte. Both directions write to a temporary directory and
+rename it.
 """
 
 import contextlib
@@ -23,209 +24,198 @@ from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.inference.load import Run, load
-from lmrep.interop import certificate, published, tensor_files
+from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
-from lmrep.interop.published import Published
-from lmrep.models import transformer
-from lmrep.objectives import replaced_token
-from lmrep.objectives.masked import RULES
+from lmrep.interop.huggingface import FAMILIES
+from lmrep.interop.huggingface.read import Published, read
+from lmrep.interop.huggingface.write import from_network, tensors, write
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import optimizers
 
-FOLDER, NOTE, CARRIED, CERTIFICATE = "interop", "published.json", "carried.safetensors", "certificate.json"
-PARTS = ("discriminator", "generator")  # of a run of replaced-token detection: two networks
-GENERATOR = "objective/generator"  # begins the paths of its own parameters and of its head
-# What a workdir says whose checkpoint lacks a head.
-LACKING = {
-    "masked": "it has no masked-LM head: `lmrep predict` cannot ask it, and a run with init= starts one fresh",
-    "replaced_token": "it is a discriminator without its generator: `lmrep predict` tells replaced words, but fills no "
-                      "masks, and it cannot be evaluated; a run with init= starts a generator fresh",
+FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
+CERTIFICATE = "certificate.json"
+# Remarks on a workdir whose checkpoint lacks heads of its objective.
+MISSING_HEADS = {
+    "masked": "it has no masked-LM head, so `lmrep predict` cannot fill masks; a run with init= initializes one",
+    "replaced_token": "it is a discriminator without its generator: `lmrep predict` finds replaced words but fills no "
+                      "masks, and it cannot be evaluated; a run with init= initializes a generator",
 }  # fmt: skip
+SAMPLES = {"masked": ("Paris is the [MASK] of France.",),
+           "discriminator": ("Paris is the capital of France.", "Paris is the Friday of France.")}  # by head
 
 
 class Converted(NamedTuple):
-    """What a conversion came to."""
+    """The result of a conversion."""
 
     checkpoint: Published
     certificate: Certificate
-    remarks: list[str]  # for people: what was carried along, left out or put in
+    remarks: list[str]  # for people: what was kept beside the parameters, left out or added
 
 
 def is_workdir(directory: Path) -> bool:
-    """Whether a directory is a run's, and not a published one. Raises UserError where it has no config.json."""
-    settings = tensor_files.read_json(directory / workdir.CONFIG)
-    return "config" in settings and "model_type" not in settings
+    """Whether a directory is a run's, not a published one. Raises UserError where it has no config.json."""
+    found = tensor_files.read_json(directory / workdir.CONFIG)
+    return "config" in found and "model_type" not in found
 
 
 def to_workdir(source: Path, target: Path) -> Converted:
     """Makes `target` a workdir of the published checkpoint in `source`, at step 0.
 
-    A head that the checkpoint lacks is not made up: the workdir has none, and a run that starts from it (`init=`) says
-    which parameters start fresh.
+    A head that the checkpoint lacks is not initialized: the workdir has none, and a run that starts from it (`init=`)
+    logs which parameters it initializes.
 
     Raises:
-      UserError: `source` is refused, as by `published.read`, or `target` is not empty; nothing is written.
+      UserError: `source` is refused, as by `read`, or `target` is not empty; nothing is written.
       RunFault: the certificate fails, or the disk is full; nothing is written.
     """
     workdir.check_free(target)
-    checkpoint = published.read(source)
+    checkpoint = read(source)
     tokenizer = tokenizers.load(source)
     record = experiment(checkpoint, tokenizer, target.name)
     proof = certificate.certify(checkpoint, source)
-    with workdir.new_directory(target) as draft:
-        tokenizer.save(draft / "tokenizer")
-        with contextlib.closing(Checkpoints(draft / "checkpoints")) as checkpoints:
+    with workdir.new_directory(target) as temporary:
+        tokenizer.save(temporary / "tokenizer")
+        with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
             checkpoints.save(0, {"params": unflatten(dict(checkpoint.params))}, {"stage": 0})
-        (draft / FOLDER).mkdir()
-        tensor_files.write(draft / FOLDER / CARRIED, checkpoint.carried, {})
-        workdir.write_json(draft / FOLDER / NOTE, {
-            "kind": checkpoint.kind, "settings": checkpoint.settings, "metadata": checkpoint.metadata,
-            "tensors": checkpoint.tensors})
-        workdir.write_json(draft / CERTIFICATE, dataclasses.asdict(proof))
-        workdir.write_json(draft / workdir.CONFIG, {
+        (temporary / FOLDER).mkdir()
+        tensor_files.write(temporary / FOLDER / EXTRA, checkpoint.extra_tensors, {})
+        workdir.write_json(temporary / FOLDER / RECORD, {
+            "family": checkpoint.family.name, "config_json": checkpoint.config_json, "metadata": checkpoint.metadata,
+            "dtypes": checkpoint.dtypes})
+        workdir.write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
+        workdir.write_json(temporary / workdir.CONFIG, {
             "config": dataclasses.asdict(record), "data": {"tokenizer": tokenizer.fingerprint},
             "source": str(source.absolute())})
-    remarks = [f"carried along, having no place in the network: {name} {tensor_files.kind(value)}"
-               for name, value in checkpoint.carried.items()]
+    remarks = [f"kept beside the parameters, since our network has no such tensor: {name} "
+               f"{tensor_files.dtype_and_shape(value)}" for name, value in checkpoint.extra_tensors.items()]
     if spare := checkpoint.config.vocab - tokenizer.size:
-        remarks.append(f"the last {spare:,} of the token table's {checkpoint.config.vocab:,} rows have no piece in the "
-                       "tokenizer's files: see that these are whole")
+        remarks.append(f"the last {spare:,} of the token table's {checkpoint.config.vocab:,} rows have no token in the "
+                       "tokenizer's files: check that these files are complete")
     if not {"masked", "causal"} & {*checkpoint.heads}:
-        remarks.append(LACKING[record.objective["name"]])
+        remarks.append(MISSING_HEADS[record.objective["name"]])
     return Converted(checkpoint, proof, remarks)
 
 
 def to_published(
-    source: Path, target: Path, step: int | None = None, most: int = 5 * 10**9, part: str = ""
+    source: Path, target: Path, step: int | None = None, max_shard_bytes: int = 5 * 10**9, part: str = ""
 ) -> Converted:
-    """Makes `target` a directory as Hugging Face lays them out, of the workdir `source`.
+    """Makes `target` a published directory of the workdir `source`.
 
     Args:
       source: the workdir.
-      target: what to make.
+      target: the directory to make.
       step: of the checkpoint; None for the newest.
-      most: bytes of a file of tensors; a larger checkpoint becomes several.
-      part: which network of a run of replaced-token detection, of `PARTS`; by default the discriminator.
+      max_shard_bytes: of a file of tensors; a larger checkpoint becomes several files.
+      part: which network of a run that trains several; by default the main one.
 
     Raises:
-      UserError: there is no run, its network is of no published kind, it has no such part, or `target` is not empty.
+      UserError: there is no run, no published family can hold its network, it has no such part, or `target` is not
+        empty.
       RunFault: the checkpoint is damaged, the certificate fails, or the disk is full; nothing is written.
     """
     workdir.check_free(target)
     run = load(source, step)
     params = {path: np.asarray(value) for path, value in flatten(jax.device_get(run.params)).items()}
-    checkpoint, remarks = _outgoing(run, params, part)
-    with workdir.new_directory(target) as draft:
-        published.write(checkpoint, draft, most)
-        run.tokenizer.save(draft)
+    checkpoint, remarks = _checkpoint(run, params, part)
+    with workdir.new_directory(target) as temporary:
+        write(checkpoint, temporary, max_shard_bytes)
+        run.tokenizer.save(temporary)
         try:
-            again = published.read(draft)
+            again = read(temporary)
         except UserError as error:
-            told = str(error).replace(str(draft), str(target))
-            raise RunFault(f"what {source / FOLDER} says cannot be written: {told}; nothing is written. Restore it, or "
-                           "remove it to write the parameters under the reference's names") from None
+            message = str(error).replace(str(temporary), str(target))
+            raise RunFault(f"{source / FOLDER} cannot be written: {message}; nothing is written. Restore it, or remove "
+                           "it to write the parameters under the library's names") from None
         if changed := [path for path, value in checkpoint.params.items()
                        if path not in again.params or not np.array_equal(value, again.params[path], equal_nan=True)]:
-            raise RunFault(f"{', '.join(changed[:3])} of {source} did not come back from {target}; nothing is written")
-        proof = certificate.certify(checkpoint, draft)
-        workdir.write_json(draft / CERTIFICATE, dataclasses.asdict(proof))
+            raise RunFault(f"{', '.join(changed[:3])} of {source} changed in {target}; nothing is written")
+        proof = certificate.certify(checkpoint, temporary)
+        workdir.write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
     return Converted(checkpoint, proof, remarks)
 
 
-def _outgoing(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
-    """A run's checkpoint under the names that it came with, or else under the reference's; and remarks."""
+def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
+    """A run's checkpoint under the names of the files that it was read from, or else under the library's; and remarks."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
-    joint = any(path.startswith(GENERATOR) for path in params)
-    if part and not joint:
-        raise UserError(f"--part is {part!r}, and {run.directory} has one network alone; leave it out")
-    if not (run.directory / FOLDER / NOTE).exists():
-        if joint:
-            config, params = _part(run, config, params, part or PARTS[0])
-        found, remarks = published.of_network(
-            config, params, run.tokenizer.vocabulary.specials, "electra" if joint else "")
-        if run.objective.context == "left" and not found.architecture.causal:
-            remarks.append(f"it was trained to read from left to right, and {found.name} sees both sides")
-        elif found.architecture.causal and run.objective.context != "left":
-            remarks.append(f"it was trained to see both sides, and {found.name} reads from left to right")
-        elif found.architecture.causal and any(path.startswith("objective/") for path in params):
-            remarks.append(f"without the head that it was trained with, {found.name} foresees other words than it")
-        return found, remarks
-    note = tensor_files.read_json(run.directory / FOLDER / NOTE)
-    carried, _ = tensor_files.read(run.directory / FOLDER / CARRIED)
+    objective = experiments.stage_at(run.experiment, run.step).objective
+    networks = next((found for family in FAMILIES.values() if family.objective == run.objective.name
+                     and (found := family.networks(config, params, objective))), {})
+    if part and not networks:
+        raise UserError(f"--part is {part!r}, and {run.directory} has a single network; leave it out")
+    if part and part not in networks:
+        raise UserError(f"--part is {part!r}; expected {' or '.join(networks)}")
+    if (run.directory / FOLDER / RECORD).exists():
+        return _recorded(run.directory / FOLDER, config, params), []
+    if networks:
+        config, params = networks[part or next(iter(networks))]()
+    found, remarks = from_network(config, params, run.tokenizer.vocabulary.specials, run.objective.name)
+    if run.objective.context == "left" and not found.family.causal:
+        remarks.append(f"it was trained to predict from left to right, and {found.class_name} sees both sides")
+    elif found.family.causal and run.objective.context != "left":
+        remarks.append(f"it was trained to see both sides, and {found.class_name} predicts from left to right")
+    elif found.family.causal and any(path.startswith("objective/") for path in params):
+        remarks.append(f"{found.class_name} has no head like that of the run, so it predicts other words")
+    return found, remarks
+
+
+def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Published:
+    """A checkpoint under the names of the files that it was read from."""
+    record = tensor_files.read_json(directory / RECORD)
+    extra, _ = tensor_files.read(directory / EXTRA)
     try:
-        found = Published(note["kind"], note["settings"], config, params, note["tensors"], carried, note["metadata"])
-        published.tensors(found)
+        found = Published(FAMILIES[record["family"]], record["config_json"], config, params, record["dtypes"], extra,
+                          record["metadata"])
+        tensors(found)
     except (KeyError, TypeError, AttributeError) as error:
-        raise RunFault(f"{run.directory / FOLDER} does not fit the checkpoint ({error!r}); restore it, or remove it to "
-                       "write the parameters under the reference's names") from None
-    return found, []
-
-
-def _part(
-    run: Run, config: transformer.Config, params: dict[str, np.ndarray], part: str
-) -> tuple[transformer.Config, dict[str, np.ndarray]]:
-    """(network, parameters) of one network of a run of replaced-token detection, as if it were alone."""
-    if part not in PARTS:
-        raise UserError(f"--part is {part!r}; expected {' or '.join(PARTS)}")
-    if part == "discriminator":
-        return config, {path: value for path, value in params.items() if not path.startswith(GENERATOR)}
-    asked = experiments.stage_at(run.experiment, run.step).objective
-    return (transformer.narrowed(config, asked.generator, asked.generator_layers),
-            flatten(replaced_token.generator_alone(unflatten(params), asked)))
+        raise RunFault(f"{directory} does not fit the checkpoint ({error!r}); restore it, or remove it to write the "
+                       "parameters under the library's names") from None
+    return found
 
 
 def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
-    """The record of a run that would have trained this checkpoint, as far as the checkpoint says."""
+    """The experiment of a run that would have trained this checkpoint, as far as it is known."""
     if tokenizer.size > checkpoint.config.vocab:
-        raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table "
-                        f"{checkpoint.config.vocab:,} rows (vocab_size): they are of two checkpoints; fetch both again")
-    heads, kind = checkpoint.heads, checkpoint.kind
-    recipe = {"albert": "lamb"}.get(kind, kind)
-    objective = "causal" if "causal" in heads else "masked"
-    if kind == "electra" and "masked" not in heads:
-        objective = "replaced_token"
+        raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table has "
+                        f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; download "
+                        "both again")
+    heads, family = checkpoint.heads, checkpoint.family
+    objective = "masked" if "masked" in heads else family.objective
     config = experiments.default_config(objective=objective, format="segment_pair" if "pair" in heads else "packed",
-                              optimizer=recipe if recipe in optimizers.RECIPES else "bert")
+                                        optimizer=family.optimizer)
     config.name = name
     config.length = min(512, checkpoint.config.max_length)
     config.model.update(dataclasses.asdict(checkpoint.config))
     if objective == "masked":
-        config.objective.update(RULES.get(kind, RULES["bert"]), sentence_pair="pair" in heads)
-    if objective == "masked" and kind == "electra":  # a generator
-        config.objective.update(mask=0.85, keep=0.15, random=0.0)
-    if "pair" in heads and kind == "albert":
-        config.format.pairs = "sop"
+        config.objective.update(family.masking, sentence_pair="pair" in heads)
+    if "pair" in heads and family.pairs:
+        config.format.pairs = family.pairs
     config.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
-    if "masked" in heads:
-        config.samples = ("Paris is the [MASK] of France.",)
-    elif "discriminator" in heads:
-        config.samples = ("Paris is the capital of France.", "Paris is the Friday of France.")
+    config.samples = next((SAMPLES[head] for head in heads if head in SAMPLES), ())
     return experiments.parse(config)
 
 
-def arrays(place: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
-    """Every array of a workdir's newest checkpoint, or of a published directory, by our path (what was carried along by
-    its own name); and which they are, for people.
+def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
+    """(every array of a workdir's newest checkpoint, or of a published directory, by our path, or by its name if it has
+    none; a description for people).
 
-    Of a run that keeps averages they are these, as wherever it is loaded, unless its `evaluation.averaged` says
-    otherwise, or `raw`: the parameters as the optimizer left them.
+    Of a run that keeps averaged parameters, these are returned, as when it is loaded, unless its
+    `evaluation.averaged` is false or `raw` is true.
 
     Raises:
       UserError: there is neither.
       RunFault: no checkpoint verifies.
     """
-    if not is_workdir(place):
-        checkpoint = published.read(place)
-        return checkpoint.params | checkpoint.carried, "as published"
-    used = workdir.read_config(place)["config"].get("evaluation", {}).get("averaged", True)
-    with contextlib.closing(Checkpoints(place / "checkpoints")) as checkpoints:
+    if not is_workdir(directory):
+        checkpoint = read(directory)
+        return checkpoint.params | checkpoint.extra_tensors, "as published"
+    used = workdir.read_config(directory)["config"].get("evaluation", {}).get("averaged", True)
+    with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
         step = checkpoints.newest()
         if step is None:
-            raise UserError(f"{place} holds no checkpoint yet")
+            raise UserError(f"{directory} holds no checkpoint yet")
         averaged = used and not raw and checkpoints.holds(step, averaging.AVERAGE)
         params = averaging.parameters(checkpoints, step, averaged)
-    carried = place / FOLDER / CARRIED
-    return (flatten(params) | (tensor_files.read(carried)[0] if carried.exists() else {}),
+    extra = directory / FOLDER / EXTRA
+    return (flatten(params) | (tensor_files.read(extra)[0] if extra.exists() else {}),
             f"step {step:,}" + (", averages (optimizer.ema)" if averaged else ""))

@@ -1,80 +1,89 @@
-"""Two checkpoints, parameter by parameter."""
+"""Compares two checkpoints, parameter by parameter."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from lmrep.interop.tensor_files import kind
+from lmrep.interop.tensor_files import dtype_and_shape
 
 
 class Difference(NamedTuple):
-    """How one parameter differs."""
+    """The difference of one parameter.
+
+    Attributes:
+      path: of the parameter.
+      dtype: dtype and shape; both checkpoints' where they differ.
+      largest: absolute; NaN where one value is NaN and the other is not.
+      relative: norm of the difference over the norm of the first.
+      layer: of a stacked parameter, the layer with the largest difference.
+    """
 
     path: str
-    kind: str  # dtype and shape; of both where they differ
-    largest: float  # absolute; NaN where one is not a number and the other is
-    relative: float  # norm of the difference over the norm of the first
-    layer: int | None  # the one of a stacked parameter in which the largest is
+    dtype: str
+    largest: float
+    relative: float
+    layer: int | None
 
 
 class Comparison(NamedTuple):
-    """What comes of comparing two."""
+    """The result of comparing two checkpoints."""
 
     differing: list[Difference]  # the largest first
-    unlike: list[str]  # of another shape
-    only: tuple[list[str], list[str]]  # in the first, in the second alone
+    other_shapes: list[str]
+    only: tuple[list[str], list[str]]  # paths in the first or in the second alone
     equal: int
 
 
 def compare(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Comparison:
-    """Compares arrays by path. Equal is: of one shape, and equal numbers or both NaN; dtypes may differ."""
-    differing, unlike, equal = [], [], 0
+    """Compares arrays by path. Arrays are equal if they have one shape and equal values, or NaN in both; dtypes may
+    differ."""
+    differing, other_shapes, equal = [], [], 0
     for path in sorted(a.keys() & b.keys()):
         x, y = a[path], b[path]
         if x.shape != y.shape:
-            unlike.append(f"{path}: {kind(x)} and {kind(y)}")
-        elif (found := _difference(path, x, y)) is None:
+            other_shapes.append(f"{path}: {dtype_and_shape(x)} and {dtype_and_shape(y)}")
+        elif (difference := _difference(path, x, y)) is None:
             equal += 1
         else:
-            differing.append(found)
+            differing.append(difference)
     differing.sort(key=lambda d: -np.inf if np.isnan(d.largest) else -d.largest)
-    return Comparison(differing, unlike, (sorted(a.keys() - b.keys()), sorted(b.keys() - a.keys())), equal)
+    return Comparison(differing, other_shapes, (sorted(a.keys() - b.keys()), sorted(b.keys() - a.keys())), equal)
 
 
 def _difference(path: str, x: np.ndarray, y: np.ndarray) -> Difference | None:
-    """None where they are equal. Layers are taken one at a time, so that memory is that of one."""
+    """None where they are equal. One layer at a time is converted, to save memory."""
     stacked = "/layers/" in path and x.ndim == (3 if path.endswith("/kernel") else 2)  # or shared by all layers
-    largest, at, squares, whole = 0.0, None, 0.0, 0.0
+    largest, largest_layer, squared_difference, squared_norm = 0.0, None, 0.0, 0.0
     for layer, (p, q) in enumerate(zip(x, y, strict=True) if stacked else ((x, y),)):
         p, q = p.astype(np.float64), q.astype(np.float64)
-        whole += float(np.square(p).sum())
+        squared_norm += float(np.square(p).sum())
         same = (p == q) | (np.isnan(p) & np.isnan(q))
         if same.all():
             continue
         gap = np.abs(np.subtract(p, q, where=~same, out=np.zeros_like(p)))
-        squares += float(np.square(gap).sum())
+        squared_difference += float(np.square(gap).sum())
         top = float(gap.max())
-        if at is None or np.isnan(top) or top > largest:
-            largest, at = top, layer
-    if at is None:
+        if largest_layer is None or np.isnan(top) or top > largest:
+            largest, largest_layer = top, layer
+    if largest_layer is None:
         return None
-    relative = float(np.sqrt(squares / whole)) if whole else float("inf")
-    return Difference(path, kind(x) if x.dtype == y.dtype else f"{kind(x)} and {kind(y)}", largest, relative,
-                      at if stacked else None)
+    relative = float(np.sqrt(squared_difference / squared_norm)) if squared_norm else float("inf")
+    dtype = dtype_and_shape(x) if x.dtype == y.dtype else f"{dtype_and_shape(x)} and {dtype_and_shape(y)}"
+    return Difference(path, dtype, largest, relative, largest_layer if stacked else None)
 
 
 def describe(found: Comparison, a: str, b: str) -> str:
-    """For people: every difference, the largest first."""
+    """For people: every difference, the largest first; `a` and `b` are the names of the checkpoints."""
     lines = []
     if found.differing:
         width = max(len(d.path) for d in found.differing)
         lines.append(f"{'parameter':{width}}  {'largest':>9}  {'relative':>9}  layer  dtype and shape")
         lines += [f"{d.path:{width}}  {d.largest:9.3g}  {d.relative:9.3g}  {'' if d.layer is None else d.layer!s:>5}  "
-                  f"{d.kind}" for d in found.differing]
-    lines += [f"of another shape: {each}" for each in found.unlike]
-    lines += [f"only in {place}: {path}" for place, paths in zip((a, b), found.only, strict=True) for path in paths]
-    total = found.equal + len(found.differing) + len(found.unlike)
-    end = f"{found.equal} of {total} common parameters are equal"
-    same = not lines
-    return "\n".join([*lines, f"equal: all {total} parameters" if same else end])
+                  f"{d.dtype}" for d in found.differing]
+    lines += [f"other shape: {line}" for line in found.other_shapes]
+    lines += [f"only in {name}: {path}" for name, paths in zip((a, b), found.only, strict=True) for path in paths]
+    total = found.equal + len(found.differing) + len(found.other_shapes)
+    if not lines:
+        return f"equal: all {total} parameters"
+    return "\n".join([*lines, f"{found.equal} of {total} common parameters are equal"])

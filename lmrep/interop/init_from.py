@@ -1,7 +1,7 @@
-"""Where a run's parameters start: those of another run or of a published checkpoint (`init=`), matched by path.
+"""Where a run's parameters come from (`init=`): those of another run or of a published checkpoint, matched by path.
 
-Tables over the vocabulary are matched by piece, so that a vocabulary may be extended, cut or put in another order: a
-piece that the other tokenizer lacks starts as the mean of all its rows.
+Tables over the vocabulary are matched by token, so that a vocabulary may be extended, reduced or reordered. A token
+that the source checkpoint lacks starts as the mean of all rows.
 """
 
 import dataclasses
@@ -20,18 +20,20 @@ from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
 from lmrep.inference.load import load as load_run
-from lmrep.interop import conversion, published
-from lmrep.models import transformer
+from lmrep.interop import conversion
+from lmrep.interop.huggingface.read import read as read_published
+from lmrep.interop.huggingface.read import read_config
+from lmrep.models import MODELS
 from lmrep.storage import workdir
 
 
 class SourceCheckpoint(NamedTuple):
-    """What a run starts from.
+    """The checkpoint that a run starts from.
 
     Attributes:
-      name: of the place, for people.
-      tokens: of its tokenizer, id i being piece i.
-      params: float32 arrays by path, as `Objective.specs` names them.
+      name: its path, for people.
+      tokens: of its tokenizer, by id.
+      params: float32 arrays by path, named as in `Objective.specs`.
       network: the fields of its network's config.
     """
 
@@ -41,26 +43,26 @@ class SourceCheckpoint(NamedTuple):
     network: dict[str, Any]
 
 
-def load(place: str | os.PathLike) -> SourceCheckpoint:
+def load(path: str | os.PathLike) -> SourceCheckpoint:
     """The parameters of the run in a workdir, at its newest checkpoint, or of a published directory.
 
     Raises:
       UserError: there is neither, or a value is not finite.
       RunFault: no checkpoint verifies.
     """
-    if conversion.is_workdir(directory_of(place)):
-        run = load_run(place)
-        params = {path: np.asarray(value) for path, value in flatten(run.params).items()}
+    if conversion.is_workdir(directory_of(path)):
+        run = load_run(path)
+        params = {name: np.asarray(value) for name, value in flatten(run.params).items()}
         network = dataclasses.asdict(experiments.model_config(run.experiment))
-        origin = SourceCheckpoint(f"{place}, step {run.step:,}", run.tokenizer.tokens, params, network)
+        source = SourceCheckpoint(f"{path}, step {run.step:,}", run.tokenizer.tokens, params, network)
     else:
-        checkpoint = published.read(Path(place))
+        checkpoint = read_published(Path(path))
         network = dataclasses.asdict(checkpoint.config)
-        origin = SourceCheckpoint(str(place), tokenizers.load(place).tokens, dict(checkpoint.params), network)
-    if broken := [path for path, value in origin.params.items() if not np.isfinite(value).all()]:
-        raise UserError(f"{origin.name} has values that are not finite in {', '.join(broken[:4])}; it is broken, and "
-                        "what starts from it would be: start from another checkpoint")
-    return origin
+        source = SourceCheckpoint(str(path), tokenizers.load(path).tokens, dict(checkpoint.params), network)
+    if broken := [name for name, value in source.params.items() if not np.isfinite(value).all()]:
+        raise UserError(f"{source.name} has values that are not finite in {', '.join(broken[:4])}; start from another "
+                        "checkpoint")
+    return source
 
 
 def load_config(
@@ -79,122 +81,130 @@ def load_config(
     return loading.apply_overrides(config, overrides)
 
 
-def adopt_checkpoint(config: ml_collections.ConfigDict, place: str | os.PathLike) -> None:
-    """Sets `config.init`, and network and tokenizer to those of the run there, in place.
+def adopt_checkpoint(config: ml_collections.ConfigDict, path: str | os.PathLike) -> None:
+    """Sets `config.init` to a checkpoint, and the network and the tokenizer to those of that checkpoint, in place.
 
     Raises:
-      UserError: there is no run.
+      UserError: there is no checkpoint.
     """
-    if conversion.is_workdir(directory_of(place)):
-        network, files = workdir.read_config(place)["config"]["model"], Path(place) / "tokenizer"
+    if conversion.is_workdir(directory_of(path)):
+        network, files = workdir.read_config(path)["config"]["model"], Path(path) / "tokenizer"
     else:
-        network, files = dataclasses.asdict(published.config(Path(place))), Path(place)
+        network, files = dataclasses.asdict(read_config(Path(path))), Path(path)
     tokenizer = tokenizers.load(files)
-    place, files = Path(place).absolute(), files.absolute()  # a run is resumed from any directory
-    config.init = str(place)
-    # Dropout is the new run's own: it is no part of what was learned.
+    path, files = Path(path).absolute(), files.absolute()  # a run may be resumed from another directory
+    config.init = str(path)
+    # Dropout is not part of what was learned: the new run keeps its own.
     config.model = {**network, **{name: value for name, value in config.model.items() if name.endswith("dropout")}}
     config.tokenizer.update(name=tokenizer.name, vocab_file=str(files), vocab_size=max(tokenizer.size, 64),
-                            lowercase=getattr(tokenizer, "lowercase", True))
+                            lowercase=tokenizer.lowercase)
 
 
-def directory_of(place: str | os.PathLike) -> Path:
-    """`place`, which must hold something to start from."""
-    place = Path(place)
-    if not (place / workdir.CONFIG).is_file():
-        why = f"which has no {workdir.CONFIG}" if place.is_dir() else "which is no directory"
-        raise UserError(f"init is {str(place)!r}, {why}; give the workdir of a run or a published directory")
-    return place
+def directory_of(path: str | os.PathLike) -> Path:
+    """`path`, if it is a workdir or a published directory. Raises UserError otherwise."""
+    path = Path(path)
+    if not (path / workdir.CONFIG).is_file():
+        why = f"which has no {workdir.CONFIG}" if path.is_dir() else "which is not a directory"
+        raise UserError(f"init is {str(path)!r}, {why}; give the workdir of a run or a published directory")
+    return path
 
 
 class Match(NamedTuple):
-    """How an origin's parameters fit a run's.
+    """The parameters that a run takes from a source checkpoint.
 
     Attributes:
-      values: what the run takes, by path.
-      extended: of the tables over the vocabulary, how many rows are of pieces that the origin lacks.
-      missing: the run's parameters that the origin lacks; they start fresh.
-      left: the origin's parameters that the run has no use for.
+      values: arrays by path.
+      extended: by path, the rows of a table over the vocabulary whose tokens the source lacks.
+      missing: paths of the run that the source lacks; they are initialized.
+      unused: paths of the source that the run lacks.
     """
 
     values: dict[str, np.ndarray]
     extended: dict[str, int]
     missing: list[str]
-    left: list[str]
+    unused: list[str]
 
 
-def match(specs: Tree, origin: SourceCheckpoint, pieces: Sequence[str]) -> Match:
-    """Matches an origin's parameters with those of a run whose tokenizer has `pieces`.
+def match(specs: Tree, source: SourceCheckpoint, tokens: Sequence[str]) -> Match:
+    """Matches the parameters of a source checkpoint with those of a run.
+
+    Args:
+      specs: of the run's parameters.
+      source: the checkpoint.
+      tokens: of the run's tokenizer, by id.
 
     Raises:
       UserError: nothing matches, or a parameter has another shape.
     """
-    wanted = flatten(specs)
+    specs_by_path = flatten(specs)
     values, extended = {}, {}
-    rows = None if list(pieces) == list(origin.tokens) else _rows(origin.tokens, pieces)
-    for path, spec in wanted.items():
-        if path not in origin.params:
+    source_rows = None if list(tokens) == list(source.tokens) else _source_rows(source.tokens, tokens)
+    for path, spec in specs_by_path.items():
+        if path not in source.params:
             continue
-        value = origin.params[path]
+        value = source.params[path]
         axis = spec.axes.index("vocab") if "vocab" in spec.axes else None
-        if axis is not None and (rows is not None or value.shape[axis] != spec.shape[axis]):
-            value, extended[path] = _rearranged(value, spec.shape[axis], axis, rows, len(pieces))
+        if axis is not None and (source_rows is not None or value.shape[axis] != spec.shape[axis]):
+            value, extended[path] = _match_vocabulary(value, spec.shape[axis], axis, source_rows, len(tokens))
         if value.shape != spec.shape:
-            raise UserError(f"{path} is {spec.shape} in this run and {value.shape} in {origin.name}; give the model "
-                            "the sizes of what it starts from (init= after the colon does)")
+            raise UserError(f"{path} is {spec.shape} in this run and {value.shape} in {source.name}; use the sizes of "
+                            "that checkpoint's network (:init= in --config does)")
         values[path] = value
     if not values:
-        some = ", ".join(sorted(origin.params)[:5])
-        raise UserError(f"{origin.name} has none of this run's parameters; it has {some} ...; start from a model "
-                        "of the same kind")
+        some = ", ".join(sorted(source.params)[:5])
+        raise UserError(f"{source.name} has none of this run's parameters; it has {some} ...; start from a model "
+                        "with the same network")
     return Match(values, {path: n for path, n in extended.items() if n},
-               sorted(set(wanted) - set(origin.params)), sorted(set(origin.params) - set(wanted)))
+                 sorted(set(specs_by_path) - set(source.params)), sorted(set(source.params) - set(specs_by_path)))
 
 
-def _rows(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
-    """For each new piece the row of the old table that it takes; -1 where there is none."""
-    known = {piece: i for i, piece in enumerate(old)}
-    return np.array([known.get(piece, -1) for piece in new])
+def _source_rows(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
+    """int[v]: for each new token its row in the old table, -1 where it has none."""
+    ids = {token: i for i, token in enumerate(old)}
+    return np.array([ids.get(token, -1) for token in new])
 
 
-def _rearranged(
-    table: np.ndarray, size: int, axis: int, rows: np.ndarray | None, pieces: int
+def _match_vocabulary(
+    table: np.ndarray, size: int, axis: int, source_rows: np.ndarray | None, tokens: int
 ) -> tuple[np.ndarray, int]:
-    """(a table with `size` entries along `axis`, of which the first are of the pieces; how many pieces are new).
-    What no piece has, new or beyond the vocabulary, is the mean."""
+    """(a table with `size` rows along `axis`, the first of which are those of the run's tokens; the number of tokens
+    without a row in `table`). All other rows are the mean."""
     table = np.moveaxis(table, axis, 0)
-    if rows is None:
-        rows = np.arange(pieces)
-    rows = np.where(rows < len(table), rows, -1)
+    if source_rows is None:
+        source_rows = np.arange(tokens)
+    source_rows = np.where(source_rows < len(table), source_rows, -1)
     result = np.broadcast_to(table.mean(0, dtype=np.float64).astype(table.dtype), (size, *table.shape[1:])).copy()
-    result[: len(rows)][rows >= 0] = table[rows[rows >= 0]]
-    return np.moveaxis(result, 0, axis), int((rows < 0).sum())
+    known = source_rows >= 0
+    result[: len(source_rows)][known] = table[source_rows[known]]
+    return np.moveaxis(result, 0, axis), int((~known).sum())
 
 
-def check_network(network: transformer.Config, origin: SourceCheckpoint) -> list[str]:
-    """For people: in what the network differs from the origin's beyond its sizes.
+def check_network(network: Any, source: SourceCheckpoint) -> list[str]:
+    """For people: how the network's config differs from that of the source checkpoint, apart from sizes.
 
     Raises:
-      UserError: in something that gives every parameter another meaning.
+      UserError: a field differs that gives every parameter another meaning (`ModelDef.architecture_fields`).
     """
-    differing = {name: (origin.network[name], value) for name, value in dataclasses.asdict(network).items()
-                 if name in origin.network and origin.network[name] != value and name not in ("vocab", "max_length")}
-    for name in ("heads", "norm", "positions", "position_offset", "embedding_norm"):
+    differing = {name: (source.network[name], value) for name, value in dataclasses.asdict(network).items()
+                 if name in source.network and source.network[name] != value and name not in ("vocab", "max_length")}
+    definition = next(each for each in MODELS.values() if isinstance(network, each.config))
+    for name in definition.architecture_fields:
         if name in differing:
-            former, present = differing[name]
-            raise UserError(f"model.{name} is {present!r} in this run and {former!r} in {origin.name}, whose "
-                            f"parameters would mean something else; set --config.model.{name}={former}")
-    each = [f"{name} {former!r} -> {present!r}" for name, (former, present) in differing.items()]
-    return [f"  the network differs: {', '.join(each)}"] if each else []
+            theirs, ours = differing[name]
+            raise UserError(f"model.{name} is {ours!r} in this run and {theirs!r} in {source.name}, so its parameters "
+                            f"would mean something else; set --config.model.{name}={theirs}")
+    changes = [f"{name} {theirs!r} -> {ours!r}" for name, (theirs, ours) in differing.items()]
+    return [f"  the network differs: {', '.join(changes)}"] if changes else []
 
 
-def describe(found: Match, origin: SourceCheckpoint) -> str:
-    """For people: every parameter that is taken, missing or left."""
-    def listing(head: str, paths: Sequence[str]) -> list[str]:
-        return [f"  {head} ({len(paths)}): {', '.join(paths)}"] if paths else []
+def describe(found: Match, source: SourceCheckpoint) -> str:
+    """For people: every parameter that is taken, initialized or unused."""
+    def listing(title: str, paths: Sequence[str]) -> list[str]:
+        return [f"  {title} ({len(paths)}): {', '.join(paths)}"] if paths else []
 
-    rows = [f"{path} ({n:,} new rows, each the mean)" for path, n in found.extended.items()]
+    extended = [f"{path} ({n:,} new rows, each the mean)" for path, n in found.extended.items()]
     return "\n".join([
-        f"parameters start from {origin.name}",
-        *listing("taken", sorted(found.values)), *listing("extended", rows),
-        *listing("missing there, so fresh", found.missing), *listing("left there", found.left)])
+        f"parameters start from {source.name}",
+        *listing("taken", sorted(found.values)), *listing("extended", extended),
+        *listing("not in the checkpoint, so initialized", found.missing),
+        *listing("unused", found.unused)])

@@ -20,7 +20,10 @@ import sentencepiece
 import torch
 import transformers
 
-from lmrep.interop import published, settings, tensor_files
+from lmrep.interop import tensor_files
+from lmrep.interop.huggingface import FAMILIES
+from lmrep.interop.huggingface.read import Published
+from lmrep.interop.huggingface.write import write
 
 HERE = Path(__file__).parent / "golden"
 SIZES = {"vocab_size": 53, "hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3,
@@ -58,10 +61,10 @@ def save(name: str, model, tensors: dict, sizes: dict = SIZES, most: int = 10**9
     config = model.config
     told = {**config.to_diff_dict(), **sizes, "architectures": [type(model).__name__]}
     arrays = {key: value.detach().numpy() for key, value in tensors.items()}
-    kinds = {key: tensor_files.NAMES[value.dtype] for key, value in arrays.items()}
-    network = settings.network(config.model_type, told, name)
-    published.write(published.Published(config.model_type, told, network, {}, kinds, arrays, {"format": "pt"}),
-                    directory, most)
+    kinds = {key: tensor_files.DTYPE_NAMES[value.dtype] for key, value in arrays.items()}
+    family = FAMILIES[config.model_type]
+    network = family.network(told, name)
+    write(Published(family, told, network, {}, kinds, arrays, {"format": "pt"}), directory, most)
     draw = np.random.default_rng(0)
     tokens = draw.integers(5, 46, (B, T))
     real = np.ones((B, T), np.int64)

@@ -116,7 +116,9 @@ def attempt(number: int, names: tuple[str, ...], place: Path) -> str:
     put to use: written and read again, a text encoded, the record of a run made.
     """
     from lmrep.data import tokenizers
-    from lmrep.interop import conversion, published
+    from lmrep.interop import conversion
+    from lmrep.interop.huggingface.read import read
+    from lmrep.interop.huggingface.write import write
 
     directory = place / "mutated"
     shutil.rmtree(directory, ignore_errors=True)
@@ -128,9 +130,9 @@ def attempt(number: int, names: tuple[str, ...], place: Path) -> str:
     written.mkdir()
 
     def tensors() -> None:
-        found["checkpoint"] = published.read(directory)
-        published.write(found["checkpoint"], written, 10**9)
-        published.read(written)
+        found["checkpoint"] = read(directory)
+        write(found["checkpoint"], written, 10**9)
+        read(written)
 
     def tokenizer() -> None:
         made = found["tokenizer"] = tokenizers.load(directory)

@@ -13,7 +13,10 @@ import lmrep
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import formats
-from lmrep.interop import certificate, conversion, init_from, names, published, tensor_files
+from lmrep.interop import certificate, conversion, init_from, tensor_files
+from lmrep.interop.huggingface import albert
+from lmrep.interop.huggingface.read import read
+from lmrep.interop.huggingface.write import tensors as tensors_of
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.objectives import replaced_token
@@ -42,9 +45,9 @@ def converted(request, tmp_path_factory):
 def test_a_published_directory_becomes_a_workdir(converted):
     directory, workdir, answer = converted
     assert answer.code == 0 and not answer.err
-    run, expected = lmrep.load(workdir), published.read(directory)
+    run, expected = lmrep.load(workdir), read(directory)
     assert run.step == 0 and lmrep.experiment.config.model_config(run.experiment) == expected.config
-    assert same(conversion.arrays(workdir)[0], expected.params | expected.carried)
+    assert same(conversion.arrays(workdir)[0], expected.params | expected.extra_tensors)
     proof = json.loads((workdir / "certificate.json").read_text())
     assert proof["against"].startswith("itself written and read again") and set(proof["differences"].values()) == {0}
     assert "largest difference from itself written and read again (transformers is not installed)" in answer.out
@@ -55,7 +58,7 @@ def test_what_has_no_place_and_what_is_missing_is_named(converted):
     directory, _, answer = converted
     carried = {"bert_tanh": "bert.embeddings.position_ids I64[1, 23]", "gpt2": "h.0.attn.bias F32[1, 1, 23, 23]",
                "electra_generator": "electra.embeddings.position_ids I64[1, 23]"}.get(directory.name)
-    assert ("carried along, having no place in the network: " in answer.out) == (carried is not None)
+    assert ("kept beside the parameters, since our network has no such tensor: " in answer.out) == (carried is not None)
     assert (carried or "") in answer.out
     assert ("no masked-LM head" in answer.out) == (directory.name == "bert_half")
     assert ("a discriminator without its generator" in answer.out) == (directory.name == "electra_discriminator")
@@ -63,14 +66,14 @@ def test_what_has_no_place_and_what_is_missing_is_named(converted):
 
 def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
     directory, workdir, _ = converted
-    checkpoint, run = published.read(directory), lmrep.load(workdir)
+    checkpoint, run = read(directory), lmrep.load(workdir)
     if "objective/masked/bias" not in checkpoint.params:
         return
     special, mask = run.tokenizer.vocabulary.specials, run.tokenizer.mask_token
     text = f"the {mask}"
     ids = np.array([[special["cls"], *run.tokenizer.encode(text, specials=True).ids, special["sep"]]])
-    asked = certificate.Question(ids, np.zeros_like(ids), np.ones_like(ids))
-    scores = certificate.ours(checkpoint, asked)["masked"][0, -2, : run.tokenizer.size]
+    asked = certificate.TestBatch(ids, np.zeros_like(ids), np.ones_like(ids))
+    scores = certificate.our_outputs(checkpoint, asked)["masked"][0, -2, : run.tokenizer.size]
     words = [word for word, _ in run.fill_masks([text], 3)[0][0]]
     assert words == [run.tokenizer.id_to_token(int(i)) for i in np.argsort(-scores)[:3]]
 
@@ -81,7 +84,7 @@ def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
     (tmp_path / "a.txt").write_text("the cat sees the dog. " * 200)
     base = ["evaluate", f"--workdir={workdir}", f"--data_dir={tmp_path}/data"]
     answer = small.command(*base, f"--files={tmp_path}/a.txt")
-    metric = {"masked": "mlm_loss", "causal": "lm_loss"}.get("".join(published.read(directory).heads[:1]))
+    metric = {"masked": "mlm_loss", "causal": "lm_loss"}.get("".join(read(directory).heads[:1]))
     assert answer.code == (0 if metric else 2), answer
     assert metric in answer.out if metric else "lacks what its objective asks with" in answer.err
     answer = small.command(*base)
@@ -94,8 +97,8 @@ def test_its_vectors_are_the_checkpoints(converted):
     """Those of a network that reads from left to right are of what stands before."""
     directory, workdir, _ = converted
     value, *_ = lmrep.load(workdir).encode(["the cat a the"])
-    asked = certificate.Question(value.ids[None], np.zeros_like(value.ids)[None], np.ones_like(value.ids)[None])
-    expected = certificate.ours(published.read(directory), asked)["hidden"]
+    asked = certificate.TestBatch(value.ids[None], np.zeros_like(value.ids)[None], np.ones_like(value.ids)[None])
+    expected = certificate.our_outputs(read(directory), asked)["hidden"]
     np.testing.assert_allclose(value.hidden, expected, rtol=0, atol=1e-5)
 
 
@@ -125,9 +128,9 @@ def test_a_run_of_our_own_is_written_under_the_references_names(converted, tmp_p
     shutil.copytree(workdir, own)
     shutil.rmtree(own / "interop")
     written = conversion.to_published(own, tmp_path / "out").checkpoint
-    again, before = published.read(tmp_path / "out"), published.read(directory)
-    assert same(again.params, before.params) and again.config == before.config and written.name == before.name
-    assert not again.carried
+    again, before = read(tmp_path / "out"), read(directory)
+    assert same(again.params, before.params) and again.config == before.config and written.class_name == before.class_name
+    assert not again.extra_tensors
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
@@ -136,12 +139,12 @@ def test_a_note_that_does_not_fit_is_told(converted, tmp_path):
     shutil.copytree(workdir, tmp_path / "run")
     note = tmp_path / "run" / "interop" / "published.json"
     told = json.loads(note.read_text())
-    for change in ({"tensors": {"nowhere": "F32"}}, {"kind": "gpt"}, {"tensors": None}):
+    for change in ({"dtypes": {"nowhere": "F32"}}, {"family": "gpt"}, {"dtypes": None}):
         note.write_text(json.dumps(told | change))
         with pytest.raises(RunFault, match="does not fit the checkpoint"):
             conversion.to_published(tmp_path / "run", tmp_path / "out")
-    note.write_text(json.dumps(told | {"settings": told["settings"] | {"hidden_act": "silu"}}))
-    with pytest.raises(RunFault, match=r"run/interop says cannot be written: .*/out/config.json.*'silu'"):
+    note.write_text(json.dumps(told | {"config_json": told["config_json"] | {"hidden_act": "silu"}}))
+    with pytest.raises(RunFault, match=r"run/interop cannot be written: .*/out/config.json.*'silu'"):
         conversion.to_published(tmp_path / "run", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -150,7 +153,7 @@ def test_a_note_that_does_not_fit_is_told(converted, tmp_path):
 def test_a_run_may_start_from_what_was_converted(converted):
     directory, workdir, _ = converted
     origin = init_from.load(workdir)
-    assert same(origin.params, published.read(directory).params)
+    assert same(origin.params, read(directory).params)
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
@@ -183,7 +186,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path):
         return tensors
 
     directory = rewrite(copy("bert", tmp_path / "x"), spoil)
-    with pytest.raises(RunFault, match=r"does not come out as it should: .*sentence-pair logits nan"):
+    with pytest.raises(RunFault, match=r"differ too much: .*sentence-pair logits nan"):
         conversion.to_workdir(directory, tmp_path / "y")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
@@ -192,7 +195,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
     directory = copy("bert", tmp_path / "x")
     with open(directory / "vocab.txt", "a") as file:
         file.write("".join(f"word{i}\n" for i in range(20)))
-    with pytest.raises(UserError, match=r"files have 73 ids, and the token table 53 rows .*of two checkpoints"):
+    with pytest.raises(UserError, match=r"files have 73 ids, and the token table has 53 rows .*of different checkpoints"):
         conversion.to_workdir(directory, tmp_path / "y")
 
 
@@ -201,7 +204,7 @@ def test_a_vocabulary_smaller_than_the_table_is_told(tmp_path):
     lines = (directory / "vocab.txt").read_text().splitlines(keepends=True)
     (directory / "vocab.txt").write_text("".join(lines[:-4]))
     remarks = conversion.to_workdir(directory, tmp_path / "y").remarks
-    assert any("the last 4 of the token table's 53 rows have no piece" in remark for remark in remarks)
+    assert any("the last 4 of the token table's 53 rows have no token" in remark for remark in remarks)
 
 
 # --- GPT, ELECTRA -----------------------------------------------------------------------------------------------
@@ -229,13 +232,13 @@ def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
     directory, workdir, _ = converted
     run = lmrep.load(workdir)
     found = init_from.match(run.objective.specs, init_from.load(directory), run.tokenizer.tokens)
-    assert not found.left and all(path.startswith("objective/generator") for path in found.missing)
-    assert same(found.values, published.read(directory).params)
+    assert not found.unused and all(path.startswith("objective/generator") for path in found.missing)
+    assert same(found.values, read(directory).params)
     answer = small.command("predict", f"--workdir={workdir}", "a [MASK]")
     assert answer.code == 2 and "has no generator; the checkpoint" in answer.err
     with pytest.raises(UserError, match=r"no capability 'generate_text' .continues texts."):
         run.generate(["a cat"])
-    with pytest.raises(UserError, match=r"--part is 'generator', and .* has one network alone"):
+    with pytest.raises(UserError, match=r"--part is 'generator', and .* has a single network"):
         conversion.to_published(workdir, workdir.parent / "part", part="generator")
 
 
@@ -244,8 +247,8 @@ def test_a_discriminator_tells_what_the_checkpoint_says(converted):
     directory, workdir, _ = converted
     run, text = lmrep.load(workdir), "the cat, a quick DOG."
     ids = run.encode([text])[0].ids[None]
-    question = certificate.Question(ids, np.zeros_like(ids), np.ones_like(ids))
-    logits = certificate.ours(published.read(directory), question)["discriminator"][0, 1:-1]
+    question = certificate.TestBatch(ids, np.zeros_like(ids), np.ones_like(ids))
+    logits = certificate.our_outputs(read(directory), question)["discriminator"][0, 1:-1]
     (doubts,) = run.detect_replaced([text])
     np.testing.assert_allclose([doubt.probability for doubt in doubts], 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
     assert all(doubt.word == text[doubt.start : doubt.end] for doubt in doubts)
@@ -285,18 +288,18 @@ def joint(tmp_path_factory):
 
 def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     whole = conversion.to_published(joint.directory, tmp_path / "whole").checkpoint
-    assert whole.name == "ElectraForPreTraining" and same(files(tmp_path / "whole"), published.tensors(whole))
+    assert whole.class_name == "ElectraForPreTraining" and same(files(tmp_path / "whole"), tensors_of(whole))
     own = {path: np.asarray(value) for path, value in flatten(joint.params).items()}
     assert same(whole.params, {path: value for path, value in own.items() if "/generator" not in path})
     part = conversion.to_published(joint.directory, tmp_path / "part", part="generator").checkpoint
-    assert (part.name, part.config.width, part.config.layers) == ("ElectraForMaskedLM", 16, 1)
+    assert (part.class_name, part.config.width, part.config.layers) == ("ElectraForMaskedLM", 16, 1)
 
     c, generator = replaced_token.Config(generator=0.5, generator_layers=1), joint.model.make_generator(0.5, 1)
-    asked = certificate.question(part)
-    given = Inputs(tokens=asked.tokens, attention_mask=AttentionMask(asked.real), token_type_ids=asked.types)
+    asked = certificate.random_batch(part)
+    given = Inputs(tokens=asked.tokens, attention_mask=AttentionMask(asked.attention_mask), token_type_ids=asked.token_types)
     params = replaced_token.generator_params(joint.params, c)
     expected = jax.jit(lambda: generator.encode(params, given).hidden)()
-    found = certificate.ours(published.read(tmp_path / "part"), asked)
+    found = certificate.our_outputs(read(tmp_path / "part"), asked)
     np.testing.assert_allclose(found["hidden"], expected, rtol=0, atol=1e-5)
     for path, value in flatten(joint.params["objective"]["generator_head"]).items():
         np.testing.assert_array_equal(part.params[f"objective/masked/{path}"], value)
@@ -311,9 +314,9 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
 
 
 @pytest.mark.parametrize(("objective", "asked", "changed", "remark"), [
-    ("causal", {}, {}, "it was trained to read from left to right, and BertModel sees both sides"),
-    ("masked", {}, LEFT, "it was trained to see both sides, and GPT2LMHeadModel reads from left to right"),
-    ("causal", {"head": "transform"}, LEFT, "without the head that it was trained with, GPT2LMHeadModel foresees"),
+    ("causal", {}, {}, "it was trained to predict from left to right, and BertModel sees both sides"),
+    ("masked", {}, LEFT, "it was trained to see both sides, and GPT2LMHeadModel predicts from left to right"),
+    ("causal", {"head": "transform"}, LEFT, "GPT2LMHeadModel has no head like that of the run"),
     ("causal", {}, LEFT, ""),
 ])
 def test_what_is_written_as_something_else_is_told(tmp_path, objective, asked, changed, remark):
@@ -338,7 +341,7 @@ def test_differences_are_sorted_and_say_the_layer(tmp_path):
     assert places == [f"{GOLDEN / 'bert'} (as published)", f"{other} (as published)"]
     assert answer.code == 0 and lines[1].split() == [
         "encoder/layers/mlp/out/bias", "0.5", lines[1].split()[2], "1", "F32[2,", "15]"]
-    bias = published.read(GOLDEN / "bert").params["encoder/layers/mlp/out/bias"]
+    bias = read(GOLDEN / "bert").params["encoder/layers/mlp/out/bias"]
     assert float(lines[1].split()[2]) == pytest.approx(0.5 / np.linalg.norm(bias), rel=1e-2)
     assert lines[2].split()[:2] == ["encoder/embedding_norm/scale", "0.25"]
     assert f"only in {GOLDEN / 'bert'}: objective/masked/bias" in lines and f"only in {other}: extra" in lines
@@ -347,7 +350,7 @@ def test_differences_are_sorted_and_say_the_layer(tmp_path):
 
 def test_rows_of_a_layer_that_all_share_are_no_layers(tmp_path):
     def change(tensors):
-        tensors[f"{names.ONE}.ffn.weight".replace("encoder", "albert.encoder", 1)][3] += 0.5
+        tensors[f"{albert.LAYER}.ffn.weight".replace("encoder", "albert.encoder", 1)][3] += 0.5
         return tensors
 
     other = rewrite(copy("albert", tmp_path / "x"), change)
@@ -386,12 +389,12 @@ def test_shapes_and_what_is_not_a_number_are_told():
     found = compare({"a": nan, "b": nan, "c": np.ones(2), "d": np.ones(2)},
                     {"a": nan, "b": np.ones(2), "c": np.ones(3), "d": np.ones(2, np.float16)})
     assert found.equal == 2 and [d.path for d in found.differing] == ["b"] and np.isnan(found.differing[0].largest)
-    assert found.unlike == ["c: F64[2] and F64[3]"] and found.only == ([], [])
+    assert found.other_shapes == ["c: F64[2] and F64[3]"] and found.only == ([], [])
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
 def test_carried_tensors_are_compared_too(converted):
     directory, workdir, _ = converted
     assert set(conversion.arrays(workdir)[0]) == set(conversion.arrays(directory)[0])
-    assert tensor_files.read(workdir / "interop" / "carried.safetensors")[0].keys() == published.read(
-        directory).carried.keys()
+    assert tensor_files.read(workdir / "interop" / "extra_tensors.safetensors")[0].keys() == read(
+        directory).extra_tensors.keys()

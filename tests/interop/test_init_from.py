@@ -31,7 +31,7 @@ def specs(v, width=3, extra=False):
 
 def test_all_that_both_have_is_taken_and_the_rest_is_named():
     found = init_from.match(specs(4, extra=True), ORIGIN, OLD)
-    assert found.missing == ["objective/new"] and found.left == ["objective/pair"] and not found.extended
+    assert found.missing == ["objective/new"] and found.unused == ["objective/pair"] and not found.extended
     for path in ("encoder/table", "encoder/w", "objective/bias"):
         np.testing.assert_array_equal(found.values[path], ORIGIN.params[path])
     told = init_from.describe(found, ORIGIN)
@@ -82,7 +82,7 @@ def test_a_run_goes_on_from_anothers_parameters(home, tmp_path, caplog):
     first, second = (small.lines(place, "validation") for place in (home / "first", tmp_path / "second"))
     assert second[0]["step"] == 0 and second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-6)
     [told] = [line for line in caplog.messages if line.startswith("parameters start from")]
-    assert f"{home / 'first'}, step 12" in told and "missing" not in told and "left" not in told
+    assert f"{home / 'first'}, step 12" in told and "initialized" not in told and "unused" not in told
     for path in flatten(lmrep.load(home / "first").params):
         assert path in told
 
@@ -156,7 +156,7 @@ def test_another_origin_is_another_run(home, tmp_path):
 
 
 @pytest.mark.parametrize(("place", "message"), [
-    ("nowhere", "init is '.*nowhere', which is no directory"), ("texts", "init is '.*texts', which has no config.json"),
+    ("nowhere", "init is '.*nowhere', which is not a directory"), ("texts", "init is '.*texts', which has no config.json"),
 ])
 def test_what_is_no_run_is_refused(home, tmp_path, place, message):
     with pytest.raises(UserError, match=message):

@@ -10,7 +10,9 @@ import pytest
 import lmrep
 from lmrep.inference import generate
 from lmrep.inference.generate import Sampling
-from lmrep.interop import certificate, conversion, published, tensor_files
+from lmrep.interop import certificate, conversion, tensor_files
+from lmrep.interop.huggingface.read import read
+from lmrep.interop.huggingface.write import from_network, write
 from tests.interop.test_published import GOLDEN, NAMES, OWN, files, network, same
 
 torch = pytest.importorskip("torch")
@@ -78,10 +80,10 @@ def test_there_and_back_the_reference_says_the_same(saved, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_golden_files_are_still_what_the_reference_says(name):
-    checkpoint = published.read(GOLDEN / name)
+    checkpoint = read(GOLDEN / name)
     expected, _ = tensor_files.read(GOLDEN / name / "expected.safetensors")
-    asked = certificate.Question(*(np.array(expected[key]) for key in ("tokens", "types", "real")))
-    _, said = certificate.reference(checkpoint, GOLDEN / name, asked)
+    asked = certificate.TestBatch(*(np.array(expected[key]) for key in ("tokens", "types", "real")))
+    _, said = certificate.reference_outputs(checkpoint, GOLDEN / name, asked)
     for key, value in said.items():
         np.testing.assert_allclose(value, expected[key][-1] if key == "hidden" else expected[key], rtol=0, atol=1e-5)
 
@@ -89,9 +91,9 @@ def test_the_golden_files_are_still_what_the_reference_says(name):
 @pytest.mark.parametrize(("pad", "changed", "heads", "name", "remarks"), OWN)
 def test_a_network_of_our_own_is_read_by_the_reference(tmp_path, pad, changed, heads, name, remarks):
     config, params = network(changed, *heads)
-    made, _ = published.of_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
-    published.write(made, tmp_path, 10**9)
-    proof = certificate.certify(published.read(tmp_path), tmp_path)
+    made, _ = from_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
+    write(made, tmp_path, 10**9)
+    proof = certificate.certify(read(tmp_path), tmp_path)
     assert proof.against.startswith("transformers") and max(proof.differences.values()) <= 1e-5
     assert proof.differences.keys() == {"hidden", *made.heads}
     _, told = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)

@@ -1,4 +1,4 @@
-"""Safetensors files, sound and hostile."""
+"""Safetensors files, valid and malformed."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_the_library_reads_what_is_written(tmp_path):
         np.testing.assert_array_equal(theirs[name], value, strict=True)
 
 
-def test_what_the_library_writes_is_read(tmp_path):
+def test_a_file_of_the_library_is_read_and_written_again(tmp_path):
     library.save_file(TENSORS, tmp_path / "x", {"format": "np"})
     ours, metadata = tensor_files.read(tmp_path / "x")
     assert metadata == {"format": "np"} and ours.keys() == TENSORS.keys()
@@ -47,61 +47,70 @@ def test_what_the_library_writes_is_read(tmp_path):
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
-def test_dtypes_that_numpy_lacks(tmp_path, dtype):
-    tensor_files.write(tmp_path / "x", {"a": TENSORS["a"].astype(dtype)}, {})
-    np.testing.assert_array_equal(tensor_files.read(tmp_path / "x")[0]["a"], TENSORS["a"].astype(dtype), strict=True)
+def test_bfloat16_is_read_and_written(tmp_path):
+    value = TENSORS["a"].astype(ml_dtypes.bfloat16)
+    tensor_files.write(tmp_path / "x", {"a": value}, {})
+    np.testing.assert_array_equal(tensor_files.read(tmp_path / "x")[0]["a"], value, strict=True)
 
 
-@pytest.mark.parametrize(("header", "data", "message"), [
-    ({"a": entry(0, 4), "b": entry(2, 6)}, 6, "'b' begins at byte 2; expected 4"),
-    ({"a": entry(0, 4), "b": entry(0, 4)}, 4, "'b' begins at byte 0; expected 4"),
-    ({"a": entry(0, 4), "b": entry(8, 12)}, 12, "'b' begins at byte 8; expected 4"),
-    ({"a": entry(4, 8)}, 8, "'a' begins at byte 4; expected 0"),
-    ({"a": entry(0, 4)}, 5, "its tensors take 4 bytes, and it has 5"),
-    ({"a": entry(0, 4)}, 3, "its tensors take 4 bytes, and it has 3"),
-    ({"a": entry(0, 4 * 2**40, (2**40,))}, 4, "its tensors take 4,398,046,511,104 bytes, and it has 4"),
-    ({"a": entry(0, 4, (2**40, 2**20))}, 4, "do not fit"),
-    ({"a": entry(0, 0, (2**47, 2**47, 0))}, 0, "has shape"),
-    ({"a": entry(0, 4, (2**50,))}, 4, "has shape"),
-    ({"a": entry(0, 4, (-1,))}, 4, "has shape"),
-    ({"a": entry(0, 4, (1,) * 9)}, 4, "has shape"),
-    ({"a": entry(4, 0)}, 4, "do not fit"),
-    ({"a": entry(-4, 0)}, 4, "has data_offsets"),
-    ({"a": entry(0, 4, dtype="F31")}, 4, "has dtype 'F31'; known are F64"),
-    ({"a": entry(0, 4) | {"more": 1}}, 4, "has no dtype, shape and data_offsets"),
-    ({"a": [0, 4]}, 4, "has no dtype, shape and data_offsets"),
-    ({"__metadata__": {"a": 1}}, 0, "its metadata are not texts"),
-    ([], 0, "no JSON object"),
-    (b"{", 0, "sound JSON"),
-    (b'{"a":1,"a":2}', 0, "a key stands there twice"),
-    (b"[" * 100_000, 0, "sound JSON"),
-    (b'{"\\ud800":1}', 0, "sound JSON"),
+def test_tensors_that_are_not_contiguous_are_written(tmp_path):
+    tensor_files.write(tmp_path / "x", {"a": TENSORS["a"].T}, {})
+    np.testing.assert_array_equal(tensor_files.read(tmp_path / "x")[0]["a"], TENSORS["a"].T, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
+def test_dtypes_that_numpy_lacks_are_refused_by_name(tmp_path, dtype):
+    with pytest.raises(UserError, match=f"tensor 'a' has dtype {dtype}; expected one of F64"):
+        tensor_files.read(file(tmp_path / "x", {"a": entry(0, 8, (8,), dtype)}, bytes(8)))
+
+
+@pytest.mark.parametrize(("header", "data"), [
+    ({"a": entry(0, 4), "b": entry(2, 6)}, 6),
+    ({"a": entry(0, 4), "b": entry(0, 4)}, 4),
+    ({"a": entry(0, 4), "b": entry(8, 12)}, 12),
+    ({"a": entry(4, 8)}, 8),
+    ({"a": entry(0, 4)}, 5),
+    ({"a": entry(0, 4)}, 3),
+    ({"a": entry(0, 4 * 2**40, (2**40,))}, 4),
+    ({"a": entry(0, 4, (2**40, 2**20))}, 4),
+    ({"a": entry(0, 4, (2**50,))}, 4),
+    ({"a": entry(0, 4, (-1,))}, 4),
+    ({"a": entry(4, 0)}, 4),
+    ({"a": entry(-4, 0)}, 4),
+    ({"a": entry(0, 4, dtype="F31")}, 4),
+    ({"a": [0, 4]}, 4),
+    ({"__metadata__": {"a": 1}}, 0),
+    ([], 0),
+    (b"{", 0),
+    (b'{"a":1,"a":2}', 0),
+    (b"[" * 100_000, 0),
+    (b'{"\\ud800":1}', 0),
 ])
-def test_a_malformed_file_is_refused(tmp_path, header, data, message):
-    with pytest.raises(UserError, match=message):
+def test_a_malformed_file_is_refused_in_one_message(tmp_path, header, data):
+    with pytest.raises(UserError, match=r"x is not a valid safetensors file: .*; download it again") as error:
         tensor_files.read(file(tmp_path / "x", header, bytes(data)))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("length", [3, 2**31, 2**64 - 1])
 def test_a_header_longer_than_the_file_is_not_read(tmp_path, length):
-    with pytest.raises(UserError, match="its header should have"):
+    with pytest.raises(UserError, match="is not a valid safetensors file"):
         tensor_files.read(file(tmp_path / "x", b"{}", length=length))
 
 
 def test_a_huge_header_is_not_read(tmp_path):
-    with pytest.raises(UserError, match="at most 4,194,304 are read"):
+    with pytest.raises(UserError, match=r"is not a valid safetensors file: .*header too large"):
         path = file(tmp_path / "x", b"{}", length=2**32)
         os.truncate(path, 2**33)  # holds no bytes on the disk
         tensor_files.read(path)
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+def test_a_pipe_or_a_directory_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path / "none", tmp_path):
-        with pytest.raises(UserError, match="is not there as a file"):
+        with pytest.raises(UserError, match="is not a file"):
             tensor_files.read(path)
-        with pytest.raises(UserError, match="is not there as a file"):
+        with pytest.raises(UserError, match="is not a file"):
             tensor_files.read_json(path)
 
 

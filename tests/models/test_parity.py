@@ -12,8 +12,8 @@ import pytest
 
 from lmrep.core import params as P
 from lmrep.core.params import unflatten
-from lmrep.interop import published
-from lmrep.interop.names import ARCHITECTURES
+from lmrep.interop.huggingface import FAMILIES
+from lmrep.interop.huggingface.read import assign
 from lmrep.layers import lm_head
 from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
@@ -48,8 +48,8 @@ def randomised(model):
 def parameters(model, config, kind):
     """A reference model's parameters as ours are named."""
     tensors = {name: x.detach().numpy() for name, x in model.state_dict().items()}
-    found, carried = published.place(tensors, ARCHITECTURES[kind], config, Path("its state"))
-    assert not carried
+    found, extra = assign(tensors, FAMILIES[kind], config, Path("its state"))
+    assert not extra
     return unflatten(found)
 
 

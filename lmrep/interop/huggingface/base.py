@@ -1,0 +1,291 @@
+"""What describes a family of published checkpoints: `Family`, and helpers for the tables of its parameters' names.
+
+A table maps paths of our parameters to the names of a tensor in files: the first name is the one that is written, the
+others occur in published files. Several paths mean that the tensor is these parameters side by side. `{l}` is the
+number of a layer, since our layers are stacked. Most kernels in files are [out, in] and ours [in, out].
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmrep.config.record import read, setting
+from lmrep.core.errors import UserError
+from lmrep.models import transformer
+
+Names = dict[tuple[str, ...], tuple[str, ...]]
+Params = Mapping[str, np.ndarray]  # by path
+
+TOKEN = ("encoder/embedding/token",)
+POSITION, TOKEN_TYPE = "encoder/embedding/position", "encoder/embedding/token_type"
+MASKED, DISCRIMINATOR = "objective/masked/", "objective/discriminator/"
+POOLER, CLASSIFIER = "objective/pair/pooler/", "objective/pair/classifier/"
+HEADS = {"masked": MASKED, "pair": CLASSIFIER, "discriminator": DISCRIMINATOR}  # those that have parameters
+
+# Names of activations in config.json: ours. Of several names of one activation the first is written.
+ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+               "gelu_fast": "gelu_tanh", "relu": "relu", "tanh": "tanh"}
+MAX_SIZE = 2**24  # of any size in a config.json
+
+
+def size(default: int | None, help: str) -> Any:
+    """A field of a config.json that is a size."""
+    return setting(default, help, at_least=1, at_most=MAX_SIZE)
+
+
+def probability(default: float, help: str) -> Any:
+    """A field of a config.json that is a probability."""
+    return setting(default, help, at_least=0, below=1)
+
+
+class TensorLocation(NamedTuple):
+    """Where a tensor of a file is among our parameters."""
+
+    paths: tuple[str, ...]
+    layer: int | None  # of a stacked parameter
+    transposed: bool
+
+    def shape(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+        """The tensor's shape, from the shapes of our parameters by path."""
+        own = [shapes[path] if self.layer is None else shapes[path][1:] for path in self.paths]
+        *before, last = own[0][::-1] if self.transposed else own[0]
+        return (*before, last if len(own) == 1 else sum(shape[-1] for shape in own))
+
+    def read(self, params: Params) -> np.ndarray:
+        """The tensor made of our parameters; a view where it is part of one of them."""
+        views = self._views(params)
+        return views[0] if len(views) == 1 else np.concatenate(views, axis=-1)
+
+    def assign(self, tensor: np.ndarray, params: Params) -> None:
+        """Writes the tensor into our parameters."""
+        start = 0
+        for view in self._views(params):
+            view[...] = tensor[..., start : start + view.shape[-1]]
+            start += view.shape[-1]
+
+    def _views(self, params: Params) -> list[np.ndarray]:
+        views = [params[path] if self.layer is None else params[path][self.layer] for path in self.paths]
+        return [view.T for view in views] if self.transposed else views
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """A family of published checkpoints: its tensors' names, its config.json, and what a run of it looks like.
+
+    Attributes:
+      name: `model_type` in config.json.
+      classes: the heads of a checkpoint -> the class of the transformers library.
+      base: names of the base model's tensors; they follow `prefix` and a dot, except in files of the base model alone.
+      heads: names of the heads' tensors.
+      prefix: the base model's attribute in its classes with heads.
+      tied: the name of the output layer that is tied to the token table, in files that repeat it.
+      record: the keys of config.json that matter, with the library's defaults.
+      fields: key of config.json -> field of our network's config.
+      architecture: fields of our config that are the same in all its networks, and decide what these compute.
+      initialization: fields of our config that decide how its weights start, and where dropout acts.
+      causal: whether it predicts from left to right, with the tied token table as its only head.
+      transposed: whether kernels are [out, in].
+      pad: the id of padding, where config.json has none.
+      positions_key, activation_key: keys of config.json.
+      activations: name of an activation in config.json -> ours.
+      writes_bos_eos: whether config.json has bos_token_id and eos_token_id.
+      positions_after_padding: whether position 0 is row pad + 1 of the position table.
+      always_projects: whether embeddings are projected even where they are as wide as the network.
+      head_activation: activation of the masked-LM head, where that does not follow config.json.
+      aliases: other key of config.json -> the key that means the same.
+      objective: how a checkpoint without a masked-LM head was trained.
+      masking: fields of the masked objective.
+      pairs: `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default.
+      optimizer: of `optimizers.RECIPES`.
+      networks: (config, params, objective config) -> {name: a function that gives (config, params)} of the networks of
+        a run that trains several; {} of one that has a single network.
+    """
+
+    name: str
+    classes: Mapping[tuple[str, ...], str]
+    base: Names
+    heads: Names
+    prefix: str
+    tied: str
+    record: type
+    fields: Mapping[str, str]
+    architecture: Mapping[str, Any]
+    initialization: Mapping[str, Any]
+    causal: bool = False
+    transposed: bool = True
+    pad: int | None = 0
+    positions_key: str = "max_position_embeddings"
+    activation_key: str = "hidden_act"
+    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
+    writes_bos_eos: bool = True
+    positions_after_padding: bool = False
+    always_projects: bool = False
+    head_activation: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    objective: str = "masked"
+    masking: Mapping[str, Any] = field(default_factory=dict)
+    pairs: str = ""
+    optimizer: str = "bert"
+    networks: Callable[..., dict[str, Callable]] = lambda config, params, objective: {}
+
+    # Tensors
+
+    def heads_of(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """The outputs of a checkpoint with these paths beside hidden states."""
+        paths = set(paths)
+        found = tuple(name for name, prefix in HEADS.items() if any(path.startswith(prefix) for path in paths))
+        return ("causal",) if self.causal else found
+
+    def class_of(self, paths: Iterable[str]) -> str:
+        """The library's class with the heads among `paths`; or with the first of them; or without heads."""
+        found = self.heads_of(paths)
+        return self.classes.get(found) or self.classes.get(found[:1]) or self.classes[()]
+
+    def paths(self) -> set[str]:
+        """Every path that has a name."""
+        return {path for paths in (*self.base, *self.heads) for path in paths}
+
+    def locations(
+        self, prefix: str, layers: int, paths: Iterable[str]
+    ) -> Iterator[tuple[TensorLocation, list[str]]]:
+        """Each location among `paths`, with the names of its tensor, in a model of that many layers."""
+        known = set(paths)
+        for table, start in ((self.base, prefix), (self.heads, "")):
+            for own, names in table.items():
+                if not known.issuperset(own):
+                    continue
+                transposed = self.transposed and own[0].endswith("/kernel")
+                for layer in range(layers) if "{l}" in names[0] else (None,):
+                    yield TensorLocation(own, layer, transposed), [start + name.format(l=layer) for name in names]
+
+    def prefix_in(self, names: Iterable[str]) -> str:
+        """The prefix of the base model's names in a file."""
+        return f"{self.prefix}." if any(name.startswith(f"{self.prefix}.") for name in names) else ""
+
+    def locate(self, names: Iterable[str], layers: int, paths: Iterable[str]) -> dict[str, TensorLocation]:
+        """{name: location} of those of `names` that have one among `paths`."""
+        names = set(names)
+        known = {name: location for location, own in self.locations(self.prefix_in(names), layers, paths)
+                 for name in own}
+        known[self.tied] = TensorLocation(TOKEN, None, False)
+        return {name: location for name, location in known.items() if name in names}
+
+    def names(self, paths: Iterable[str], layers: int) -> list[str]:
+        """The names of the parameters at `paths` as the library writes them."""
+        paths = set(paths)
+        bare = not self.causal and not any(paths.issuperset(own) for own in self.heads)
+        return [names[0] for _, names in self.locations("" if bare else f"{self.prefix}.", layers, paths)]
+
+    # config.json
+
+    def pad_id(self, config_json: Mapping[str, Any]) -> int | None:
+        """The id of padding, where there is one."""
+        found = config_json.get("pad_token_id")
+        return self.pad if found is None else found
+
+    def position_offset(self, pad: int | None) -> int:
+        """Rows of the position table before position 0."""
+        return (self.pad if pad is None else pad) + 1 if self.positions_after_padding else 0
+
+    def network(self, config_json: Mapping[str, Any], path: str) -> transformer.Config:
+        """Our config of the network that a config.json describes; `path` is the file's, for messages.
+
+        Raises:
+          UserError: a value is out of range, or describes a network that ours cannot be.
+        """
+        values = vars(read(self.record, self._known(config_json, path), path))
+        offset = self.position_offset(self.pad_id(config_json))
+        if values[self.positions_key] <= offset:
+            raise UserError(f"{path} has {values[self.positions_key]} position rows, of which padding takes {offset}")
+        ours = {own: values[key] for key, own in self.fields.items()}
+        width, heads = ours["width"], ours["heads"]
+        if width % heads:
+            key = next(key for key, own in self.fields.items() if own == "width")
+            raise UserError(f"{path} has {key} {width}, which its {heads} heads do not divide")
+        if ours.get("embedding") == width:
+            if self.always_projects:
+                raise UserError(f"{path} has embedding_size {width}, which is its hidden_size; {self.name} still "
+                                "projects its embeddings then, and our network does not")
+            ours["embedding"] = 0
+        return transformer.Config(**{**self.architecture, **self.initialization, **ours} | {
+            "mlp": ours.get("mlp") or 4 * width, "activation": self.activations[values[self.activation_key]],
+            "position_offset": offset, "max_length": values[self.positions_key] - offset})
+
+    def _known(self, config_json: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """The keys of `record` in a config.json, under any of their names."""
+        keys = [key.name for key in dataclasses.fields(self.record)]
+        aliased = {key: config_json[alias] for alias, key in self.aliases.items()
+                   if config_json.get(alias) is not None}
+        known = aliased | {key: config_json[key] for key in keys if config_json.get(key) is not None}
+        if too_long := [key for key, value in known.items() if len(str(value)) > 100]:
+            raise UserError(f"{path} has a value of more than 100 characters at {too_long[0]}; download it again")
+        for alias, key in self.aliases.items():
+            if key in aliased and aliased[key] != known[key]:
+                raise UserError(f"{path} has {key} {known[key]} and {alias} {str(aliased[key])[:80]}, which mean the "
+                                "same; delete the one that is wrong")
+        return known
+
+    def misfits(self, config: transformer.Config, masked: bool) -> list[str]:
+        """Why a network cannot be written as one of this family: "field=value" each.
+
+        Args:
+          config: of the network.
+          masked: whether it has a masked-LM head.
+        """
+        wrong = [name for name, value in self.architecture.items() if getattr(config, name) != value]
+        narrow = config.table_width != config.width
+        if (narrow and "embedding" not in self.fields.values()) or (self.always_projects and not narrow):
+            wrong.append("embedding")
+        if "mlp" not in self.fields.values() and config.mlp != 4 * config.width:
+            wrong.append("mlp")
+        if config.activation not in self.activations.values() or (
+                masked and self.head_activation not in ("", config.activation)):
+            wrong.append("activation")
+        return [f"{name}={getattr(config, name)}" for name in wrong]
+
+    def config_json(self, config: transformer.Config, specials: Mapping[str, int]) -> dict[str, Any]:
+        """The config.json of a network, without its class; `specials` are the tokenizer's ids by role."""
+        values = {key: getattr(config, own) for key, own in self.fields.items()}
+        if "embedding_size" in values:
+            values["embedding_size"] = config.table_width
+        bos_eos = {"bos_token_id": specials.get("bos", specials.get("cls")),
+                   "eos_token_id": specials.get("eos", specials.get("sep"))}
+        return {
+            "model_type": self.name, **values,
+            self.activation_key: next(name for name, own in self.activations.items() if own == config.activation),
+            self.positions_key: config.max_length + config.position_offset,
+            "pad_token_id": specials.get("pad", self.pad), **(bos_eos if self.writes_bos_eos else {}),
+            "tie_word_embeddings": True, "dtype": "float32",
+        }
+
+
+# Tables of names
+
+
+def linear(path: str, name: str) -> Names:
+    """A linear map."""
+    return {(f"{path}/kernel",): (f"{name}.weight",), (f"{path}/bias",): (f"{name}.bias",)}
+
+
+def joined(paths: tuple[str, ...], name: str) -> Names:
+    """Several linear maps of one input, their outputs side by side."""
+    return {tuple(f"{path}/{own}" for path in paths): (f"{name}.{theirs}",)
+            for own, theirs in (("kernel", "weight"), ("bias", "bias"))}
+
+
+def norm(path: str, name: str) -> Names:
+    """A layer norm; files made from TensorFlow's checkpoints call its parameters gamma and beta."""
+    return {(f"{path}/scale",): (f"{name}.weight", f"{name}.gamma"),
+            (f"{path}/bias",): (f"{name}.bias", f"{name}.beta")}
+
+
+def masked_head(transform: str, norm_name: str, *bias: str) -> Names:
+    """A masked-LM head."""
+    return {**linear("objective/masked/transform", transform), **norm("objective/masked/norm", norm_name),
+            ("objective/masked/bias",): bias}
+
+
+QUERY, KEY, VALUE = (f"encoder/layers/attention/{name}" for name in ("query", "key", "value"))

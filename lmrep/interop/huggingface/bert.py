@@ -1,0 +1,92 @@
+"""BERT (Devlin et al., 2019), and the tables that its successors share."""
+
+from dataclasses import dataclass
+
+from lmrep.config.record import setting
+from lmrep.interop.huggingface.base import (
+    ACTIVATIONS,
+    KEY,
+    MAX_SIZE,
+    POSITION,
+    QUERY,
+    TOKEN,
+    TOKEN_TYPE,
+    VALUE,
+    Family,
+    Names,
+    linear,
+    masked_head,
+    norm,
+    probability,
+    size,
+)
+from lmrep.objectives.masked import RULES
+
+
+@dataclass(frozen=True)
+class ConfigJson:
+    """BERT's keys."""
+
+    vocab_size: int = size(30522, "rows of the token table")
+    hidden_size: int = size(768, "d")
+    num_hidden_layers: int = size(12, "l")
+    num_attention_heads: int = size(12, "h")
+    intermediate_size: int = size(3072, "f")
+    max_position_embeddings: int = size(512, "rows of the position table")
+    type_vocab_size: int = size(2, "rows of the token-type table")
+    hidden_act: str = setting("gelu", "activation", choices=tuple(ACTIVATIONS))
+    layer_norm_eps: float = setting(1e-12, "epsilon of layer norm", above=0)
+    hidden_dropout_prob: float = probability(0.1, "dropout")
+    attention_probs_dropout_prob: float = probability(0.1, "dropout on attention probabilities")
+    initializer_range: float = setting(0.02, "standard deviation of initial weights", above=0)
+    pad_token_id: int | None = setting(None, "id of padding", at_least=0, at_most=MAX_SIZE)
+    position_embedding_type: str = setting("absolute", "position embeddings", choices=("absolute",))
+    is_decoder: bool = setting(False, "whether it is causal", choices=(False,))
+    add_cross_attention: bool = setting(False, "whether it attends to a second input", choices=(False,))
+
+
+FIELDS = {
+    "vocab_size": "vocab", "hidden_size": "width", "num_hidden_layers": "layers", "num_attention_heads": "heads",
+    "intermediate_size": "mlp", "type_vocab_size": "token_types", "layer_norm_eps": "norm_eps",
+    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
+    "initializer_range": "init_stddev",
+}  # fmt: skip
+ARCHITECTURE = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": True}
+
+EMBEDDINGS: Names = {
+    TOKEN: ("embeddings.word_embeddings.weight",),
+    (POSITION,): ("embeddings.position_embeddings.weight",),
+    (TOKEN_TYPE,): ("embeddings.token_type_embeddings.weight",),
+    **norm("encoder/embedding_norm", "embeddings.LayerNorm"),
+}
+
+
+def layers(attention_norm: str = "attention.output.LayerNorm", mlp_norm: str = "output.LayerNorm") -> Names:
+    """The layers; where their norms are."""
+    layer = "encoder.layer.{l}."
+    return {
+        **linear(QUERY, f"{layer}attention.self.query"),
+        **linear(KEY, f"{layer}attention.self.key"),
+        **linear(VALUE, f"{layer}attention.self.value"),
+        **linear("encoder/layers/attention/output", f"{layer}attention.output.dense"),
+        **norm("encoder/layers/attention_norm", layer + attention_norm),
+        **linear("encoder/layers/mlp/in", f"{layer}intermediate.dense"),
+        **linear("encoder/layers/mlp/out", f"{layer}output.dense"),
+        **norm("encoder/layers/mlp_norm", layer + mlp_norm),
+    }
+
+
+BASE: Names = {**EMBEDDINGS, **layers(), **linear("objective/pair/pooler", "pooler.dense")}
+
+FAMILY = Family(
+    name="bert", prefix="bert", tied="cls.predictions.decoder.weight",
+    classes={(): "BertModel", ("masked",): "BertForMaskedLM", ("masked", "pair"): "BertForPreTraining",
+             ("pair",): "BertForNextSentencePrediction"},
+    base=BASE,
+    heads={
+        **masked_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
+                      "cls.predictions.bias", "cls.predictions.decoder.bias"),
+        **linear("objective/pair/classifier", "cls.seq_relationship"),
+    },
+    record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE, initialization={"init": "truncated_normal"},
+    writes_bos_eos=False, masking=RULES["bert"], optimizer="bert")

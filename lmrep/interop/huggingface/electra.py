@@ -1,0 +1,57 @@
+"""ELECTRA (Clark et al., 2020): a directory holds the discriminator or the generator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lmrep.core.params import flatten, unflatten
+from lmrep.interop.huggingface import bert
+from lmrep.interop.huggingface.base import Family, Params, linear, masked_head, size
+from lmrep.models import transformer
+from lmrep.objectives import replaced_token
+from lmrep.objectives.masked import RULES
+
+GENERATOR = "objective/generator"  # begins the paths of the generator's own parameters, and of its head
+
+
+@dataclass(frozen=True)
+class ConfigJson(bert.ConfigJson):
+    """ELECTRA's keys, of the generator or of the discriminator."""
+
+    embedding_size: int = size(128, "width of the tables")
+    hidden_size: int = size(256, "d")
+    num_attention_heads: int = size(4, "h")
+    intermediate_size: int = size(1024, "f")
+
+
+FIELDS = bert.FIELDS | {"embedding_size": "embedding"}
+
+
+def networks(config: transformer.Config, params: Params, objective: Any) -> dict[str, Callable]:
+    """The two networks of a joint run, the main one first."""
+    if not any(path.startswith(GENERATOR) for path in params):
+        return {}
+
+    def discriminator() -> tuple[transformer.Config, Params]:
+        return config, {path: value for path, value in params.items() if not path.startswith(GENERATOR)}
+
+    def generator() -> tuple[transformer.Config, Params]:
+        return (transformer.narrowed(config, objective.generator, objective.generator_layers),
+                flatten(replaced_token.generator_alone(unflatten(dict(params)), objective)))
+
+    return {"discriminator": discriminator, "generator": generator}
+
+
+FAMILY = Family(
+    name="electra", prefix="electra", tied="generator_lm_head.weight",
+    classes={(): "ElectraModel", ("masked",): "ElectraForMaskedLM", ("discriminator",): "ElectraForPreTraining"},
+    base={**bert.EMBEDDINGS, **linear("encoder/project", "embeddings_project"), **bert.layers()},
+    heads={
+        **masked_head("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
+        **linear("objective/discriminator/transform", "discriminator_predictions.dense"),
+        **linear("objective/discriminator/out", "discriminator_predictions.dense_prediction"),
+    },
+    record=ConfigJson, fields=FIELDS, architecture=bert.ARCHITECTURE,
+    initialization={"init": "truncated_normal", "project_init": "glorot"},
+    writes_bos_eos=False, head_activation="gelu", objective="replaced_token",
+    masking=RULES["bert"] | {"mask": 0.85, "keep": 0.15, "random": 0.0}, networks=networks)

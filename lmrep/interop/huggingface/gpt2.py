@@ -1,0 +1,28 @@
+"""GPT-2 (Radford et al., 2019): GPT with layer norm before each block and after the last layer."""
+
+from dataclasses import dataclass
+
+from lmrep.config.record import setting
+from lmrep.interop.huggingface import gpt
+from lmrep.interop.huggingface.base import ACTIVATIONS, Family, norm, size
+
+
+@dataclass(frozen=True)
+class ConfigJson(gpt.DecoderJson):
+    """GPT-2's keys."""
+
+    n_inner: int | None = size(None, "f; 4 d where it is null")
+    activation_function: str = setting("gelu_new", "activation", choices=tuple(ACTIVATIONS))
+    scale_attn_weights: bool = setting(True, "attention is divided by the root of the heads' width", choices=(True,))
+    scale_attn_by_inverse_layer_idx: bool = setting(False, "and by the layer's number", choices=(False,))
+    add_cross_attention: bool = setting(False, "whether it attends to a second input", choices=(False,))
+
+
+FAMILY = Family(
+    name="gpt2", prefix="transformer", tied="lm_head.weight", causal=True, transposed=False,
+    classes={("causal",): "GPT2LMHeadModel", (): "GPT2Model"},
+    base={**gpt.base("wte.weight", "wpe.weight"), **norm("encoder/final_norm", "ln_f")}, heads={},
+    record=ConfigJson, fields=gpt.FIELDS | {"n_inner": "mlp"}, architecture=gpt.ARCHITECTURE | {"norm": "pre"},
+    initialization={"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"},
+    pad=None, positions_key="n_positions", activation_key="activation_function", aliases=gpt.ALIASES,
+    objective="causal")

@@ -1,0 +1,233 @@
+"""Reads a published checkpoint, a directory as Hugging Face lays them out.
+
+    config.json          the network
+    model.safetensors    or several files and model.safetensors.index.json
+    vocab.txt ...        the tokenizer's files
+
+`Published` holds everything in such a directory but the tokenizer: tensors with a counterpart among our parameters,
+and others (buffers of positions, for example) in `extra_tensors`, so that writing it gives the same names, dtypes and
+bytes. Nothing is unpickled, and no code that a directory holds or names is run.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.core.params import ParamSpec, flatten
+from lmrep.interop import tensor_files
+from lmrep.interop.huggingface import FAMILIES, Family
+from lmrep.interop.huggingface.base import CLASSIFIER, DISCRIMINATOR, MASKED, POOLER, TensorLocation
+from lmrep.interop.tensor_files import DTYPE_NAMES, dtype_and_shape
+from lmrep.layers import linear, lm_head
+from lmrep.models import transformer
+from lmrep.objectives import sentence_pair
+
+CONFIG, MODEL, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".npz")
+CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # keys that name code to run
+FLOATS = ("F32", "F16", "BF16")
+
+
+class Published(NamedTuple):
+    """A published checkpoint.
+
+    Attributes:
+      family: of `FAMILIES`.
+      config_json: the contents of config.json.
+      config: of our network.
+      params: float32 arrays by path. Heads that the checkpoint lacks are absent.
+      dtypes: {name: dtype} of every tensor, in the order of the files.
+      extra_tensors: tensors without a counterpart in `params`, by name.
+      metadata: of the safetensors files.
+    """
+
+    family: Family
+    config_json: dict[str, Any]
+    config: transformer.Config
+    params: dict[str, np.ndarray]
+    dtypes: dict[str, str]
+    extra_tensors: dict[str, np.ndarray]
+    metadata: dict[str, str]
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Its outputs beside hidden states: "masked", "pair", "discriminator", "causal"."""
+        return self.family.heads_of(self.params)
+
+    @property
+    def class_name(self) -> str:
+        """The class of the transformers library with these heads."""
+        return self.family.class_of(self.params)
+
+
+def read(directory: Path) -> Published:
+    """The checkpoint in a directory.
+
+    Raises:
+      UserError: there is none; its family is unknown; its weights are pickled; its config names code; a file is
+        malformed; a tensor is missing or has another shape or dtype than config.json says.
+    """
+    config_json, family = _described(directory)
+    path = directory / CONFIG
+    config = family.network(config_json, str(path))
+    tensors, metadata = _tensors(directory)
+    params, extra = assign(tensors, family, config, directory)
+    masked = f"{MASKED}bias" in params
+    if masked and family.head_activation not in ("", config.activation):
+        raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the masked-LM "
+                        f"head of {family.name} always uses {family.head_activation}; our heads use the network's "
+                        f"activation. Save the checkpoint without its head: {family.classes[()]}")
+    if config_json.get("tie_word_embeddings") is False and (masked or family.causal) and family.tied not in tensors:
+        raise UserError(f"{path} has tie_word_embeddings false, but there is no {family.tied}, the output layer. If "
+                        "the output layer is the token table, as in every published checkpoint, set the key to true")
+    dtypes = {name: DTYPE_NAMES[value.dtype] for name, value in tensors.items()}
+    return Published(family, config_json, config, params, dtypes, extra, metadata)
+
+
+def read_config(directory: Path) -> transformer.Config:
+    """The network of the checkpoint in a directory, from its config.json alone. Raises UserError as `read`."""
+    config_json, family = _described(directory)
+    return family.network(config_json, str(directory / CONFIG))
+
+
+def _described(directory: Path) -> tuple[dict[str, Any], Family]:
+    """The config.json of a directory, and its family."""
+    if not directory.is_dir():
+        raise UserError(f"there is no directory {directory}; give that of a published checkpoint")
+    config_json = tensor_files.read_json(directory / CONFIG)
+    _refuse_code(directory, config_json)
+    return config_json, _family(directory / CONFIG, config_json)
+
+
+def _refuse_code(directory: Path, config_json: Mapping[str, Any]) -> None:
+    """Refuses configs, of the model and of the tokenizer, that name code."""
+    configs = {directory / CONFIG: config_json}
+    if (other := directory / "tokenizer_config.json").exists():
+        configs[other] = tensor_files.read_json(other)
+    for path, found in configs.items():
+        if named := [key for key in CODE if found.get(key)]:
+            raise UserError(f"{path} names code to run ({', '.join(named)}), which lmrep never runs; published "
+                            f"checkpoints of {', '.join(FAMILIES)} need none: delete the key if this is one")
+    if config_json.get("quantization_config"):
+        raise UserError(f"{directory / CONFIG} describes quantised weights; give the checkpoint that they were made from")
+
+
+def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
+    """The family that a config.json names."""
+    name, classes = config_json.get("model_type"), config_json.get("architectures") or []
+    supported = [each for family in FAMILIES.values() for each in family.classes.values()]
+    if not isinstance(classes, list) or any(each not in supported for each in classes):
+        raise UserError(f"{path} has architectures {str(classes)[:80]}; supported are {', '.join(supported)}")
+    if name is None and classes:
+        name = next(name for name, family in FAMILIES.items() if classes[0] in family.classes.values())
+    if name is None:
+        raise UserError(f"{path} has neither model_type nor architectures, so the family is unknown; add one, for "
+                        f'example "model_type": "bert"; supported are {", ".join(FAMILIES)}')
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise UserError(f"{path} has model_type {str(name)[:80]!r}; supported are {', '.join(FAMILIES)}")
+    if any(each not in FAMILIES[name].classes.values() for each in classes):
+        raise UserError(f"{path} has model_type {name!r} and architectures {', '.join(classes)}, which differ; "
+                        "correct one of them")
+    return FAMILIES[name]
+
+
+def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """(all tensors, the files' metadata) of a directory with one file or several."""
+    if (directory / MODEL).exists():
+        return tensor_files.read(directory / MODEL)
+    if not (directory / INDEX).exists():
+        _refuse_pickled(directory)
+        raise UserError(f"{directory} has neither {MODEL} nor {INDEX}; give the directory of a published checkpoint")
+    index = tensor_files.read_json(directory / INDEX).get("weight_map")
+    if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+        raise UserError(f"{directory / INDEX} has no weight_map of files; download it again")
+    tensors: dict[str, np.ndarray] = {}
+    metadata: dict[str, str] = {}
+    for name in sorted(set(index.values())):
+        if "/" in name or "\0" in name or not name.endswith(".safetensors") or len(name) > 200:
+            raise UserError(f"{directory / INDEX} names {name[:80]!r}; expected safetensors files in the directory")
+        found, metadata = tensor_files.read(directory / name)
+        if wrong := [tensor for tensor in found if index.get(tensor) != name]:
+            raise UserError(f"{directory / name} holds {wrong[0][:80]!r}, which {INDEX} does not place there")
+        tensors |= found
+    if missing := [name for name in index if name not in tensors]:
+        raise UserError(f"{directory} lacks {len(missing)} tensors that {INDEX} names, such as {missing[0][:80]!r}")
+    return tensors, metadata
+
+
+def _refuse_pickled(directory: Path) -> None:
+    """Says how to make safetensors of pickled weights, where a directory has them."""
+    pickled = sorted(path.name for path in directory.iterdir() if path.name.endswith(PICKLED))
+    if not pickled:
+        return
+    torch = [name for name in pickled if name.endswith((".bin", ".pt", ".pth"))]
+    source = str(directory / (torch or pickled)[0])
+    raise UserError(
+        f"{directory} has only pickled weights ({', '.join(pickled[:3])}), which may run code when they are loaded. "
+        + (f"""Download its {MODEL} if there is one, or make it in Python:
+  import torch; from safetensors.torch import save_file; weights = torch.load({source!r}, weights_only=True)
+  save_file({{name: w.clone().contiguous() for name, w in weights.items()}}, {str(directory / MODEL)!r}, {{"format": "pt"}})"""
+           if torch else f"Download its {MODEL}, or save the model as safetensors with the library that wrote it"))
+
+
+def specs(config: transformer.Config) -> dict[str, ParamSpec]:
+    """By path, every parameter that a checkpoint of this network may have: those of the encoder and of all heads."""
+    model, d = transformer.build(config), config.width
+    return flatten({"encoder": model.specs, "objective": {
+        "masked": lm_head.specs(d, config.table_width, model.vocab_size),
+        "pair": sentence_pair.specs(model),
+        "discriminator": {"transform": linear.specs(d, d, (None, None)), "out": linear.specs(d, 1, (None, None))}}})
+
+
+def assign(
+    tensors: Mapping[str, np.ndarray], family: Family, config: transformer.Config, directory: Path
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(float32 parameters by path, the tensors without a counterpart among them).
+
+    Raises:
+      UserError: a tensor that the network or a head needs is missing, or has another shape or dtype; tensors that
+        should be equal differ.
+    """
+    if config.layers > len(tensors):
+        raise UserError(f"{directory / CONFIG} has {config.layers:,} layers, and there are {len(tensors)} tensors")
+    shapes = {path: spec.shape for path, spec in specs(config).items()}
+    locations = family.locate(tensors, config.layers, shapes)
+    _check_complete(locations, family, tensors, config, directory)
+    names: dict[TensorLocation, str] = {}
+    for name, location in locations.items():
+        value, shape = tensors[name], location.shape(shapes)
+        if value.shape != shape or DTYPE_NAMES[value.dtype] not in FLOATS:
+            raise UserError(f"{directory}: {name} is {dtype_and_shape(value)}; by its {CONFIG} it should be "
+                            f"{list(shape)}, of {', '.join(FLOATS)}")
+        first = names.setdefault(location, name)
+        if first != name and not np.array_equal(tensors[first], value, equal_nan=True):
+            raise UserError(f"{directory}: {first} and {name} differ; the output layer of our networks is tied to the "
+                            "token table, so a checkpoint with two different ones cannot be read")
+    params: dict[str, np.ndarray] = {}
+    for location, name in names.items():
+        for path in location.paths:
+            if path not in params:
+                params[path] = np.empty(shapes[path], np.float32)
+        location.assign(tensors[name], params)
+    return params, {name: value for name, value in tensors.items() if name not in locations}
+
+
+def _check_complete(
+    locations: Mapping[str, TensorLocation], family: Family, tensors: Mapping[str, np.ndarray],
+    config: transformer.Config, directory: Path,
+) -> None:
+    """Refuses a network, or a head of which some tensors are there, that lacks a tensor."""
+    present = set(locations.values())
+    needed = {group for group in (MASKED, POOLER, CLASSIFIER, DISCRIMINATOR)
+              if any(location.paths[0].startswith(group) for location in present)}
+    if CLASSIFIER in needed:
+        needed.add(POOLER)
+    every = family.locations(family.prefix_in(tensors), config.layers, specs(config))
+    missing = [names[0] for location, names in every
+               if location not in present and location.paths[0].startswith(("encoder/", *needed))]
+    if missing:
+        more = f" and {len(missing) - 4:,} more" if len(missing) > 4 else ""
+        raise UserError(f"{directory} lacks {', '.join(missing[:4])}{more}; by its {CONFIG} they should be there")

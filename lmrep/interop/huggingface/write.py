@@ -1,0 +1,114 @@
+"""Writes a network as a published checkpoint, a directory as Hugging Face lays them out."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.interop import tensor_files
+from lmrep.interop.huggingface import FAMILIES, Family
+from lmrep.interop.huggingface.base import MASKED, POSITION, TOKEN_TYPE, Params
+from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published
+from lmrep.interop.tensor_files import DTYPES, dtype_and_shape
+from lmrep.models import transformer
+from lmrep.storage import workdir
+
+
+def tensors(checkpoint: Published) -> dict[str, np.ndarray]:
+    """The tensors of its files by name, with their dtypes; views where these are float32."""
+    locations = checkpoint.family.locate(checkpoint.dtypes, checkpoint.config.layers, checkpoint.params)
+    return {name: checkpoint.extra_tensors[name] if name in checkpoint.extra_tensors
+            else locations[name].read(checkpoint.params).astype(DTYPES[dtype], copy=False)
+            for name, dtype in checkpoint.dtypes.items()}
+
+
+def write(checkpoint: Published, directory: Path, max_shard_bytes: int) -> list[str]:
+    """Writes config.json and the tensors, in files of at most `max_shard_bytes` unless one tensor is larger, and
+    returns the names of these files. Raises OSError."""
+    workdir.write_json(directory / CONFIG, checkpoint.config_json)
+    every = tensors(checkpoint)
+    shards: list[dict[str, np.ndarray]] = [{}]
+    free = max_shard_bytes
+    for name, value in every.items():
+        if value.nbytes > free and shards[-1]:
+            shards.append({})
+            free = max_shard_bytes
+        shards[-1][name] = value
+        free -= value.nbytes
+    if len(shards) == 1:
+        tensor_files.write(directory / MODEL, every, checkpoint.metadata)
+        return [MODEL]
+    files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+    for file, shard in zip(files, shards, strict=True):
+        tensor_files.write(directory / file, shard, checkpoint.metadata)
+    workdir.write_json(directory / INDEX, {
+        "metadata": {"total_size": sum(value.nbytes for value in every.values())},
+        "weight_map": {name: file for file, shard in zip(files, shards, strict=True) for name in shard}})
+    return files
+
+
+def from_network(
+    config: Any, params: Params, specials: Mapping[str, int], objective: str = ""
+) -> tuple[Published, list[str]]:
+    """(a network of ours as a published checkpoint, remarks for people on what was left out or added).
+
+    Of the families that can hold the network, it takes one of that objective, then one whose positions start at the
+    same row of the table, then the one with names for most of its parameters, then the first of the table.
+
+    Args:
+      config: of the network.
+      params: float32 arrays by path.
+      specials: the tokenizer's ids of special tokens, by role.
+      objective: that it was trained with; "" where that does not matter.
+
+    Raises:
+      UserError: no family can hold the network.
+    """
+    family = _choose(config, params, specials.get("pad"), objective)
+    known = family.paths()
+    params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
+    remarks += [f"left out, since {family.name} has no such tensor: {path} {dtype_and_shape(value)}"
+                for path, value in params.items() if path not in known]
+    params = {path: value for path, value in params.items() if path in known}
+    if not config.token_types and TOKEN_TYPE in known:
+        remarks.append("added: one token type with a vector of zeros, since the published network always adds one")
+        config = dataclasses.replace(config, token_types=1)
+        params[TOKEN_TYPE] = np.zeros((1, config.table_width), np.float32)
+    config_json = {"architectures": [family.class_of(params)], **family.config_json(config, specials)}
+    dtypes = dict.fromkeys(family.names(params, config.layers), "F32")
+    return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}), remarks
+
+
+def _move_positions(
+    params: Params, config: transformer.Config, offset: int
+) -> tuple[dict[str, np.ndarray], transformer.Config, list[str]]:
+    """The position table with `offset` rows before position 0, none of which is looked up; and remarks."""
+    params, own = dict(params), config.position_offset
+    if own == offset:
+        return params, config, []
+    table, remarks = params[POSITION][own:], []
+    if own:
+        remarks.append(f"left out: the first {own} rows of {POSITION}, which are never looked up")
+    if offset:
+        remarks.append(f"added: {offset} row(s) of zeros at the start of {POSITION}, which are never looked up")
+        table = np.concatenate([np.zeros((offset, table.shape[1]), table.dtype), table])
+    return params | {POSITION: table}, dataclasses.replace(config, position_offset=offset), remarks
+
+
+def _choose(config: Any, params: Params, pad: int | None, objective: str) -> Family:
+    """The family that a network is written as."""
+    if not isinstance(config, transformer.Config):
+        raise UserError(f"the network has a {type(config).__module__}.{type(config).__qualname__}; only Transformers "
+                        "can be written as a published checkpoint")
+    misfits = {name: family.misfits(config, f"{MASKED}bias" in params) for name, family in FAMILIES.items()}
+    fitting = [FAMILIES[name] for name, wrong in misfits.items() if not wrong]
+    if not fitting:
+        reasons = "; ".join(f"{name} ({', '.join(wrong)})" for name, wrong in misfits.items())
+        raise UserError(f"no published family can hold this network. What does not fit each: {reasons}")
+    return max(fitting, key=lambda family: (
+        family.objective == objective,
+        family.positions_after_padding and family.position_offset(pad) == config.position_offset,
+        len(params.keys() & family.paths())))
