@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lmrep.config.loading import load
 from lmrep.core.errors import UserError
 from lmrep.core.params import unflatten
 from lmrep.data import tokenizers
+from lmrep.experiment import config as experiments
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import TestBatch
 from lmrep.interop.huggingface import FAMILIES
@@ -21,6 +23,7 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.models import PRESETS, transformer
 from lmrep.models.base import Inputs
 
+ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ("bert", "bert_tanh", "bert_half", "roberta", "electra_discriminator", "electra_generator", "albert", "gpt",
          "gpt2")
@@ -226,6 +229,15 @@ def test_a_network_of_our_own_is_written_as_what_computes_the_same(tmp_path, pad
     assert a.keys() == b.keys()
     for each in a:
         np.testing.assert_allclose(a[each], b[each], rtol=0, atol=1e-5)
+
+
+def test_the_network_of_the_quick_start_is_a_published_one():
+    config = experiments.model_config(experiments.parse(load(ROOT / "experiments/quickstart.py")), 64)
+    params = {path: np.zeros(spec.shape, np.float32) for path, spec in specs(config).items()
+              if path.startswith(("encoder/", "objective/masked/"))}
+    made, remarks = from_network(config, params, {"pad": 0, "cls": 2, "sep": 3}, "masked")
+    assert made.class_name == "RobertaPreLayerNormForMaskedLM" and len(remarks) == 1  # a position row for padding
+    assert made.params.keys() == params.keys()
 
 
 def test_the_family_of_the_objective_is_preferred_if_it_fits():
