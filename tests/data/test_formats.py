@@ -1,4 +1,4 @@
-"""What holds for every format: gathering, the fields of a batch, fingerprints and the cache."""
+"""Properties of all formats: gathering, the fields of a batch, fingerprints and the cache."""
 
 import resource
 import shutil
@@ -10,7 +10,7 @@ import pytest
 from lmrep.config import record
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import formats
-from lmrep.data.formats import FIELDS, FORMATS, cache
+from lmrep.data.formats import FIELDS, FORMATS, batch_struct, cache
 from lmrep.data.formats.base import Spans
 from lmrep.data.formats.cache import cached
 from lmrep.data.formats.plans import Plan
@@ -19,36 +19,36 @@ FORMAT_NAMES = sorted(FORMATS)
 
 
 def make_plan(name, store, length=24, seed=1, cache_dir=None, **settings):
-    """A plan of a format, as an experiment makes one."""
+    """The plan of a format whose config has these settings."""
     return formats.plan(name, record.read(FORMATS[name].config, settings), store, length, seed, cache_dir)
 
 
 def example_by_hand(plan: Plan, number: int) -> dict[str, list | int]:
-    """One example, a token at a time."""
-    lead, tail, pad, together = plan.layout
+    """One example, built token by token."""
+    lead, tail, pad, spans_per_segment = plan.layout
     row = number % plan.rows
     first, last = plan.spans.offsets[row : row + 2]
-    cells, segment = [], 0  # (token, segment, position, type)
+    entries, segment = [], 0  # (token, segment, position, type)
     for i in range(first, last):
-        nth = (i - first) % together if together else i - first
+        nth = (i - first) % spans_per_segment if spans_per_segment else i - first
         if nth == 0:
             segment, position = segment + 1, 0
         start, size = int(plan.spans.starts[i]), int(plan.spans.lengths[i])
         text = ([lead] if nth == 0 and lead is not None else []) + plan.store.stream[start : start + size].tolist()
         for token in [*text, tail]:
-            cells.append((token, segment, position, nth if together == 2 else 0))
+            entries.append((token, segment, position, nth if spans_per_segment == 2 else 0))
             position += 1
-    if len(cells) == plan.length + 1:
-        del cells[-1]  # the text goes on in the next row
-    cells += [(pad, 0, 0, 0)] * (plan.length - len(cells))
+    if len(entries) == plan.length + 1:
+        del entries[-1]  # the text continues in the next example
+    entries += [(pad, 0, 0, 0)] * (plan.length - len(entries))
     columns = {name: column[row] for name, column in plan.spans.columns.items()}
     names = ("tokens", "segment_ids", "positions", "token_type_ids")
-    return dict(zip(names, map(list, zip(*cells, strict=True)), strict=True)) | {"example": number} | columns
+    return dict(zip(names, map(list, zip(*entries, strict=True)), strict=True)) | {"example": number} | columns
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
 @pytest.mark.parametrize("seed", range(5))
-def test_gather_equals_one_example_at_a_time(name, seed, random_store):
+def test_gather_matches_examples_built_token_by_token(name, seed, random_store):
     rng = np.random.default_rng(seed)
     length = int(rng.integers(5, 70))
     plan = make_plan(name, random_store(seed, documents=int(rng.integers(1, 30))), length, seed, duplicates=3)
@@ -61,7 +61,7 @@ def test_gather_equals_one_example_at_a_time(name, seed, random_store):
             np.testing.assert_array_equal(batch[field][i], value, err_msg=field)
 
 
-def test_a_span_gathered_from_one_token_off_is_noticed(random_store):
+def test_spans_shifted_by_one_token_are_noticed(random_store):
     plan = make_plan("packed", random_store(0, 5))
     shifted = Spans(plan.spans.offsets, plan.spans.starts + 1, plan.spans.lengths - 1, {})
     wrong = Plan(plan.store, shifted, plan.layout, plan.length, "")
@@ -69,17 +69,19 @@ def test_a_span_gathered_from_one_token_off_is_noticed(random_store):
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
-def test_a_batch_is_what_the_fields_say(name, random_store):
+def test_a_batch_has_the_shapes_and_dtypes_of_its_fields(name, random_store):
     plan = make_plan(name, random_store(0, 9), length=32)
     batch = plan.gather(np.arange(6))
-    assert tuple(batch) == plan.fields
+    assert tuple(batch) == plan.fields == FORMATS[name].fields(FORMATS[name].config())
+    struct = batch_struct(plan.fields, b=6, t=32)
     for field, array in batch.items():
         assert array.dtype == FIELDS[field].dtype
         assert array.shape == tuple({"b": 6, "t": 32}[axis] for axis in FIELDS[field].axes)
+        assert (struct[field].shape, struct[field].dtype) == (array.shape, array.dtype)
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
-def test_rows_without_content_are_padding(name, random_store):
+def test_empty_examples_are_padding(name, random_store):
     plan = make_plan(name, random_store(0, 9))
     batch = plan.gather(np.array([-1, 3, -1]))
     np.testing.assert_array_equal(batch["example"], [-1, 3, -1])
@@ -90,7 +92,7 @@ def test_rows_without_content_are_padding(name, random_store):
             assert (batch[field][[0, 2]] == padding).all()
 
 
-def test_padding_is_the_vocabularys_own(make_store):
+def test_padding_uses_the_vocabularys_pad_token(make_store):
     specials = {"pad": 3, "cls": 0, "sep": 1}
     batch = make_plan("packed", make_store([[2, 2]], specials), length=9).gather(np.array([0]))
     np.testing.assert_array_equal(batch["tokens"], [[0, 5, 6, 7, 8, 1, 3, 3, 3]])
@@ -98,13 +100,13 @@ def test_padding_is_the_vocabularys_own(make_store):
 
 
 @pytest.mark.parametrize("number", [-2, 10**6])
-def test_numbers_out_of_range_are_refused(number, random_store):
+def test_example_numbers_out_of_range_are_refused(number, random_store):
     with pytest.raises(IndexError, match="of a plan that has"):
         make_plan("packed", random_store(0, 9)).gather(np.array([0, number]))
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
-def test_statistics_count_what_is_gathered(name, random_store):
+def test_statistics_match_the_gathered_batch(name, random_store):
     plan = make_plan(name, random_store(2, 20), duplicates=2)
     batch = plan.gather(np.arange(plan.examples))
     real = batch["segment_ids"] > 0
@@ -116,7 +118,7 @@ def test_statistics_count_what_is_gathered(name, random_store):
         assert statistics["pair_label"] == pytest.approx(batch["pair_label"].mean())
 
 
-def test_fingerprints_tell_plans_apart(make_store, random_store):
+def test_different_plans_have_different_fingerprints(make_store, random_store):
     store = random_store(0, 9)
     same = [make_plan("packed", store).fingerprint for _ in range(2)]
     different = [
@@ -135,20 +137,20 @@ def test_fingerprints_tell_plans_apart(make_store, random_store):
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
-def test_a_cached_plan_is_the_plan_and_is_not_made_again(name, random_store, tmp_path):
+def test_a_cached_table_is_loaded_and_not_built_again(name, random_store, tmp_path):
     store = random_store(0, 9)
     made = make_plan(name, store)
-    kept = make_plan(name, store, cache_dir=tmp_path)
-    found = make_plan(name, replace(store, sentences=None, documents=None), cache_dir=tmp_path)
-    for plan in (kept, found):
+    saved = make_plan(name, store, cache_dir=tmp_path)
+    loaded = make_plan(name, replace(store, sentences=None, documents=None), cache_dir=tmp_path)
+    for plan in (saved, loaded):
         assert plan.fingerprint == made.fingerprint
         for field, array in made.gather(np.arange(made.examples)).items():
             np.testing.assert_array_equal(plan.gather(np.arange(made.examples))[field], array)
-    assert not found.spans.starts.flags.writeable  # mapped, not read
+    assert not loaded.spans.starts.flags.writeable  # memory-mapped
     assert [p.name for p in tmp_path.iterdir()] == [f"plan-{made.fingerprint}"]
 
 
-def test_a_plan_that_another_process_made_meanwhile_is_taken(random_store, tmp_path):
+def test_a_table_that_another_process_saved_first_is_used(random_store, tmp_path):
     spans = make_plan("packed", random_store(0, 9)).spans
 
     def build_slowly():
@@ -160,14 +162,14 @@ def test_a_plan_that_another_process_made_meanwhile_is_taken(random_store, tmp_p
     assert [p.name for p in tmp_path.iterdir()] == ["plan-f"]
 
 
-def test_an_interrupted_plan_leaves_nothing_in_its_place(random_store, tmp_path):
-    former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, former[1]))  # as a disk that is full: writing fails
+def test_a_table_that_cannot_be_written_leaves_no_files(random_store, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))  # writing fails, as on a full disk
     try:
         with pytest.raises(RunFault, match=r"cannot write the plan .*too large"):
             make_plan("packed", random_store(0, 300), cache_dir=tmp_path)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
 
 
@@ -270,7 +272,7 @@ def test_a_tokenizer_without_separator_is_refused(name, make_store):
 PAIRS = {"segment_pair", "sentence_pair"}
 
 
-def test_a_text_between_begin_and_end(make_store):
+def test_texts_are_between_begin_and_end_tokens(make_store):
     batch = make_plan("lines", make_store([[2, 3]], {"bos": 0, "eos": 1}), length=6).gather(np.arange(2))
     assert batch["tokens"].tolist() == [[0, 5, 6, 1, 1, 1], [0, 7, 8, 9, 1, 1]]
     assert batch["segment_ids"].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
@@ -278,7 +280,7 @@ def test_a_text_between_begin_and_end(make_store):
 
 @pytest.mark.parametrize("specials", [{"eos": 1}, {"bos": 1, "eos": 1, "unk": 1}], ids=["eos", "gpt2"])
 @pytest.mark.parametrize("name", FORMAT_NAMES)
-def test_with_an_end_of_text_alone_all_but_pairs_are_made(name, specials, make_store):
+def test_all_formats_but_pairs_work_with_an_end_of_text_alone(name, specials, make_store):
     store = make_store([[4, 30], [5, 2]], specials)
     if name in PAIRS:
         with pytest.raises(UserError, match="no special token for cls nor for sep"):
@@ -287,20 +289,21 @@ def test_with_an_end_of_text_alone_all_but_pairs_are_made(name, specials, make_s
     batch = make_plan(name, store, length=16).gather(np.arange(2))
     real = batch["segment_ids"] > 0
     assert batch["tokens"][0, 0] == 5 and real[0, 0]
-    assert (batch["tokens"][0][real[0]] == 1).any() == (name != "stream")  # its first document is longer than a row
+    assert (batch["tokens"][0][real[0]] == 1).any() == (name != "stream")  # its first document is longer than an example
     assert (batch["tokens"][~real] == 1).all()
 
 
-def test_more_examples_than_their_numbers_can_count_are_refused(random_store):
+def test_more_examples_than_int32_can_number_are_refused(random_store):
     with pytest.raises(UserError, match="lower duplicates"):
         make_plan("packed", random_store(0, 3), duplicates=2**31)
 
 
-SHORTEST = {"segment_pair": 5, "sentence_pair": 5, "stream": 2}  # others: 3
+MIN_LENGTH = {"segment_pair": 5, "sentence_pair": 5, "stream": 2}  # others: 3
 
 
-@pytest.mark.parametrize(("name", "length"), [(name, SHORTEST.get(name, 3) - 1) for name in FORMAT_NAMES])
-def test_too_short_rows_are_refused(name, length, random_store):
-    with pytest.raises(UserError, match=f"length is {length}"):
+@pytest.mark.parametrize(("name", "length"), [(name, MIN_LENGTH.get(name, 3) - 1) for name in FORMAT_NAMES])
+def test_lengths_below_the_minimum_are_refused(name, length, random_store):
+    message = f"length is {length}, too short for an example of format '{name}' .*; set it to {length + 1} or more"
+    with pytest.raises(UserError, match=message):
         make_plan(name, random_store(0, 3), length)
     assert make_plan(name, random_store(0, 3), length + 1).examples > 0

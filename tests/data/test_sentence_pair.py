@@ -1,4 +1,4 @@
-"""Pairs of single sentences: what is paired with what, and how often."""
+"""Pairs of single sentences: which sentences are paired, and how often."""
 
 import numpy as np
 import pytest
@@ -11,10 +11,10 @@ from tests import chance
 PASSES = 40
 
 
-def pairs(store, room=1000, passes=PASSES):
-    """Of every pass: the sentence A, the sentence B, and the label, as numbers of sentences."""
-    whole = range(len(store.documents) - 1)
-    found = [sample(store.sentences, store.documents, room, (3, turn), whole) for turn in range(passes)]
+def pairs(store, capacity=1000, passes=PASSES):
+    """The numbers of the sentences A and B, and the label, of each pair of all passes."""
+    documents = range(len(store.documents) - 1)
+    found = [sample(store.sentences, store.documents, capacity, (3, pass_), documents) for pass_ in range(passes)]
     starts, labels = (np.concatenate(each) for each in zip(*((spans.starts, spans.columns["pair_label"])
                                                              for spans in found), strict=True))
     a, b = np.searchsorted(store.sentences, starts.reshape(-1, 2)).T
@@ -26,7 +26,7 @@ def documents_of(store):
 
 
 def random_b_p(store, a, b, labels):
-    """Whether random second sentences are of any other document alike, and any sentence of it alike."""
+    """p-value: random second sentences come uniformly from the other documents, and uniformly within each."""
     own, other = documents_of(store)[a], documents_of(store)[b]
     random = labels == 1
     count = len(store.documents) - 1
@@ -39,14 +39,14 @@ def random_b_p(store, a, b, labels):
     within = [chance.uniform(np.bincount(b[random & (other == d)] - store.documents[d],
                                          minlength=store.documents[d + 1] - store.documents[d]))
               for d in range(count)]
-    return chance.least([*(chance.fits(row, shares) for row, shares in zip(table, expected, strict=True)), *within])
+    return chance.least([*(chance.fits(row, probabilities) for row, probabilities in zip(table, expected, strict=True)), *within])
 
 
 def labels_p(labels):
     return chance.rates(labels.sum(), len(labels), 0.5)
 
 
-def test_every_sentence_with_a_next_is_first_once_a_pass_and_half_have_the_next(random_store):
+def test_every_sentence_with_a_next_one_is_a_once_per_pass_and_half_are_paired_with_it(random_store):
     store = random_store(0, 40)
     a, b, labels = pairs(store)
     last = np.isin(np.arange(len(store.sentences) - 1), store.documents[1:] - 1)
@@ -57,46 +57,46 @@ def test_every_sentence_with_a_next_is_first_once_a_pass_and_half_have_the_next(
     assert (documents_of(store)[a] != documents_of(store)[b])[labels == 1].all()
     assert labels_p(labels) > chance.REJECT
     halves = labels.reshape(PASSES, -1)
-    assert chance.independent(halves[0::2], halves[1::2]) > chance.REJECT  # a pass says nothing about another
+    assert chance.independent(halves[0::2], halves[1::2]) > chance.REJECT  # passes are independent
     assert chance.independent(halves[:, :-1], halves[:, 1:]) > chance.REJECT
 
 
-def test_a_random_second_is_any_sentence_of_any_other_document(random_store):
+def test_random_second_sentences_are_uniform_over_documents_and_sentences(random_store):
     store = random_store(0, 8)
     assert random_b_p(store, *pairs(store, passes=400)) > chance.REJECT
 
 
-def test_labels_and_sentences_drawn_otherwise_are_rejected(random_store):
+def test_biased_labels_and_sentences_are_rejected(random_store):
     store = random_store(0, 8)
     a, b, labels = pairs(store, passes=400)
     uneven = np.where(np.arange(len(labels)) % 20 == 0, 1, labels)  # 52.5 % random
     assert labels_p(uneven) < chance.REJECT
     owner = documents_of(store)
-    any_sentence = np.random.default_rng(0).integers(0, len(owner), len(b))  # long documents come more often
+    any_sentence = np.random.default_rng(0).integers(0, len(owner), len(b))  # long documents are more frequent
     other = owner[any_sentence] != owner[a]
     assert random_b_p(store, a[other], any_sentence[other], labels[other]) < chance.REJECT
 
 
-def test_in_a_corpus_of_one_document_randoms_come_from_it(make_store):
+def test_in_a_corpus_of_one_document_random_sentences_come_from_it(make_store):
     store = make_store([[3, 4, 5, 6]])
     _, b, labels = pairs(store)
     assert set(b[labels == 1]) == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize(("lengths", "room", "kept"), [
+@pytest.mark.parametrize(("lengths", "capacity", "expected"), [
     ((5, 5), 10, (5, 5)), ((9, 2), 10, (8, 2)), ((2, 9), 10, (2, 8)), ((9, 9), 10, (5, 5)), ((9, 9), 9, (4, 5)),
     ((6, 9), 10, (5, 5)), ((1, 40), 5, (1, 4))])
-def test_pairs_lose_the_ends_of_the_longer(lengths, room, kept, make_store):
+def test_the_longer_sentence_of_a_pair_is_truncated(lengths, capacity, expected, make_store):
     store = make_store([list(lengths)])
-    for turn in range(20):
-        found = sample(store.sentences, store.documents, room, (0, turn), range(1))
+    for pass_ in range(20):
+        found = sample(store.sentences, store.documents, capacity, (0, pass_), range(1))
         if found.columns["pair_label"][0] == 0:
-            assert found.starts.tolist() == [0, lengths[0]] and tuple(found.lengths) == kept
+            assert found.starts.tolist() == [0, lengths[0]] and tuple(found.lengths) == expected
             return
     raise AssertionError("no real pair in twenty passes")
 
 
-def test_rows_are_pairs(random_store):
+def test_examples_are_pairs_with_types_and_labels(random_store):
     store = random_store(1, 20)
     made = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
     batch = made.gather(np.arange(made.examples))
@@ -112,21 +112,21 @@ def test_rows_are_pairs(random_store):
     assert (one != other).any()
 
 
-@pytest.mark.parametrize("part", [1, 7])
-def test_parts_make_the_whole(part, random_store, monkeypatch, tmp_path):
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_chunks_do_not_change_the_table(chunk, random_store, monkeypatch, tmp_path):
     store = random_store(1, 20)
-    whole = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
-    monkeypatch.setattr("lmrep.data.formats.sentence_pair.CHUNK", part)
+    expected = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
+    monkeypatch.setattr("lmrep.data.formats.sentence_pair.CHUNK", chunk)
     for cache in (None, tmp_path):
         made = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0, cache)
-        for one, other in zip(whole.spans[:3], made.spans[:3], strict=True):
+        for one, other in zip(expected.spans[:3], made.spans[:3], strict=True):
             np.testing.assert_array_equal(one, other)
-        np.testing.assert_array_equal(whole.spans.columns["pair_label"], made.spans.columns["pair_label"])
+        np.testing.assert_array_equal(expected.spans.columns["pair_label"], made.spans.columns["pair_label"])
 
 
-def test_other_seeds_pair_otherwise(random_store):
-    store = random_store(1, 20)
-    one, same, other = (plan("sentence_pair", SentencePair(duplicates=1), store, 24, seed).spans.starts for seed in (0, 0, 1))
+def test_the_seed_decides_the_pairs(random_store):
+    store, config = random_store(1, 20), SentencePair(duplicates=1)
+    one, same, other = (plan("sentence_pair", config, store, 24, seed).spans.starts for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert (one != other).any()
 
