@@ -289,7 +289,7 @@ def test_all_formats_but_pairs_work_with_an_end_of_text_alone(name, specials, ma
     batch = make_plan(name, store, length=16).gather(np.arange(2))
     real = batch["segment_ids"] > 0
     assert batch["tokens"][0, 0] == 5 and real[0, 0]
-    assert (batch["tokens"][0][real[0]] == 1).any() == (name != "stream")  # its first document is longer than an example
+    assert (batch["tokens"][0][real[0]] == 1).any() == (name != "stream")  # its first document fills more than one
     assert (batch["tokens"][~real] == 1).all()
 
 

@@ -32,7 +32,7 @@ def positions_in(store, tokens):
 
 
 def examples_by_hand(store, capacity, across):
-    """Examples as lists of (first token, last token + 1) of chunks of sentences, added one by one as long as they fit."""
+    """Examples as lists of chunks (first token, last token + 1) of sentences, added one by one as long as they fit."""
     examples, used, last_document = [], None, None
     for document in range(len(store.documents) - 1):
         for sentence in range(store.documents[document], store.documents[document + 1]):
@@ -116,8 +116,8 @@ def test_packed_steps_have_about_as_many_tokens_as_full_sentences(random_store):
 def test_lines_hold_one_truncated_sentence(length, random_store):
     store = random_store(3, 20)
     bounds = store.sentences
-    count = 0
-    for (tokens, segments), first, last in zip(examples_of("lines", store, length), bounds[:-1], bounds[1:], strict=True):
+    count, examples = 0, examples_of("lines", store, length)
+    for (tokens, segments), first, last in zip(examples, bounds[:-1], bounds[1:], strict=True):
         positions, special = positions_in(store, tokens)
         assert (segments == 1).all() and special.sum() == 2 and special[0] and special[-1]
         assert positions.tolist() == list(range(first, min(last, first + length - 2)))

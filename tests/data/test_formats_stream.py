@@ -202,7 +202,7 @@ def test_what_carries_over_is_what_follows(random_store):
 
 def test_examples_that_follow_the_previous_index_are_noticed(random_store, monkeypatch):
     """Planted error: example r of a batch continues example r - 1 of the same batch, and no reset says so."""
-    monkeypatch.setattr("lmrep.data.formats.plans.contiguous_numbers", lambda n, _, size, positions, seed: positions % n)
+    monkeypatch.setattr("lmrep.data.formats.plans.contiguous_numbers", lambda n, _, size, at, seed: at % n)
     made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
     monkeypatch.setattr("lmrep.data.formats.plans.Plan.continues", lambda plan, previous, numbers: previous >= 0)
     with pytest.raises(AssertionError):

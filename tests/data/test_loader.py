@@ -1,4 +1,4 @@
-"""The order of the examples, and the batches that hosts and resumed runs see."""
+"""The order of the examples, and the batches of hosts and of resumed runs."""
 
 import itertools
 import pathlib
@@ -38,32 +38,32 @@ def assert_same(ones, others):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 16, 17, 1000, 65537])
 def test_every_epoch_shows_each_example_once(n):
-    rows = np.arange(3 * n)
-    epochs = example_numbers(n, 5, rows).reshape(3, n)
+    epochs = example_numbers(n, 5, np.arange(3 * n)).reshape(3, n)
     np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(n), (3, 1)))
     if n > 10:
         assert len({epoch.tobytes() for epoch in epochs}) == 3
 
 
-def test_a_row_has_its_example_whatever_is_asked_with_it():
-    rows = np.arange(500)
-    together = example_numbers(70, 3, rows)
-    np.testing.assert_array_equal(np.concatenate([example_numbers(70, 3, rows[i : i + 1]) for i in rows]), together)
-    np.testing.assert_array_equal(example_numbers(70, 3, rows.reshape(20, 25)), together.reshape(20, 25))
-    assert (example_numbers(70, 4, rows) != together).any()
-    assert (example_numbers(70, 4, rows[:70]) != together[70:140]).any()  # nor does a seed continue the one before
+def test_a_position_has_its_example_whatever_else_is_requested():
+    positions = np.arange(500)
+    together = example_numbers(70, 3, positions)
+    separate = [example_numbers(70, 3, positions[i : i + 1]) for i in positions]
+    np.testing.assert_array_equal(np.concatenate(separate), together)
+    np.testing.assert_array_equal(example_numbers(70, 3, positions.reshape(20, 25)), together.reshape(20, 25))
+    assert (example_numbers(70, 4, positions) != together).any()
+    assert (example_numbers(70, 4, positions[:70]) != together[70:140]).any()  # a seed does not continue another
 
 
-def test_far_rows_of_large_plans():
+def test_late_positions_in_large_plans():
     n = 5 * 10**9
-    rows = 10**15 + np.arange(10_000)
-    numbers = example_numbers(n, 0, rows)
-    assert ((numbers >= 0) & (numbers < n)).all() and len(set(numbers.tolist())) == len(rows)
+    positions = 10**15 + np.arange(10_000)
+    numbers = example_numbers(n, 0, positions)
+    assert ((numbers >= 0) & (numbers < n)).all() and len(set(numbers.tolist())) == len(positions)
     assert stats.kstest(numbers / n, "uniform").pvalue > 1e-4
 
 
 def orders_p(n, epochs, numbers):
-    """Whether all n! orders of an epoch are equally likely."""
+    """p-value: all n! orders of an epoch are equally likely."""
     codes = {order: i for i, order in enumerate(itertools.permutations(range(n)))}
     counts = np.bincount([codes[tuple(epoch)] for epoch in numbers.reshape(epochs, n).tolist()], minlength=len(codes))
     return stats.chisquare(counts).pvalue
@@ -79,7 +79,7 @@ def test_orders_that_only_rotate_are_rejected():
     assert orders_p(4, 1500, (np.arange(4) + shift) % 4) < 1e-4
 
 
-def test_neighbours_are_unrelated():
+def test_consecutive_examples_are_independent():
     n, seeds = 1009, 3000
     pairs = np.array([example_numbers(n, seed, np.array([n, n + 1])) for seed in range(seeds)])
     tenths = pairs * 10 // n
@@ -93,8 +93,8 @@ def test_neighbours_are_unrelated():
 # --- Batches ---
 
 
-def run_of(plan, rows=range(8), first=0, last=12, **options):
-    return batches(plan, batch_size=8, indices=np.array(rows), seed=3, first_step=first, last_step=last, **options)
+def run_of(plan, indices=range(8), first=0, last=12, **options):
+    return batches(plan, batch_size=8, indices=np.array(indices), seed=3, first_step=first, last_step=last, **options)
 
 
 def test_batches_are_the_examples_in_order(packed):
@@ -111,22 +111,22 @@ def test_an_epoch_of_batches_shows_each_example_once(packed):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_resuming_equals_going_on(packed, threads):
-    whole = list(run_of(packed))
-    assert_same(run_of(packed, first=5, threads=threads), whole[5:])
+def test_a_resumed_run_shows_the_same_batches(packed, threads):
+    full = list(run_of(packed))
+    assert_same(run_of(packed, first=5, threads=threads), full[5:])
     assert_same(run_of(packed, first=12), [])
 
 
-def test_the_rows_of_two_hosts_make_the_whole_batch(packed):
+def test_the_batches_of_two_hosts_make_the_global_batch(packed):
     hosts = ([0, 1, 4, 5], [2, 3, 6, 7])
-    for whole, one, other in zip(run_of(packed), *(run_of(packed, rows) for rows in hosts), strict=True):
-        for name, array in whole.items():
+    for full, one, other in zip(run_of(packed), *(run_of(packed, indices) for indices in hosts), strict=True):
+        for name, array in full.items():
             np.testing.assert_array_equal(one[name], array[hosts[0]])
             np.testing.assert_array_equal(other[name], array[hosts[1]])
 
 
 class Counting:
-    """A plan that counts what is gathered from it."""
+    """A plan that records the calls of `gather`."""
 
     def __init__(self, plan):
         self.plan, self.calls = plan, []
@@ -140,13 +140,13 @@ class Counting:
 
 
 class Failing(Counting):
-    """A plan that fails in its eighth batch."""
+    """A plan whose eighth batch fails."""
 
     def gather(self, numbers):
         return super().gather(numbers) if len(self.calls) < 7 else 1 / 0
 
 
-def test_a_far_position_is_found_without_a_replay(packed):
+def test_a_late_step_is_reached_without_a_replay(packed):
     counting = Counting(packed)
     iterator = run_of(counting, first=100_000, last=10**9, prefetch=4)
     next(iterator)
@@ -161,21 +161,21 @@ def test_threads_end_with_the_iterator(ending, packed):
     next(iterator)
     workers = set(threading.enumerate()) - before
     assert len(workers) > 0
-    kept = None  # as a traceback that is being looked at keeps the frames of a failed run
+    caught = None  # keeps the frames of the failed run alive, as a debugger would
     if ending == "closed":
         iterator.close()
     else:
         try:
             list(iterator)
         except ZeroDivisionError as error:
-            kept = error
-    assert (kept is not None) == (ending == "failed")
+            caught = error
+    assert (caught is not None) == (ending == "failed")
     for thread in workers:
         thread.join(timeout=10)
         assert not thread.is_alive()
 
 
-def test_an_interpreter_ends_in_the_middle_of_a_run():
+def test_the_interpreter_can_exit_in_the_middle_of_a_run():
     code = """
 import pathlib, sys
 sys.path.insert(0, sys.argv[1])
@@ -196,7 +196,7 @@ print(next(run)["tokens"].shape)
 
 
 @pytest.mark.parametrize("limit", [None, 1, 8, 11, 10**6])
-def test_evaluation_shows_examples_once_in_order_and_fills_up_with_empty_rows(packed, limit):
+def test_evaluation_shows_examples_once_in_order_and_fills_the_last_batch_with_empty_ones(packed, limit):
     count = min(limit or packed.examples, packed.examples)
     found = list(evaluation_batches(packed, batch_size=8, indices=np.arange(8), limit=limit))
     examples = np.concatenate([batch["example"] for batch in found])
@@ -206,10 +206,10 @@ def test_evaluation_shows_examples_once_in_order_and_fills_up_with_empty_rows(pa
     np.testing.assert_array_equal(segments.any(axis=1), examples >= 0)
 
 
-def test_evaluation_on_two_hosts_has_as_many_batches_on_each(packed):
-    whole, *hosts = (list(evaluation_batches(packed, batch_size=8, indices=np.array(rows), limit=9))
-                     for rows in (range(8), [0, 2, 4, 6], [1, 3, 5, 7]))
-    for i, batch in enumerate(whole):
+def test_evaluation_has_as_many_batches_on_each_host(packed):
+    full, *hosts = (list(evaluation_batches(packed, batch_size=8, indices=np.array(indices), limit=9))
+                    for indices in (range(8), [0, 2, 4, 6], [1, 3, 5, 7]))
+    for i, batch in enumerate(full):
         for name, array in batch.items():
             np.testing.assert_array_equal(hosts[0][i][name], array[::2])
             np.testing.assert_array_equal(hosts[1][i][name], array[1::2])
@@ -220,17 +220,17 @@ def test_a_plan_smaller_than_a_batch_is_evaluated(make_store):
     np.testing.assert_array_equal(batch["example"], [0, -1, -1, -1])
 
 
-# --- What is refused ---
+# --- Errors ---
 
 
-def test_fewer_examples_than_a_batch_are_refused_at_once(make_store):
+def test_fewer_examples_than_a_batch_are_refused_before_iteration(make_store):
     small = plan("segment_pair", SegmentPair(duplicates=1), make_store([[3], [4]]), 16, 0)
     with pytest.raises(UserError, match=r"2 examples of length 16; expected at least one batch of 8: give more text"):
         run_of(small)
 
 
 @pytest.mark.parametrize("wrong", [-1, 10**5])
-def test_ids_outside_of_the_vocabulary_are_refused_with_the_example(packed, wrong):
+def test_ids_outside_of_the_vocabulary_are_refused_and_the_example_is_named(packed, wrong):
     stream = packed.store.stream.copy()
     stream[packed.spans.starts[packed.spans.offsets[6]]] = wrong
     damaged = replace(packed, store=replace(packed.store, stream=stream))

@@ -1,4 +1,4 @@
-"""Mixtures: who has how many rows, at any moment; which examples they are; and the tokenizer that sources share."""
+"""Mixtures: the proportions of the sources at any step, their examples, and their common tokenizer."""
 
 import dataclasses
 
@@ -21,28 +21,29 @@ from tests import small
 
 # --- Proportions ---
 
-SHARES = [(1,), (1, 1), (3, 1), (7, 3), (1, 1, 1), (5, 3, 2), (97, 2, 1), (1, 50, 49, 900), (3, 3, 3, 1, 1, 1, 1),
+COUNTS = [(1,), (1, 1), (3, 1), (7, 3), (1, 1, 1), (5, 3, 2), (97, 2, 1), (1, 50, 49, 900), (3, 3, 3, 1, 1, 1, 1),
           tuple(range(1, 21)), (9_999, 1), (5_001, 4_999)]
 
 
-def farthest(dealt, shares):
-    """The largest distance, over all numbers of rows from the first on, of a source's rows from its share."""
-    given = np.cumsum(np.eye(len(shares))[dealt], axis=0)
-    due = np.outer(np.arange(1, len(dealt) + 1), np.array(shares) / sum(shares))
-    return np.abs(given - due).max()
+def max_deviation(sources, counts):
+    """The maximum, over all initial parts of a sequence of sources, of the difference between a source's number of
+    examples and its proportion."""
+    actual = np.cumsum(np.eye(len(counts))[sources], axis=0)
+    expected = np.outer(np.arange(1, len(sources) + 1), np.array(counts) / sum(counts))
+    return np.abs(actual - expected).max()
 
 
-@pytest.mark.parametrize("shares", SHARES, ids=str)
-def test_after_any_number_of_rows_each_source_has_had_its_share_to_within_a_row(shares):
-    block = interleave(shares)
-    np.testing.assert_array_equal(np.bincount(block), shares)
-    assert farthest(np.tile(block, 3 if len(block) < 2000 else 1), shares) < 1 - 1e-9
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_after_any_number_of_examples_proportions_are_exact_to_within_one(counts):
+    block = interleave(counts)
+    np.testing.assert_array_equal(np.bincount(block), counts)
+    assert max_deviation(np.tile(block, 3 if len(block) < 2000 else 1), counts) < 1 - 1e-9
 
 
-def test_rows_dealt_otherwise_are_noticed():
-    shares = (5, 3, 2)
-    assert farthest(np.repeat([0, 1, 2], shares), shares) > 1
-    assert farthest(np.random.default_rng(0).choice(3, 1000, p=[0.5, 0.3, 0.2]), shares) > 1
+def test_sources_in_sequence_or_at_random_are_noticed():
+    counts = (5, 3, 2)
+    assert max_deviation(np.repeat([0, 1, 2], counts), counts) > 1
+    assert max_deviation(np.random.default_rng(0).choice(3, 1000, p=[0.5, 0.3, 0.2]), counts) > 1
 
 
 @pytest.mark.parametrize(("weights", "block"), [
@@ -54,13 +55,14 @@ def test_weights_of_few_digits_are_exact(weights, block):
 
 @pytest.mark.parametrize("weights", [(np.pi, np.e), tuple(np.random.default_rng(0).random(30) + 0.01)])
 def test_other_weights_are_rounded_to_a_block(weights):
-    shares = block_counts([float(weight) for weight in weights])
-    assert sum(shares) == BLOCK
-    np.testing.assert_allclose(np.array(shares) / BLOCK, np.array(weights) / sum(weights), atol=1 / BLOCK)
+    counts = block_counts([float(weight) for weight in weights])
+    assert sum(counts) == BLOCK
+    np.testing.assert_allclose(np.array(counts) / BLOCK, np.array(weights) / sum(weights), atol=1 / BLOCK)
 
 
-def test_a_weight_of_no_row_is_refused():
-    with pytest.raises(UserError, match="source 1 of the mixture has a fraction of 3e-07 of the examples; expected 1 in 10,000"):
+def test_a_weight_that_rounds_to_no_example_is_refused():
+    message = "source 1 of the mixture has a fraction of 3e-07 of the examples; expected 1 in 10,000"
+    with pytest.raises(UserError, match=message):
         block_counts([1.0, 3e-7])
 
 
@@ -81,46 +83,46 @@ def sources_of(mixture, numbers):
     return source, numbers - firsts[source]
 
 
-def test_a_run_walks_every_source_epoch_by_epoch_in_its_share(mixture):
-    rows = np.arange(2000)
-    sources, examples = sources_of(mixture, mixture.numbers(rows, 8, seed=3))
-    assert farthest(sources, (5, 3, 2)) < 1
+def test_a_run_shows_every_source_in_proportion_and_epoch_by_epoch(mixture):
+    sources, examples = sources_of(mixture, mixture.numbers(np.arange(2000), 8, seed=3))
+    assert max_deviation(sources, (5, 3, 2)) < 1
     for source, each in enumerate(mixture.plans):
         shown = examples[sources == source]
-        walks = len(shown) // each.examples
-        assert walks >= 3
-        epochs = shown[: walks * each.examples].reshape(walks, each.examples)
-        np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(each.examples), (walks, 1)))
+        count = len(shown) // each.examples
+        assert count >= 3
+        epochs = shown[: count * each.examples].reshape(count, each.examples)
+        np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(each.examples), (count, 1)))
         assert (epochs[0] != epochs[1]).any()
 
 
-def test_sources_have_orders_of_their_own(random_store):
+def test_sources_have_independent_orders(random_store):
     store = random_store(0, 40)
-    twins = Mixture((plan("packed", Packed(), store, 32, 0),) * 2, Sources(("a", "b"), (store,) * 2, (1, 1), store.vocabulary))
+    sources = Sources(("a", "b"), (store,) * 2, (1, 1), store.vocabulary)
+    twins = Mixture((plan("packed", Packed(), store, 32, 0),) * 2, sources)
     _, examples = sources_of(twins, twins.numbers(np.arange(2 * twins.plans[0].examples), 8, seed=0))
     one, other = examples[::2], examples[1::2]
     assert sorted(one) == sorted(other) and (one == other).mean() < 0.2
 
 
-def test_a_far_row_is_found_at_once(mixture):
-    rows = 10**12 + np.arange(4000)
-    sources, before = mixture.assign(rows)
-    given = np.array([before[sources == source][0] for source in range(3)])
-    np.testing.assert_allclose(given, 10**12 * np.array([0.5, 0.3, 0.2]), atol=1)
+def test_late_positions_are_found_directly(mixture):
+    positions = 10**12 + np.arange(4000)
+    sources, before = mixture.assign(positions)
+    counts = np.array([before[sources == source][0] for source in range(3)])
+    np.testing.assert_allclose(counts, 10**12 * np.array([0.5, 0.3, 0.2]), atol=1)
     for source in range(3):
         assert (np.diff(before[sources == source]) == 1).all()
 
 
-def test_batches_are_the_sources_own(mixture):
+def test_batches_consist_of_the_sources_examples(mixture):
     numbers = mixture.numbers(np.arange(64), 64, seed=1)
     numbers[[3, 40]] = -1
     batch = mixture.gather(numbers)
     sources, examples = sources_of(mixture, numbers)
-    for row, number in enumerate(numbers):
-        alone = mixture.plans[max(sources[row], 0)].gather(np.array([examples[row] if number >= 0 else -1]))
-        for name, array in alone.items():
+    for index, number in enumerate(numbers):
+        expected = mixture.plans[max(sources[index], 0)].gather(np.array([examples[index] if number >= 0 else -1]))
+        for name, array in expected.items():
             if name != "example":
-                np.testing.assert_array_equal(batch[name][row], array[0], err_msg=name)
+                np.testing.assert_array_equal(batch[name][index], array[0], err_msg=name)
     np.testing.assert_array_equal(batch["example"], numbers)
     assert batch["example"].dtype == np.int32 and tuple(batch) == mixture.fields
     with pytest.raises(IndexError, match="of a mixture that has"):
@@ -128,25 +130,26 @@ def test_batches_are_the_sources_own(mixture):
 
 
 def test_resumed_runs_and_runs_on_two_hosts_show_the_same(mixture):
-    def run(rows, first, last):
-        return [batch["example"] for batch in batches(mixture, batch_size=8, indices=np.array(rows), seed=3,
+    def run(indices, first, last):
+        return [batch["example"] for batch in batches(mixture, batch_size=8, indices=np.array(indices), seed=3,
                                                       first_step=first, last_step=last)]
 
-    whole = np.array(run(range(8), 0, 50))
-    np.testing.assert_array_equal(run(range(8), 17, 50), whole[17:])  # stopped after 17 steps
-    hosts = run([0, 1, 4, 5], 31, 50), run([2, 3, 6, 7], 31, 50)  # and, after 31, moved to two hosts
-    moved = np.empty_like(whole[31:])
+    full = np.array(run(range(8), 0, 50))
+    np.testing.assert_array_equal(run(range(8), 17, 50), full[17:])  # resumed after 17 steps
+    hosts = run([0, 1, 4, 5], 31, 50), run([2, 3, 6, 7], 31, 50)  # after 31 steps, moved to two hosts
+    moved = np.empty_like(full[31:])
     moved[:, [0, 1, 4, 5]], moved[:, [2, 3, 6, 7]] = hosts
-    np.testing.assert_array_equal(moved, whole[31:])
-    sources, _ = sources_of(mixture, whole.ravel())
-    assert farthest(sources, (5, 3, 2)) < 1
+    np.testing.assert_array_equal(moved, full[31:])
+    sources, _ = sources_of(mixture, full.ravel())
+    assert max_deviation(sources, (5, 3, 2)) < 1
 
 
-def test_evaluation_shows_each_example_once_in_proportion_up_to_where_a_source_ends(mixture):
-    found = np.concatenate([batch["example"] for batch in evaluation_batches(mixture, batch_size=8, indices=np.arange(8))])
+def test_evaluation_shows_examples_once_and_in_proportion_until_a_source_ends(mixture):
+    run = evaluation_batches(mixture, batch_size=8, indices=np.arange(8))
+    found = np.concatenate([batch["example"] for batch in run])
     shown = found[found >= 0]
     sources, examples = sources_of(mixture, shown)
-    assert farthest(sources, (5, 3, 2)) < 1 and len(set(shown)) == len(shown) == mixture.evaluation_examples
+    assert max_deviation(sources, (5, 3, 2)) < 1 and len(set(shown)) == len(shown) == mixture.evaluation_examples
     used = np.bincount(sources)
     assert any(used[i] == each.examples for i, each in enumerate(mixture.plans))
     for source in range(3):
@@ -156,30 +159,31 @@ def test_evaluation_shows_each_example_once_in_proportion_up_to_where_a_source_e
     np.testing.assert_array_equal(limited[limited >= 0], shown[:20])
 
 
-def test_statistics_are_weighed(mixture):
+def test_statistics_are_weighted_by_the_proportions(mixture):
     numbers = mixture.numbers(np.arange(20_000), 8, seed=0)
     real = (mixture.gather(numbers)["segment_ids"] > 0).mean()
     assert mixture.statistics()["padding"] == pytest.approx(1 - real, abs=0.01)
 
 
-def test_fingerprints_tell_mixtures_apart(mixture):
+def test_different_mixtures_have_different_fingerprints(mixture):
     other = dataclasses.replace(mixture, store=dataclasses.replace(mixture.store, block_counts=(5, 2, 3)))
-    turned = Mixture(mixture.plans[::-1], mixture.store)
-    assert len({each.fingerprint for each in (mixture, other, turned)}) == 3
+    reversed_ = Mixture(mixture.plans[::-1], mixture.store)
+    assert len({each.fingerprint for each in (mixture, other, reversed_)}) == 3
     assert other.store.fingerprint != mixture.store.fingerprint
 
 
-def test_rows_that_continue_are_refused(random_store):
+def test_contiguous_plans_are_refused(random_store):
     store = random_store(0, 9)
+    contiguous = plan("stream", Stream(order="contiguous"), store, 16, 0)
     with pytest.raises(ValueError, match="cannot be contiguous"):
-        Mixture((plan("stream", Stream(order="contiguous"), store, 16, 0),), Sources(("a",), (store,), (1,), store.vocabulary))
+        Mixture((contiguous,), Sources(("a",), (store,), (1,), store.vocabulary))
 
 
 # --- From texts ---
 
 
 def experiment(texts, **fields):
-    """The small experiment on two corpora, the second three times as often as the first."""
+    """The small experiment on two corpora, the second with three times the weight of the first."""
     config = small.config(texts / "a")
     config.sources = ({"name": "animals", "weight": 1, "data": {}},
                       {"name": "letters", "weight": 3, "data": {"files": f"{texts}/b/*.txt", "test": 0.2}})
@@ -189,13 +193,13 @@ def experiment(texts, **fields):
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """Two corpora that share no word."""
-    home = tmp_path_factory.mktemp("texts")
-    small.corpus(home / "a", 60)
-    (home / "b").mkdir()
+    """Two corpora without a common word."""
+    directory = tmp_path_factory.mktemp("texts")
+    small.corpus(directory / "a", 60)
+    (directory / "b").mkdir()
     for number in range(20):
-        (home / f"b/{number}.txt").write_text(f"zyzz qyqq xuxu. Vovo wawa jyjy zyzz {number % 7}.\n")
-    return home
+        (directory / f"b/{number}.txt").write_text(f"zyzz qyqq xuxu. Vovo wawa jyjy zyzz {number % 7}.\n")
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +208,7 @@ def prepared(texts):
     return build.prepared(experiment(texts), texts / "data", lines.append), lines
 
 
-def test_a_mixture_has_one_tokenizer_that_knows_all_sources(prepared, texts):
+def test_a_mixture_has_one_tokenizer_for_all_sources(prepared, texts):
     ready, lines = prepared
     assert sum("training a tokenizer" in line for line in lines) == 1
     assert {"cat", "zyzz", "horse", "qyqq"} <= set(ready.tokenizer.tokens)
@@ -212,18 +216,18 @@ def test_a_mixture_has_one_tokenizer_that_knows_all_sources(prepared, texts):
     assert train.block_counts == (1, 3) and {store.vocabulary.size for store in train.stores} == {ready.tokenizer.size}
     assert set(ready.stores) == {"train", "validation", "test"}
     counts = ready.tokenizer.vocabulary.counts
-    zyzz, cat = (counts[ready.tokenizer.tokens.index(piece)] for piece in ("zyzz", "cat"))
+    zyzz, cat = (counts[ready.tokenizer.tokens.index(token)] for token in ("zyzz", "cat"))
     assert zyzz / counts.sum() == pytest.approx(0.75 * 2 / 10, rel=0.05) and cat > 0  # 10 tokens a document
     assert ready.statistics["train"]["documents"] == sum(len(store.documents) - 1 for store in train.stores)
     again = []
     build.prepared(experiment(texts), texts / "data", again.append)
     assert not again
-    said = []
-    build.prepared(experiment(texts, **{"tokenizer.vocab_size": 210}), texts / "data", said.append)
-    assert any("training a tokenizer" in line for line in said)
+    changed = []
+    build.prepared(experiment(texts, **{"tokenizer.vocab_size": 210}), texts / "data", changed.append)
+    assert any("training a tokenizer" in line for line in changed)
 
 
-def test_a_loaded_tokenizer_is_taken_as_it_is(prepared, texts):
+def test_a_loaded_tokenizer_is_used_unchanged(prepared, texts):
     own = tokenizers.Config(vocab_file=str(prepared[0].directory / "tokenizer"))
     ready = build.prepared(experiment(texts), texts / "data", None, own)
     assert {split: store.fingerprint for split, store in ready.stores.items()} == {
@@ -231,31 +235,32 @@ def test_a_loaded_tokenizer_is_taken_as_it_is(prepared, texts):
 
 
 @pytest.mark.parametrize(("weights", "learned"), [((8, 1), {"cat", "horse"}), ((1, 8), {"zyzz", "qyqq", "xuxu"})])
-def test_the_tokenizer_learns_each_source_as_often_as_its_weight_says(weights, learned, texts, tmp_path):
-    """The second corpus is an eighth of the text, and there is room for few words."""
+def test_the_tokenizer_is_trained_on_the_sources_in_proportion_to_their_weights(weights, learned, texts, tmp_path):
+    """The second corpus is an eighth of the text, and the vocabulary has space for few words."""
     sources = [dataclasses.replace(source, weight=float(weight))
                for source, weight in zip(experiments.sources(experiment(texts)), weights, strict=True)]
-    pieces = prepare_sources(sources, 0, tokenizers.Config(vocab_size=90), tmp_path).tokenizer.tokens
-    assert {"cat", "horse", "zyzz", "qyqq", "xuxu"} & set(pieces) == learned
+    tokens = prepare_sources(sources, 0, tokenizers.Config(vocab_size=90), tmp_path).tokenizer.tokens
+    assert {"cat", "horse", "zyzz", "qyqq", "xuxu"} & set(tokens) == learned
 
 
 @pytest.mark.parametrize(("temperature", "expected"), [(0, (2, 1)), (1, (2 * 100, 400)), (2, (2 * 10, 20))])
-def test_temperature(temperature, expected):
+def test_a_temperature_weights_sources_by_a_power_of_their_size(temperature, expected):
     sources = [Source("a", 2.0, corpora.Config()), Source("b", 1.0, corpora.Config())]
     one, other = temperature_weights(sources, (100, 400), temperature)
     assert one / other == pytest.approx(expected[0] / expected[1])
 
 
-def test_temperature_counts_tokens(texts, prepared):
+def test_the_size_of_a_source_is_its_number_of_tokens(texts, prepared):
     ready = build.prepared(experiment(texts, temperature=2.0), texts / "data")
     sizes = np.array([store.tokens for store in ready.stores["train"].stores])
     expected = np.array([1, 3]) * np.sqrt(sizes)
-    np.testing.assert_allclose(np.array(ready.stores["train"].block_counts) / BLOCK, expected / expected.sum(), atol=1e-4)
-    assert ready.stores["validation"].block_counts == ready.stores["train"].block_counts
+    counts = ready.stores["train"].block_counts
+    np.testing.assert_allclose(np.array(counts) / BLOCK, expected / expected.sum(), atol=1e-4)
+    assert ready.stores["validation"].block_counts == counts
 
 
-def test_what_a_run_may_be_resumed_with(texts, prepared):
-    """Weights and temperature are what a run computes; where a source's files lie is not, what is in them is."""
+def test_a_resumed_run_may_change_names_and_paths_but_not_weights(texts, prepared):
+    """Weights, temperature and contents of files change the results; the location of the files does not."""
     def changed(**fields):
         other = dataclasses.asdict(experiment(texts))
         other = dataclasses.asdict(experiments.parse({**other, **fields}))
@@ -277,9 +282,9 @@ def test_inspect_shows_each_source(prepared, texts):
     text = inspection.report(experiment(texts), texts / "data", examples=1)
     (line,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["letters"]]
     store = prepared[0].stores["train"].stores[1]
-    rows = 12 * 16 * 0.75
+    shown = 12 * 16 * 0.75
     assert line[1:3] == ["75.00%", f"{store.tokens:,}"]
-    assert float(line[4]) == pytest.approx(rows / int(line[3]), abs=0.005)
+    assert float(line[4]) == pytest.approx(shown / int(line[3]), abs=0.005)
 
 
 @pytest.mark.parametrize(("fields", "message"), [
@@ -288,13 +293,14 @@ def test_inspect_shows_each_source(prepared, texts):
     ({"sources": ({"data": {"test": 0.95}},)}, "leave a share of the documents for training"),
     ({"temperature": -1.0}, "config.temperature is -1.0; expected at least 0"),
 ])
-def test_what_does_not_fit_is_refused(fields, message, texts):
+def test_invalid_sources_are_refused(fields, message, texts):
     with pytest.raises(UserError, match=message):
         experiment(texts, **fields)
 
 
-def test_a_format_whose_rows_continue_is_refused_before_any_text_is_read(texts):
+def test_contiguous_formats_are_refused_before_any_text_is_read(texts):
     config = small.config(texts / "a", format="stream")
     config.sources, config.format.order = ({"weight": 1.0},), "contiguous"
-    with pytest.raises(UserError, match=r"examples of a mixture alternate between its sources; set format\.order to shuffled"):
+    message = r"examples of a mixture alternate between its sources; set format\.order to shuffled"
+    with pytest.raises(UserError, match=message):
         experiments.parse(config)

@@ -1,4 +1,4 @@
-"""A run on a mixture that is killed twice and ends as two processes: what each step showed, by what the steps took."""
+"""A run on a mixture that is killed twice and resumed as two processes shows the same examples as if it had not been."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from lmrep import api
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from tests import small
-from tests.data.test_mixture import farthest, sources_of
+from tests.data.test_mixture import max_deviation, sources_of
 
-STEPS, BATCH, SHARES = 120, 8, (5, 3)
+STEPS, BATCH, COUNTS = 120, 8, (5, 3)
 
 TRAIN = """
 import sys, json, jax
@@ -27,9 +27,9 @@ from lmrep.data import loader
 from tests.data.test_mixture_runs import experiment
 real, log = loader.batches, open(f"{home}/shown-{port}-{process}.jsonl", "a", buffering=1)
 
-def batches(plan, **asked):
-    for step, batch in enumerate(real(plan, **asked), asked["first_step"]):
-        log.write(json.dumps([step, asked["indices"].tolist(), batch["example"].tolist()]) + "\\n")
+def batches(plan, **options):
+    for step, batch in enumerate(real(plan, **options), options["first_step"]):
+        log.write(json.dumps([step, options["indices"].tolist(), batch["example"].tolist()]) + "\\n")
         yield batch
 
 loader.batches = batches
@@ -40,7 +40,7 @@ api.train(config, f"{home}/run", data_dir=f"{home}/data")
 
 
 def experiment(home):
-    """Long enough to be stopped, and the smallest that there is."""
+    """A tiny experiment with enough steps to be killed in between."""
     config = small.config(home / "a")
     config.steps, config.batch_size, config.length = STEPS, BATCH, 16
     config.model.update({"layers": 1, "width": 16, "heads": 2, "mlp": 16})
@@ -50,17 +50,17 @@ def experiment(home):
 
 
 def shown(home):
-    """{step: examples of its rows} by the logs of all processes, which must agree where a step was repeated."""
+    """int[steps, batch size], the examples by the logs of all processes, which must agree where a step was repeated."""
     found = {}
     for path in home.glob("shown-*.jsonl"):
         for line in path.read_text().rpartition("\n")[0].splitlines():
-            step, rows, examples = json.loads(line)
-            for row, example in zip(rows, examples, strict=True):
-                assert found.setdefault(step, {}).setdefault(row, example) == example
-    return np.array([[found[step][row] for row in range(BATCH)] for step in sorted(found)])
+            step, indices, examples = json.loads(line)
+            for index, example in zip(indices, examples, strict=True):
+                assert found.setdefault(step, {}).setdefault(index, example) == example
+    return np.array([[found[step][index] for index in range(BATCH)] for step in sorted(found)])
 
 
-def killed(home, step):
+def run_and_kill(home, step):
     """Starts the run, and kills it once it has logged a step."""
     def reached():
         path = home / "run/metrics.jsonl"
@@ -73,11 +73,11 @@ def killed(home, step):
     assert small.finish(process).code == -signal.SIGKILL
 
 
-def test_a_run_killed_twice_and_moved_to_two_processes_shows_its_mixture_to_the_row(tmp_path):
+def test_a_run_killed_twice_and_moved_to_two_processes_shows_the_same_examples(tmp_path):
     small.corpus(tmp_path / "a", 40)
     small.corpus(tmp_path / "b", 12, seed=1)
-    killed(tmp_path, 25)
-    killed(tmp_path, 55)
+    run_and_kill(tmp_path, 25)
+    run_and_kill(tmp_path, 55)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -88,16 +88,17 @@ def test_a_run_killed_twice_and_moved_to_two_processes_shows_its_mixture_to_the_
     assert numbers.shape == (STEPS, BATCH)
 
     record = experiments.parse(experiment(tmp_path))
+    [stage] = experiments.resolve_stages(record)
     prepared = build.prepared(record, tmp_path / "data")
-    mixture = build.plan(experiments.resolve_stages(record)[0], prepared.stores["train"], record.seed, tmp_path / "data")
+    mixture = build.plan(stage, prepared.stores["train"], record.seed, tmp_path / "data")
     np.testing.assert_array_equal(numbers.ravel(), mixture.numbers(np.arange(STEPS * BATCH), BATCH, record.seed))
     sources, examples = sources_of(mixture, numbers.ravel())
-    assert farthest(sources, SHARES) < 1
+    assert max_deviation(sources, COUNTS) < 1
     for source, plan in enumerate(mixture.plans):
         counts = np.bincount(examples[sources == source], minlength=plan.examples)
         assert counts.max() - counts.min() <= 1 and counts.min() >= 1
 
     values = api.evaluate(tmp_path / "run", data_dir=tmp_path / "data")
-    held_out = build.evaluation_plan(experiments.resolve_stages(record)[0], prepared.stores["test"], 0, tmp_path / "data")
+    held_out = build.evaluation_plan(stage, prepared.stores["test"], 0, tmp_path / "data")
     assert json.loads((tmp_path / "run/eval.json").read_text())["examples"] == held_out.evaluation_examples
     assert values["loss"] > 0

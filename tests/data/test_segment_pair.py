@@ -1,7 +1,7 @@
-"""Segment pairs against BERT's and ALBERT's published procedure.
+"""Segment pairs against BERT's and ALBERT's published procedures.
 
-Statistical tests hold the plan's distribution against an exact one, or against a literal reference that handles
-sentences as lists of tokens. They reject at p < 1e-4 with fixed seeds, and each is shown to reject a planted error.
+Statistical tests compare the plan's distribution with an exact one, or with a literal reference that handles sentences
+as lists of tokens. They reject at p < 1e-4 with fixed seeds, and each is shown to reject a planted error.
 """
 
 import random
@@ -18,26 +18,26 @@ SPECIAL = 3  # [CLS] and two [SEP]
 REJECT = 1e-4
 
 
-# --- The reference: one document in one pass, with Python lists ---
+# --- The reference: one document in one pass, as Python lists ---
 
 
-def pairs_by_hand(documents, number, room, rng, kind="nsp", short=0.1, mistake=None):
-    """[(tokens of A, tokens of B, label)]; `mistake` names an error to plant."""
+def pairs_by_hand(documents, number, capacity, rng, label_type="nsp", short=0.1, mistake=None):
+    """[(tokens of A, tokens of B, label)]; `mistake` is the name of an error to plant."""
 
     def draw_target():
-        return rng.randint(2, room) if rng.random() < short else room
+        return rng.randint(2, capacity) if rng.random() < short else capacity
 
     document, pairs, chunk, size, target, i = documents[number], [], [], 0, draw_target(), 0
     while i < len(document):
         chunk.append(document[i])
         size += len(document[i])
         if size >= target or i == len(document) - 1:
-            cut = 1
+            middle = 1
             if len(chunk) > 1:
-                cut = rng.randint(1, len(chunk) - (2 if mistake == "short A" and len(chunk) > 2 else 1))
-            a, b, label = joined(chunk[:cut]), joined(chunk[cut:]), 0
-            odds = 0.4 if mistake == "fewer random" else 0.5
-            if len(chunk) == 1 or (kind == "nsp" and rng.random() < odds):
+                middle = rng.randint(1, len(chunk) - (2 if mistake == "short A" and len(chunk) > 2 else 1))
+            a, b, label = concatenate(chunk[:middle]), concatenate(chunk[middle:]), 0
+            probability = 0.4 if mistake == "fewer random" else 0.5
+            if len(chunk) == 1 or (label_type == "nsp" and rng.random() < probability):
                 for _ in range(1 if mistake == "one try" else 10):
                     other = rng.randint(0, len(documents) - 1)
                     if other != number:
@@ -49,10 +49,10 @@ def pairs_by_hand(documents, number, room, rng, kind="nsp", short=0.1, mistake=N
                     if len(b) >= target - len(a):
                         break
                 if mistake != "no step back":
-                    i -= len(chunk) - cut
-            elif kind == "sop" and rng.random() < (0 if mistake == "never swapped" else 0.5):
+                    i -= len(chunk) - middle
+            elif label_type == "sop" and rng.random() < (0 if mistake == "never swapped" else 0.5):
                 a, b, label = b, a, 1
-            shorten_by_hand(a, b, target if mistake == "cut to target" else room, rng, mistake)
+            truncate_by_hand(a, b, target if mistake == "truncate to target" else capacity, rng, mistake)
             pairs.append((a, b, label))
             chunk, size = [], 0
             if mistake == "target per pair":
@@ -61,24 +61,24 @@ def pairs_by_hand(documents, number, room, rng, kind="nsp", short=0.1, mistake=N
     return pairs
 
 
-def joined(sentences):
+def concatenate(sentences):
     return [token for sentence in sentences for token in sentence]
 
 
-def shorten_by_hand(a, b, room, rng, mistake=None):
-    while len(a) + len(b) > room:
+def truncate_by_hand(a, b, capacity, rng, mistake=None):
+    while len(a) + len(b) > capacity:
         longer = a if len(a) > len(b) or (mistake == "ties from A" and len(a) == len(b)) else b
-        if mistake != "cut the end" and rng.random() < 0.5:
+        if mistake != "truncate the end" and rng.random() < 0.5:
             del longer[0]
         else:
             longer.pop()
 
 
-# --- What is compared: one observation a document and pass, since these are independent ---
+# --- Observations: one per document and pass, since these are independent ---
 
 
 def observe(pairs):
-    """Features of the pairs [(A, B, label)] of one document pass; a token is its place in the store."""
+    """Features of the pairs [(A, B, label)] of one document pass; a token is its position in the store."""
     (a, b, label), (last_a, last_b, _) = pairs[0], pairs[-1]
     return {
         "how many": len(pairs),
@@ -92,8 +92,8 @@ def observe(pairs):
 
 
 def agreement(ones, others):
-    """The least p-value over all features of a chi-square test that both samples have one distribution, times the
-    number of features (Bonferroni). Values seen fewer than 20 times are taken together."""
+    """p-value of a chi-square test that both samples have the same distribution: the minimum over all features, times
+    their number (Bonferroni). Values observed fewer than 20 times are pooled."""
     p_values = []
     for feature in ones[0]:
         counts = [Counter(sample[feature] for sample in samples) for samples in (ones, others)]
@@ -108,21 +108,21 @@ def agreement(ones, others):
 
 
 DOCUMENTS = [[3, 5, 2, 7, 4, 1, 6], [9, 2], [4], [30, 3, 3, 2]]
-ROOM, PASSES = 15, 2000  # odd, so that spans tie before they fit
+CAPACITY, PASSES = 15, 2000  # odd, so that spans have equal lengths before they fit
 
 
 def spans_of(made):
-    """int64[examples, 5] of a plan: where A begins, how long it is, the same of B, the label."""
+    """int64[examples, 5] of a plan: the start and length of A, the start and length of B, the label."""
     starts, lengths = made.spans.starts.reshape(-1, 2), made.spans.lengths.reshape(-1, 2)
     return np.column_stack([starts[:, 0], lengths[:, 0], starts[:, 1], lengths[:, 1], made.spans.columns["pair_label"]])
 
 
-def document_of(store, places):
-    return np.searchsorted(store.sentences[store.documents], places, side="right") - 1
+def document_of(store, tokens):
+    return np.searchsorted(store.sentences[store.documents], tokens, side="right") - 1
 
 
 def passes_of(store, spans):
-    """The pairs of each document pass, one after another. A is always from the document itself."""
+    """The pairs of each document and pass, in order. A always comes from the document itself."""
     return np.split(spans, np.flatnonzero(np.diff(document_of(store, spans[:, 0]))) + 1)
 
 
@@ -133,42 +133,45 @@ def store(make_store):
 
 @pytest.fixture(scope="module")
 def planned(store):
-    """{kind: for each document, its observations in every pass of a plan}"""
+    """{label type: for each document, its observations in every pass of a plan}"""
     found = {}
-    for kind in ("nsp", "sop"):
-        groups = passes_of(store, spans_of(plan("segment_pair", SegmentPair(kind, duplicates=PASSES), store, ROOM + SPECIAL, 0)))
+    for label_type in ("nsp", "sop"):
+        config = SegmentPair(label_type, duplicates=PASSES)
+        groups = passes_of(store, spans_of(plan("segment_pair", config, store, CAPACITY + SPECIAL, 0)))
         observed = [observe([(range(a, a + n), range(b, b + m), label) for a, n, b, m, label in group.tolist()])
                     for group in groups]
-        found[kind] = [observed[document :: len(DOCUMENTS)] for document in range(len(DOCUMENTS))]
+        found[label_type] = [observed[document :: len(DOCUMENTS)] for document in range(len(DOCUMENTS))]
     return found
 
 
-def by_hand(store, number, kind, mistake=None, seed=1):
+def by_hand(store, number, label_type, mistake=None, seed=1):
     sentences = [list(range(a, b)) for a, b in zip(store.sentences[:-1], store.sentences[1:], strict=True)]
     documents = [sentences[a:b] for a, b in zip(store.documents[:-1], store.documents[1:], strict=True)]
     rng = random.Random(seed)
-    return [observe(pairs_by_hand(documents, number, ROOM, rng, kind, mistake=mistake)) for _ in range(PASSES)]
+    return [observe(pairs_by_hand(documents, number, CAPACITY, rng, label_type, mistake=mistake))
+            for _ in range(PASSES)]
 
 
-@pytest.mark.parametrize("kind", ["nsp", "sop"])
+@pytest.mark.parametrize("label_type", ["nsp", "sop"])
 @pytest.mark.parametrize("number", range(len(DOCUMENTS)))
-def test_pairs_are_distributed_as_in_the_reference(kind, number, store, planned):
-    assert len(planned[kind][number]) == PASSES
-    assert agreement(planned[kind][number], by_hand(store, number, kind)) > REJECT
+def test_pairs_have_the_distribution_of_the_reference(label_type, number, store, planned):
+    assert len(planned[label_type][number]) == PASSES
+    assert agreement(planned[label_type][number], by_hand(store, number, label_type)) > REJECT
 
 
-@pytest.mark.parametrize(("kind", "number", "mistake"), [
+@pytest.mark.parametrize(("label_type", "number", "mistake"), [
     ("nsp", 0, "short A"), ("nsp", 0, "fewer random"), ("nsp", 0, "one try"), ("nsp", 0, "from the start"),
-    ("nsp", 0, "no step back"), ("nsp", 0, "cut to target"), ("nsp", 0, "target per pair"), ("nsp", 3, "ties from A"),
-    ("nsp", 3, "cut the end"), ("sop", 0, "never swapped"), ("sop", 2, "one try"), ("sop", 0, "target per pair"),
+    ("nsp", 0, "no step back"), ("nsp", 0, "truncate to target"), ("nsp", 0, "target per pair"),
+    ("nsp", 3, "ties from A"), ("nsp", 3, "truncate the end"), ("sop", 0, "never swapped"), ("sop", 2, "one try"),
+    ("sop", 0, "target per pair"),
 ])
-def test_a_mistake_in_the_procedure_is_rejected(kind, number, mistake, store, planned):
-    assert agreement(planned[kind][number], by_hand(store, number, kind, mistake)) < REJECT
+def test_a_mistake_in_the_procedure_is_rejected(label_type, number, mistake, store, planned):
+    assert agreement(planned[label_type][number], by_hand(store, number, label_type, mistake)) < REJECT
 
 
 # --- Exact distributions ---
-# In documents of one-token sentences nothing is cut, so that a pair shows what was drawn: a pair with the real next
-# is its whole chunk, hence as long as the target, and the length of A is where the chunk was divided.
+# With sentences of one token nothing is truncated, so that a pair shows what was drawn: a pair with the actual next
+# segment is its full chunk, and so as long as the target, and the length of A shows where the chunk was divided.
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +180,8 @@ def words(make_store):
 
 
 def first_pairs(store, passes=800, seed=0, **settings):
-    """The first pair of each document pass: independent draws."""
-    spans = spans_of(plan("segment_pair", SegmentPair(duplicates=passes, **settings), store, ROOM + SPECIAL, seed))
+    """The first pair of each document and pass: independent draws."""
+    spans = spans_of(plan("segment_pair", SegmentPair(duplicates=passes, **settings), store, CAPACITY + SPECIAL, seed))
     return np.array([group[0] for group in passes_of(store, spans)])
 
 
@@ -188,71 +191,71 @@ def real_targets(pairs):
 
 
 def short_targets_p(pairs, probability=0.1):
-    """Whether the lengths aimed for are those of the sheet: ROOM, or with `probability` uniform in [2, ROOM]."""
+    """p-value: target lengths are CAPACITY or, with `probability`, uniform in [2, CAPACITY]."""
     targets = real_targets(pairs)
-    expected = np.full(ROOM - 1, probability / (ROOM - 1))
+    expected = np.full(CAPACITY - 1, probability / (CAPACITY - 1))
     expected[-1] += 1 - probability
-    return stats.chisquare(np.bincount(targets, minlength=ROOM + 1)[2:], expected * len(targets)).pvalue
+    return stats.chisquare(np.bincount(targets, minlength=CAPACITY + 1)[2:], expected * len(targets)).pvalue
 
 
-def test_one_document_pass_in_ten_is_short(words):
+def test_one_pass_over_a_document_in_ten_is_short(words):
     assert short_targets_p(first_pairs(words)) > REJECT
 
 
-def test_short_targets_reach_from_two_tokens_to_all(words):
+def test_short_targets_are_uniform_from_two_tokens_to_the_capacity(words):
     assert short_targets_p(first_pairs(words, passes=300, short_sequence_probability=1.0), 1.0) > REJECT
 
 
-def test_another_share_of_short_passes_is_rejected(words):
+def test_another_probability_of_short_passes_is_rejected(words):
     assert short_targets_p(first_pairs(words, short_sequence_probability=0.15)) < REJECT
 
 
-def test_the_target_is_drawn_once_a_document_pass(words):
-    spans = spans_of(plan("segment_pair", SegmentPair(duplicates=200), words, ROOM + SPECIAL, 0))
+def test_the_target_is_drawn_once_per_document_and_pass(words):
+    spans = spans_of(plan("segment_pair", SegmentPair(duplicates=200), words, CAPACITY + SPECIAL, 0))
     targets = [set(real_targets(group[:4]).tolist()) for group in passes_of(words, spans)]
     assert all(len(found) <= 1 for found in targets)
-    assert len(set.union(*targets)) > 5  # and they do differ between passes
+    assert len(set.union(*targets)) > 5  # they differ between passes
 
 
-def division_p(pairs, last=ROOM - 1):
-    """Whether A of a full chunk of ROOM sentences has 1 to `last` of them, uniformly."""
+def division_p(pairs, last=CAPACITY - 1):
+    """p-value: A has 1 to `last` of the CAPACITY sentences of a full chunk, uniformly."""
     return stats.chisquare(np.bincount(pairs[:, 1], minlength=last + 1)[1 : last + 1]).pvalue
 
 
-def test_a_chunk_is_divided_anywhere(words):
+def test_chunks_are_divided_uniformly(words):
     pairs = first_pairs(words, short_sequence_probability=0.0)
-    assert pairs[:, 1].min() == 1 and pairs[:, 1].max() == ROOM - 1
+    assert pairs[:, 1].min() == 1 and pairs[:, 1].max() == CAPACITY - 1
     assert division_p(pairs) > REJECT
     skewed = pairs[np.random.default_rng(0).random(len(pairs)) < np.where(pairs[:, 1] == 1, 0.5, 1)]
     assert division_p(skewed) < REJECT
 
 
-def test_half_of_the_chunks_that_could_go_on_get_a_random_next(words):
+def test_half_of_the_chunks_with_a_next_segment_get_a_random_one(words):
     labels = first_pairs(words)[:, 4]
     assert stats.binomtest(int(labels.sum()), len(labels), 0.5).pvalue > REJECT
     planted = labels | (np.random.default_rng(0).random(len(labels)) < 0.15)
     assert stats.binomtest(int(planted.sum()), len(planted), 0.5).pvalue < REJECT
 
 
-def test_random_pairs_are_a_bit_over_half(random_store):
+def test_random_pairs_are_a_little_more_than_half(random_store):
     labels = plan("segment_pair", SegmentPair(), random_store(0, 60), 64, 0).spans.columns["pair_label"]
     assert stats.binomtest(int(labels.sum()), len(labels), 0.5, alternative="greater").pvalue < REJECT
     assert labels.mean() < 0.65
 
 
-def test_random_nexts_come_from_the_other_documents_uniformly(words):
+def test_random_segments_come_uniformly_from_the_other_documents(words):
     pairs = first_pairs(words, short_sequence_probability=0.0)
     pairs = pairs[pairs[:, 4] == 1]
     jumps = (document_of(words, pairs[:, 2]) - document_of(words, pairs[:, 0])) % 5
     counts = np.bincount(jumps, minlength=5)
-    assert counts[0] == 0  # ten draws of the same one of five documents: p = 1e-7
+    assert counts[0] == 0  # p = 1e-7: ten draws of the same one of five documents
     assert stats.chisquare(counts[1:]).pvalue > REJECT
     starts = (pairs[:, 2] - words.sentences[words.documents][document_of(words, pairs[:, 2])]) // 20
     assert stats.chisquare(np.bincount(starts, minlength=10)).pvalue > REJECT
     assert stats.chisquare(np.bincount(starts // 2, minlength=10)).pvalue < REJECT
 
 
-def test_order_labels_are_fair_and_true(words):
+def test_order_labels_are_balanced_and_correct(words):
     pairs = first_pairs(words, pairs="sop")
     assert stats.binomtest(int(pairs[:, 4].sum()), len(pairs), 0.5).pvalue > REJECT
     earlier = np.where(pairs[:, 4:] == 1, pairs[:, [2, 3]], pairs[:, [0, 1]])
@@ -260,94 +263,96 @@ def test_order_labels_are_fair_and_true(words):
     np.testing.assert_array_equal(earlier.sum(axis=1), later)
 
 
-# --- Cutting to length ---
+# --- Truncation ---
 
 
-def test_each_side_loses_as_many_tokens_as_one_at_a_time():
+def test_each_span_loses_as_many_tokens_as_by_single_steps():
     rng = random.Random(0)
     for size_a in range(1, 12):
         for size_b in range(1, 12):
-            for room in range(2, 14):
+            for capacity in range(2, 14):
                 a, b = list(range(size_a)), list(range(100, 100 + size_b))
-                new_a, new_b = truncate(rng, (0, size_a), (100, 100 + size_b), room)
-                shorten_by_hand(a, b, room, rng)
+                new_a, new_b = truncate(rng, (0, size_a), (100, 100 + size_b), capacity)
+                truncate_by_hand(a, b, capacity, rng)
                 assert (new_a[1] - new_a[0], new_b[1] - new_b[0]) == (len(a), len(b))
                 assert 0 <= new_a[0] < new_a[1] <= size_a
                 assert 100 <= new_b[0] < new_b[1] <= 100 + size_b
 
 
-def front_p(fronts, cut):
-    """Whether, of `cut` tokens, those taken from the front are Binomial(cut, 1/2)."""
-    expected = stats.binom.pmf(np.arange(cut + 1), cut, 0.5) * len(fronts)
-    return stats.chisquare(np.bincount(fronts, minlength=cut + 1), expected).pvalue
+def front_p(fronts, removed):
+    """p-value: of `removed` tokens, those from the front are Binomial(removed, 1/2)."""
+    expected = stats.binom.pmf(np.arange(removed + 1), removed, 0.5) * len(fronts)
+    return stats.chisquare(np.bincount(fronts, minlength=removed + 1), expected).pvalue
 
 
-def test_tokens_are_cut_from_front_and_back_with_even_odds():
+def test_tokens_are_removed_from_front_and_back_with_equal_probability():
     rng = random.Random(0)
-    cuts = [truncate(rng, (0, 16), (100, 116), 20) for _ in range(4000)]
-    fronts = np.array([(a[0], b[0] - 100) for a, b in cuts])
+    truncated = [truncate(rng, (0, 16), (100, 116), 20) for _ in range(4000)]
+    fronts = np.array([(a[0], b[0] - 100) for a, b in truncated])
     assert front_p(fronts[:, 0], 6) > REJECT and front_p(fronts[:, 1], 6) > REJECT
-    assert abs(stats.pearsonr(*fronts.T).statistic) < 4 / len(fronts) ** 0.5  # A and B are cut independently
+    assert abs(stats.pearsonr(*fronts.T).statistic) < 4 / len(fronts) ** 0.5  # A and B are truncated independently
     uneven = np.random.default_rng(0).binomial(6, 0.45, len(fronts))
     assert front_p(uneven, 6) < REJECT
 
 
-# --- What holds for every pair ---
+# --- Properties of every pair ---
 
 
-@pytest.mark.parametrize("kind", ["nsp", "sop"])
+@pytest.mark.parametrize("label_type", ["nsp", "sop"])
 @pytest.mark.parametrize("seed", range(4))
-def test_pairs_are_spans_of_documents_and_the_label_is_true(kind, seed, random_store):
+def test_pairs_are_spans_of_documents_and_the_label_is_correct(label_type, seed, random_store):
     store = random_store(seed, documents=25)
-    room = (10, 25, 60, 400)[seed]
-    a, a_size, b, b_size, label = spans_of(plan("segment_pair", SegmentPair(kind, duplicates=3), store, room + SPECIAL, seed)).T
-    assert (a_size >= 1).all() and (b_size >= 1).all() and (a_size + b_size <= room).all()
-    home, other = document_of(store, a), document_of(store, b)
-    np.testing.assert_array_equal(home, document_of(store, a + a_size - 1))
-    np.testing.assert_array_equal(other, document_of(store, b + b_size - 1))
+    capacity = (10, 25, 60, 400)[seed]
+    config = SegmentPair(label_type, duplicates=3)
+    a, a_size, b, b_size, label = spans_of(plan("segment_pair", config, store, capacity + SPECIAL, seed)).T
+    assert (a_size >= 1).all() and (b_size >= 1).all() and (a_size + b_size <= capacity).all()
+    a_document, b_document = document_of(store, a), document_of(store, b)
+    np.testing.assert_array_equal(a_document, document_of(store, a + a_size - 1))
+    np.testing.assert_array_equal(b_document, document_of(store, b + b_size - 1))
     real = label == 0
-    assert (home == other)[real].all()
-    whole = a_size + b_size < room  # nothing was cut
-    assert (a + a_size <= b)[real].all() and (a + a_size == b)[real & whole].all()
+    assert (a_document == b_document)[real].all()
+    complete = a_size + b_size < capacity  # nothing was truncated
+    assert (a + a_size <= b)[real].all() and (a + a_size == b)[real & complete].all()
     for edge in (a, a + a_size, b, b + b_size):
-        assert np.isin(edge[whole], store.sentences).all()
-    if kind == "nsp":
-        assert (home != other)[~real].all()
+        assert np.isin(edge[complete], store.sentences).all()
+    if label_type == "nsp":
+        assert (a_document != b_document)[~real].all()
     else:
-        swapped = ~real & (home == other)
-        assert (b + b_size <= a)[swapped].all() and (b + b_size == a)[swapped & whole].all()
+        swapped = ~real & (a_document == b_document)
+        assert (b + b_size <= a)[swapped].all() and (b + b_size == a)[swapped & complete].all()
 
 
 def test_one_sentence_is_paired_with_another_document(make_store):
     store = make_store([[4], [5], [6]])
-    for kind in ("nsp", "sop"):
-        a, _, b, _, label = spans_of(plan("segment_pair", SegmentPair(kind, duplicates=20), store, 32, 0)).T
+    for label_type in ("nsp", "sop"):
+        a, _, b, _, label = spans_of(plan("segment_pair", SegmentPair(label_type, duplicates=20), store, 32, 0)).T
         assert (label == 1).all()
         assert (document_of(store, a) != document_of(store, b)).all()
 
 
 def test_a_corpus_of_one_document_is_paired_with_itself(make_store):
-    labels = plan("segment_pair", SegmentPair(duplicates=50), make_store([[3, 4, 5, 6]]), 14, 0).spans.columns["pair_label"]
-    assert 0 < labels.mean() < 1
+    made = plan("segment_pair", SegmentPair(duplicates=50), make_store([[3, 4, 5, 6]]), 14, 0)
+    assert 0 < made.spans.columns["pair_label"].mean() < 1
 
 
-def test_a_walk_without_random_nexts_covers_its_document_once(random_store):
+def test_pairs_without_random_segments_cover_their_document_once(random_store):
     store = random_store(3, 12)
-    spans = spans_of(plan("segment_pair", SegmentPair("sop", short_sequence_probability=1.0, duplicates=2), store, 4000, 0))
+    config = SegmentPair("sop", short_sequence_probability=1.0, duplicates=2)
+    spans = spans_of(plan("segment_pair", config, store, 4000, 0))
     for group in passes_of(store, spans):
-        home = document_of(store, group[0, 0])
+        document = document_of(store, group[0, 0])
         covered = sorted(p for a, n, b, m, _ in group.tolist() for s, k in ((a, n), (b, m))
-                         if document_of(store, s) == home for p in range(s, s + k))
-        first, last = store.sentences[store.documents[home : home + 2]]
+                         if document_of(store, s) == document for p in range(s, s + k))
+        first, last = store.sentences[store.documents[document : document + 2]]
         assert covered == list(range(first, last))
 
 
-def test_plans_repeat_and_passes_differ(random_store):
+def test_plans_are_reproducible_and_passes_differ(random_store):
     store = random_store(0, 30)
     once, again = (spans_of(plan("segment_pair", SegmentPair(duplicates=3), store, 40, 7)) for _ in range(2))
     np.testing.assert_array_equal(once, again)
     fewer = spans_of(plan("segment_pair", SegmentPair(duplicates=1), store, 40, 7))
-    np.testing.assert_array_equal(once[: len(fewer)], fewer)  # another pass changes none of those before it
+    np.testing.assert_array_equal(once[: len(fewer)], fewer)  # a further pass does not change the earlier ones
     other_seed = spans_of(plan("segment_pair", SegmentPair(duplicates=1), store, 40, 8))
     second_pass = once[len(fewer) :][: len(fewer)]
     for other in (other_seed, second_pass):
@@ -355,7 +360,7 @@ def test_plans_repeat_and_passes_differ(random_store):
         assert len(shared) < len(fewer) / 2
 
 
-def test_progress_ends_with_all_documents(random_store):
+def test_progress_ends_with_the_last_document(random_store):
     seen = []
     plan("segment_pair", SegmentPair(duplicates=3), random_store(0, 5), 40, 0, progress=lambda *done: seen.append(done))
     assert seen[-1] == (15, 15)

@@ -39,7 +39,8 @@ def random_b_p(store, a, b, labels):
     within = [chance.uniform(np.bincount(b[random & (other == d)] - store.documents[d],
                                          minlength=store.documents[d + 1] - store.documents[d]))
               for d in range(count)]
-    return chance.least([*(chance.fits(row, probabilities) for row, probabilities in zip(table, expected, strict=True)), *within])
+    across = [chance.fits(counts, probabilities) for counts, probabilities in zip(table, expected, strict=True)]
+    return chance.least([*across, *within])
 
 
 def labels_p(labels):
