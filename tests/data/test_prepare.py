@@ -14,6 +14,7 @@ import pytest
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import prepare, scan
+from lmrep.data.store.sources import Source, prepare_sources
 
 WORDS = "a quick brown fox jumps over the lazy dog near river bank while rain falls on old stone bridges"
 
@@ -187,18 +188,48 @@ def test_corpora_and_vocabularies_that_will_not_do_are_refused(tmp_path):
         prepare.prepare(write(tmp_path / "files", texts(20)), PIECES, tmp_path / "file" / "data")
 
 
-def test_a_damaged_folder_is_named(tmp_path):
-    config = write(tmp_path / "files", texts(10))
+@pytest.mark.parametrize("file", ["train/sentences.npy", "train/documents.npy", "train/*array_record*", "counts.npy",
+                                  "statistics.json", "tokenizer/vocab.txt", "tokenizer/tokenizer_config.json",
+                                  "manifest.json"])
+def test_a_folder_with_a_flipped_bit_is_built_again(tmp_path, file):
+    config, lines = write(tmp_path / "files", texts(60)), []
     ready = prepare.prepare(config, PIECES, tmp_path / "data")
-    (ready.directory / "train" / "sentences.npy").unlink()
-    with pytest.raises(UserError, match=r"is damaged: .*delete that directory"):
-        prepare.prepare(config, PIECES, tmp_path / "data")
+    before = content(ready)
+    (path,) = ready.directory.glob(file)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    again = prepare.prepare(config, PIECES, tmp_path / "data", lines.append)
+    (line,) = [line for line in lines if "damaged" in line]
+    assert line.startswith(f"the token store {ready.directory} is damaged: {path.relative_to(ready.directory)} has")
+    assert line.endswith("; building it again")
+    assert content(again) == before and not prepare.find_damage(ready.directory)
+    path.unlink()
+    assert content(prepare.prepare(config, PIECES, tmp_path / "data")) == before
+
+
+def test_large_files_are_hashed_once_per_machine_and_small_ones_always(tmp_path, monkeypatch):
+    config = write(tmp_path / "files", texts(60))
+    directory = prepare.prepare(config, PIECES, tmp_path / "data").directory
+    monkeypatch.setattr(prepare, "ALWAYS_VERIFIED", 0)
+    monkeypatch.setattr(prepare, "SMALL_FILE", 3000)
+    (large,) = directory.glob("train/*array_record*")
+    read, really = [], hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: read.append(file.name) or really(file, name))
+    assert not prepare.find_damage(directory) and str(large) in read
+    read.clear()
+    assert not prepare.find_damage(directory)
+    assert str(large) not in read and str(directory / "statistics.json") in read
+    data = bytearray(large.read_bytes())
+    data[len(data) // 2] ^= 4
+    large.write_bytes(data)  # its time changes, too
+    assert "array_record" in prepare.find_damage(directory)
 
 
 def test_the_folder_holds_what_it_says(prepared):
     ready = prepared[0]
     assert {path.name for path in ready.directory.iterdir()} == {
-        "tokenizer", "train", "validation", "test", "counts.npy", "statistics.json"}
+        "tokenizer", "train", "validation", "test", "counts.npy", "statistics.json", "manifest.json"}
     assert json.loads((ready.directory / "statistics.json").read_text()) == {**ready.statistics, "text": {}}
     assert all(len(opened.fingerprint) == len(hashlib.sha256().hexdigest()) for opened in ready.stores.values())
 
@@ -221,3 +252,14 @@ def test_remote_data_directories_are_refused(prepared):
     for remote in ("gs://bucket/data", pathlib.Path("gs://bucket/data")):
         with pytest.raises(UserError, match=r"gs:.* is remote .*--data_dir"):
             prepare.prepare(prepared[1], PIECES, remote)
+
+
+def test_a_damaged_common_tokenizer_is_trained_again(tmp_path):
+    sources = [Source(name, 1.0, write(tmp_path / name, texts(40, seed))) for seed, name in enumerate("ab")]
+    ready = prepare_sources(sources, 0.0, PIECES, tmp_path / "data")
+    (home,) = (tmp_path / "data").glob("tokenizer-*")
+    (home / "vocab.txt").write_text("damaged")
+    lines = []
+    again = prepare_sources(sources, 0.0, PIECES, tmp_path / "data", lines.append)
+    assert any(f"{home} is damaged: vocab.txt has" in line and "training it again" in line for line in lines)
+    assert again.tokenizer.fingerprint == ready.tokenizer.fingerprint

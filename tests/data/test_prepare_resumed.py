@@ -139,7 +139,8 @@ def test_what_was_made_by_other_rules_is_made_anew(whole, tmp_path, counted):
     assert on_disk(again.directory) == on_disk(ready.directory) and sum(counted) == characters(ready)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"),
+@pytest.mark.parametrize("error", [OSError("4096 requested and 0 written"),
+                                   OSError(errno.ENOSPC, "No space left on device"),
                                    RuntimeError("write() failed: No space left on device; writing x")])
 def test_a_full_disk_is_said_and_loses_nothing(whole, tmp_path, monkeypatch, counted, error):
     ready, config = whole

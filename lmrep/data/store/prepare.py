@@ -1,18 +1,20 @@
-"""From a corpus and a tokenizer's config to token stores on disk, made once and found again.
+"""Builds the token stores of a corpus and a tokenizer's config, or opens them if they exist.
 
-What is made lies in one folder of the data directory, named by a fingerprint of all that decides its content:
+The result is a folder of the data directory, named by a fingerprint of everything that decides its content:
 
     <corpus>-<fingerprint>/
-        tokenizer/                    its pieces, tokenizer.json, tokenizer_config.json
-        train/ validation/ test/      one token store a split that was asked for (`store.py`)
+        tokenizer/                    the files of the tokenizer
+        train/ validation/ test/      a token store for each split (`token_store.py`)
         counts.npy                    int64[v], how often each id occurs in the train split
         statistics.json               what `lmrep inspect` shows
+        manifest.json                 size and SHA-256 of every file
 
-It is made beside its place, in <corpus>-<fingerprint>.partial, with a lock held. There the tokenizer comes first and
-then the corpus, part by part; each is renamed into place when it is whole, so that whoever comes after a process that
-was killed, or that found the disk full, goes on behind the last whole part. At the end the parts' files are moved
-together, and one rename puts the whole where it belongs. Nothing of it depends on how often that was interrupted or on
-how many processes tokenized.
+It is built in <corpus>-<fingerprint>.partial, with a lock held: first the tokenizer, then the corpus, part by part. Each
+is renamed when it is complete, so that a build that was killed, or that filled the disk, continues after the last
+complete part. In the end the files of the parts are moved together and the folder is renamed. The result depends neither
+on interruptions nor on the number of processes.
+
+Files are compared with the manifest when the folder is opened. A folder that is damaged is built again.
 """
 
 import contextlib
@@ -24,6 +26,7 @@ import itertools
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 from collections import Counter
@@ -33,30 +36,34 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import MANIFEST, Damaged, manifest, seal, verified, write_json
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import scan, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
 
-LAYOUT = 1  # of the folder; raise it when a change makes older ones unreadable
-PART = 2**25  # characters of a part, which is what a killed process loses at most
-MOST_PARTS = 128  # a part is a file of each split: parts of a corpus that would have more are larger
-BATCH = 2**18  # characters that a process tokenizes at once
-SMALL = 2**22  # characters of a corpus that is not worth starting processes for
+LAYOUT = 2  # version of the folder; raise it if a change makes older ones unreadable
+PART = 2**25  # characters of a part, the most that a killed process loses
+MAX_PARTS = 128  # each is a file of each split; parts of larger corpora are larger
+BATCH = 2**18  # characters that are sent to a process at a time
+SMALL = 2**22  # characters of a corpus that is tokenized without other processes
+ALWAYS_VERIFIED = 2**30  # bytes: smaller folders are hashed (in 1.5 seconds) whenever they are opened
+SMALL_FILE = 2**20  # bytes: smaller files are hashed in any folder
+DISK_FULL = ("No space left", "quota exceeded", "requested and")  # the last is NumPy's "8 requested and 0 written"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A corpus ready for training.
+    """A corpus that is ready for training.
 
     Attributes:
-      tokenizer: trained on the train split or loaded; its vocabulary carries the train split's counts.
-      stores: {split: store}, for "train" and for "validation" and "test" where their share is above 0.
-      statistics: {split: {documents, sentences, tokens, characters, words, unknown, long_words, tokens_per_word,
-        unknown_share}}; words are what white space separates, unknown counts [UNK], long_words those of more than
-        1,000 characters.
-      directory: where it lies.
-      text: what was odd about the text and how often, such as bytes that are not UTF-8; without what did not occur.
+      tokenizer: trained on the train split or loaded; its vocabulary has the counts of the train split.
+      stores: split -> store, for "train", and for "validation" and "test" if their fractions are above 0.
+      statistics: split -> {documents, sentences, tokens, characters, words, unknown, long_words, tokens_per_word,
+        unknown_share}; words are separated by white space, unknown counts [UNK], long_words have more than 1,000
+        characters.
+      directory: the folder.
+      text: counts of anomalies of the text, such as bytes that are not UTF-8; only those that occurred.
     """
 
     tokenizer: tokenizers.Tokenizer
@@ -68,37 +75,43 @@ class Prepared:
 
 def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
             progress: Progress | None = None) -> Prepared:
-    """Opens the stores of a corpus under a tokenizer, and makes them first where they are missing.
+    """Opens the stores of a corpus and a tokenizer; builds them if they are missing or damaged.
 
-    All cores tokenize. It holds a few hundred megabytes, and 17 bytes a document. Killed, it goes on where it stopped
-    when it is called again. `progress` is called with lines that tell a person what takes long. Two processes that
-    need the same stores build them once: the second waits.
+    Tokenization uses all cores, a few hundred megabytes of memory, and 17 bytes per document. If it is interrupted, the
+    next call continues it. If several processes need the same stores, one builds them and the others wait. `progress`
+    is called with messages for people.
 
-    Raises UserError for a corpus, a vocabulary or a data directory that will not do, RunFault where the disk fills
-    up, the corpus changes meanwhile or a tokenizing process dies.
+    Raises:
+      UserError: the corpus, the vocabulary or the data directory cannot be used.
+      RunFault: the disk is full, the corpus changed during the build, or a tokenizing process died.
     """
     progress = progress or (lambda line: None)
     corpus = corpora.open_corpus(data)
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     keep = tokenizers.keeps_whitespace(tokenizer)
-    cut = dataclasses.replace(tokenizer, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
+    identity = dataclasses.replace(tokenizer, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
     facts = [LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
-             tokenizers.TOKENIZERS[tokenizer.name].rules, keep, repr(cut)]
+             tokenizers.TOKENIZERS[tokenizer.name].rules, keep, repr(identity)]
     content = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     directory = _local(data_dir) / f"{corpus.name}-{content[:16]}"
-    if not directory.exists():
+    damage = find_damage(directory)
+    if damage and directory.exists():
+        progress(f"the token store {directory} is damaged: {damage}; building it again")
+    if damage:
         progress(f"reading {corpus.description}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
-        if odd := scan.describe_anomalies(survey.text):
-            progress(f"in the text: {odd}")
+        if anomalies := scan.describe_anomalies(survey.text):
+            progress(f"in the text: {anomalies}")
         with _locked(directory, progress):
-            if not directory.exists():
+            if find_damage(directory):  # not if another process has built it
+                _remove(directory)
                 _build(directory, content, corpus, survey, tokenizer, loaded, progress)
+                find_damage(directory)
     return _open(directory, content, data.damaged_records)
 
 
 def bytes_needed(characters: int, vocabulary_size: int) -> int:
-    """About how much disk the stores of a text take, with four characters a token and a hundred a sentence."""
+    """An estimate of the disk space of a text's stores, at four characters per token and a hundred per sentence."""
     return int(characters * (token_store.dtype(vocabulary_size).itemsize / 4 + 2 * 8 / 100)) + 2**20
 
 
@@ -110,7 +123,7 @@ def _local(data_dir: str | pathlib.Path) -> pathlib.Path:
 
 
 def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepared:
-    """What lies in a complete folder."""
+    """Opens a complete folder."""
     try:
         statistics = json.loads((directory / "statistics.json").read_text(encoding="utf8"))
         text = statistics.pop("text", {})
@@ -120,14 +133,47 @@ def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepar
         stores = {split: token_store.Store(directory / split, split, tokenizer.vocabulary, name,
                                      damaged_records=damaged_records) for split, name in names.items()}
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"the token store at {directory} is damaged: {error}; delete that directory, and the next run "
-                        "builds it anew") from error
+        raise UserError(f"the token store {directory} cannot be opened: {error}; delete that directory, and the next run "
+                        "builds it again") from error
     return Prepared(tokenizer, stores, statistics, directory, text)
+
+
+def find_damage(directory: pathlib.Path) -> str:
+    """How a sealed directory differs from its manifest; "" if it does not.
+
+    If it has more than ALWAYS_VERIFIED bytes, a file of more than SMALL_FILE is not read again while its size, time and
+    inode are those with which this machine has verified it; a file beside the directory records them.
+    """
+    record = directory.with_name(f".{directory.name}.verified-{platform.node()}")
+    try:
+        files = manifest(directory)["files"]
+        if sum(size for size, _ in files.values()) <= ALWAYS_VERIFIED:
+            verified(directory)
+            return ""
+        states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name in files for s in [(directory / name).stat()]}
+        known = json.loads(record.read_text()) if record.exists() else {}
+        trusted = {name for name in states if known.get(name) == states[name] and states[name][0] > SMALL_FILE}
+        verified(directory, trusted)
+        if known != states:
+            with contextlib.suppress(RunFault):  # the data directory may be read-only
+                write_json(record, states)
+    except (Damaged, OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _remove(directory: pathlib.Path) -> None:
+    try:
+        if directory.exists():
+            shutil.rmtree(directory)
+    except OSError as error:
+        raise UserError(f"the token store {directory} is damaged and cannot be removed: {error.strerror}; remove it, or "
+                        "choose another --data_dir") from error
 
 
 @contextlib.contextmanager
 def _locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
-    """Holds the lock on making `directory`. The system frees it when the process ends, however it ends."""
+    """Holds the lock for building `directory`, which the system releases when the process ends."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         file = open(f"{directory}.lock", "w")  # noqa: SIM115 - closed below, which also unlocks
@@ -138,7 +184,7 @@ def _locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress(f"waiting for another process that prepares {directory}")
+            progress(f"waiting for another process that builds {directory}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -148,51 +194,51 @@ def _locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
 
 def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: CorpusScan, config: tokenizers.Config,
            tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
-    """Makes the folder beside its place, going on with what is there already, and moves it there."""
+    """Builds the folder beside its final path, continuing what is there, and renames it."""
     partial, keep = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
-    key = json.dumps([content, PART, MOST_PARTS, importlib.metadata.version("tokenizers")])
+    key = json.dumps([content, PART, MAX_PARTS, importlib.metadata.version("tokenizers")])
     parts: list[pathlib.Path] = []
     try:
         if not (partial / "key.json").exists() or (partial / "key.json").read_text() != key:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             (partial / "key.json").write_text(key)
-        with _whole(partial / "tokenizer") as making:
-            if making:
+        with _complete(partial / "tokenizer") as temporary:
+            if temporary:
                 if tokenizer is None:
-                    progress(f"training a tokenizer of {config.vocab_size:,} pieces")
+                    progress(f"training a tokenizer of {config.vocab_size:,} tokens")
                     budget, passes = min(survey.characters("train"), scan.TRAINING_SAMPLE), itertools.count(1)
                     tokenizer = tokenizers.train(config, lambda: scan.sample(corpus, survey, budget, keep, Report(
                         f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
-                tokenizer.save(making)
+                tokenizer.save(temporary)
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(_part_of(survey)[-1] + 1)]
         _tokenize(parts, corpus, survey, tokenizer, keep, progress)
         statistics = _statistics(parts)
         check(statistics, config, progress)
-        with _whole(partial / "done", keep=True) as done:
+        with _complete(partial / "done", keep=True) as done:
             if done:
                 _finish(done, parts, statistics, survey, tokenizer)
         (partial / "done").rename(directory)
     except UserError:
-        if all(part.exists() for part in parts):  # nothing is tokenized yet, or all is and will not do
+        if all(part.exists() for part in parts):  # none is tokenized yet, or all are and cannot be used
             shutil.rmtree(partial, ignore_errors=True)
         raise
-    except (OSError, RuntimeError) as error:  # ArrayRecord says it with a RuntimeError
-        if not any(sign in str(error) for sign in ("No space left", "quota exceeded")):
+    except (OSError, RuntimeError, RunFault) as error:  # ArrayRecord raises RuntimeError
+        if not any(text in str(error) for text in DISK_FULL):
             raise
         left = survey.lengths[_part_of(survey) >= sum(part.exists() for part in parts)].sum()
         needed = bytes_needed(left, tokenizer.size if tokenizer else config.vocab_size)
         raise RunFault(f"the disk of {directory.parent} is full: about {needed / 1e6:,.1f} MB more are needed, "
                        f"{shutil.disk_usage(directory.parent).free / 1e6:,.1f} MB are free; free space and run again, "
-                       "which goes on where this stopped, or choose another --data_dir") from error
+                       "which continues where this one stopped, or choose another --data_dir") from error
     shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _whole(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | None]:
-    """Gives a folder to fill, which becomes `path` when that ends without an error; None where `path` is there. With
-    `keep`, it still holds what was put into it before an interruption."""
+def _complete(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | None]:
+    """Yields a folder to fill, which becomes `path` if no error occurs; None if `path` exists. If `keep`, the folder has
+    the files that were written before an interruption."""
     making = path.with_name(path.name + ".making")
     if path.exists():
         yield None
@@ -202,7 +248,7 @@ def _whole(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | No
     making.mkdir(exist_ok=True)
     try:
         yield making
-        for file in making.rglob("*"):  # when power fails, no name may be left without its content
+        for file in making.rglob("*"):  # so that a power failure leaves no incomplete file
             if file.is_file():
                 with file.open("rb") as opened:
                     os.fsync(opened.fileno())
@@ -215,28 +261,30 @@ def _whole(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | No
 
 def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str, dict[str, float]], survey: CorpusScan,
             tokenizer: tokenizers.Tokenizer) -> None:
-    """Fills the folder from the parts, whose records it moves; what was begun before is done over."""
+    """Fills the folder from the parts, whose records it moves, and seals it. It may be repeated after an interruption."""
+    (done / MANIFEST).unlink(missing_ok=True)
     for split in statistics:
         token_store.join([part / split for part in parts], done / split, split, tokenizer.size)
     np.save(done / "counts.npy", sum(np.load(part / "counts.npy") for part in parts))
     text = json.dumps({**statistics, "text": survey.text}, indent=2)
     (done / "statistics.json").write_text(text + "\n", encoding="utf8")
     tokenizer.save(done / "tokenizer")
+    seal(done, {"layout": LAYOUT})
 
 
 # The parts
 
 
 def _part_of(survey: CorpusScan) -> np.ndarray:
-    """The number of the part that each document is in, int64."""
-    size = max(PART, -(-int(survey.lengths.sum()) // MOST_PARTS))
+    """The index of each document's part, int64."""
+    size = max(PART, -(-int(survey.lengths.sum()) // MAX_PARTS))
     begins = np.cumsum(survey.lengths) - survey.lengths
     return np.unique(begins // size, return_inverse=True)[1]
 
 
 def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusScan, tokenizer: tokenizers.Tokenizer,
               keep: bool, progress: Progress) -> None:
-    """Writes the parts that are missing, in order."""
+    """Writes the missing parts, in order."""
     first = next((number for number, part in enumerate(parts) if not part.exists()), len(parts))
     if first == len(parts):
         return
@@ -244,12 +292,12 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     part_of, total = _part_of(survey), int(survey.lengths.sum())
     done = int(survey.lengths[part_of < first].sum())
     if done:
-        progress(f"going on where it stopped: {done / 1e6:,.1f} of {total / 1e6:,.1f} million characters are tokenized")
+        progress(f"continuing: {done / 1e6:,.1f} of {total / 1e6:,.1f} million characters are tokenized")
     needed, free = bytes_needed(total - done, tokenizer.size), shutil.disk_usage(parts[0].parent).free
     if needed > free:
         progress(f"warning: the token stores need about {needed / 1e6:,.1f} MB more, and {free / 1e6:,.1f} MB are free")
     documents = zip(part_of, survey.splits, scan.again(corpus, survey), strict=True)
-    skipping = Report("reading what is tokenized", done, progress)
+    skipping = Report("skipping what is tokenized", done, progress)
     for _ in range(np.count_nonzero(part_of < first)):
         skipping.add(len(next(documents)[2]))
     report = Report("tokenizing", total, progress, done)
@@ -258,7 +306,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", _batches(documents),
                                                     processes, keep)) as stream:
         for number, found in itertools.groupby(stream, lambda each: each[0].part):
-            with _whole(parts[number]) as making:
+            with _complete(parts[number]) as making:
                 before = parts[number - 1] if number else None
                 with contextlib.ExitStack() as stack:
                     writers = {split: stack.enter_context(token_store.Writer(
@@ -269,7 +317,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
 
 def _write(making: pathlib.Path, writers: dict[str, token_store.Writer], found: Iterable[tuple[Batch, Tokenized]],
            size: int, report: Report) -> None:
-    """Fills the stores of a part, and writes what is counted in it."""
+    """Writes the stores of a part, and its counts."""
     tallies, counts = {split: Counter() for split in writers}, np.zeros(size, np.int64)
     for batch, ids in found:
         writers[batch.split].add(ids.tokens, ids.sentences, ids.documents)
@@ -284,7 +332,7 @@ def _write(making: pathlib.Path, writers: dict[str, token_store.Writer], found: 
 
 
 def _batches(documents: Iterable[tuple[int, int, str]]) -> Iterator[Batch]:
-    """Documents, each with its part and its split, in lists of about BATCH characters of the same part and split."""
+    """Batches of about BATCH characters from (part, split, text) of each document."""
     for part, group in itertools.groupby(documents, lambda each: each[0]):
         waiting = {split: Batch(int(part), split, [], 0) for split in corpora.SPLITS}
         for _, i, text in group:
@@ -308,15 +356,15 @@ def _statistics(parts: list[pathlib.Path]) -> dict[str, dict[str, float]]:
 
 
 def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:
-    """Refuses stores that no run could use."""
+    """Raises UserError for stores that no run could use; warns if many words are unknown."""
     empty = [name for name, tally in statistics.items() if not tally["sentences"]]
     if empty:
-        raise UserError(f"the {empty[0]} split has no text: not one of its documents gives a token; give the corpus "
-                        "more documents, or that split a larger share")
+        raise UserError(f"the {empty[0]} split has no text: none of its documents has a token; give the corpus "
+                        "more documents, or that split a larger fraction")
     share = statistics["train"]["unknown_share"]
     line = f"{share:.0%} of the corpus is [UNK] to {config.vocab_file or 'the trained vocabulary'}"
     if share > 0.5:
-        raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another to train with "
-                        "(--config.tokenizer.vocab_file), or have one trained (vocab_file='')")
+        raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another "
+                        "(--config.tokenizer.vocab_file), or train one (vocab_file='')")
     if share > 0.05:
-        progress(f"warning: {line}; is that the vocabulary you meant?")
+        progress(f"warning: {line}; check that it is the right vocabulary")

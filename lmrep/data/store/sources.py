@@ -1,10 +1,11 @@
-"""From several corpora to the stores of a mixture, under one tokenizer: a loaded one, or one that is trained on text of
-all of them in the proportions of the mixture."""
+"""The token stores of a mixture of corpora, under one tokenizer, which is loaded, or trained on text of all corpora in
+the proportions of the mixture."""
 
 import dataclasses
 import hashlib
 import json
 import pathlib
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.core.errors import RunFault
-from lmrep.core.files import atomic_directory
+from lmrep.core.files import atomic_directory, seal
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import Sources, block_counts
 from lmrep.data.store import scan
-from lmrep.data.store.prepare import Prepared, prepare
+from lmrep.data.store.prepare import Prepared, find_damage, prepare
 from lmrep.data.store.scan import Progress
 
 
@@ -26,7 +27,7 @@ class Source:
 
     Attributes:
       name: for people.
-      weight: its rows, in proportion to the other sources'.
+      weight: its number of examples, in proportion to the other sources.
       data: the corpus.
     """
 
@@ -39,14 +40,14 @@ def prepare_sources(
     sources: Sequence[Source], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
     progress: Progress | None = None,
 ) -> Prepared:
-    """What `prepare` gives, of several corpora: each split that all of them have is a `Sources`.
+    """As `prepare`, for several corpora: each split that all of them have is a `Sources`.
 
-    Counts and statistics are of all sources: the counts in the proportions of the mixture, the statistics as they are.
+    Counts are weighted by the proportions of the mixture; statistics are sums over the sources.
 
     Args:
-      temperature: 0 for the weights as they are; T for weights times the tokens of each source to the power of 1 / T
-        (Conneau and Lample 2019): 1 takes sources by their size, larger values the small ones more often.
-      tokenizer, data_dir, progress: as `prepare` takes them.
+      temperature: 0 for the given weights; T for weights times the tokens of each source to the power of 1 / T (Conneau
+        and Lample 2019): 1 samples sources by their size, larger values sample small ones more often.
+      tokenizer, data_dir, progress: as for `prepare`.
 
     Raises:
       UserError, RunFault: as `prepare`.
@@ -60,25 +61,25 @@ def prepare_sources(
     shares = block_counts(temperature_weights(sources, tokens, temperature))
     weights = np.array(shares) / sum(shares) / tokens * sum(tokens)
     counts = sum(weight * one.tokenizer.vocabulary.counts for weight, one in zip(weights, each, strict=True))
-    joint = each[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
+    tokenizer_with_counts = each[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
     splits = [split for split in each[0].stores if all(split in one.stores for one in each)]
     names = tuple(source.name for source in sources)
-    stores = {split: Sources(names, tuple(one.stores[split] for one in each), shares, joint.vocabulary)
+    stores = {split: Sources(names, tuple(one.stores[split] for one in each), shares, tokenizer_with_counts.vocabulary)
               for split in splits}
-    statistics = {split: _added([one.statistics[split] for one in each]) for split in splits}
+    statistics = {split: _sum_statistics([one.statistics[split] for one in each]) for split in splits}
     text = dict(sum((Counter(one.text) for one in each), Counter()))
-    return dataclasses.replace(each[0], tokenizer=joint, stores=stores, statistics=statistics, text=text)
+    return dataclasses.replace(each[0], tokenizer=tokenizer_with_counts, stores=stores, statistics=statistics, text=text)
 
 
 def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:
-    """The weights of sources of these sizes at a temperature."""
+    """The weights of sources of the given sizes at a temperature."""
     power = 1 / temperature if temperature else 0.0
     largest = max(sizes)  # only proportions matter: keeps the numbers small
     return [source.weight * (size / largest) ** power for source, size in zip(sources, sizes, strict=True)]
 
 
-def _added(statistics: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The sums of counts, and the rates that follow from them."""
+def _sum_statistics(statistics: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Sums of counts, and the rates computed from them."""
     total = Counter()
     for facts in statistics:
         total.update({name: value for name, value in facts.items() if isinstance(value, int)})
@@ -89,7 +90,7 @@ def _added(statistics: Sequence[dict[str, float]]) -> dict[str, float]:
 def _common_tokenizer(
     sources: Sequence[Source], temperature: float, config: tokenizers.Config, data_dir: pathlib.Path, progress: Progress
 ) -> pathlib.Path:
-    """The directory of a tokenizer trained on the mixture's train splits; made where it is missing."""
+    """The directory of a tokenizer trained on the train splits of all sources; trains it if it is missing."""
     opened = [corpora.open_corpus(source.data) for source in sources]
     facts = [[corpus.fingerprint(), source.weight, source.data.validation, source.data.test]
              for corpus, source in zip(opened, sources, strict=True)]
@@ -97,14 +98,17 @@ def _common_tokenizer(
     identity = [facts, temperature, tokenizers.TOKENIZERS[config.name].rules, keep,
                 repr(dataclasses.replace(config, whitespace="")), scan.TRAINING_SAMPLE]
     home = data_dir / f"tokenizer-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
-    if home.exists():
+    if not (damage := find_damage(home)):
         return home
+    if home.exists():
+        progress(f"the tokenizer {home} is damaged: {damage}; training it again")
+        shutil.rmtree(home, ignore_errors=True)
     progress(f"reading {', '.join(corpus.description for corpus in opened)}")
     surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
     sizes = [max(1, survey.characters("train")) for survey in surveys]
     weights = np.array(temperature_weights(sources, sizes, temperature))
     budgets = weights / weights.sum() * min(sum(sizes), scan.TRAINING_SAMPLE)
-    progress(f"training a tokenizer of {config.vocab_size:,} pieces on {len(sources)} sources")
+    progress(f"training a tokenizer of {config.vocab_size:,} tokens on {len(sources)} sources")
     trained = tokenizers.train(config, lambda: (
         line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
         for line in scan.sample(corpus, survey, budget, keep, scan.Report(
@@ -112,6 +116,7 @@ def _common_tokenizer(
     try:
         with atomic_directory(home, keep_existing=True) as temporary:
             trained.save(temporary)
+            seal(temporary, {})
     except OSError as fault:
         raise RunFault(f"cannot write the tokenizer {home}: {fault}; free some space or choose another --data_dir") \
             from fault
