@@ -231,6 +231,10 @@ def test_the_left_to_right_ablation_departs_in_the_objective():
     assert [name for name, *_ in found.differing] == ["data.corpus", "objective.name"]
 
 
+def test_a_network_without_published_recipes_is_compared_with_none():
+    assert recipes.compare(published("size=tiny", "lstm_lm")) is None
+
+
 @pytest.mark.parametrize(("field", "value", "shown"), [
     ("objective.whole_word", True, "objective.whole_word"), ("model.norm", "pre", "model.norm"),
     ("optimizer.clip", 0.5, "optimizer.clip"), ("batch_size", 512, "batch_size"),

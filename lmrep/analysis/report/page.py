@@ -157,7 +157,8 @@ def _config(runs: Runs) -> str:
         every = [(name, code(value), meaning.get(name, "")) for name, value in F.flat(facts.experiment).items()]
         whole = ('<details class="long"><summary>Every field</summary>'
                  f"{table(('field', 'value', 'meaning'), every, 'stack')}</details>")
-        found = compare(facts)
+        if (found := compare(facts)) is None:
+            return whole
         rows = [(name, code(ours, "mark"), code(theirs), help) for name, ours, theirs, help in found.differing]
         return (f"<p>The nearest published network is <b>{e(found.preset)}</b>. From the recipe of {e(found.paper)}, "
                 f"this run departs in {len(found.differing)} fields and agrees in {len(found.same)}.</p>"

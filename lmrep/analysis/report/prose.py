@@ -215,7 +215,8 @@ def next_steps(facts: Facts, answers: Answers) -> list[tuple[str, str]]:
             if answers.whole:
                 found.append(("Measure it on text of your own:",
                               f"lmrep evaluate --workdir={where} --files='texts/*.txt'"))
-            page = compare(facts).preset.partition("_")[0]
+            nearest = compare(facts)
+            page = nearest.preset.partition("_")[0] if nearest else "bert"
             found.append(("Train it further on that text:", f"lmrep train --config=experiments/{page}.py:data=files,"
                           f"init={where} --workdir={where}-further --config.data.files='texts/*.txt'"))
         found.append(("Use its vectors:", f"lmrep embed --workdir={where} --input=texts.txt "

@@ -39,11 +39,13 @@ class Comparison:
     same: Sequence[str]
 
 
-def compare(facts: Facts) -> Comparison:
-    """Sets a run beside the recipe of the network that it is nearest to."""
+def compare(facts: Facts) -> Comparison | None:
+    """Compares a run with the published recipe of the nearest network; None where its architecture has none."""
     experiment, stage = facts.experiment, facts.stages[0]
     size = facts.network.tokenizer.size if facts.network else experiment.tokenizer.vocab_size
     network = experiments.model_config(experiment, size)
+    if not any(isinstance(network, type(preset.config)) for preset in PRESETS.values()):
+        return None
     ours = flat({
         "model": asdict(network),
         "objective": {"name": stage.objective_name, **asdict(stage.objective)},
@@ -106,7 +108,8 @@ def nearest(network: Any, objective: str, lowercase: bool = True) -> list[str]:
                 + (objective != PUBLISHED[name].objective),
                 sum(abs(math.log(max(1, ours) / theirs)) for ours, theirs in sizes))
 
-    names = [name for name in PRESETS if not (lowercase and name.endswith("_cased"))]
+    names = [name for name, preset in PRESETS.items()
+             if isinstance(network, type(preset.config)) and not (lowercase and name.endswith("_cased"))]
     least = min(map(distance, names))
     return [name for name in names if distance(name) == least]
 
