@@ -42,7 +42,8 @@ from lmrep.storage import mirror, provenance, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import CONFIG
 from lmrep.training import metrics_log as logs
-from lmrep.training.loop import Trainer
+from lmrep.training.config import TrainerConfig
+from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.profiling import Profile
 from lmrep.training.stages import Stage
 from lmrep.training.state import specs_of
@@ -98,9 +99,8 @@ def train(
     experiment = experiments.parse(config)
     sizes = experiments.check_mesh(experiment, jax.device_count())
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
-    best = "max" if checks.higher_is_better(experiment) else "min"
-    checkpoints = Checkpoints(
-        directory / "checkpoints", experiment.checkpoint.keep, experiment.checkpoint.keep_best, best)
+    checkpoints = Checkpoints(directory / "checkpoints", experiment.checkpoint.keep, experiment.checkpoint.keep_best,
+                              checks.best_direction(experiment))
     fresh = not checkpoints.steps()
     if experiment.init and fresh:  # either all processes read it, or none
         agreed(lambda: init_from.directory_of(experiment.init))
@@ -129,11 +129,9 @@ def train(
         if peak:
             stages = [dataclasses.replace(stage, flops=flops.of_train_step(
                 stage.objective, stage.optimizer, stage.batch_struct, stage.microbatches)) for stage in stages]
-        trainer = Trainer(
-            stages, mesh, experiment.seed, checkpoints, metrics=metrics, progress=progress,
-            checkpoint=experiment.checkpoint, evaluation=experiment.evaluation, faults=experiment.faults,
-            log_every=experiment.log.every, watch=watch, peak=peak and peak * mesh.size)
-        trainer.run(resumed)
+        config = TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults)
+        outputs = RunOutputs(checkpoints, metrics, progress, watch)
+        Trainer(stages, mesh, experiment.seed, outputs, config, peak and peak * mesh.size).run(resumed)
     if experiment.log.report:
         _report(directory, data_dir)
     return _outcome(directory, experiment.steps)

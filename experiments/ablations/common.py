@@ -124,9 +124,9 @@ def score(
     held = flatten(run.params)
     params = unflatten({path: held[path] for path in flatten(specs_of(objective))})
     mesh = make_mesh(1)
-    evaluator = Evaluator(objective, mesh, 32, run.experiment.seed)
-    plan = build.plan(stage, prepared.stores["test"], run.experiment.seed, data_dir)
-    batches = loader.evaluation_batches(plan, batch_size=32, indices=evaluator.rows)
+    evaluator = Evaluator(objective, mesh, 32, run.experiment.evaluation.seed)
+    plan = build.plan(stage, prepared.stores["test"], run.experiment.evaluation.seed, data_dir)
+    batches = loader.evaluation_batches(plan, batch_size=32, indices=evaluator.indices)
     return evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
 
 

@@ -21,6 +21,7 @@ from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.metrics import COMMON
 from lmrep.models.base import Model
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Objective
@@ -140,6 +141,7 @@ def _stage(
         validation=_validation(experiment, stage, prepared, data_dir),
         schedule=optimizers.schedule(stage.optimizer, span),
         start=stage.start,
+        metrics=COMMON | OBJECTIVES[stage.objective_name].metrics,
         batch_struct=batch_struct(train.fields, b=stage.batch_size, t=stage.length),
         fingerprint=train.fingerprint,
     )
@@ -160,6 +162,6 @@ def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, da
     store = prepared.stores.get("validation")
     if store is None or not store.tokens or experiment.overfit:
         return None
-    held_out = evaluation_plan(stage, store, experiment.seed, data_dir)
+    held_out = evaluation_plan(stage, store, experiment.evaluation.seed, data_dir)
     limit = experiment.evaluation.examples or None
     return lambda rows: loader.evaluation_batches(held_out, batch_size=stage.batch_size, indices=rows, limit=limit)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmrep.config.record import choose
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
@@ -20,6 +19,7 @@ from lmrep.metrics import COMMON
 from lmrep.objectives import OBJECTIVES
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, read_config
+from lmrep.training import stages as training_stages
 from lmrep.training.stages import Stage, locate_stage
 
 
@@ -42,8 +42,8 @@ def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> No
             accepting[0].check([text], tokenizer, max_length)
 
 
-def higher_is_better(experiment: Experiment) -> bool:
-    """The direction of `checkpoint.best`, by the metrics of the stages' objectives.
+def best_direction(experiment: Experiment) -> str:
+    """"max" or "min", where the best value of `checkpoint.best` is, by the metrics of the stages' objectives.
 
     Raises:
       UserError: none of them has such a metric.
@@ -51,7 +51,7 @@ def higher_is_better(experiment: Experiment) -> bool:
     known = dict(COMMON)
     for stage in experiments.resolve_stages(experiment):
         known |= OBJECTIVES[stage.objective_name].metrics
-    return choose(known, experiment.checkpoint.best, "checkpoint.best").higher_is_better
+    return training_stages.best_direction(known, experiment.checkpoint.best)
 
 
 def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:

@@ -27,9 +27,9 @@ from lmrep.models.base import Model, ModelDef, check_context
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Capability
 from lmrep.training import optimizers, schedules
+from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
 from lmrep.training.faults import check as check_faults
-from lmrep.training.loop import CheckpointConfig, EvaluationConfig, LogConfig
 from lmrep.training.stages import locate_stage
 
 

@@ -1,5 +1,6 @@
 """What a trained run comes to on text: the metrics of its objective, or how well it foresees the text as it stands."""
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -34,6 +35,7 @@ from lmrep.inference.load import Run, load
 from lmrep.inference.perplexity import Perplexity
 from lmrep.objectives.base import Objective
 from lmrep.storage import mirror, workdir
+from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.jsonl import append
 from lmrep.storage.workdir import read_config
 from lmrep.training.evaluation import Evaluator
@@ -141,14 +143,25 @@ def _metrics(
     vocabulary = prepared.tokenizer.vocabulary
     objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary)
     params = _held(run, objective)
-    plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.seed, data_dir)
+    plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir)
     # Not the training's mesh: what was trained on eight devices is evaluated on those that are here.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
-    evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.seed, stage.microbatches)
-    batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, indices=evaluator.rows, limit=examples)
-    values = evaluator(jax.device_put(params, shardings(specs_of(objective), mesh)), batches)
+    evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.evaluation.seed, stage.microbatches)
+    batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, indices=evaluator.indices, limit=examples)
+    params = jax.device_put(params, shardings(specs_of(objective), mesh))
+    values = evaluator(params, batches, _shared_carry(run, objective))
     count = plan.evaluation_examples
     return count if examples is None else min(examples, count), values
+
+
+def _shared_carry(run: Run, objective: Objective) -> Tree:
+    """`carry.shared` of the run's checkpoint, such as running statistics; None where it has none."""
+    shapes = jax.eval_shape(lambda: objective.carry(1)).shared
+    if not jax.tree.leaves(shapes):
+        return None
+    with contextlib.closing(Checkpoints(run.directory / "checkpoints")) as checkpoints:
+        held = checkpoints.holds(run.step, "carry/shared")
+        return checkpoints.restore(run.step, shapes, "carry/shared")[0] if held else None
 
 
 def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:

@@ -49,6 +49,9 @@ class Objective(NamedTuple):
       penalty: params -> a term added to the loss once a step.
       predict: (params, batch without targets, ...) -> arrays of predictions, as its capability reads them.
       next_token_logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
+      terms: the metrics that `loss` is the weighted sum of, with their weights: {"mlm_loss": 1.0, "pair_loss": 1.0}.
+        Evaluation sums their means, so that its loss does not depend on the batch size. {}: `loss` is the mean over
+        examples of something that each example has by itself.
       score: predictions for all examples -> figures that do not add up over batches.
       describe: (prepared batch, tokenizer) -> a text for each example.
       context: what each position is conditioned on: "left" or "both".
@@ -64,6 +67,7 @@ class Objective(NamedTuple):
     penalty: Callable[[Tree], Array] | None = None
     predict: Callable[..., dict[str, Array]] | None = None
     next_token_logits: Callable[[Tree, Array], Array] | None = None
+    terms: Mapping[str, float] = {}
     score: Callable[[dict[str, Any]], dict[str, float]] | None = None
     describe: Callable[[Batch, Any], list[str]] | None = None
     context: str = "both"

@@ -66,6 +66,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
         next_token_logits=partial(next_token_logits, model=model, c=c),
         describe=describe,
+        terms={"lm_loss": 1.0},
         context="left",
     )
 

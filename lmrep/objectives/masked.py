@@ -58,6 +58,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         describe=partial(masking.describe, pair=c.sentence_pair),
+        terms={"mlm_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
         static=c.masking == "static",
     )
 

@@ -76,6 +76,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         loss=partial(loss, c=c, model=model, generator=generator),
         predict=partial(predict, c=c, model=model, generator=generator, vocabulary=vocabulary),
         describe=describe,
+        terms={"generator_loss": c.generator_weight} | (
+            {"discriminator_loss": c.weight} if c.variant in DETECTING
+            else {"mlm_loss": 1.0} if c.variant == "replace_mlm" else {"lm_loss": 1.0}),
     )
 
 

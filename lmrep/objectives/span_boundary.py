@@ -77,6 +77,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         describe=partial(describe, pair=c.sentence_pair),
+        terms={"mlm_loss": 1.0} | ({"boundary_loss": c.weight} if c.boundary else {})
+        | ({"pair_loss": 1.0} if c.sentence_pair else {}),
     )
 
 

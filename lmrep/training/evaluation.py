@@ -9,13 +9,15 @@ from jax.sharding import Mesh
 from lmrep.core.params import Tree
 from lmrep.core.sharding import batch_sharding, use_mesh
 from lmrep.objectives.base import Objective
-from lmrep.training.inputs import HostBatch, global_batches, local_rows
-from lmrep.training.state import carry_layout
+from lmrep.training.inputs import HostBatch, global_batches, local_indices
+from lmrep.training.state import initial_carry
 from lmrep.training.step import evaluation_step
+
+IN_FLIGHT = 8  # batches that the devices may be ahead of the host
 
 
 class MetricSums:
-    """(sum, count) pairs added up in float64, so that any grouping gives one value."""
+    """(sum, count) pairs added up in float64, so that means do not depend on how examples are grouped."""
 
     def __init__(self, sums: dict[str, list[float]] | None = None):
         self.sums = {name: list(pair) for name, pair in (sums or {}).items()}
@@ -28,30 +30,56 @@ class MetricSums:
             pair[1] += float(count)
 
     def means(self) -> dict[str, float]:
-        """The mean of each metric; those that nothing was counted for are left out."""
+        """The mean of each metric, without those whose count is zero."""
         return {name: total / count for name, (total, count) in sorted(self.sums.items()) if count}
 
 
 class Evaluator:
-    """Evaluates one objective on one mesh; compiles once."""
+    """Evaluates one objective on one mesh; compiles once.
+
+    Args:
+      objective: whose metrics.
+      mesh: the devices.
+      batch_size: of the batches, over all processes.
+      seed: of the random draws, such as masks. Evaluations with one seed draw the same for the same examples, whatever
+        the seed of the run.
+      microbatches: chunks that a batch is computed in.
+
+    Attributes:
+      indices: the examples of a batch that this process reads, as `local_indices` returns them.
+    """
 
     def __init__(self, objective: Objective, mesh: Mesh, batch_size: int, seed: int, microbatches: int = 1):
         self._objective, self._mesh, self._batch_size = objective, mesh, batch_size
         self._sharding = batch_sharding(mesh)
-        self.rows = local_rows(self._sharding, batch_size)
+        self.indices = local_indices(self._sharding, batch_size)
         self._step = jax.jit(partial(evaluation_step, objective=objective, seed=seed, microbatches=microbatches))
 
-    def __call__(self, params: Tree, batches: Iterable[HostBatch]) -> dict[str, float]:
-        """Each metric's mean over all rows; `loss` is the mean over batches."""
+    def __call__(self, params: Tree, batches: Iterable[HostBatch], shared: Tree = None) -> dict[str, float]:
+        """Each metric's mean over everything that it counts in all batches, and `loss`.
+
+        `loss` is the sum of the means of the objective's `terms`, each times its weight: the loss of all examples as
+        one batch. It does not depend on the batch size, and nor do the other metrics, unless examples continue each
+        other or `loss` reads `carry.shared`. An objective without `terms` gives the mean of its batches' losses,
+        weighted by their numbers of examples.
+
+        Args:
+          params: as `Objective.loss` takes them.
+          batches: this process's examples of each batch.
+          shared: the run's `carry.shared`, such as running statistics; by default the objective's initial one.
+            `carry.per_example` always starts at its initial value.
+        """
         sums, pending = MetricSums(), []
         with use_mesh(self._mesh):
-            start = partial(self._objective.carry, self._batch_size)
-            carry = jax.jit(start, out_shardings=carry_layout(self._objective, self._batch_size, self._mesh))()
-            for _, batch in global_batches(batches, self.rows, self._sharding, self._batch_size):
+            carry = initial_carry(self._objective, self._batch_size, self._mesh, shared)
+            for batch in global_batches(batches, self.indices, self._sharding, self._batch_size):
                 metrics, carry = self._step(params, batch, carry)
                 pending.append(metrics)
-                if len(pending) > 8:  # the device stays a few batches ahead of the host
+                if len(pending) > IN_FLIGHT:
                     sums.add(jax.device_get(pending.pop(0)))
             for metrics in pending:
                 sums.add(jax.device_get(metrics))
-        return sums.means()
+        means = sums.means()
+        if self._objective.terms and means:
+            means["loss"] = sum(weight * means[name] for name, weight in self._objective.terms.items() if name in means)
+        return means

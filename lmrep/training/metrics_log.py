@@ -23,6 +23,7 @@ from rich.live import Live
 from rich.text import Text
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.metrics import Metric
 from lmrep.storage.jsonl import JsonLines, append
 from lmrep.storage.workdir import write_text
 
@@ -234,6 +235,14 @@ class _WeightsAndBiases:
         self._run.finish()
 
 
+def format_metrics(
+    values: Mapping[str, float], metrics: Mapping[str, Metric], headlines: bool = False
+) -> dict[str, str]:
+    """Each value as text in its metric's format; with `headlines`, only those of headline metrics."""
+    return {name: format(value, metrics[name].format if name in metrics else ".4g") for name, value in values.items()
+            if not headlines or (name in metrics and metrics[name].headline)}
+
+
 class Screen(Console):
     """Standard error, or `file`. Where rich itself would exit 1 because nobody reads any more, this raises."""
 
@@ -270,14 +279,20 @@ class Progress:
         self._line.write(self._text)
         self._line.close()
 
-    def update(self, step: int, metrics: Mapping[str, float], tokens_per_second: float | None = None,
+    def update(self, step: int, metrics: Mapping[str, str], tokens_per_second: float | None = None,
                utilisation: float | None = None) -> None:
-        """Tells that `step` is done. `metrics` are shown by name; `utilisation` is the share of the devices' peak rate,
-        where that is known."""
+        """Shows that `step` is done.
+
+        Args:
+          step: the step.
+          metrics: texts by name, as `format_metrics` returns them.
+          tokens_per_second: None if not known yet.
+          utilisation: fraction of the devices' peak rate; None if unknown.
+        """
         now = self._clock()
         self._seen.append((now, step))
         began, first = self._seen[0]
-        parts = [f"step {step:,}/{self._total:,}", *(f"{name} {value:.4g}" for name, value in metrics.items())]
+        parts = [f"step {step:,}/{self._total:,}", *(f"{name} {text}" for name, text in metrics.items())]
         if tokens_per_second is not None:
             parts.append(f"{tokens_per_second:,.0f} tokens/s")
         if step > first:

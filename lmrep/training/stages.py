@@ -1,4 +1,4 @@
-"""A run is a list of stages, most often one."""
+"""The stages of a run; most runs have one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import optax
 
-from lmrep.config.record import suggestion
+from lmrep.config.record import choose, suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree, abstract, flatten, map_paths
+from lmrep.metrics import COMMON, Metric
 from lmrep.objectives.base import Objective
 from lmrep.training.inputs import HostBatch
 from lmrep.training.state import specs_of, trainable
@@ -18,23 +19,24 @@ from lmrep.training.state import specs_of, trainable
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Some steps of one objective on one input.
+    """A number of steps with one objective, one optimizer and one stream of batches.
 
     Attributes:
       name: for logs.
-      steps: updates.
-      objective: what is asked.
-      optimizer: of the objective's trainable parameters. Where `start` is None it goes on with the state that the
-        stage before left, so both must be of one kind.
-      batches: (rows, first, last) -> host batches of steps `first` up to `last` of this stage; `rows` are the rows of
-        the global batch that this host reads.
-      batch_size: rows of the global batch.
-      microbatches: parts of a batch that gradients are accumulated over.
-      validation: rows -> host batches of `batch_size`, the last one filled up with empty rows; or None.
+      steps: how many.
+      objective: what the network is trained to predict.
+      optimizer: of the objective's trainable parameters. If `start` is None it continues from the state that the
+        previous stage left, so both states must have the same structure.
+      batches: (indices, first, last) -> host batches of steps `first` up to `last` of this stage, with the examples at
+        `indices` of each global batch.
+      batch_size: examples of the global batch.
+      microbatches: how many chunks of a batch gradients are accumulated over.
+      validation: indices -> host batches of `batch_size`, the last one filled with empty examples; or None.
       schedule: the learning rate of a step (of the optimizer's own count), for logs.
-      start: None: go on with the former stage's parameters and moments. Otherwise where the parameters start, by path:
-        {"encoder": "objective/generator"} takes the former stage's generator; what no entry names starts fresh.
-      init_values: values by path, over everything else: from another run, or a frozen teacher's.
+      start: None: continue with the previous stage's parameters and moments. Otherwise where parameters start, by path:
+        {"encoder": "objective/generator"} takes the previous stage's generator; all others are initialized.
+      init_values: values by path, which replace the others: from another run, or a frozen teacher's.
+      metrics: what is known of the metrics that training and validation give, by name.
       flops: floating-point operations of one step, for the utilisation; None where unknown.
       batch_struct: shapes and dtypes of a global batch.
       fingerprint: of its examples and their order; must be the same on resume.
@@ -51,6 +53,7 @@ class Stage:
     schedule: optax.Schedule | None = None
     start: Mapping[str, str] | None = None
     init_values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: COMMON)
     flops: float | None = None
     batch_struct: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
     fingerprint: str = ""
@@ -72,6 +75,11 @@ def schedule_start(stages: Sequence[Stage], i: int) -> int:
     while i and stages[i].start is None:
         i -= 1
     return sum(stage.steps for stage in stages[:i])
+
+
+def best_direction(metrics: Mapping[str, Metric], name: str) -> str:
+    """"max" or "min", where the best value of `checkpoint.best` is. Raises UserError if there is no such metric."""
+    return "max" if choose(metrics, name, "checkpoint.best").higher_is_better else "min"
 
 
 def check(stages: Sequence[Stage]) -> None:

@@ -1,4 +1,4 @@
-"""What a run carries from one step to the next, and where it lives."""
+"""The training state, and how it is laid out over devices."""
 
 from functools import partial
 from typing import Any
@@ -18,12 +18,12 @@ from lmrep.training import optimizers
 
 @flax.struct.dataclass
 class TrainState:
-    """All that a checkpoint holds. There is no randomness in it: draws are functions of (seed, step)."""
+    """The arrays of a checkpoint. It holds no random state: draws are functions of (seed, step)."""
 
-    step: Array  # i32[], updates done
+    step: Array  # i32[], steps done
     params: Tree  # {"encoder": ..., "objective": ..., "frozen": ...}; frozen only where there is any
-    opt_state: Any  # of `encoder` and `objective`
-    carry: Carry  # the objective's
+    opt_state: Any  # for `encoder` and `objective`
+    carry: Carry  # the objective's, for example recurrent state
 
 
 def specs_of(objective: Objective) -> Tree:
@@ -33,44 +33,51 @@ def specs_of(objective: Objective) -> Tree:
 
 def trainable(params: Tree) -> Tree:
     """The parameters that get gradients."""
-    return {name: part for name, part in params.items() if name != "frozen"}
+    return {name: subtree for name, subtree in params.items() if name != "frozen"}
 
 
 def layout(
-    objective: Objective, optimizer: optax.GradientTransformation, rows: int, mesh: Mesh, rules: Rules = RULES
+    objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh, rules: Rules = RULES
 ) -> TrainState:
     """A `TrainState` of shardings."""
     return TrainState(
         step=replicated(mesh),
         params=shardings(specs_of(objective), mesh, rules),
         opt_state=optimizers.state_shardings(optimizer, objective.specs, mesh, rules),
-        carry=carry_layout(objective, rows, mesh, rules),
+        carry=carry_layout(objective, batch_size, mesh, rules),
     )
 
 
-def carry_layout(objective: Objective, rows: int, mesh: Mesh, rules: Rules = RULES) -> Carry:
+def carry_layout(objective: Objective, batch_size: int, mesh: Mesh, rules: Rules = RULES) -> Carry:
     """A `Carry` of shardings."""
-    carry = jax.eval_shape(lambda: objective.carry(rows))
+    carry = jax.eval_shape(lambda: objective.carry(batch_size))
     return Carry(
         per_example=jax.tree.map(lambda _: batch_sharding(mesh, rules), carry.per_example),
         shared=jax.tree.map(lambda _: replicated(mesh), carry.shared),
     )
 
 
+def initial_carry(objective: Objective, batch_size: int, mesh: Mesh, shared: Tree = None) -> Carry:
+    """The objective's first carry, on its devices; with `shared` in place of its own where that is given."""
+    shardings = carry_layout(objective, batch_size, mesh)
+    carry = jax.jit(partial(objective.carry, batch_size), out_shardings=shardings)()
+    return carry if shared is None else carry._replace(shared=jax.device_put(shared, shardings.shared))
+
+
 def create(
-    objective: Objective, optimizer: optax.GradientTransformation, rows: int, seed: int
+    objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, seed: int
 ) -> TrainState:
-    """The state before the first step. Under `jax.jit` with `layout` as out_shardings every array is made
-    where it lives."""
+    """The state before the first step. Jit it with `layout` as out_shardings, so that every array is created on its own
+    devices."""
     params = P.init(specs_of(objective), jax.random.key(seed))
-    return TrainState(jnp.int32(0), params, optimizer.init(trainable(params)), objective.carry(rows))
+    return TrainState(jnp.int32(0), params, optimizer.init(trainable(params)), objective.carry(batch_size))
 
 
 def abstract(
-    objective: Objective, optimizer: optax.GradientTransformation, rows: int, mesh: Mesh, rules: Rules = RULES
+    objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh, rules: Rules = RULES
 ) -> TrainState:
-    """A `TrainState` of `jax.ShapeDtypeStruct` with shardings: what a checkpoint is restored into."""
-    shapes = jax.eval_shape(partial(create, objective, optimizer, rows), 0)
+    """A `TrainState` of `jax.ShapeDtypeStruct` with shardings, into which a checkpoint is restored."""
+    shapes = jax.eval_shape(partial(create, objective, optimizer, batch_size), 0)
     return jax.tree.map(
-        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
-        shapes, layout(objective, optimizer, rows, mesh, rules))
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        shapes, layout(objective, optimizer, batch_size, mesh, rules))

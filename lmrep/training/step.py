@@ -1,4 +1,4 @@
-"""The one training step, and its evaluating twin. Neither names a model or an objective."""
+"""The training step and the evaluation step. They depend on no particular network or objective."""
 
 from functools import partial
 
@@ -11,13 +11,14 @@ from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
 from lmrep.training.state import TrainState, trainable
 
 # Draws for different purposes come from different keys of one seed.
-QUESTION, DROPOUT, EVALUATION = 0, 1, 2
+PREPARE, DROPOUT, EVALUATION = 0, 1, 2
+SHARED = "shared"  # the field of a prepared batch whose leaves have no batch axis
 
 
 def train_step(
     state: TrainState,
     batch: Batch,
-    limit: Array | None = None,
+    max_loss: Array | None = None,
     *,
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -28,25 +29,27 @@ def train_step(
 
     Args:
       state: the state before.
-      batch: the whole global batch.
-      limit: f32[]; where the loss is above it, or the loss or the gradient is not finite, the update is not applied:
-        all but the step stays as it was. None: every update is.
-      objective: what is asked.
+      batch: the global batch.
+      max_loss: f32[]. Where the loss is above it, or the loss or the gradient is not finite, the update is not applied:
+        only `step` advances. `carry.per_example` then returns to its initial value, because the next batch may continue
+        sequences that the carry has not seen; `carry.shared` is kept. None: every update is applied.
+      objective: what the network is trained to predict.
       optimizer: of the trainable parameters.
       seed: of the run.
-      microbatches: parts that gradients are accumulated over; microbatch i takes rows i, i + M, ..., so that
-        no row leaves its device.
+      microbatches: how many chunks of the batch gradients are accumulated over; microbatch i takes the examples i,
+        i + M, ..., so that no example leaves its device.
 
     Returns:
-      (the state after, metrics: the objective's, `loss`, `gradient_norm` and `tokens`, the number that are no padding).
+      The state after the update, and the metrics: the objective's, `loss`, `gradient_norm` and `tokens`, the number of
+      tokens that are not padding.
     """
     batch = objective.prepare(prepare_keys(objective, batch, seed, state.step), batch)
     dropout_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
-    frozen = {name: part for name, part in state.params.items() if name == "frozen"}
+    frozen = {name: subtree for name, subtree in state.params.items() if name == "frozen"}
     params = trainable(state.params)
 
-    def loss(params: Tree, part: Batch, key: Array, carry: Carry):
-        return objective.loss(params | frozen, part, key, carry)
+    def loss(params: Tree, microbatch: Batch, key: Array, carry: Carry):
+        return objective.loss(params | frozen, microbatch, key, carry)
 
     grad = jax.value_and_grad(loss, has_aux=True)
     if microbatches == 1:
@@ -54,46 +57,71 @@ def train_step(
     else:
         total, metrics, carry, grads = _accumulate(grad, params, batch, dropout_key, state.carry, microbatches)
     if objective.penalty is not None:
-        extra, more = jax.value_and_grad(lambda p: objective.penalty(p | frozen))(params)
-        total, grads = total + extra, jax.tree.map(jnp.add, grads, more)
+        penalty, penalty_grads = jax.value_and_grad(lambda p: objective.penalty(p | frozen))(params)
+        total, grads = total + penalty, jax.tree.map(jnp.add, grads, penalty_grads)
 
     updates, opt_state = optimizer.update(grads, state.opt_state, params)
     params = optax.apply_updates(params, updates)
     measured = {"loss": total, "gradient_norm": optax.global_norm(grads), "tokens": (batch["segment_ids"] > 0).sum()}
     metrics |= {name: (value, jnp.float32(1)) for name, value in measured.items()}
-    after = TrainState(state.step + 1, params | frozen, opt_state, carry)
-    if limit is None:
-        return after, metrics
-    fine = jnp.isfinite(total) & jnp.isfinite(measured["gradient_norm"]) & (total <= limit)
-    kept = jax.tree.map(partial(jnp.where, fine), after, state)
-    return kept.replace(step=after.step), metrics
+    updated = TrainState(state.step + 1, params | frozen, opt_state, carry)
+    if max_loss is None:
+        return updated, metrics
+    apply = jnp.isfinite(total) & jnp.isfinite(measured["gradient_norm"]) & (total <= max_loss)
+    skipped = state.replace(step=updated.step, carry=reset_carry(objective, state.carry, batch["example"].shape[0]))
+    return jax.tree.map(partial(jnp.where, apply), updated, skipped), metrics
 
 
 def evaluation_step(
     params: Tree, batch: Batch, carry: Carry, *, objective: Objective, seed: int, microbatches: int = 1
 ) -> tuple[Metrics, Carry]:
-    """The metrics of one batch, without dropout, a microbatch at a time. A question depends on the example's number
-    alone, so that every evaluation asks the same ones."""
-    keys = _example_keys(batch, jax.random.fold_in(jax.random.key(seed), EVALUATION))
-    parts, rows = jax.tree.map(partial(_split_microbatches, parts=microbatches), (objective.prepare(keys, batch), carry.per_example))
+    """The metrics of one batch, without dropout, a microbatch at a time.
 
-    def one(shared, part):
-        batch, rows = part
-        total, (metrics, carry) = objective.loss(params, batch, None, Carry(rows, shared))
+    Random draws depend on an example's number alone, so that every evaluation with one seed draws the same.
+
+    Returns:
+      The metrics as (sum, count), and the carry after the batch. `loss` counts examples: the batch's loss times its
+      number of examples, without empty ones.
+    """
+    keys = _example_keys(batch, jax.random.fold_in(jax.random.key(seed), EVALUATION))
+    chunks, shared_draws = split_microbatches(objective.prepare(keys, batch), microbatches)
+    per_example = jax.tree.map(partial(_split, microbatches=microbatches), carry.per_example)
+
+    def evaluate(shared, chunk):
+        microbatch, per_example = chunk
+        total, (metrics, carry) = objective.loss(params, microbatch | shared_draws, None, Carry(per_example, shared))
         return carry.shared, (total, metrics, carry.per_example)
 
-    shared, (totals, metrics, rows) = jax.lax.scan(one, carry.shared, (parts, rows))
+    shared, (totals, metrics, per_example) = jax.lax.scan(evaluate, carry.shared, (chunks, per_example))
     metrics = jax.tree.map(lambda x: x.sum(0), metrics)
-    return metrics | {"loss": (totals.sum(), jnp.float32(1))}, Carry(jax.tree.map(_merge_microbatches, rows), shared)
+    examples = (batch["example"] >= 0).sum().astype(jnp.float32)
+    loss = totals.sum() * examples, examples
+    return metrics | {"loss": loss}, Carry(jax.tree.map(_merge, per_example), shared)
+
+
+def reset_carry(objective: Objective, carry: Carry, batch_size: int) -> Carry:
+    """`carry` with its per-example state at its initial value, for sequences that do not continue the last batch's."""
+    return Carry(objective.carry(batch_size).per_example, carry.shared)
 
 
 def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:
-    """The randomness of a batch's questions: from (seed, step, row), or, for static questions, from
-    (seed, the example's number)."""
-    key = jax.random.fold_in(jax.random.key(seed), QUESTION)
+    """The keys that `Objective.prepare` draws from: functions of (seed, step, position in the batch), or, for a static
+    objective, of (seed, the example's number)."""
+    key = jax.random.fold_in(jax.random.key(seed), PREPARE)
     if objective.static:
         return _example_keys(batch, key)
     return _keys(jax.random.fold_in(key, step), jnp.arange(batch["example"].shape[0]))
+
+
+def split_microbatches(batch: Batch, microbatches: int) -> tuple[Batch, Batch]:
+    """Splits a prepared batch: (fields [b, ...] as [microbatches, b / microbatches, ...], what all examples share).
+
+    Example i goes to microbatch i mod `microbatches`. Draws under `batch["shared"]` have no batch axis and come back
+    unsplit, as {"shared": ...}, or {} where there are none; every microbatch gets all of them.
+    """
+    shared = {name: value for name, value in batch.items() if name == SHARED}
+    fields = {name: value for name, value in batch.items() if name != SHARED}
+    return jax.tree.map(partial(_split, microbatches=microbatches), fields), shared
 
 
 def _example_keys(batch: Batch, key: Array) -> Keys:
@@ -101,33 +129,35 @@ def _example_keys(batch: Batch, key: Array) -> Keys:
 
 
 def _keys(key: Array, numbers: Array) -> Keys:
-    # Two parents: a key's children by `split` are its children by `fold_in`, so rows and shared draws would meet.
-    rows, shared = jax.random.split(key)
-    return Keys(jax.vmap(partial(jax.random.fold_in, rows))(numbers), shared)
+    # Two parents: a key's children by `split` are its children by `fold_in`, so that an example's draws would repeat
+    # the shared ones.
+    per_example, shared = jax.random.split(key)
+    return Keys(jax.vmap(partial(jax.random.fold_in, per_example))(numbers), shared)
 
 
-def _accumulate(grad, params: Tree, batch: Batch, key: Array, carry: Carry, parts: int):
-    """Runs `grad` over microbatches, one at a time, and adds up all but the carry."""
-    rows, carried = jax.tree.map(partial(_split_microbatches, parts=parts), (batch, carry.per_example))
+def _accumulate(grad, params: Tree, batch: Batch, key: Array, carry: Carry, microbatches: int):
+    """Runs `grad` over microbatches, one at a time, and sums all results except the carry."""
+    chunks, shared_draws = split_microbatches(batch, microbatches)
+    per_example = jax.tree.map(partial(_split, microbatches=microbatches), carry.per_example)
 
-    def add(sums, part):
+    def add(sums, chunk):
         grads, shared = sums
-        rows, carried, index = part
-        (total, (metrics, carry)), more = grad(params, rows, jax.random.fold_in(key, index), Carry(carried, shared))
+        microbatch, per_example, index = chunk
+        (total, (metrics, carry)), more = grad(
+            params, microbatch | shared_draws, jax.random.fold_in(key, index), Carry(per_example, shared))
         return (jax.tree.map(jnp.add, grads, more), carry.shared), (total, metrics, carry.per_example)
 
-    nothing = jax.tree.map(jnp.zeros_like, params)
-    (grads, shared), (totals, metrics, carried) = jax.lax.scan(
-        add, (nothing, carry.shared), (rows, carried, jnp.arange(parts)))
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    (grads, shared), (totals, metrics, per_example) = jax.lax.scan(
+        add, (zeros, carry.shared), (chunks, per_example, jnp.arange(microbatches)))
     metrics = jax.tree.map(lambda x: x.sum(0), metrics)
-    return totals.sum(), metrics, Carry(jax.tree.map(_merge_microbatches, carried), shared), grads
+    return totals.sum(), metrics, Carry(jax.tree.map(_merge, per_example), shared), grads
 
 
-def _split_microbatches(x: Array, parts: int) -> Array:
-    """[b, ...] -> [parts, b / parts, ...]: row i goes to part i mod `parts`."""
-    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+def _split(x: Array, microbatches: int) -> Array:
+    return x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1)
 
 
-def _merge_microbatches(x: Array) -> Array:
-    """The inverse of `_split_microbatches`."""
+def _merge(x: Array) -> Array:
+    """The inverse of `_split`."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

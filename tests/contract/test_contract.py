@@ -10,7 +10,8 @@ import pytest
 from lmrep.core.params import flatten
 from lmrep.core.sharding import make_mesh
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
+from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig, TrainerConfig
+from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.metrics_log import MetricsLog
 from lmrep.training.stages import Stage
 from tests.contract import objectives as toys
@@ -57,8 +58,8 @@ def train(stages, workdir, layout=(1, 1, 1), *, killed_after=None):
     newest = checkpoints.newest()
     metrics = MetricsLog(workdir)
     metrics.resume(newest)
-    trainer = Trainer(stages, make_mesh(*layout), 3, checkpoints, metrics=metrics, log_every=2,
-                      checkpoint=CheckpointConfig(every=2), evaluation=EvaluationConfig(every=3))
+    config = TrainerConfig(CheckpointConfig(every=2), EvaluationConfig(every=3), LogConfig(every=2))
+    trainer = Trainer(stages, make_mesh(*layout), 3, RunOutputs(checkpoints, metrics), config)
     if killed_after is not None:
         write = metrics.write
 

@@ -7,8 +7,13 @@ import pytest
 
 from lmrep.core import params as P
 from lmrep.core.sharding import make_mesh
-from lmrep.objectives.base import Objective, normalize_weights
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers.stack import Execution
+from lmrep.models import transformer
+from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.base import Carry, Objective, normalize_weights
 from lmrep.training.evaluation import Evaluator, MetricSums
+from lmrep.training.step import evaluation_step
 from tests.contract import objectives as toys
 
 ROWS, LENGTH = 16, 6
@@ -76,8 +81,7 @@ def test_every_row_counts_alike_and_empty_ones_not_at_all(sizes):
     found = evaluator(params, batches(37))
     firsts = np.concatenate([batch["tokens"][batch["example"] >= 0, 0] for batch in batches(37)])
     assert len(firsts) == 37 and found["first"] == pytest.approx(firsts.mean(), rel=1e-7)
-    means = [firsts[i : i + ROWS].mean() for i in range(0, 37, ROWS)]
-    assert found["loss"] == pytest.approx(np.mean(means), rel=1e-6)
+    assert found["loss"] == pytest.approx(firsts.mean(), rel=1e-6)  # its last batch has 5 examples, not 16
     assert evaluator(params, batches(37)) == found
 
 
@@ -96,6 +100,71 @@ def test_questions_do_not_depend_on_how_examples_are_batched():
     assert found[0]["drawn"] == pytest.approx(found[1]["drawn"], rel=1e-6)
     other = Evaluator(asked, make_mesh(1, 1, 1), ROWS, seed=1)(params, batches(37))
     assert other["drawn"] != pytest.approx(found[0]["drawn"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["masked", "causal", "masked with pairs", "span_boundary", "replaced_token"])
+def test_validation_does_not_depend_on_the_batch_size(tmp_path_factory, name):
+    """All metrics and the loss, of 37 examples of different lengths; the last batch is padded."""
+    fields = {"sentence_pair": True} if name == "masked with pairs" else {}
+    stage, network, vocabulary, examples = real_objective(name.split()[0], fields)
+    objective = OBJECTIVES[stage].build(OBJECTIVES[stage].config(**fields), network, vocabulary)
+    params = P.init(objective.specs, jax.random.key(0))
+    found = [Evaluator(objective, make_mesh(1, 1, 1), size, seed=0)(params, filled(examples, size))
+             for size in (4, 8, 16)]
+    assert set(objective.terms) < set(found[0])
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+def test_terms_are_what_the_loss_is_the_sum_of(name):
+    _, network, vocabulary, examples = real_objective(name, {})
+    objective = OBJECTIVES[name].build(OBJECTIVES[name].config(), network, vocabulary)
+    params = P.init(objective.specs, jax.random.key(0))
+    metrics, _ = evaluation_step(params, next(filled(examples, 37)), Carry(), objective=objective, seed=0)
+    means = {name: float(total) / float(count) for name, (total, count) in metrics.items()}
+    # Within 2 %: the boundary loss is divided by one more than its number of tokens.
+    assert means["loss"] == pytest.approx(sum(w * means[name] for name, w in objective.terms.items()), rel=0.02)
+
+
+def real_objective(name, fields):
+    """(name, a small Transformer, a vocabulary, 37 examples of 5 to 24 tokens)."""
+    size = 40
+    specials = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    vocabulary = Vocabulary(size, specials, np.ones(size, bool), np.arange(size))
+    c = transformer.Config(vocab=size, width=16, heads=2, mlp=32, layers=2, max_length=24)
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 25, 37)
+    tokens = rng.integers(5, size, (37, 24))
+    tokens[:, 0] = 2
+    segment_ids = (np.arange(24) < lengths[:, None]).astype(np.int32)
+    return name, transformer.build(c, Execution()), vocabulary, {
+        "tokens": (tokens * segment_ids).astype(np.int32), "segment_ids": segment_ids,
+        "token_type_ids": (np.arange(24) > lengths[:, None] // 2).astype(np.int32) * segment_ids,
+        "pair_label": rng.integers(0, 2, 37).astype(np.int32), "example": np.arange(37, dtype=np.int32)}
+
+
+def filled(examples, size):
+    """The examples in batches of `size`, the last one filled with empty ones."""
+    number = len(examples["example"])
+    for start in range(0, number, size):
+        missing = max(0, start + size - number)
+        batch = {name: np.pad(x[start : start + size], [(0, missing)] + [(0, 0)] * (x.ndim - 1))
+                 for name, x in examples.items()}
+        batch["example"][size - missing :] = -1
+        yield batch
+
+
+def test_evaluation_reads_the_run_s_shared_carry():
+    """A running statistic that the loss subtracts; without it, evaluation starts from the initial one."""
+    def loss(params, batch, key, carry):
+        return (batch["weights"] * (batch["tokens"][:, 0] - carry.shared)).sum(), ({}, carry)
+
+    objective = rows_objective()._replace(loss=loss, carry=lambda batch_size: Carry((), jnp.float32(0)))
+    evaluator = Evaluator(objective, make_mesh(2, 1, 1), ROWS, seed=0)
+    params = P.init(objective.specs, jax.random.key(0))
+    plain = evaluator(params, batches(37))["loss"]
+    assert evaluator(params, batches(37), jnp.float32(2.5))["loss"] == pytest.approx(plain - 2.5, rel=1e-6)
 
 
 def test_carry_goes_from_batch_to_batch_and_starts_clean_each_time():

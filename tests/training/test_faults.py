@@ -22,13 +22,15 @@ from lmrep.objectives.base import Carry, Objective, normalize_weights
 from lmrep.storage.averaging import mean, parameters
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import faults, optimizers
+from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig, TrainerConfig
 from lmrep.training.faults import FaultsConfig, Losses
-from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
+from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.metrics_log import MetricsLog
 from lmrep.training.stages import Stage
 from tests.contract.objectives import table
 
-ROWS, STEPS, POISONED, STEEP = 8, 12, 5, 8  # the batches, from 0, that steps 6 and 9 show
+ROWS, STEPS, POISONED, STEEP = 8, 12, 5, 8  # the batches, from 0, of steps 6 and 9
+PER_EXAMPLE = ".carry.per_example"
 
 
 def objective():
@@ -64,7 +66,7 @@ def stage(optimizer, bad, steps=STEPS, **more):
     return Stage("main", steps, objective(), optimizer, batches(bad), ROWS, **more)
 
 
-def run(workdir, stages, config, resumed=None, every=4, devices=1, die=None, averaged=True):
+def run(workdir, stages, policy, resumed=None, every=4, devices=1, die=None, averaged=True):
     """Trains, and returns (final state as a flat dict of numpy arrays, lines of metrics.jsonl, of faults.jsonl)."""
     checkpoints, log = Checkpoints(workdir / "checkpoints", keep=9), MetricsLog(workdir)
     workdir.mkdir(exist_ok=True)
@@ -80,9 +82,9 @@ def run(workdir, stages, config, resumed=None, every=4, devices=1, die=None, ave
                     raise KeyboardInterrupt  # as good as a kill: nothing more is saved or told
         log.write = dying
     try:
-        state = Trainer(stages, make_mesh(devices, 1, 1), 0, checkpoints, metrics=log, faults=config, log_every=1,
-                        checkpoint=CheckpointConfig(every=every, keep=9),
-                        evaluation=EvaluationConfig(every=4, averaged=averaged)).run(resumed)
+        config = TrainerConfig(CheckpointConfig(every=every, keep=9), EvaluationConfig(every=4, averaged=averaged),
+                               LogConfig(every=1), policy)
+        state = Trainer(stages, make_mesh(devices, 1, 1), 0, RunOutputs(checkpoints, log), config).run(resumed)
         leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state))
         found = {jax.tree_util.keystr(keys): np.asarray(leaf) for keys, leaf in leaves}
     except KeyboardInterrupt:
@@ -107,8 +109,9 @@ def same(found, expected):
 # Skipping
 
 
-def test_a_skipped_update_leaves_all_but_the_step_to_the_bit(tmp_path, optimizer):
-    """Moments, averages and carry too: what ends here without the two faults' batches ends alike."""
+def test_a_skipped_update_changes_only_the_step_and_resets_the_carry(tmp_path, optimizer):
+    """Parameters, moments and averages end as in a run without the faulty batch. The next batch may continue the skipped
+    one, so the per-example carry, which counts batches, starts again after it; the shared carry goes on."""
     skip = FaultsConfig(policy="skip")
     found, metrics, records = run(tmp_path / "a", [stage(optimizer, {POISONED: np.inf})], skip)
     assert [(r["step"], r["policy"], r["why"]) for r in records] == [(POISONED + 1, "skip", "the loss is nan")]
@@ -118,6 +121,8 @@ def test_a_skipped_update_leaves_all_but_the_step_to_the_bit(tmp_path, optimizer
         next(batches({})(rows, n, n + 1)) for n in numbers[first:last]), ROWS)
     expected, _, _ = run(tmp_path / "b", [without], skip)
     assert found.pop(".step") == STEPS and expected.pop(".step") == STEPS - 1
+    assert set(found.pop(PER_EXAMPLE)) == {STEPS - (POISONED + 1)} and set(expected.pop(PER_EXAMPLE)) == {STEPS - 1}
+    assert found[".carry.shared"] == STEPS - 1
     same(found, expected)
     lines = [json.loads(line) for line in metrics.splitlines()]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
@@ -139,7 +144,7 @@ BAD = {POISONED: np.inf, STEEP: 60.0}
 def test_a_spike_is_skipped_wherever_the_run_was_killed_and_on_any_mesh(tmp_path, optimizer, devices):
     whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, BAD)], SPIKES, devices=devices)
     assert [record["step"] for record in records] == [POISONED + 1, STEEP + 1]
-    assert records[1]["why"].startswith("the loss is ") and "a spike is what is above" in records[1]["why"]
+    assert records[1]["why"].startswith("the loss is ") and "a spike: above" in records[1]["why"]
     if devices == 1:  # killed right after each of the two, and on going on
         for step in (7, 10):
             resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
@@ -163,12 +168,12 @@ def test_a_limit_is_the_median_of_what_the_host_is_sure_to_know():
     losses = Losses(FaultsConfig(spike=2, window=3))
     limits = []
     for step in range(1, 8):
-        limits.append(float(losses.limit(step)))
+        limits.append(float(losses.max_loss(step)))
         losses.add(step, float(step))
     # Step 5 is the first to have three losses two steps before: 1, 2, 3.
     assert limits == [np.inf] * 4 + [4.0, 6.0, 8.0]
-    again = Losses(FaultsConfig(spike=2, window=3), json.loads(json.dumps(losses.seen)))
-    assert again.limit(8) == losses.limit(8) == 10.0
+    again = Losses(FaultsConfig(spike=2, window=3), json.loads(json.dumps(losses.history)))
+    assert again.max_loss(8) == losses.max_loss(8) == 10.0
 
 
 # Going back
@@ -184,12 +189,14 @@ def test_going_back_leaves_out_the_batches_since_the_checkpoint(tmp_path, optimi
         found, metrics, records = run(tmp_path / "a", [stage(optimizer, bad)], BACK)
     assert [(r["step"], r["back_to"]) for r in records] == [(6, 4), (7, 4)]
     assert [r["examples"][0] // ROWS for r in records] == [POISONED, STEEP]
-    assert "the loss is nan at step 6 (stage 'main'): back to step 4; 1 of 10 such faults" in caplog.text
+    assert "the loss is nan at step 6 (stage 'main'): going back to step 4; fault 1 of at most 10" in caplog.text
     shown = [0, 1, 2, 3, *range(9, 17)]  # 4 and 5 were left out with the first fault, 6, 7 and 8 with the second
     without = Stage("main", STEPS, objective(), optimizer, lambda rows, first, last: (
         next(batches({})(rows, n, n + 1)) for n in shown[first:last]), ROWS)
     expected, others, _ = run(tmp_path / "b", [without], FaultsConfig())
     assert metrics == others
+    # Batch 9 does not continue batch 3: the per-example carry counts from the checkpoint on.
+    assert set(found.pop(PER_EXAMPLE)) == {STEPS - 4} and set(expected.pop(PER_EXAMPLE)) == {STEPS}
     same(found, expected)
 
 
@@ -284,7 +291,7 @@ def test_more_faults_than_the_limit_stop_the_run(tmp_path, optimizer, policy):
 
 
 def test_a_spike_stops_a_run_by_default_and_policies_are_offered(tmp_path, optimizer):
-    with pytest.raises(RunFault, match=r"the loss is 4\d\d.*, and a spike .*at step 9 .*--config\.faults\.policy=skip"):
+    with pytest.raises(RunFault, match=r"the loss is 4\d\d.*, a spike: above .*at step 9 .*--config\.faults\.policy=skip"):
         run(tmp_path, [stage(optimizer, {STEEP: 60.0})], FaultsConfig(spike=5, window=3))
     assert told(tmp_path) == []
     # and so it can be gone past
@@ -362,6 +369,6 @@ def test_a_device_without_room_says_what_it_holds_and_what_to_change(tmp_path, o
     full = Stage("main", STEPS, objective()._replace(loss=loss), optimizer, batches({}), ROWS, microbatches=2)
     with pytest.raises(RunFault) as fault:
         run(tmp_path, [full], FaultsConfig(), devices=2)
-    for part in ("out of memory in stage 'main'", "Each of 2 device(s) has 4 rows of 4 tokens of batch_size=8, in 2 "
-                 "microbatch(es) of 2", "Raise microbatches (to 4, say", "execution.remat=full", "mesh.fsdp=-1"):
+    for part in ("out of memory in stage 'main'", "Each of 2 device(s) has 4 examples of 4 tokens of batch_size=8, in 2 "
+                 "microbatch(es) of 2", "Raise microbatches (for example to 4", "execution.remat=full", "mesh.fsdp=-1"):
         assert part in str(fault.value)

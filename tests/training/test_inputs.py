@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lmrep.core.sharding import batch_sharding, make_mesh
-from lmrep.training.inputs import global_batches, local_rows, place
+from lmrep.training.inputs import global_batches, local_indices, to_global
 
 ROWS = 16
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (1, 4, 1)]
@@ -19,9 +19,9 @@ def batch(start=0):
 def test_arrays_are_the_batch_and_each_device_holds_its_rows(sizes):
     mesh = make_mesh(*sizes)
     sharding = batch_sharding(mesh)
-    rows = local_rows(sharding, ROWS)
+    rows = local_indices(sharding, ROWS)
     np.testing.assert_array_equal(rows, np.arange(ROWS))
-    arrays = place(batch(), rows, sharding, ROWS)
+    arrays = to_global(batch(), rows, sharding, ROWS)
     share = ROWS // (sizes[0] * sizes[1])
     for name, values in batch().items():
         np.testing.assert_array_equal(arrays[name], values)
@@ -31,10 +31,8 @@ def test_arrays_are_the_batch_and_each_device_holds_its_rows(sizes):
             np.testing.assert_array_equal(shard.data, values[first : first + share])
 
 
-def test_every_batch_comes_with_what_it_was_made_of():
+def test_every_batch_becomes_global_arrays():
     sharding = batch_sharding(make_mesh(4, 1, 2))
-    given = [batch(0), batch(1000)]
-    pairs = list(global_batches(iter(given), np.arange(ROWS), sharding, ROWS))
-    assert [host is expected for (host, _), expected in zip(pairs, given, strict=True)] == [True, True]
-    for host, arrays in pairs:
-        np.testing.assert_array_equal(arrays["tokens"], host["tokens"])
+    host = [batch(0), batch(1000)]
+    for arrays, expected in zip(global_batches(iter(host), np.arange(ROWS), sharding, ROWS), host, strict=True):
+        np.testing.assert_array_equal(arrays["tokens"], expected["tokens"])

@@ -10,12 +10,14 @@ import numpy as np
 import optax
 import pytest
 
-from lmrep.core.errors import RunFault, Stopped
+from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.sharding import make_mesh
+from lmrep.metrics import COMMON, Metric
 from lmrep.objectives.base import Objective
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training.loop import CheckpointConfig, EvaluationConfig, Trainer
-from lmrep.training.stages import Stage
+from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig, TrainerConfig
+from lmrep.training.loop import RunOutputs, Trainer
+from lmrep.training.stages import Stage, best_direction
 from tests.contract import objectives as toys
 
 ROWS, STEPS = 16, 10
@@ -51,15 +53,14 @@ class Told:
         return [step for step, found, _ in self.lines if found == kind]
 
 
-def run(workdir, *stages, told=None, resumed=None, **cadences):
+def run(workdir, *stages, told=None, resumed=None, save=100, validate=100, log_every=50, peak_flops=None):
     """Runs on one device; returns what it told."""
     told = told or Told()
-    checkpoint = CheckpointConfig(every=cadences.pop("save", 100), keep=99)
-    evaluation = EvaluationConfig(every=cadences.pop("validate", 100))
     checkpoints = Checkpoints(workdir, keep=99)
+    config = TrainerConfig(CheckpointConfig(every=save, keep=99), EvaluationConfig(every=validate), LogConfig(log_every))
+    outputs = RunOutputs(checkpoints, told.metrics, told.progress)
     try:
-        Trainer(stages, make_mesh(1, 1, 1), 0, checkpoints, metrics=told.metrics, progress=told.progress,
-                checkpoint=checkpoint, evaluation=evaluation, **cadences).run(resumed)
+        Trainer(stages, make_mesh(1, 1, 1), 0, outputs, config, peak_flops).run(resumed)
     finally:
         checkpoints.close()
     return told
@@ -116,23 +117,51 @@ def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_loss(tmp_path):
     assert Checkpoints(tmp_path).best() == min(scores, key=scores.get)
 
 
-def test_the_best_may_go_by_any_metric_and_either_end(tmp_path):
-    """Here the metric rises as the loss falls, so that the highest is not where the lowest loss would be."""
-    told, checkpoints = Told(), Checkpoints(tmp_path, keep=99, best="max")
+F1 = {"f1": Metric("F1", "fraction", higher_is_better=True), **COMMON}
+
+
+def with_f1():
+    """`cloze`, with a metric "f1" that rises with the loss."""
+    plain = toys.cloze("encoder")
+
+    def loss(params, batch, key, carry):
+        total, (metrics, carry) = plain.loss(params, batch, key, carry)
+        return total, (metrics | {"f1": metrics["nats"]}, carry)
+
+    return plain._replace(loss=loss)
+
+
+def test_the_best_checkpoint_has_the_highest_value_of_a_metric_that_should_be_high(tmp_path):
+    """Its direction is that of the metric; here the lowest loss is elsewhere."""
+    recorder, checkpoints = Told(), Checkpoints(tmp_path, keep=99, best=best_direction(F1, "f1"))
+    config = TrainerConfig(CheckpointConfig(every=1, best="f1"), EvaluationConfig(every=1))
     try:
-        Trainer([stage(optimizer=optax.adam(0.5))], make_mesh(1, 1, 1), 0, checkpoints, metrics=told.metrics,
-                checkpoint=CheckpointConfig(every=1, best="nats"), evaluation=EvaluationConfig(every=1)).run(None)
+        Trainer([stage(with_f1(), optax.adam(0.5), metrics=F1)], make_mesh(1, 1, 1), 0,
+                RunOutputs(checkpoints, recorder.metrics), config).run(None)
     finally:
         checkpoints.close()
-    scores = {step: values["nats"] for step, kind, values in told.lines if kind == "validation" and step}
+    scores = {step: values["f1"] for step, split, values in recorder.lines if split == "validation" and step}
     assert checkpoints.best() == max(scores, key=scores.get) != min(scores, key=scores.get)
+    assert best_direction(F1, "loss") == "min"
 
 
-def test_a_best_that_validation_does_not_give_is_a_fault_that_names_what_it_gives(tmp_path):
-    with pytest.raises(RunFault, match=r"best is 'nat', which validation does not give; it gives .*nats.*"):
-        Trainer([stage()], make_mesh(1, 1, 1), 0, Checkpoints(tmp_path), checkpoint=CheckpointConfig(best="nat"),
-                evaluation=EvaluationConfig(every=1)).run(None)
+def test_an_unknown_best_metric_is_refused_before_training(tmp_path):
+    config = TrainerConfig(CheckpointConfig(best="f2"))
+    with pytest.raises(UserError, match=r"checkpoint\.best is 'f2'; expected one of f1, .*loss"):
+        Trainer([stage(metrics=F1)], make_mesh(1, 1, 1), 0, RunOutputs(Checkpoints(tmp_path)), config)
+
+
+def test_a_best_metric_that_validation_lacks_stops_the_run_at_its_first_validation(tmp_path):
+    config = TrainerConfig(CheckpointConfig(best="f1"))
+    with pytest.raises(RunFault, match=r"best is 'f1', which validation does not give; it gives .*nats.*"):
+        Trainer([stage(metrics=F1)], make_mesh(1, 1, 1), 0, RunOutputs(Checkpoints(tmp_path)), config).run(None)
     assert Checkpoints(tmp_path).steps() == []
+
+
+def test_progress_shows_headline_metrics_in_their_formats(tmp_path):
+    metrics = COMMON | {"f1": Metric("F1", format=".2%", headline=True)}
+    shown = run(tmp_path, stage(with_f1(), validation=False, metrics=metrics)).shown[-1][1]
+    assert list(shown) == ["f1", "loss"] and shown["f1"].endswith("%") and "%" not in shown["loss"]
 
 
 def test_a_validation_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path):
@@ -156,7 +185,7 @@ def test_the_schedule_is_logged_as_the_optimizer_counts(tmp_path):
 
 
 def test_utilisation_is_told_where_the_peak_is_known(tmp_path):
-    told = run(tmp_path, stage(validation=False, flops=1e6), peak=1e12)
+    told = run(tmp_path, stage(validation=False, flops=1e6), peak_flops=1e12)
     share = told.shown[-1][-1]
     assert 0 < share < 1
     assert all(shown[-1] is None for shown in run(tmp_path / "b", stage(validation=False, flops=1e6)).shown)
@@ -221,7 +250,7 @@ def told_to_stop(after, *signals):
 def test_a_signal_ends_the_step_saves_it_and_stops(tmp_path, number, code):
     told = told_to_stop(4, number)
     former = signal.getsignal(number)
-    with pytest.raises(Stopped, match=r"stopped at step [56] of 10, which is saved; the same command goes on") as stop:
+    with pytest.raises(Stopped, match=r"stopped at step [56] of 10, which is saved; the same command continues") as stop:
         run(tmp_path, stage(validation=False), told=told, log_every=1)
     assert stop.value.exit_code == code
     [step] = Checkpoints(tmp_path).steps()

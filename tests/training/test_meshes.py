@@ -15,7 +15,8 @@ from lmrep.core.sharding import make_mesh
 from lmrep.data.store.prepare import prepare
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.training.loop import Trainer
+from lmrep.training.config import LogConfig, TrainerConfig
+from lmrep.training.loop import RunOutputs, Trainer
 from tests import small
 
 STEPS = 10
@@ -52,11 +53,11 @@ def losses(tmp_path_factory):
         config.update_from_flattened_dict(NETWORKS[network] | {"microbatches": microbatches})
         experiment = experiments.parse(config)
         prepared = prepare(experiment.data, experiment.tokenizer, home / "data")
-        lines, deaf = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None)
+        lines, checkpoints = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None)
         log = SimpleNamespace(write=lambda step, kind, values: lines.append(values["loss"]),
                               timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)
-        Trainer(build.stages(experiment, prepared, home / "data"), make_mesh(*sizes), 0, deaf, metrics=log,
-                log_every=1).run()
+        stages, config = build.stages(experiment, prepared, home / "data"), TrainerConfig(log=LogConfig(every=1))
+        Trainer(stages, make_mesh(*sizes), 0, RunOutputs(checkpoints, log), config).run()
         return np.array(lines)
 
     def found(*run):

@@ -208,15 +208,15 @@ def show(terminal, seconds, every=10.0, total=100):
     file, now = io.StringIO(), [0.0]
     with Progress(total, Screen(file, force_terminal=terminal, width=120), every, clock=lambda: now[0]) as progress:
         for step, now[0] in enumerate(seconds, 1):
-            progress.update(step, {"loss": 2.5, "masked accuracy": 0.25}, 12345.6, utilisation=0.304)
+            progress.update(step, {"loss": "2.5", "masked accuracy": "25.00%"}, 12345.6, utilisation=0.304)
     return file.getvalue()
 
 
 def test_plain_progress_is_a_line_now_and_then_and_the_last(tmp_path):
     shown = show(False, seconds=range(0, 50, 2)).splitlines()  # steps 1 to 25, 2 seconds each
     assert [line.split("  ")[0] for line in shown] == [f"step {step}/100" for step in (1, 6, 11, 16, 21, 25)]
-    assert shown[0] == "step 1/100  loss 2.5  masked accuracy 0.25  12,346 tokens/s  utilisation 30%"
-    assert shown[1] == "step 6/100  loss 2.5  masked accuracy 0.25  12,346 tokens/s  0:03:08 left  utilisation 30%"
+    assert shown[0] == "step 1/100  loss 2.5  masked accuracy 25.00%  12,346 tokens/s  utilisation 30%"
+    assert shown[1] == "step 6/100  loss 2.5  masked accuracy 25.00%  12,346 tokens/s  0:03:08 left  utilisation 30%"
 
 
 def test_progress_on_a_terminal_is_one_line_rewritten():
@@ -233,8 +233,8 @@ def test_a_terminal_that_is_gone_stops_nothing(caplog, terminal, error):
             raise error("gone")
 
     with Progress(10, Screen(Gone(), force_terminal=terminal)) as progress:
-        progress.update(1, {"loss": 1.0})
-        progress.update(2, {"loss": 1.0})
+        progress.update(1, {"loss": "1"})
+        progress.update(2, {"loss": "1"})
     (warning,) = caplog.records
     assert "the progress line failed" in warning.getMessage()
 

@@ -10,7 +10,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.core.sharding import make_mesh
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training.loop import CheckpointConfig, Trainer
+from lmrep.training.config import CheckpointConfig, TrainerConfig
+from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.stages import Stage, check, copy_params, locate_stage, schedule_start, set_params
 from tests import small
 from tests.contract import objectives as toys
@@ -37,7 +38,8 @@ def train(stages, workdir, resumed=None):
     """The last state of a run that saves every step."""
     checkpoints = Checkpoints(workdir, keep=99)
     try:
-        return Trainer(stages, make_mesh(1, 1, 1), 0, checkpoints, checkpoint=CheckpointConfig(every=1)).run(resumed)
+        config = TrainerConfig(CheckpointConfig(every=1))
+        return Trainer(stages, make_mesh(1, 1, 1), 0, RunOutputs(checkpoints), config).run(resumed)
     finally:
         checkpoints.close()
 

@@ -20,13 +20,13 @@ def objective(**more):
     """The mean over rows of |w - x|^2, whose gradient is 2 (w - mean x). Metrics tell what the step handed out."""
     def prepare(keys, batch):
         drawn = jax.vmap(jax.random.uniform)(keys.per_example)
-        shared = jnp.full(ROWS, jax.random.uniform(keys.shared))
-        return batch | {"weights": normalize_weights(jnp.ones(ROWS)), "drawn": drawn, "shared": shared}
+        return batch | {"weights": normalize_weights(jnp.ones(ROWS)), "drawn": drawn,
+                        "shared": {"draw": jax.random.uniform(keys.shared)}}
 
     def loss(params, batch, key, carry):
         each = jnp.square(params["encoder"]["w"] - batch["x"]).sum(-1)
         dropout = jnp.float32(-1) if key is None else jax.random.uniform(key)
-        metrics = {"drawn": (batch["drawn"].sum(), len(each)), "shared": (batch["shared"].sum(), len(each)),
+        metrics = {"drawn": (batch["drawn"].sum(), len(each)), "shared": (batch["shared"]["draw"] * len(each), len(each)),
                    "dropout": (dropout, 1), "dropout_squared": (dropout**2, 1)}
         rows = Carry(carry.per_example + batch["x"][:, 0], carry.shared + 1)
         return (each * batch["weights"]).sum(), (metrics, rows)
@@ -117,6 +117,39 @@ def test_questions_do_not_depend_on_microbatches():
     whole, dealt = (stepped(objective(), steps=2, microbatches=m)[2] for m in (1, 4))
     np.testing.assert_allclose(draws(whole, "drawn"), draws(dealt, "drawn"), rtol=1e-6)
     np.testing.assert_allclose(draws(whole, "shared"), draws(dealt, "shared"), rtol=1e-6)
+
+
+def sampled_softmax():
+    """A softmax over each example's own class and classes drawn for the whole batch, under `batch["shared"]`."""
+    classes, negatives = 50, 16
+
+    def prepare(keys, batch):
+        drawn = jax.random.randint(keys.shared, (negatives,), 0, classes)
+        return batch | {"weights": normalize_weights(jnp.ones(ROWS)), "shared": {"classes": drawn}}
+
+    def loss(params, batch, key, carry):
+        table, own = params["encoder"]["table"], batch["example"] % classes
+        hidden = jnp.pad(batch["x"], ((0, 0), (0, 1)))
+        candidates = jnp.concatenate([table[own][:, None], jnp.broadcast_to(
+            table[batch["shared"]["classes"]], (len(own), negatives, WIDTH + 1))], axis=1)
+        log_probabilities = jax.nn.log_softmax(jnp.einsum("bd,bcd->bc", hidden, candidates))
+        nll = -log_probabilities[:, 0]
+        return (nll * batch["weights"]).sum(), ({"nll": (nll.sum(), len(nll))}, carry)
+
+    specs = {"encoder": {"table": ParamSpec((classes, WIDTH + 1), (None, None), normal(1.0))}, "objective": {}}
+    return Objective("sampled_softmax", specs=specs, prepare=prepare, loss=loss)
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_every_microbatch_gets_all_shared_draws(microbatches):
+    """In training and in evaluation: the loss of a sampled softmax does not depend on the number of microbatches."""
+    objective = sampled_softmax()
+    (_, one, [expected]), (_, several, [metrics]) = (stepped(objective, microbatches=m) for m in (1, microbatches))
+    assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    np.testing.assert_allclose(several.params["encoder"]["table"], one.params["encoder"]["table"], rtol=1e-5, atol=1e-7)
+    whole, split = (evaluation_step(one.params, batch(), Carry(), objective=objective, seed=0, microbatches=m)[0]
+                    for m in (1, microbatches))
+    assert float(split["loss"][0]) == pytest.approx(float(whole["loss"][0]), rel=1e-6)
 
 
 def test_every_row_has_a_key_of_its_own():

@@ -202,10 +202,10 @@ def _rows(facts: Facts, runs: Sequence[Run | None]) -> dict[str, np.ndarray] | N
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
     if not store or not store.tokens:
         return None
-    plan = build.evaluation_plan(stage, store, facts.experiment.seed, prepared.directory.parent)
+    plan = build.evaluation_plan(stage, store, facts.experiment.evaluation.seed, prepared.directory.parent)
     batch = loader.gather(plan, np.unique(np.linspace(0, plan.examples - 1, ROWS).astype(np.int64)))
     objective = next(run.objective for run in reversed(runs) if run)
-    seed = facts.experiment.seed
+    seed = facts.experiment.evaluation.seed
     return jax.device_get(jax.jit(lambda batch: objective.prepare(
         prepare_keys(objective, batch, seed, np.int32(0)), batch))(batch))
 

@@ -1,0 +1,49 @@
+"""When a run saves, validates and logs."""
+
+from dataclasses import dataclass
+
+from lmrep.config.record import setting
+from lmrep.training.faults import FaultsConfig
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save, and what to keep."""
+
+    every: int = setting(1000, "steps between checkpoints; the last step is always saved", at_least=1)
+    keep: int = setting(3, "newest checkpoints to keep", at_least=1)
+    keep_best: int = setting(1, "best checkpoints to keep beside them", at_least=0)
+    best: str = setting("loss", "the validation metric by which checkpoints are compared, in the direction that the "
+                        "metric has; only a checkpoint whose step validates has one")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """When to validate, and on what."""
+
+    every: int = setting(1000, "steps between validations; the first and the last step always validate", at_least=1)
+    examples: int = setting(2048, "validation examples, from the first on; 0: all", at_least=0)
+    averaged: bool = setting(True, "if optimizer.ema is set: validate with the averaged parameters, and use them "
+                             "wherever the run is loaded")
+    seed: int = setting(0, "of the masks, sentence pairs and other draws of evaluations, whatever the seed of the run",
+                        at_least=0, at_most=2**32 - 1)
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What to log while training."""
+
+    every: int = setting(50, "steps between lines of metrics.jsonl", at_least=1)
+    tensorboard: bool = setting(True, "write TensorBoard events")
+    wandb: str = setting("", "Weights & Biases project; empty: none")
+    report: bool = setting(True, "write report.html at the end")
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """When to save, validate and log, and what to do about faults."""
+
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    log: LogConfig = LogConfig()
+    faults: FaultsConfig = FaultsConfig()

@@ -1,0 +1,77 @@
+"""What the loop knows besides the training state, and how fast it goes."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from lmrep.training.evaluation import MetricSums
+from lmrep.training.faults import FaultsConfig, Losses
+
+
+@dataclass
+class LoopState:
+    """What the loop knows besides the training state. Checkpoints hold it as JSON.
+
+    Attributes:
+      losses: the last losses, which decide what is a spike.
+      skipped_batches: for each stage, how many batches were skipped by going back.
+      sums: metrics since the last line of metrics.jsonl.
+      tokens: how many the run has been trained on, without padding.
+      validated: the step of the newest validation; -1 before the first.
+      faults: those that were skipped or gone back for: step, stage, policy.
+    """
+
+    losses: Losses
+    skipped_batches: list[int]
+    sums: MetricSums = field(default_factory=MetricSums)
+    tokens: int = 0
+    validated: int = -1
+    faults: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def initial(cls, config: FaultsConfig, stages: int) -> "LoopState":
+        """Before the first of `stages` stages."""
+        return cls(Losses(config), [0] * stages)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for a checkpoint."""
+        return {"sums": self.sums.sums, "tokens": self.tokens, "validated": self.validated,
+                "losses": self.losses.history, "faults": self.faults, "skipped_batches": self.skipped_batches}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], config: FaultsConfig, stages: int) -> "LoopState":
+        """The inverse of `to_json`, for a run of `stages` stages, of which there may be more by now."""
+        skipped = list(fields.get("skipped_batches", ()))
+        return cls(Losses(config, fields.get("losses", ())), skipped + [0] * (stages - len(skipped)),
+                   MetricSums(fields["sums"]), fields["tokens"], fields["validated"], list(fields.get("faults", ())))
+
+
+class Rates(NamedTuple):
+    """How fast training goes."""
+
+    tokens_per_second: float
+    steps_per_second: float
+
+
+class Throughput:
+    """The rates of the last `window` steps."""
+
+    def __init__(self, window: int = 64):
+        self._recent: deque[tuple[float, int]] = deque(maxlen=window)  # (time, tokens) of steps
+
+    def add(self, tokens: int) -> None:
+        """Adds a step that has just ended."""
+        self._recent.append((time.monotonic(), tokens))
+
+    def clear(self) -> None:
+        """Forgets all steps, because something else took time since."""
+        self._recent.clear()
+
+    def rates(self) -> Rates | None:
+        """None until two steps have ended."""
+        seconds = self._recent[-1][0] - self._recent[0][0]
+        if seconds <= 0:
+            return None
+        return Rates(sum(tokens for _, tokens in list(self._recent)[1:]) / seconds, (len(self._recent) - 1) / seconds)
