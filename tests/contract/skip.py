@@ -1,0 +1,129 @@
+"""An objective that lmrep does not know: each token is predicted from those up to two positions before it. With it, a
+trained model suggests what comes after the next token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data import prompts
+from lmrep.metrics import Metric, loss_metric
+from lmrep.models.base import Model, model_inputs
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    Keys,
+    Metrics,
+    Objective,
+    ObjectiveDef,
+    normalize_weights,
+    output_specs,
+    output_table,
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is predicted."""
+
+    distance: int = setting(2, "positions from a state to the token that it predicts", at_least=1)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `Suggest`."""
+
+    k: int = setting(3, "tokens to suggest", at_least=1)
+
+
+class Suggest:
+    """Suggests a later token. A prediction is a list of tokens."""
+
+    name, summary, example, options, sample_options = "suggest", "suggests tokens", "the old cat", Options, Options(2)
+
+    def accepts(self, text: str) -> bool:
+        """Any text."""
+        return True
+
+    def check(self, texts: Sequence[str], tokenizer, max_length: int, names=None) -> None:
+        """Raises UserError for a text that is longer than the model."""
+        prompts.tokenize_prompts(texts, tokenizer, max_length, names)
+
+    def predict(self, run, texts: Sequence[str], options: Options = Options(), names=None) -> list[list[str]]:
+        """The `options.k` most probable tokens after each text, the most probable first."""
+        found = []
+        for text in prompts.tokenize_prompts(texts, run.tokenizer, run.model.max_length, names):
+            batch = prompts.pad_batch([text.ids], run.tokenizer.vocabulary.specials["pad"], run.model.max_length)
+            ids = run.predict_batch(batch, k=options.k)["tokens"][0, len(text.ids) - 1]
+            found.append([run.tokenizer.id_to_token(int(i)) for i in ids])
+        return found
+
+    def to_json(self, prediction: list[str]) -> dict[str, Any]:
+        """{"suggestions": [...]}"""
+        return {"suggestions": prediction}
+
+    def to_text(self, text: str, prediction: list[str], tokenizer) -> str:
+        """One line."""
+        return f"{text} _ {'/'.join(prediction)}"
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """Predict tokens at a distance."""
+    head = {"objective": {"skip": head_specs}} if (head_specs := output_specs(model)) else {}
+    return Objective(
+        "skip", {"encoder": model.specs, **head}, partial(prepare, c=c), partial(loss, model=model),
+        predict=partial(predict, model=model), describe=describe, context="left", terms={"skip_loss": 1.0})
+
+
+def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:
+    """Adds `targets` i32[b, t] and `weights` [b, t]."""
+    targets, later = (jnp.pad(x[:, c.distance :], ((0, 0), (0, c.distance))) for x in (
+        batch["tokens"], batch["segment_ids"]))
+    target_mask = (later == batch["segment_ids"]) & (later > 0)
+    return batch | {"targets": targets, "weights": normalize_weights(target_mask)}
+
+
+def logits(params: Tree, batch: Batch, model: Model, key: Array | None = None) -> Array:
+    """[b, t, v]"""
+    inputs = model_inputs(model, batch, context="left")
+    hidden = model.encode(params["encoder"], inputs, key).hidden
+    table = output_table(model, params, params.get("objective", {}).get("skip", {}), key)
+    return jnp.einsum("btd,vd->btv", hidden, table)
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, model: Model
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean cross-entropy."""
+    log_probabilities = jax.nn.log_softmax(logits(params, batch, model, key))
+    own = jnp.take_along_axis(log_probabilities, batch["targets"][..., None], -1)
+    rank = (log_probabilities > own).sum(-1)
+    target_mask = batch["weights"] > 0
+    metrics = {"skip_loss": (-(own[..., 0] * target_mask).sum(), target_mask.sum()),
+               "top3": (((rank < 3) & target_mask).sum(), target_mask.sum())}
+    return -(own[..., 0] * batch["weights"]).sum(), (metrics, carry)
+
+
+def predict(params: Tree, batch: Batch, *, model: Model, k: int = 3) -> dict[str, Array]:
+    """`tokens` i32[b, t, k]"""
+    return {"tokens": jax.lax.top_k(logits(params, batch, model), k)[1]}
+
+
+def describe(batch: Batch, tokenizer) -> list[str]:
+    """The tokens of each example."""
+    return [" ".join(tokenizer.id_to_token(int(i)) for i in tokens[segments > 0])
+            for tokens, segments in zip(batch["tokens"], batch["segment_ids"], strict=True)]
+
+
+DEFINITION = ObjectiveDef(
+    Config, lambda c: None, build, batch_fields=lambda c: ("tokens", "segment_ids", "example"),
+    context=lambda c: "left",
+    metrics={"skip_loss": loss_metric("Skip loss"),
+             "top3": Metric("Among the three most probable", "accuracy", True, ".1%", headline=True)},
+    capabilities=(Suggest(),))
