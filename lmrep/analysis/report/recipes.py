@@ -102,9 +102,10 @@ def nearest(network: Any, objective: str, lowercase: bool = True) -> list[str]:
     places, the ones of the nearest size."""
     def distance(name: str) -> tuple[int, float]:
         config = PRESETS[name].config
-        kind = sum(getattr(network, f.name) != getattr(config, f.name) for f in fields(config) if f.name not in SIZES)
-        sizes = ((getattr(network, s), getattr(config, s)) for s in ("layers", "width", "mlp", "vocab"))
-        return (kind + (bool(network.embedding) != bool(config.embedding))
+        differing = sum(getattr(network, f.name, None) != getattr(config, f.name)
+                        for f in fields(config) if f.name not in SIZES)
+        sizes = ((getattr(network, s, 0), getattr(config, s)) for s in ("layers", "width", "mlp", "vocab"))
+        return (differing + (bool(getattr(network, "embedding", 0)) != bool(config.embedding))
                 + (objective != PUBLISHED[name].objective),
                 sum(abs(math.log(max(1, ours) / theirs)) for ours, theirs in sizes))
 
