@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib import resources
 
 import jax
 import numpy as np
@@ -90,6 +91,34 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(home, tmp_path
     assert max(Checkpoints(tmp_path / "wild/checkpoints").steps(), default=0) < step
     lines = small.lines(tmp_path / "wild", "train")
     assert all(np.isfinite(line["loss"]) for line in lines) and lines[-1]["step"] == step - 1
+
+
+def test_an_experiment_file_is_trained_with_choices_and_overrides(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small.experiment_file(tmp_path, home / "texts")
+    outcome = lmrep.train("small.py:format=segment_pair", "run", data_dir=home / "data", steps=2,
+                          **{"optimizer.learning_rate": 1e-4, "name": "other", "optimizer.betas": (0.9, 0.98)})
+    trained = json.loads((tmp_path / "run/config.json").read_text())["config"]
+    assert outcome.steps == 2 and trained["format"]["name"] == "segment_pair" and trained["name"] == "other"
+    assert trained["optimizer"]["learning_rate"] == 1e-4 and trained["optimizer"]["betas"] == [0.9, 0.98]
+
+
+def test_overrides_leave_the_given_config_as_it_is(home):
+    given = config(home)
+    with pytest.raises(UserError, match=r"config\.steps is -1; expected at least 1"):
+        lmrep.train(given, home / "never", steps=-1)
+    with pytest.raises(UserError, match="config has no field 'stepz'; did you mean 'steps'"):
+        lmrep.train(given, home / "never", stepz=1)
+    assert given.steps == STEPS and not (home / "never").exists()
+    with pytest.raises(UserError, match="quickstrat"):
+        lmrep.train("quickstrat.py", home / "never")
+
+
+def test_the_package_shows_its_interface():
+    assert {"train", "evaluate", "load", "__version__"} <= set(dir(lmrep))
+    assert not [name for name in dir(lmrep) if not name.startswith("_") and name not in lmrep.__all__]
+    assert "Trains an experiment" in lmrep.train.__doc__
+    assert (resources.files(lmrep) / "py.typed").is_file()
 
 
 # Evaluation

@@ -16,7 +16,7 @@ import ml_collections
 
 from lmrep.config.record import choose, read, setting
 from lmrep.core.errors import UserError
-from lmrep.core.params import flatten
+from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import corpora, tokenizers
 from lmrep.data.formats import FORMATS
@@ -31,6 +31,11 @@ from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
 from lmrep.training.faults import check as check_faults
 from lmrep.training.stages import locate_stage
+
+
+def host_memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,8 @@ class StagePlan:
     start: dict[str, str] | None
 
 
+BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
+
 # What may change between a run and its resumption: none of it changes what the run computes, but for rounding.
 RESUMABLE_FIELDS = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every",
         "log.*", "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name",
@@ -212,6 +219,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
         if (held_out := data.validation + data.test) >= 1:
             raise UserError(f"data.validation + data.test is {held_out:g}; leave a share of the documents for training")
     stages = resolve_stages(experiment)
+    check_memory(network, stages)
     for i, stage in enumerate(stages):
         if experiment.sources and FORMATS[stage.format_name].contiguous(stage.format):
             raise UserError(f"format {stage.format_name!r} is configured so that examples continue those of the "
@@ -239,6 +247,22 @@ def build_model(experiment: Experiment, vocab_size: int = 0) -> Model:
     definition, config = model_def(experiment), model_config(experiment, vocab_size)
     definition.check(config)
     return definition.build(config, experiment.execution, experiment.name)
+
+
+def check_memory(network: Model, stages: Sequence[StagePlan]) -> None:
+    """Refuses sizes far beyond any memory, by shapes alone. Raises UserError."""
+    limit = BEYOND * host_memory()
+    sizes = [("the network's parameters", 4 * count(network.specs), "model.vocab, width, layers and max_length")]
+    for stage in stages:
+        sequences, length = -(-stage.batch_size // stage.microbatches), stage.length
+        sizes.append((f"one array of hidden states, {sequences:,} x {length:,} x {network.width:,},",
+                      4 * sequences * length * network.width, "batch_size, length and model.width"))
+        if network.attention:
+            sizes.append((f"the attention probabilities of one sequence of {length:,} tokens", 4 * length**2, "length"))
+    for what, size, fields in sizes:
+        if size > limit:
+            raise UserError(f"{what} would take {size / 1e9:,.0f} GB, more than {BEYOND:,} times the memory of this "
+                            f"machine ({limit / BEYOND / 1e9:,.0f} GB); check {fields}")
 
 
 def sources(experiment: Experiment) -> list[Source]:

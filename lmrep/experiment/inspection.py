@@ -1,4 +1,4 @@
-"""What `lmrep inspect` prints: an experiment's data and questions as text."""
+"""What `lmrep inspect` prints: the data of an experiment and its training examples, as text."""
 
 import logging
 import textwrap
@@ -9,84 +9,114 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data import loader
+from lmrep.data.formats import Plan
 from lmrep.data.mixture import Mixture
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.scan import describe_anomalies
 from lmrep.data.tokenizers import keeps_whitespace
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment
+from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.objectives.base import Objective
 from lmrep.training.step import prepare_keys
 
 log = logging.getLogger(__name__)
 
 
 def report(experiment: Experiment, data_dir: Path, split: str = "train", examples: int = 5) -> str:
-    """Statistics of the corpus, the tokenizer and each stage's rows, and `examples` corrupted rows of `split`.
+    """Statistics of corpus, tokenizer and each stage's examples, and the first `examples` of `split` as the model gets
+    them.
 
     Raises:
-      UserError: parts that do not fit each other or the data.
+      UserError: there is no such split, or parts of the experiment do not fit each other or the data.
     """
     if examples < 0:
         raise UserError(f"examples is {examples}; expected at least 0")
     prepared = build.prepared(experiment, data_dir, log.info)
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this corpus has {', '.join(prepared.stores)}")
-    vocabulary = prepared.tokenizer.vocabulary
-    model = build.model(experiment, vocabulary)
-    parts = [_corpus(experiment, prepared), _tokenizer(experiment, prepared)]
-    for stage in experiments.resolve_stages(experiment):
+    model = build.model(experiment, prepared.tokenizer.vocabulary)
+    sections, epochs = [_corpus(experiment, prepared), _tokenizer(experiment, prepared)], 0.0
+    stages = experiments.resolve_stages(experiment)
+    for stage in stages:
         plan = build.plan(stage, prepared.stores[split], experiment.seed, data_dir)
-        facts = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
-                          for name, value in plan.statistics().items())
-        parts.append(f"Stage {stage.name}: {stage.format_name} rows of {stage.length} tokens, batch of "
-                     f"{stage.batch_size}, {stage.steps:,} steps = "
-                     f"{stage.steps * stage.batch_size / plan.examples:.2f} passes over the examples\n  {facts}")
+        sections.append(_stage(stage, plan))
+        epochs += stage.steps * stage.batch_size / plan.examples
         if isinstance(plan, Mixture):
-            parts.append(_sources(plan, stage.steps * stage.batch_size))
-        numbers = plan.numbers(np.arange(min(examples, plan.examples)), stage.batch_size, experiment.seed)
-        numbers = numbers[numbers >= 0]
-        batch = loader.gather(plan, numbers)
-        objective = build.objective(stage, model, vocabulary)
-        asked = jax.device_get(objective.prepare(
-            prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))
-        for number, text in zip(numbers, objective.describe(asked, prepared.tokenizer), strict=True):
-            parts.append(f"Example {number:,}:\n" + textwrap.indent(textwrap.fill(text, 110), "  "))
-    return "\n\n".join(parts)
+            sections.append(_sources(plan, stage.steps * stage.batch_size))
+        sections += _examples(experiment, stage, plan, build.objective(stage, model, prepared.tokenizer.vocabulary),
+                              prepared, examples)
+    if len(stages) > 1:
+        sections.append(f"All stages: {experiment.steps:,} steps, {epochs:,.2f} epochs of the {split} split")
+    return "\n\n".join(sections)
+
+
+def _stage(stage: StagePlan, plan: Plan | Mixture) -> str:
+    """The size of a stage, its epochs, and the statistics of its examples."""
+    statistics = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
+                           for name, value in plan.statistics().items())
+    epochs = stage.steps * stage.batch_size / plan.examples
+    duplicates = getattr(stage.format, "duplicates", 1)
+    passes = f" ({epochs * duplicates:,.2f} passes over the text)" if duplicates > 1 else ""
+    return (f"Stage {stage.name}: {stage.format_name} examples of {stage.length} tokens, {stage.batch_size} in a batch; "
+            f"{stage.steps:,} steps are {epochs:,.2f} epochs{passes}\n  {statistics}")
+
+
+def _examples(
+    experiment: Experiment, stage: StagePlan, plan: Plan | Mixture, objective: Objective, prepared: Prepared, number: int
+) -> list[str]:
+    """The first examples of a stage, prepared by its objective."""
+    numbers = plan.numbers(np.arange(min(number, plan.examples)), stage.batch_size, experiment.seed)
+    numbers = numbers[numbers >= 0]
+    batch = loader.gather(plan, numbers)
+    batch = jax.device_get(objective.prepare(prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))
+    texts = objective.describe(batch, prepared.tokenizer)
+    return [f"Example {i:,}:\n" + textwrap.indent(textwrap.fill(text, 110), "  ")
+            for i, text in zip(numbers, texts, strict=True)]
 
 
 def _corpus(experiment: Experiment, prepared: Prepared) -> str:
+    """The corpus: a row for each split, and what looks wrong."""
     lines = [f"Corpus {experiment.data.corpus}, prepared in {prepared.directory}",
              f"  {'split':12}{'documents':>12}{'sentences':>12}{'characters':>14}{'tokens':>14}"
              f"{'tokens/word':>13}{'unknown':>9}"]
     for split, facts in prepared.statistics.items():
         lines.append(f"  {split:12}{facts['documents']:12,}{facts['sentences']:12,}{facts['characters']:14,}"
                      f"{facts['tokens']:14,}{facts['tokens_per_word']:13.3f}{facts['unknown_share']:9.3%}")
-    odd = prepared.text | {"words_of_over_1,000_characters": sum(
+    anomalies = prepared.text | {"words_of_over_1,000_characters": sum(
         facts.get("long_words", 0) for facts in prepared.statistics.values())}
-    if said := describe_anomalies(odd):
-        lines.append(f"  in the text: {said}")
+    if described := describe_anomalies(anomalies):
+        lines.append(f"  in the text: {described}")
+    if warning := build.imbalanced_splits(experiment, prepared):
+        lines.append(f"  WARNING: {warning}")
     return "\n".join(lines)
 
 
-def _sources(plan: Mixture, rows: int) -> str:
-    """How the rows of a stage are dealt to the sources, and how often each is walked."""
-    shares, split = plan.store.block_counts, plan.store.split
-    lines = [f"  {'source':20}{'share':>9}{f'tokens, {split}':>20}{'examples':>14}{'epochs':>9}"]
+def _sources(plan: Mixture, number: int) -> str:
+    """The fraction of a stage's `number` examples that each source gives, and its epochs."""
+    weights, split = plan.store.block_counts, plan.store.split
+    lines = [f"  {'source':20}{'fraction':>9}{f'tokens, {split}':>20}{'examples':>14}{'epochs':>9}"]
     for i, name in enumerate(plan.store.names):
-        share, examples = shares[i] / sum(shares), plan.plans[i].examples
-        lines.append(f"  {name:20}{share:9.2%}{plan.store.stores[i].tokens:20,}{examples:14,}"
-                     f"{rows * share / examples:9.2f}")
+        fraction, examples = weights[i] / sum(weights), plan.plans[i].examples
+        lines.append(f"  {name:20}{fraction:9.2%}{plan.store.stores[i].tokens:20,}{examples:14,}"
+                     f"{number * fraction / examples:9.2f}")
     return "\n".join(lines)
 
 
 def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
+    """The vocabulary, what the tokenizer does to a text, and the most frequent tokens."""
     vocabulary = prepared.tokenizer.vocabulary
     order = np.argsort(-vocabulary.counts)[:12]
     total = max(1, int(vocabulary.counts.sum()))
     frequent = ", ".join(f"{prepared.tokenizer.id_to_token(int(i))} {vocabulary.counts[i] / total:.1%}" for i in order)
-    mark, says = ("start", vocabulary.starts_word) if vocabulary.ends_word is None else ("end", vocabulary.ends_word)
-    return (f"Tokenizer: {vocabulary.size:,} pieces, {int(says.sum()):,} of which {mark} a word; "
-            f"{int((vocabulary.counts == 0).sum()):,} do not occur in the train split\n"
-            f"  white space of documents: {'kept' if keeps_whitespace(experiment.tokenizer) else 'collapsed'}\n"
-            f"  most frequent: {frequent}")
+    mark, at_mark = ("start", vocabulary.starts_word) if vocabulary.ends_word is None else ("end", vocabulary.ends_word)
+    lines = [f"Tokenizer {prepared.tokenizer.name}: {vocabulary.size:,} tokens, {int(at_mark.sum()):,} of which {mark} a "
+             f"word; {int((vocabulary.counts == 0).sum()):,} do not occur in the train split",
+             f"white space of documents: {'kept' if keeps_whitespace(experiment.tokenizer) else 'collapsed'}"]
+    upper, plain, accented = (list(ids) for ids in prepared.tokenizer.encode_batch(["CAFE", "cafe", "caf\u00e9"]))
+    if upper == plain:
+        accents = " and stripped of accents: caf\u00e9 becomes cafe" if accented == plain else ""
+        lines.append(f"text is lower-cased{accents}")
+    if unused := build.unused_rows(experiments.model_config(experiment, vocabulary.size), vocabulary.size):
+        lines.append(f"WARNING: {unused}")
+    return "\n  ".join([*lines, f"most frequent: {frequent}"])

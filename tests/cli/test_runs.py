@@ -314,11 +314,12 @@ def test_what_cannot_be_evaluated_is_refused(home, words, part):
     refused(small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data", *words), part)
 
 
-def test_inspect_shows_corpus_tokenizer_rows_and_questions(home):
+def test_inspect_shows_corpus_tokenizer_and_examples(home):
     answer = small.command("inspect", f"--workdir={home}/run", f"--data_dir={home}/data")
     assert answer.code == 0
-    for part in ("Corpus text_files", "documents", "unknown", "pieces, ", "most frequent: the ", "packed rows of 32",
-                 "12 steps", "padding"):
+    for part in ("Corpus text_files", "documents", "unknown", "tokens, ", "most frequent: the ", "white space of documents: ",
+                 "text is lower-cased and stripped of accents", "packed examples of 32 tokens", "12 steps", "epochs",
+                 "padding"):
         assert part in answer.out
     assert answer.out.count("Example ") == 5 and answer.out.count("-> [MASK]}") >= 5
     assert "pair label" not in answer.out

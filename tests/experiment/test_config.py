@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import pytest
 
@@ -197,3 +198,28 @@ def test_packed_texts_are_refused_for_a_network_without_an_attention_mask(format
     with pytest.raises(UserError, match=rf"format '{format}' puts several texts in an example, and network '\w+' takes no "
                        r"attention mask to keep them apart; formats that fit: .*full_sentences, stream, lines"):
         experiments.parse(config)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"model.layers": 10**9}, "the network's parameters would take .* check model.vocab, width, layers"),
+    ({"model.width": 10**12, "model.heads": 1}, "the network's parameters would take .* GB, more than 1,000 times"),
+    ({"model.vocab": 10**12}, "the network's parameters would take"),
+    ({"model.max_length": 10**12}, "the network's parameters would take"),
+    ({"model.positions": "sinusoidal", "length": 10**9, "model.max_length": 10**9},
+     r"attention probabilities of one sequence of 1,000,000,000 tokens would take .* check length"),
+    ({"batch_size": 10**13}, "one array of hidden states, 10,000,000,000,000 x 32 x 32, would take .* check batch_size"),
+])
+def test_a_size_beyond_any_memory_is_refused_at_once(config, fields, message):
+    config.data.files = "no such file"  # which is never looked for
+    start = time.monotonic()
+    refused(config, message, **fields)
+    assert time.monotonic() - start < 1
+
+
+def test_published_sizes_are_not_beyond_memory(monkeypatch):
+    monkeypatch.setattr(experiments, "host_memory", lambda: 4 * 10**9)
+    for preset in PRESETS:
+        parse(default_config(preset, "causal" if preset.startswith("gpt") else "masked", optimizer="adamw"))
