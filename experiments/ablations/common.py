@@ -73,7 +73,7 @@ def small(objective: str, form: str, given: argparse.Namespace) -> ConfigDict:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that is done: its workdir, the rows of a step, the tokens and the padding of its rows (`tokens_per_row`,
+    """A run that is done: its workdir, the rows of a step, the tokens and the padding of its rows (`tokens_per_example`,
     `padding`), what training came to, and the seconds of this call, few where it was trained before."""
 
     place: Path
@@ -101,7 +101,7 @@ def rows(c: ConfigDict, data_dir: Path) -> tuple[int, Mapping[str, float]]:
     prepared = build.prepared(experiment, data_dir, print)
     plan = build.plan(experiments.resolve_stages(experiment)[0], prepared.stores["train"], experiment.seed, data_dir)
     facts = plan.statistics()
-    return round(TOKENS / facts["tokens_per_row"]), facts
+    return round(TOKENS / facts["tokens_per_example"]), facts
 
 
 def score(

@@ -48,7 +48,7 @@ def main(words=None):
     for (form, masking), run in zip(RUNS, train(configs, given), strict=True):
         found = score(run.place, given.data_dir, "packed", Packed(MASKS), ask)
         pair = run.outcome.after.get("pair_accuracy")
-        lines.append(f"{form:16}{masking:9}{run.rows:6}{run.rows * run.facts['tokens_per_row']:13,.0f}"
+        lines.append(f"{form:16}{masking:9}{run.rows:6}{run.rows * run.facts['tokens_per_example']:13,.0f}"
                      f"{run.facts['padding']:10.1%}{found['mlm_accuracy']:11.2%}{found['mlm_loss']:8.3f}"
                      f"{f'{pair:.1%}' if pair else '':>8}{run.seconds:9.0f}")
         done.append(run)

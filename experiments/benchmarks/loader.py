@@ -109,7 +109,7 @@ def main():
         batches, cpu = (pick(each) for pick, each in zip((max, min), zip(
             *(rate(plan, given.rows, given.seconds) for _ in range(given.rounds)), strict=True), strict=True))
         far = min(seek(plan, given.rows) for _ in range(given.rounds))
-        print(f"{name:27}{plan.examples:10,}{facts['tokens_per_row']:11.1f}{facts['padding']:9.2%}"
+        print(f"{name:27}{plan.examples:10,}{facts['tokens_per_example']:11.1f}{facts['padding']:9.2%}"
               f"{crossings(plan):10.2f}{made:8.2f}{batches:11,.0f}"
               f"{batches * given.rows * given.length:13,.0f}{1000 * cpu:8.2f}{1000 * far:9.1f}", flush=True)
 

@@ -113,7 +113,7 @@ def test_statistics_match_the_gathered_batch(name, random_store):
     statistics = plan.statistics()
     assert statistics["examples"] == plan.examples
     assert statistics["padding"] == pytest.approx(1 - real.mean(), abs=1e-9)
-    assert statistics["tokens_per_row"] == pytest.approx(real.sum(axis=1).mean())
+    assert statistics["tokens_per_example"] == pytest.approx(real.sum(axis=1).mean())
     if "pair_label" in batch:
         assert statistics["pair_label"] == pytest.approx(batch["pair_label"].mean())
 

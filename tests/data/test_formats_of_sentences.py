@@ -107,9 +107,9 @@ def test_packed_steps_have_about_as_many_tokens_as_full_sentences(random_store):
     plans = {name: formats.plan(name, record.read(FORMATS[name].config, settings), store, 128, 0)
              for name, settings in {"full_sentences": {}, "doc_sentences": {}}.items()}
     padded = formats.plan("doc_sentences", DocSentences(pack=False), store, 128, 0)
-    tokens = {name: plan.statistics()["tokens_per_row"] for name, plan in plans.items()}
+    tokens = {name: plan.statistics()["tokens_per_example"] for name, plan in plans.items()}
     assert tokens["doc_sentences"] == pytest.approx(tokens["full_sentences"], rel=0.08)
-    assert padded.statistics()["tokens_per_row"] < 0.8 * tokens["full_sentences"]
+    assert padded.statistics()["tokens_per_example"] < 0.8 * tokens["full_sentences"]
 
 
 @pytest.mark.parametrize("length", [12, 40])

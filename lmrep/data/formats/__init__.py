@@ -75,7 +75,7 @@ def plan(
     identity = [store.fingerprint, definition.version, asdict(config), length, seed]
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     spans = cached(partial(definition.spans, config, store, length, seed, layout, progress), fingerprint, cache_dir)
-    made = Plan(store, spans, layout, length, fingerprint, definition.repeats(config), definition.contiguous(config))
-    if made.examples > np.iinfo(FIELDS["example"].dtype).max:
-        raise UserError(f"the plan has {made.examples:,} examples; expected fewer than 2^31: lower duplicates")
-    return made
+    result = Plan(store, spans, layout, length, fingerprint, definition.repeats(config), definition.contiguous(config))
+    if result.examples > np.iinfo(FIELDS["example"].dtype).max:
+        raise UserError(f"the plan has {result.examples:,} examples; expected fewer than 2^31: lower duplicates")
+    return result

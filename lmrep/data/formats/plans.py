@@ -147,7 +147,7 @@ class Plan:
         return np.where(continued, np.where(lengths[first] > 0, tokens, self.layout.tail), -1).astype(np.int32)
 
     def statistics(self) -> dict[str, float]:
-        """`examples`; `tokens_per_row`, the mean number of tokens per example without padding, special tokens
+        """`examples`; `tokens_per_example`, the mean number of tokens per example without padding, special tokens
         included; `padding`, the fraction of positions that are padding; and the mean of each column."""
         offsets, spans_per_segment = self.spans.offsets, self.layout.spans_per_segment
         counts = np.diff(offsets)
@@ -156,4 +156,4 @@ class Plan:
         used = np.diff(totals) + counts + segments * (self.layout.lead is not None)
         tokens = float(np.minimum(used, self.length).mean())  # a tail that does not fit is left out
         means = {name: float(column.mean()) for name, column in self.spans.columns.items()}
-        return {"examples": self.examples, "tokens_per_row": tokens, "padding": 1 - tokens / self.length, **means}
+        return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length, **means}
