@@ -73,8 +73,8 @@ def small(objective: str, form: str, given: argparse.Namespace) -> ConfigDict:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that is done: its workdir, the rows of a step, the tokens and the padding of its rows (`tokens_per_example`,
-    `padding`), what training came to, and the seconds of this call, few where it was trained before."""
+    """A run that is done: its workdir, the rows of a step, the tokens and the padding of its rows
+    (`tokens_per_example`, `padding`), what training came to, and the seconds of this call, few where it was trained before."""
 
     place: Path
     rows: int

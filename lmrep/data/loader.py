@@ -36,8 +36,8 @@ def batches(
       indices: int[b], the examples of the global batch that this host's devices hold, in [0, batch_size). The batches
         have only these, in this order.
       seed: of the order of the examples.
-      first_step: counted from the start of the run or stage.
-      last_step: the one after the last.
+      first_step: counted from the start of the stage.
+      last_step: the step after the last one.
       threads: batches that are gathered at a time. The threads end with the iterator.
       prefetch: batches that are kept ready.
 

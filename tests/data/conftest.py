@@ -12,7 +12,7 @@ SPECIALS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
 @dataclass
 class MemoryStore:
-    """What `lmrep.data.store.token_store.Store` offers, over arrays."""
+    """Arrays with the interface of `lmrep.data.store.token_store.Store`."""
 
     stream: np.ndarray
     sentences: np.ndarray
@@ -30,8 +30,8 @@ class MemoryStore:
 
 
 def make_store(documents: list[list[int]], specials: dict[str, int] = SPECIALS) -> MemoryStore:
-    """A store of documents given by the lengths of their sentences. Each token is its position in the stream, after
-    the special ids, so that a test reads off a batch where its tokens come from."""
+    """A store of documents, described by the lengths of their sentences. Tokens are consecutive numbers after the
+    special ids, so that a test can tell the position of each token of a batch in the store."""
     lengths = [n for document in documents for n in document]
     tokens, size = sum(lengths), sum(lengths) + len(SPECIALS)
     vocabulary = Vocabulary(size, specials, np.ones(size, bool), np.zeros(size, np.int64))

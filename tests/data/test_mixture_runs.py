@@ -1,4 +1,4 @@
-"""A run on a mixture that is killed twice and resumed as two processes shows the same examples as if it had not been."""
+"""A run on a mixture that is killed twice and resumed as two processes shows the same examples as without that."""
 
 import json
 import os
