@@ -1,4 +1,4 @@
-"""A text as a network reads it: its tokens, the characters and the words that they came from."""
+"""A text as a model reads it: its tokens, and the characters and words that they come from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ class TokenizedText:
     """A text as a model reads it, special tokens included.
 
     Attributes:
-      text: what was given.
+      text: the text.
       ids: int32[t].
-      tokens: the t tokens as text, special tokens by their names.
-      offsets: the characters [start, end) of the text that each came from; (0, 0) for special tokens added to it.
-      words: the number of the word, from 0, that each is a piece of; None for special tokens added to the text.
+      tokens: the t tokens as text.
+      offsets: for each token, the range [start, end) of characters that it comes from; (0, 0) for special tokens that
+        were added.
+      words: for each token, the index of its word, from 0; None for special tokens that were added.
     """
 
     text: str
@@ -35,35 +36,35 @@ class TokenizedText:
 
 
 def tokenize_text(text: str, tokenizer: Tokenizer, name: str | None = None) -> TokenizedText:
-    """The pieces of a text between [CLS] and [SEP], where the tokenizer has them. The names of special tokens in the
-    text, "[MASK]" say, stand for these. `name` is what messages call the text.
+    """Tokenizes a text and adds [CLS] and [SEP], if the tokenizer has them. The names of special tokens in the text,
+    such as [MASK], become these tokens. Messages call the text `name`.
 
     Raises:
-      UserError: it is no Unicode text.
+      UserError: it is not Unicode text.
     """
     try:
-        found = tokenizer.encode(text, specials=True)
-    except TypeError:  # lone surrogates, which stand for bytes of an argument that could not be decoded
+        encoding = tokenizer.encode(text, specials=True)
+    except TypeError:  # lone surrogates, by which Python represents undecodable bytes of an argument
         raise UserError(f"{name or repr(text[:60])} is not UTF-8 text; convert it") from None
     before, after = special_tokens_around(tokenizer)
-    name, none = tokenizer.id_to_token, (0, 0)
+    token, none = tokenizer.id_to_token, (0, 0)
     return TokenizedText(
-        text, np.array([*before, *found.ids, *after], np.int32),
-        [*map(name, before), *found.tokens, *map(name, after)],
-        [none] * len(before) + list(found.offsets) + [none] * len(after),
-        [None] * len(before) + found.words + [None] * len(after))
+        text, np.array([*before, *encoding.ids, *after], np.int32),
+        [*map(token, before), *encoding.tokens, *map(token, after)],
+        [none] * len(before) + list(encoding.offsets) + [none] * len(after),
+        [None] * len(before) + encoding.words + [None] * len(after))
 
 
 def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The special ids before and after each text."""
+    """The ids that are added before and after a text."""
     special = tokenizer.vocabulary.specials
     return tuple([special[role]] if role in special else [] for role in ("cls", "sep"))
 
 
 def word_boundaries(words: Sequence[int | None]) -> tuple[np.ndarray, np.ndarray]:
-    """The places [start, end) of each word."""
-    numbers = np.array([-1 if word is None else word for word in words], int)
-    changes = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
-    starts = changes[:-1][numbers[changes[:-1]] >= 0] if len(changes) else changes
+    """The positions [start, end) of each word's tokens."""
+    indices = np.array([-1 if word is None else word for word in words], int)
+    changes = np.flatnonzero(np.diff(indices, prepend=-1, append=-1))
+    starts = changes[:-1][indices[changes[:-1]] >= 0] if len(changes) else changes
     ends = changes[np.searchsorted(changes, starts) + 1] if len(starts) else starts
     return starts, ends

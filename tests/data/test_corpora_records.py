@@ -110,7 +110,7 @@ def test_parquet_columns_may_be_nested(tmp_path):
     assert read(path, "parquet", text_field="article.body.text")[0] == ["one", "two"]
     for wrong, message in {"text": "no column 'text'; it has article, id", "article.title": "no column",
                            "id": "column 'id' has type int64 instead of text",
-                           "article.body": "holds struct"}.items():
+                           "article.body": "has type struct"}.items():
         with pytest.raises(UserError, match=rf"a\.parquet.*{message}.*text_field"):
             read(path, "parquet", text_field=wrong)
 

@@ -35,7 +35,7 @@ def test_documents_that_are_not_those_of_the_survey_are_a_fault(surveyed, change
     _, corpus, found = surveyed
     changed = dataclasses.replace(corpus, documents=lambda tally=None: iter(change(list(corpus.documents()))))
     with pytest.raises(RunFault, match="changed while it was read"):
-        list(scan.again(changed, found))
+        list(scan.reread(changed, found))
 
 
 def test_a_sample_is_of_the_train_split_and_of_the_size_that_is_asked_for(surveyed):

@@ -35,7 +35,8 @@ def remove_byte_order_mark(text: str, tally: Counter[str]) -> str:
 
 
 def decode(data: bytes, policy: str, location: Callable[[], str], tally: Counter[str]) -> str:
-    """The text of UTF-8 bytes. Others raise UserError with `location()`, or become U+FFFD if the policy is "replace"."""
+    """The text of UTF-8 bytes. Other bytes raise UserError with `location()`, or become U+FFFD if the policy is
+    "replace"."""
     try:
         return data.decode("utf8")
     except UnicodeDecodeError as error:
@@ -53,8 +54,8 @@ def field_documents(text: str, policy: str, location: Callable[[], str], tally: 
     surrogates, which JSON's escapes can spell, are treated as undecodable bytes are by `decode`."""
     if not text.isascii() and SURROGATE.search(text):
         if policy == "refuse":
-            raise UserError(f"{location()}: the text has half of a surrogate pair, which is not a character; correct it, "
-                            "or set --config.data.undecodable=replace")
+            raise UserError(f"{location()}: the text has half of a surrogate pair, which is not a character; correct "
+                            "it, or set --config.data.undecodable=replace")
         text, count = SURROGATE.subn("\ufffd", text)
         tally["replaced_characters"] += count
     documents = split_long(normalize_characters(remove_byte_order_mark(text, tally), tally), tally)

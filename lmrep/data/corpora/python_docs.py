@@ -6,8 +6,8 @@ It has about 600 documents and 2.1 million characters on Python 3.11, slightly f
 - the docstrings of the standard library, one document per module: the module's docstring, then those of its classes
   and functions in the order of the source.
 
-Docstrings are dedented, lines that underline a heading are removed, and docstrings are separated by a blank line. Tests,
-IDLE, lib2to3 and installed packages are left out. Files are parsed with `ast`; no module is imported or run.
+Docstrings are dedented, lines that underline a heading are removed, and docstrings are separated by a blank line.
+Tests, IDLE, lib2to3 and installed packages are left out. Files are parsed with `ast`; no module is imported or run.
 """
 
 import ast

@@ -120,8 +120,8 @@ def _parquet(source: files.Source, config: Config, tally: Counter[str], limit: i
                         yield from cleaning.field_documents(text, config.undecodable, location, tally)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"{source.path} is not an intact Parquet file ({reason}); copy it again, or leave it out of "
-                            "data.files") from error
+            raise UserError(f"{source.path} is not an intact Parquet file ({reason}); copy it again, or leave it out "
+                            "of data.files") from error
 
 
 def _column(source: files.Source, table: Any, name: str) -> None:
@@ -161,4 +161,5 @@ def _batches(table: Any, group: int, name: str) -> Iterator[list[bytes | None]]:
 
 
 JSONL = CorpusDef(partial(_open, "jsonl", _jsonl), lambda config: f"the JSONL files {config.files}", "*.jsonl")
-PARQUET = CorpusDef(partial(_open, "parquet", _parquet), lambda config: f"the Parquet files {config.files}", "*.parquet")
+PARQUET = CorpusDef(partial(_open, "parquet", _parquet), lambda config: f"the Parquet files {config.files}",
+                    "*.parquet")

@@ -9,10 +9,10 @@ The result is a folder of the data directory, named by a fingerprint of everythi
         statistics.json               what `lmrep inspect` shows
         manifest.json                 size and SHA-256 of every file
 
-It is built in <corpus>-<fingerprint>.partial, with a lock held: first the tokenizer, then the corpus, part by part. Each
-is renamed when it is complete, so that a build that was killed, or that filled the disk, continues after the last
-complete part. In the end the files of the parts are moved together and the folder is renamed. The result depends neither
-on interruptions nor on the number of processes.
+It is built in <corpus>-<fingerprint>.partial, with a lock held: first the tokenizer, then the corpus, part by part.
+Each is renamed when it is complete, so that a build that was killed, or that filled the disk, continues after the last
+complete part. In the end the files of the parts are moved together and the folder is renamed. The result depends
+neither on interruptions nor on the number of processes.
 
 Files are compared with the manifest when the folder is opened. A folder that is damaged is built again.
 """
@@ -133,8 +133,8 @@ def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepar
         stores = {split: token_store.Store(directory / split, split, tokenizer.vocabulary, name,
                                      damaged_records=damaged_records) for split, name in names.items()}
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"the token store {directory} cannot be opened: {error}; delete that directory, and the next run "
-                        "builds it again") from error
+        raise UserError(f"the token store {directory} cannot be opened: {error}; delete that directory, and the next "
+                        "run builds it again") from error
     return Prepared(tokenizer, stores, statistics, directory, text)
 
 
@@ -167,8 +167,8 @@ def _remove(directory: pathlib.Path) -> None:
         if directory.exists():
             shutil.rmtree(directory)
     except OSError as error:
-        raise UserError(f"the token store {directory} is damaged and cannot be removed: {error.strerror}; remove it, or "
-                        "choose another --data_dir") from error
+        raise UserError(f"the token store {directory} is damaged and cannot be removed: {error.strerror}; remove it, "
+                        "or choose another --data_dir") from error
 
 
 @contextlib.contextmanager
@@ -237,8 +237,8 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
 
 @contextlib.contextmanager
 def _complete(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | None]:
-    """Yields a folder to fill, which becomes `path` if no error occurs; None if `path` exists. If `keep`, the folder has
-    the files that were written before an interruption."""
+    """Yields a folder to fill, which becomes `path` if no error occurs; None if `path` exists. If `keep`, the folder
+    has the files that were written before an interruption."""
     making = path.with_name(path.name + ".making")
     if path.exists():
         yield None
@@ -261,7 +261,8 @@ def _complete(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path |
 
 def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str, dict[str, float]], survey: CorpusScan,
             tokenizer: tokenizers.Tokenizer) -> None:
-    """Fills the folder from the parts, whose records it moves, and seals it. It may be repeated after an interruption."""
+    """Fills the folder from the parts, whose records it moves, and seals it. It may be repeated after an
+    interruption."""
     (done / MANIFEST).unlink(missing_ok=True)
     for split in statistics:
         token_store.join([part / split for part in parts], done / split, split, tokenizer.size)
@@ -296,7 +297,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     needed, free = bytes_needed(total - done, tokenizer.size), shutil.disk_usage(parts[0].parent).free
     if needed > free:
         progress(f"warning: the token stores need about {needed / 1e6:,.1f} MB more, and {free / 1e6:,.1f} MB are free")
-    documents = zip(part_of, survey.splits, scan.again(corpus, survey), strict=True)
+    documents = zip(part_of, survey.splits, scan.reread(corpus, survey), strict=True)
     skipping = Report("skipping what is tokenized", done, progress)
     for _ in range(np.count_nonzero(part_of < first)):
         skipping.add(len(next(documents)[2]))

@@ -1,5 +1,5 @@
-"""The readings of a corpus: a first one finds what split each document is of, and the later ones must find the same
-documents. Between them a document costs 17 bytes of memory, not its text.
+"""Reading a corpus several times: the first time finds the split of each document, and later times must find the same
+documents. In between, a document takes 17 bytes of memory.
 """
 
 import itertools
@@ -15,63 +15,69 @@ import numpy as np
 from lmrep.core.errors import RunFault
 from lmrep.data import corpora
 
-TRAINING_SAMPLE = 10**8  # characters of train splits that a tokenizer is trained on, at most
+TRAINING_SAMPLE = 10**8  # characters of train splits for training a tokenizer, at most
 
 Progress = Callable[[str], None]
 
 
 class CorpusScan(NamedTuple):
-    """What a first reading finds of each document: its place in the splits' range (uint64), its length in characters
-    (int64), and its split (int8, an index into SPLITS). And how often what was odd about the text."""
+    """What is known about each document after the first time.
 
-    places: np.ndarray
+    Attributes:
+      positions: uint64, its `corpora.hash_position`.
+      lengths: int64, its characters.
+      splits: int8, an index into SPLITS.
+      text: counts of anomalies of the text.
+    """
+
+    positions: np.ndarray
     lengths: np.ndarray
     splits: np.ndarray
     text: dict[str, int]
 
     def of(self, split: str) -> np.ndarray:
-        """Which documents are of that split, bool."""
+        """bool, whether a document is of the split."""
         return self.splits == corpora.SPLITS.index(split)
 
     def characters(self, split: str) -> int:
-        """How many a split has."""
+        """Characters of a split."""
         return int(self.lengths[self.of(split)].sum())
 
 
 def survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> CorpusScan:
-    """The first reading. Raises UserError where the corpus or its splits will not do."""
-    places, lengths, tally = array("Q"), array("q"), Counter()
+    """Reads the corpus for the first time. Raises UserError if it cannot be read or divided into splits."""
+    positions, lengths, tally = array("Q"), array("q"), Counter()
     report = Report("reading", 0, progress)
     for text in corpus.documents(tally):
-        places.append(corpora.hash_position(text))
+        positions.append(corpora.hash_position(text))
         lengths.append(len(text))
         report.add(len(text))
-    odd = {name: count for name, count in sorted(tally.items()) if count and name not in ("documents", "files")}
-    found = np.frombuffer(places, np.uint64)
-    return CorpusScan(found, np.frombuffer(lengths, np.int64), corpora.assign(found, data), odd)
+    anomalies = {name: count for name, count in sorted(tally.items()) if count and name not in ("documents", "files")}
+    hashed = np.frombuffer(positions, np.uint64)
+    return CorpusScan(hashed, np.frombuffer(lengths, np.int64), corpora.assign(hashed, data), anomalies)
 
 
-def describe_anomalies(odd: Mapping[str, int]) -> str:
-    """`CorpusScan.text` for people; empty where nothing is odd."""
-    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in odd.items() if count)
+def describe_anomalies(counts: Mapping[str, int]) -> str:
+    """`CorpusScan.text` as text for people; empty if there are none."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
 
 
-def again(corpus: corpora.Corpus, found: CorpusScan) -> Iterator[str]:
-    """The documents. Raises RunFault where they are not those that the survey found."""
-    for place, text in itertools.zip_longest(found.places, corpus.documents()):
-        if place is None or text is None or corpora.hash_position(text) != place:
-            raise RunFault("the corpus changed while it was read; run again when its files stand still")
+def reread(corpus: corpora.Corpus, found: CorpusScan) -> Iterator[str]:
+    """The documents. Raises RunFault if they are not those of the first time."""
+    for position, text in itertools.zip_longest(found.positions, corpus.documents()):
+        if position is None or text is None or corpora.hash_position(text) != position:
+            raise RunFault("the corpus changed while it was read; run again when its files no longer change")
         yield text
 
 
 def documents(data: corpora.Config, split: str, progress: Progress) -> tuple[int, Iterator[str]]:
-    """The raw documents of one split of a corpus, in its order, and how many characters they have. The corpus is read
-    once to find where its splits end, and once more as the documents are taken. Raises as `survey` and `again`."""
+    """(characters, raw documents in order) of a split. The corpus is read once to find the splits, and again as the
+    documents are consumed. Raises as `survey` and `reread`."""
     corpus = corpora.open_corpus(data)
     found = survey(corpus, data, progress)
-    if odd := describe_anomalies(found.text):
-        progress(f"in the text: {odd}")
-    texts = (text for text, wanted in zip(again(corpus, found), found.of(split), strict=True) if wanted)
+    if anomalies := describe_anomalies(found.text):
+        progress(f"in the text: {anomalies}")
+    texts = (text for text, selected in zip(reread(corpus, found), found.of(split), strict=True) if selected)
     return found.characters(split), texts
 
 
@@ -85,16 +91,16 @@ def sample(corpus: corpora.Corpus, found: CorpusScan, budget: float, keep_whites
 
     The library that trains tokenizers holds a text in memory several times; a document may be too long for that.
     """
-    whole, part = divmod(budget / max(1, found.characters("train")), 1)
-    once_more = (found.places & np.uint64(0xFFFFFFFF)) < part * 2**32
-    for text, train, more in zip(again(corpus, found), found.of("train"), once_more, strict=True):
-        for _ in range((int(whole) + more) * train):
+    times, fraction = divmod(budget / max(1, found.characters("train")), 1)
+    once_more = (found.positions & np.uint64(0xFFFFFFFF)) < fraction * 2**32
+    for text, train, more in zip(reread(corpus, found), found.of("train"), once_more, strict=True):
+        for _ in range((int(times) + more) * train):
             yield from LINES.split(text) if keep_whitespace else text.split("\n")
         report.add(len(text))
 
 
 class Report:
-    """Says how far something is, every few seconds, and how long the rest takes where the `total` is known."""
+    """Reports progress every few seconds, with the remaining time if the `total` is known."""
 
     def __init__(self, what: str, total: int, progress: Progress, done: int = 0, every: float = 3.0):
         self.what, self.total, self.progress, self.every = what, total, progress, every
@@ -102,7 +108,7 @@ class Report:
         self.start = self.last = time.monotonic()
 
     def add(self, characters: int) -> None:
-        """Counts characters as done."""
+        """Adds to the number of characters that are done."""
         self.done += characters
         now = time.monotonic()
         if now - self.last < self.every or self.done == self.total:

@@ -61,14 +61,14 @@ def prepare_sources(
     shares = block_counts(temperature_weights(sources, tokens, temperature))
     weights = np.array(shares) / sum(shares) / tokens * sum(tokens)
     counts = sum(weight * one.tokenizer.vocabulary.counts for weight, one in zip(weights, each, strict=True))
-    tokenizer_with_counts = each[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
+    counted = each[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
     splits = [split for split in each[0].stores if all(split in one.stores for one in each)]
     names = tuple(source.name for source in sources)
-    stores = {split: Sources(names, tuple(one.stores[split] for one in each), shares, tokenizer_with_counts.vocabulary)
+    stores = {split: Sources(names, tuple(one.stores[split] for one in each), shares, counted.vocabulary)
               for split in splits}
     statistics = {split: _sum_statistics([one.statistics[split] for one in each]) for split in splits}
     text = dict(sum((Counter(one.text) for one in each), Counter()))
-    return dataclasses.replace(each[0], tokenizer=tokenizer_with_counts, stores=stores, statistics=statistics, text=text)
+    return dataclasses.replace(each[0], tokenizer=counted, stores=stores, statistics=statistics, text=text)
 
 
 def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:

@@ -1,16 +1,16 @@
-"""The token store of one split: a long stream of token ids, cut into sentences and documents.
+"""The token store of a split: a stream of token ids, divided into sentences and documents.
 
-A store is a directory. The tokens are a TFDS dataset (ArrayRecord, written by `SequentialWriter`, readable by any
-TFDS installation) whose records hold `RECORD` tokens each, so that fetching 128 tokens never decodes a novel. Beside
-them two index files say where sentences and documents begin:
+A store is a directory. The tokens are a TFDS dataset (ArrayRecord files, written by `SequentialWriter`, readable by any
+TFDS installation) whose records hold `RECORD` tokens each, so that reading 128 tokens decodes one or two small records.
+Two index files say where sentences and documents begin:
 
     sentences.npy  int64[n + 1]  offset of each sentence's first token in the stream; the last entry is the total
     documents.npy  int64[k + 1]  index into `sentences` of each document's first sentence; the last entry is n
 
-Positions are flat: token i of the stream is number i % RECORD of record i // RECORD. TensorFlow is never imported.
+Positions are flat: token i of the stream is token i % RECORD of record i // RECORD. TensorFlow is never imported.
 
-A store is written part by part (`Writer`), each in a directory of its own, so that a part that is whole need not be
-made again; `join` makes one store of them, by moving their files.
+A store is written in parts (`Writer`), each in a directory of its own, so that an interrupted build keeps those that
+are complete; `join` moves their files into one store.
 """
 
 import logging
@@ -24,20 +24,20 @@ import numpy as np
 from lmrep.core.errors import RunFault
 from lmrep.core.vocabulary import Vocabulary
 
-RECORD = 4096  # tokens a record: 8 kB, 70 microseconds to fetch and decode
+RECORD = 4096  # tokens of a record: 8 kB, 70 microseconds to read and decode
 CACHE_BYTES = 256 * 2**20
 
 log = logging.getLogger(__name__)
 
 
 def dtype(vocabulary_size: int) -> np.dtype:
-    """What ids are stored as."""
+    """The type in which ids are stored."""
     return np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.uint32)
 
 
 def write(directory: str | pathlib.Path, documents: Iterable[Sequence[Sequence[int]]], vocabulary: Vocabulary,
           split: str = "train", fingerprint: str = "") -> "Store":
-    """Writes documents, each a sequence of sentences, each a sequence of ids, and opens the store they make."""
+    """Writes documents, which are sequences of sentences, which are sequences of ids, and opens the store."""
     part = pathlib.Path(directory) / "part"
     with Writer(part, split, vocabulary.size, last=True) as writer:
         for document in documents:
@@ -50,23 +50,23 @@ def write(directory: str | pathlib.Path, documents: Iterable[Sequence[Sequence[i
 
 
 class Writer:
-    """Writes one part of a store; a context manager that completes the part when it closes without an error.
+    """Writes one part of a store; a context manager that completes the part if no error occurs.
 
-    A part is a TFDS dataset of whole records and, beside it,
+    A part is a TFDS dataset of full records and these files:
 
         sentences.npy  int64  tokens of each sentence
         documents.npy  int64  sentences of each document
-        rest.npy       the tokens behind its last whole record, fewer than RECORD, with which the next part begins
+        rest.npy       the tokens after its last full record, fewer than RECORD, with which the next part begins
 
-    Holds some records and the two indices in memory: 8 bytes a sentence.
+    It holds some records and the two indices in memory: 8 bytes per sentence.
 
     Args:
       directory: where the part is written.
       split: the name of the split.
-      vocabulary_size: how many ids there are.
-      before: where the part before this one lies; None for the first.
-      last: whether this is the last part, which fills its last record with zeros that no index reaches. It always has
-        one, because TFDS wants a dataset to have a record.
+      vocabulary_size: the number of ids.
+      before: the directory of the previous part; None for the first.
+      last: whether this is the last part, whose last record is padded with zeros. It always has a record, which TFDS
+        expects of a dataset.
     """
 
     def __init__(self, directory: str | pathlib.Path, split: str, vocabulary_size: int,
@@ -76,7 +76,7 @@ class Writer:
         self.directory = pathlib.Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._split, self._dtype, self._last = split, dtype(vocabulary_size), last
-        # One shard a part: `join` counts on it.
+        # one shard per part, as `join` expects
         self._records = tfds.core.SequentialWriter(_info(self.directory, vocabulary_size), 2**62,
                                                    file_format="array_record")
         self._records.initialize_splits([split])
@@ -85,8 +85,8 @@ class Writer:
         self._sentences, self._documents = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
 
     def add(self, tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray) -> None:
-        """Appends documents: their tokens [n], the tokens of each sentence, the sentences of each document. None of
-        them is empty."""
+        """Appends documents: their tokens [n], the number of tokens of each sentence, and the number of sentences of
+        each document. None may be empty."""
         self._pending.append(tokens)
         self._sentences.append(sentences)
         self._documents.append(documents)
@@ -96,19 +96,19 @@ class Writer:
 
     def _flush(self) -> None:
         stream = np.concatenate(self._pending)
-        whole = len(stream) // RECORD * RECORD
-        rows = stream[:whole].reshape(-1, RECORD)
-        self._records.add_examples({self._split: [{"tokens": row} for row in rows]})
-        self._pending, self._waiting = [stream[whole:]], len(stream) - whole
+        full = len(stream) // RECORD * RECORD
+        records = stream[:full].reshape(-1, RECORD)
+        self._records.add_examples({self._split: [{"tokens": record} for record in records]})
+        self._pending, self._waiting = [stream[full:]], len(stream) - full
 
     def __enter__(self) -> "Writer":
         return self
 
-    def __exit__(self, kind, *_) -> None:
-        if kind is not None:
+    def __exit__(self, exception_type, *_) -> None:
+        if exception_type is not None:
             try:
                 self._records.close_all()
-            except Exception:  # the first error is the one to tell
+            except Exception:  # the first error is raised
                 log.debug("closing %s", self.directory, exc_info=True)
             return
         if self._last:
@@ -121,9 +121,9 @@ class Writer:
 
 
 def join(parts: Sequence[str | pathlib.Path], directory: str | pathlib.Path, split: str, vocabulary_size: int) -> None:
-    """Makes a store of all its parts, in order, by moving their records; it holds one part's indices in memory.
+    """Makes a store of its parts, in order, by moving their records; it holds the indices of one part in memory.
 
-    Where it was interrupted it may be called again with the same arguments. The parts are of no use afterwards.
+    After an interruption it may be called again with the same arguments. The parts cannot be used afterwards.
     """
     import tensorflow_datasets as tfds
 
@@ -149,7 +149,7 @@ def join(parts: Sequence[str | pathlib.Path], directory: str | pathlib.Path, spl
     info.write_to_directory(directory)
 
 
-TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"  # as SequentialWriter names its files
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"  # the file names of SequentialWriter
 
 
 def _shard(split: str, number: int) -> str:
@@ -157,7 +157,7 @@ def _shard(split: str, number: int) -> str:
 
 
 def _info(directory: pathlib.Path, vocabulary_size: int):
-    """TFDS's description of a store."""
+    """The TFDS metadata of a store."""
     import tensorflow_datasets as tfds
 
     tokens = tfds.features.Tensor(shape=(RECORD,), dtype=dtype(vocabulary_size).type, encoding="bytes")
@@ -167,8 +167,8 @@ def _info(directory: pathlib.Path, vocabulary_size: int):
 
 
 def _save_offsets(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """From the lengths that files hold, one file of where each begins. Written as a stream: where the disk is full,
-    that is an error, and a memory map would be the end of the process."""
+    """Writes the offsets that follow from the lengths in the files of the parts. If the disk is full, writing to a file
+    raises an error; writing to a memory map would end the process."""
     count = sum(len(np.load(part, mmap_mode="r")) for part in parts)
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(
@@ -186,16 +186,16 @@ class Store:
 
     Attributes:
       split: its name, "train", "validation" or "test".
-      tokens: how many tokens the stream holds.
-      sentences: int64[n + 1], memory-mapped; sentence i is the tokens `sentences[i]` up to `sentences[i + 1]`.
-      documents: int64[k + 1], memory-mapped; document j is the sentences `documents[j]` up to `documents[j + 1]`.
-      vocabulary: what the ids mean.
-      fingerprint: names the content: equal for equal corpus, split and tokenizer, and for nothing else.
+      tokens: number of tokens.
+      sentences: int64[n + 1], memory-mapped; sentence i has the tokens `sentences[i]` up to `sentences[i + 1]`.
+      documents: int64[k + 1], memory-mapped; document j has the sentences `documents[j]` up to `documents[j + 1]`.
+      vocabulary: of the ids.
+      fingerprint: identifies the content: equal for equal corpus, split, tokenizer and white space.
 
-    Up to `damaged_records` records that cannot be read any more are taken to be [UNK] throughout, each with a warning
-    that names it: so every position stays where it was, and whoever resumes reads the same.
+    Up to `damaged_records` unreadable records are read as [UNK], each with a warning that names it. Positions do not
+    change, so a resumed run reads the same.
 
-    Opening reads the indices' headers alone. Raises ValueError where the index does not fit the records.
+    Opening reads only the headers of the indices. Raises ValueError if they do not match the records.
     """
 
     split: str
@@ -216,13 +216,13 @@ class Store:
         self.tokens = int(self.sentences[-1])
         self._records = tfds.builder_from_directory(str(directory)).as_data_source(split)
         if self.documents[-1] != len(self.sentences) - 1 or len(self._records) != self.tokens // RECORD + 1:
-            raise ValueError(f"{directory}: the index does not fit the records")
+            raise ValueError(f"{directory}: the index does not match the records")
         dtype = self._records.dataset_info.features["tokens"].np_dtype
         slots = max(1, min(len(self._records), cache_bytes // (RECORD * dtype.itemsize)))
-        self._cache = np.empty((slots, RECORD), dtype)  # decoded records; the system gives pages as they are filled
-        self._slot = np.full(len(self._records), -1, np.int32)  # where a record lies in the cache, -1 where it does not
-        self._record = np.full(slots, -1, np.int64)  # the record that a slot holds
-        self._used = np.zeros(slots, np.int64)  # when a slot was last asked for, counted in requests
+        self._cache = np.empty((slots, RECORD), dtype)  # decoded records; memory is allocated as they are filled
+        self._slot = np.full(len(self._records), -1, np.int32)  # the slot of a record in the cache, -1 if it has none
+        self._record = np.full(slots, -1, np.int64)  # the record in a slot
+        self._used = np.zeros(slots, np.int64)  # number of the request that last used a slot
         self._clock = 0
         self._lock = threading.Lock()
         self._ends = np.cumsum(self._records.dataset_info.splits[split].shard_lengths)
@@ -231,13 +231,13 @@ class Store:
     def take(self, index: np.ndarray) -> np.ndarray:
         """The tokens at flat positions of the stream.
 
-        `index` is an int array of any shape; the result is int32 of that shape. Any number of threads may ask at
-        once. Raises IndexError for a position outside of [0, tokens), RunFault where more
-        records are damaged than the budget allows.
+        `index` is an int array of any shape; the result is int32 of that shape. It may be called from several threads.
+        Raises IndexError for a position outside of [0, tokens), and RunFault if more than `damaged_records` records are
+        unreadable.
         """
         index = np.asarray(index)
         if index.size and not (index.min() >= 0 and index.max() < self.tokens):
-            raise IndexError(f"positions {index.min()} to {index.max()} asked of the {self.tokens:,} tokens "
+            raise IndexError(f"positions {index.min()} to {index.max()} are outside of the {self.tokens:,} tokens "
                              f"of split {self.split!r}")
         record = index // RECORD
         with self._lock:
@@ -248,8 +248,8 @@ class Store:
         return np.concatenate([self.take(half) for half in halves]).reshape(index.shape)
 
     def _slots_of(self, record: np.ndarray) -> np.ndarray | None:
-        """Where in the cache these records lie. Brings in those that are missing, in place of the ones unused for
-        longest; None where the cache is too small for all of them at once."""
+        """The slots of these records in the cache. Reads those that are missing, in place of the least recently used
+        ones; None if the cache is too small for all of them."""
         self._clock += 1
         slots = self._slot[record]
         absent = slots < 0
@@ -263,10 +263,10 @@ class Store:
         free = np.argpartition(self._used, len(missing) - 1)[: len(missing)]
         if self._used[free].max() == self._clock:
             return None
-        rows = self._read(missing)
+        records = self._read(missing)
         evicted = self._record[free]
         self._slot[evicted[evicted >= 0]] = -1
-        self._cache[free] = rows
+        self._cache[free] = records
         self._slot[missing], self._record[free], self._used[free] = free, missing, self._clock
         return self._slot[record]
 
@@ -274,12 +274,12 @@ class Store:
         if self._damaged.isdisjoint(records.tolist()):
             try:
                 return [record["tokens"] for record in self._records.__getitems__(records.tolist())]
-            except Exception:  # whatever the readers raise for files that are gone, cut short or damaged
+            except Exception:  # readers raise various errors for files that are missing, truncated or damaged
                 log.debug("reading records one by one", exc_info=True)
         return [self._read_one(record) for record in records.tolist()]
 
     def _read_one(self, record: int) -> np.ndarray:
-        """A record that may be damaged: then it is all [UNK], as long as the budget lasts."""
+        """A record; if it is unreadable and the budget allows it, [UNK]s."""
         if record not in self._damaged:
             try:
                 return self._records.__getitems__([record])[0]["tokens"]
@@ -288,16 +288,16 @@ class Store:
         return np.full(RECORD, self.vocabulary.specials["unk"], self._cache.dtype)
 
     def _allow(self, record: int, error: Exception) -> None:
-        """Warns of a damaged record; RunFault where there are more than the budget allows."""
+        """Warns of an unreadable record; raises RunFault if the budget does not allow it."""
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        reason = "its checksum does not fit" if "NoneType" in reason else reason  # how the readers say that
+        reason = "its checksum differs" if "NoneType" in reason else reason  # for which the readers return None
         shard = int(np.searchsorted(self._ends, record, side="right"))
         within = record - (int(self._ends[shard - 1]) if shard else 0)
         found = f"record {within:,} of {self._directory / _shard(self.split, shard)} is damaged ({reason})"
         if len(self._damaged) == self._budget:
-            whole = self._directory.parent if (self._directory.parent / "counts.npy").exists() else self._directory
-            raise RunFault(f"{found}, and data.damaged_records, {self._budget}, allows no more; delete {whole}, and "
-                           "the next run makes it anew, or raise --config.data.damaged_records to have that many of a "
-                           "split read as unknown words")
+            folder = self._directory.parent if (self._directory.parent / "counts.npy").exists() else self._directory
+            raise RunFault(f"{found}, and data.damaged_records is {self._budget}; delete {folder}, and the next run "
+                           "builds it again, or set --config.data.damaged_records to the number of records of a split "
+                           "that may be read as unknown words")
         self._damaged.add(record)
         log.warning("%s; its %s tokens are read as [UNK]", found, f"{RECORD:,}")

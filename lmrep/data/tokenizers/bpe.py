@@ -1,8 +1,8 @@
 """BPE of GPT (Radford et al. 2018; Sennrich et al. 2016), in which "</w>" marks the last token of a word.
 
 Text is lower-cased and split into words as in BERT (`wordpiece.py`): at white space, at each punctuation character,
-around each CJK character, without accents. The characters of a word, the last one with "</w>", are then merged pairwise,
-earliest merge first. Characters outside of the vocabulary are <unk>.
+around each CJK character, without accents. The characters of a word, the last one with "</w>", are then merged
+pairwise, earliest merge first. Characters outside of the vocabulary are <unk>.
 
 These are the rules that other libraries use for GPT's vocabulary. The code published with the paper differs: it repairs
 the encoding of the text (ftfy), replaces dashes by "-", keeps line breaks as a token, keeps accents, and splits words

@@ -2,8 +2,8 @@
 
 Text is not normalized. It is split into words: 's 't 're 've 'm 'll 'd; runs of letters, of digits or of other
 characters, each with the space before it; and runs of white space. The UTF-8 bytes of a word, each written as a
-printable character (`BYTES`; a space is "Ġ"), are then merged pairwise, earliest merge first. Every text can be encoded,
-and its ids decode to the same text.
+printable character (`BYTES`; a space is "Ġ"), are then merged pairwise, earliest merge first. Every text can be
+encoded, and its ids decode to the same text.
 """
 
 import json

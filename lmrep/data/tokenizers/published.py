@@ -92,7 +92,8 @@ class PublishedFiles:
         return read_json(self.directory / name), read_lines(source, "the merges of the vocabulary"), source
 
     def with_added(self, ids: dict) -> list[str]:
-        """The tokens of a vocabulary token -> id and those that tokenizer.json adds to it, in the order of their ids."""
+        """The tokens of a vocabulary token -> id and those that tokenizer.json adds to it, in the order of their
+        ids."""
         ids = dict(ids)
         for entry in self._added_entries():
             content, i = entry["content"], entry.get("id")
@@ -112,8 +113,8 @@ class PublishedFiles:
         entries = entries if isinstance(entries, list) else [entries]
         for entry in entries:
             if not (isinstance(entry, dict) and isinstance(entry.get("content"), str) and entry["content"]):
-                raise UserError(f"{self.directory / TOKENIZER_JSON}: {str(entry)[:60]} among its added_tokens; expected "
-                                "objects with content and id")
+                raise UserError(f"{self.directory / TOKENIZER_JSON}: {str(entry)[:60]} among its added_tokens; "
+                                "expected objects with content and id")
         return entries
 
 
@@ -156,8 +157,8 @@ def parse_merges(path: Path, merges: Iterable, tokens: set[str]) -> list[tuple[s
                 and " ".join(pair).split() == pair):
             raise UserError(f"{path}, merge {number} is {str(merge)[:60]!r}; expected two tokens")
         if missing := [token for token in (*pair, "".join(pair)) if token not in tokens]:
-            raise UserError(f"{path}, merge {number}: {missing[0][:60]!r} is not in the vocabulary; expected the merges "
-                            "that belong to it")
+            raise UserError(f"{path}, merge {number}: {missing[0][:60]!r} is not in the vocabulary; expected the "
+                            "merges that belong to it")
         pairs.append(tuple(pair))
     return pairs
 
@@ -175,8 +176,8 @@ def check_same_ids(path: Path, ids: dict, files: PublishedFiles) -> None:
     other = files.model.get("vocab")
     different = [token for token, i in other.items() if ids.get(token, i) != i] if isinstance(other, dict) else []
     if different:
-        raise UserError(f"{path} and {TOKENIZER_JSON} beside it give {str(different[0])[:60]!r} different ids; keep the "
-                        "one that is the model's")
+        raise UserError(f"{path} and {TOKENIZER_JSON} beside it give {str(different[0])[:60]!r} different ids; keep "
+                        "the one that is the model's")
 
 
 def refuse_capitals(path: str | Path, tokens: Sequence[str], specials: Iterable[str], fix: str) -> None:
@@ -230,5 +231,5 @@ def check_class(path: Path, config: dict, classes: Sequence[str]) -> None:
     name = config.get("tokenizer_class")
     known = [f"{stem}Tokenizer{end}" for stem in classes for end in ("", "Fast")]
     if name is not None and name not in (*known, *ANY_CLASS):
-        raise UserError(f"{path}: its tokenizer_class is {str(name)[:60]}, which would split text differently; expected "
-                        f"{known[0]}")
+        raise UserError(f"{path}: its tokenizer_class is {str(name)[:60]}, which would split text differently; "
+                        f"expected {known[0]}")

@@ -139,8 +139,8 @@ class SentencePiece(Tokenizer):
             raise UserError(f"it is not a SentencePiece model: {_without_location(error)}") from None
         tokens = [*facts.tokens, *(token.content for token in added)]
         if missing := sorted(set(specials.values()) - set(tokens)):
-            raise UserError(f"{', '.join(missing)} is not among its {len(tokens):,} pieces; expected the special tokens "
-                            f"{' '.join(specials.values())}")
+            raise UserError(f"{', '.join(missing)} is not among its {len(tokens):,} pieces; expected the special "
+                            f"tokens {' '.join(specials.values())}")
         super().__init__(tokens, added, specials)
         self._numbers = self._split_commas() if cleaning else {}
         longest_first = sorted(self._atomic, key=len, reverse=True)
@@ -165,8 +165,8 @@ class SentencePiece(Tokenizer):
     # Text to ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each text, without special tokens. Uses all cores, or one if TOKENIZERS_PARALLELISM is false, the
-        variable that the `tokenizers` library reads."""
+        """int32 ids of each text, without special tokens. Uses all cores, or one if TOKENIZERS_PARALLELISM is false,
+        the variable that the `tokenizers` library reads."""
         clean = [self.cleaning.apply(text) for text in texts] if self.cleaning else list(texts)
         threads = 1 if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("false", "0", "off") else -1
         batch = [np.asarray(x, np.int32) for x in self._processor.encode(clean, out_type="numpy", num_threads=threads)]
@@ -175,8 +175,8 @@ class SentencePiece(Tokenizer):
         return batch
 
     def _with_commas(self, batch: list[np.ndarray]) -> list[int]:
-        """The indices of texts with a number that ends in a comma. All are searched at once; searching each would double
-        the time of tokenization."""
+        """The indices of texts with a number that ends in a comma. All are searched at once; searching each would
+        double the time of tokenization."""
         if not (self._numbers and batch):
             return []
         has_comma = np.zeros(self.size, bool)
@@ -311,7 +311,7 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
         try:
             for line in _sample_lines(texts(), keep):
                 yield cleaning.apply(line) if cleaning else line
-        except (Exception, KeyboardInterrupt, SystemExit) as fault:  # the library would raise another error in its place
+        except (Exception, KeyboardInterrupt, SystemExit) as fault:  # the library would raise its own error
             faults.append(fault)
             raise
 

@@ -46,8 +46,8 @@ def _family(model_config: Path, config: dict[str, Any], pieces: list[str]) -> st
     if isinstance(name, str) and name.removesuffix("Fast") in known:
         return known[name.removesuffix("Fast")]
     if name not in (None, *ANY_CLASS):
-        raise UserError(f"tokenizer_class of {CONFIG} is {str(name)[:60]}, which would split text differently; expected "
-                        f"{', '.join(known)}")
+        raise UserError(f"tokenizer_class of {CONFIG} is {str(name)[:60]}, which would split text differently; "
+                        f"expected {', '.join(known)}")
     model_type = read_json(model_config).get("model_type") if model_config.exists() else None
     if model_type not in (None, *MODEL_TYPES):
         raise UserError(f"model_type of config.json is {str(model_type)[:60]}, whose tokenizer is unknown; expected "
@@ -85,8 +85,8 @@ def _sentinels(config: dict[str, Any]) -> list[AddedToken]:
 
 
 def _added(config: dict[str, Any], pieces: list[str], default: list[AddedToken]) -> list[AddedToken]:
-    """The tokens that tokenizer_config.json adds to a model. Special ones are matched only when special tokens are asked
-    for. Others would be matched before the text is split, which is refused."""
+    """The tokens that tokenizer_config.json adds to a model. Special ones are matched only when special tokens are
+    asked for. Others would be matched before the text is split, which is refused."""
     listed = config.get("added_tokens_decoder") or {}
     if not (isinstance(listed, dict) and all(re.fullmatch(r"\d{1,9}", key) and isinstance(each, dict)
                                              and isinstance(each.get("content"), str) for key, each in listed.items())):

@@ -3,7 +3,8 @@
 Text is cleaned: control characters are removed, white space becomes spaces, CJK characters are surrounded by spaces,
 and, if `lowercase`, text is lower-cased and stripped of accents. It is split into words at white space and around each
 punctuation character. Each word is split greedily, from the left, into the longest tokens of the vocabulary; those that
-continue a word begin with "##". A word that cannot be split so, or has more than `max_word_length` characters, is [UNK].
+continue a word begin with "##". Words that cannot be split so, or have more than `max_word_length` characters, are
+[UNK].
 
 The library that implements this differs from BERT's code for private-use characters, which it removes, and for a few
 hundred rare ones (punctuation newer than its Unicode tables, the first characters of CJK extension E).
