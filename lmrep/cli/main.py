@@ -5,6 +5,7 @@ and stopped on SIGTERM. Any other exception is a bug in lmrep and shows its trac
 as `lmrep.distributed.process_group.leave` describes.
 """
 
+import errno
 import importlib
 import inspect
 import os
@@ -134,7 +135,10 @@ def _guarded(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("lmrep: interrupted", file=sys.stderr)
         return 130
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            print(f"lmrep: error: {error.filename}: {error.strerror}; give a shorter one", file=sys.stderr)
+            return UserError.exit_code
         if not process_group.joined():
             raise
         traceback.print_exc()

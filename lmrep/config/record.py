@@ -1,11 +1,11 @@
-"""Frozen dataclasses that check what is put into them.
+"""Frozen dataclasses whose values are checked.
 
-A record is a frozen dataclass whose fields are declared with `setting`. `read` makes one from a mapping
-and refuses unknown keys, wrong types, NaN and values out of range, naming the field by its full path:
+A record is a frozen dataclass whose fields are declared with `setting`. `read` makes one from a mapping and refuses
+unknown keys, wrong types, NaN and values out of range. The error names the field by its full path:
 
     >>> @dataclass(frozen=True)
     ... class Masking:
-    ...     rate: float = setting(0.15, "share of the tokens to predict", above=0, at_most=1)
+    ...     rate: float = setting(0.15, "fraction of the tokens to predict", above=0, at_most=1)
     >>> read(Masking, {"rate": 0.2}, "objective")
     Masking(rate=0.2)
     >>> read(Masking, {"rat": 0.2}, "objective")
@@ -29,7 +29,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a value of a field, or every entry of it, may be beyond its type."""
+    """Limits for the value of a field, or for each of its entries, in addition to its type."""
 
     help: str = ""
     at_least: float | None = None
@@ -39,7 +39,7 @@ class Bounds:
     choices: tuple = ()
 
     def broken_by(self, value: Any) -> str:
-        """What `value` should have been, or "" where it is in bounds."""
+        """What was expected in place of `value`, or "" if it is valid."""
         if isinstance(value, tuple | dict):
             entries = value.values() if isinstance(value, dict) else value
             return next(filter(None, map(self.broken_by, entries)), "")
@@ -61,7 +61,7 @@ class Bounds:
 
 
 def setting(default: Any, help: str, **bounds) -> Any:
-    """A field of a record: its default, what it means, and its `Bounds` by keyword."""
+    """A field of a record: its default, its meaning, and its `Bounds` as keywords."""
     metadata = {"bounds": Bounds(help, **bounds)}
     if isinstance(default, dict | list) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
@@ -69,15 +69,15 @@ def setting(default: Any, help: str, **bounds) -> Any:
 
 
 def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -> Record:
-    """Makes a `cls` from `mapping`, checked; `where` is the path that error messages name it by."""
+    """Makes a `cls` from `mapping` and checks it. `where` is its path in error messages. Raises UserError."""
     if not isinstance(mapping, Mapping):
         raise UserError(f"{where} is {mapping!r}; expected a mapping of {cls.__name__} fields")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in mapping:
         if key not in fields:
             raise UserError(f"{where} has no field {key!r}{suggestion(key, fields) or '; it has ' + ', '.join(fields)}")
-    kinds = typing.get_type_hints(cls)
-    values = {key: _value(kinds[key], value, f"{where}.{key}") for key, value in mapping.items()}
+    types_ = typing.get_type_hints(cls)
+    values = {key: _value(types_[key], value, f"{where}.{key}") for key, value in mapping.items()}
     for key, value in values.items():
         expected = fields[key].metadata.get("bounds", Bounds()).broken_by(value)
         if expected:
@@ -86,25 +86,25 @@ def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -
 
 
 def suggestion(word: Any, known: Iterable[Any]) -> str:
-    """"; did you mean 'x'?" for the known name closest to `word`, or "" where none is close."""
+    """"; did you mean 'x'?" with the known name closest to `word`, or "" if none is close."""
     close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def choose(table: Mapping[str, Any], name: str, what: str) -> Any:
-    """`table[name]`, or an error that lists the choices."""
-    if name not in table:
+    """`table[name]`. Raises UserError with the choices if there is no such entry; `what` names the setting."""
+    if not isinstance(name, str) or name not in table:
         raise UserError(f"{what} is {name!r}; expected one of {', '.join(sorted(table))}{suggestion(name, table)}")
     return table[name]
 
 
-def _value(kind: Any, value: Any, where: str) -> Any:
-    """`value` as a `kind`, where that loses nothing."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
+def _value(type_: Any, value: Any, where: str) -> Any:
+    """`value` converted to a type without loss. Raises UserError if that is impossible."""
+    origin, arguments = typing.get_origin(type_), typing.get_args(type_)
+    if type_ is Any:
         return value
-    if dataclasses.is_dataclass(kind):
-        return value if isinstance(value, kind) else read(kind, value, where)
+    if dataclasses.is_dataclass(type_):
+        return value if isinstance(value, type_) else read(type_, value, where)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
@@ -113,14 +113,14 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return tuple(_value(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
         return {str(k): _value(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if type_ is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if kind is int and isinstance(value, float) and value.is_integer():
+    if type_ is int and isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+    if isinstance(type_, type) and isinstance(value, type_) and (type_ is bool or not isinstance(value, bool)):
         return value
-    name = getattr(kind, "__name__", None) if origin is None else str(kind)
+    name = getattr(type_, "__name__", None) if origin is None else str(type_)
     raise UserError(f"{where} is {value!r}; expected {NAMES.get(name, name)}")
 
 
-NAMES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "True or False"}
+NAMES = {"int": "a whole number", "float": "a number", "str": "a string", "bool": "True or False"}

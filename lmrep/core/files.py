@@ -15,8 +15,8 @@ from lmrep.core.errors import RunFault
 MANIFEST = "manifest.json"
 
 
-def write_text(path: str | os.PathLike, text: str) -> None:
-    """Replaces the file at `path` atomically: a reader finds the old text or the new one, even after a power failure.
+def write_bytes(path: str | os.PathLike, content: bytes) -> None:
+    """Replaces the file at `path` atomically: a reader finds the old content or the new, even after a power failure.
 
     Raises:
       RunFault: it cannot be written; the old file is untouched.
@@ -25,8 +25,8 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            with open(temporary, "w", encoding="utf8") as file:
-                file.write(text)
+            with open(temporary, "wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -36,6 +36,11 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         sync(path.parent)
     except OSError as error:
         raise RunFault(f"{path} cannot be written: {error.strerror}") from error
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """`write_bytes` of `text` in UTF-8."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

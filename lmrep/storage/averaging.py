@@ -1,4 +1,4 @@
-"""Parameters as averages: over the steps of a run (`optimizer.ema`), and over its checkpoints."""
+"""Averaged parameters: over the steps of a run (`optimizer.ema`), or over its checkpoints."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ AVERAGE = "opt_state/average"
 
 
 def parameters(checkpoints: Checkpoints, step: int, averaged: bool) -> Tree:
-    """The parameters that checkpoint `step` is used with, as numpy arrays: their running averages if `averaged` and it
-    holds any. Frozen ones have none. Raises as `Checkpoints.read`."""
+    """The parameters of checkpoint `step` as numpy arrays. With `averaged`, their running averages, if the checkpoint has
+    any; frozen parameters have none. Raises as `Checkpoints.read`."""
     params, _ = checkpoints.read(step, "params")
     if averaged and checkpoints.holds(step, AVERAGE):
         params = params | checkpoints.read(step, AVERAGE)[0]
@@ -26,9 +26,8 @@ def parameters(checkpoints: Checkpoints, step: int, averaged: bool) -> Tree:
 
 
 def mean(checkpoints: Checkpoints, steps: Sequence[int], averaged: bool) -> Tree:
-    """The mean of each parameter over checkpoints (Vaswani et al. 2017, section 6.1: the last 5 or 20 of a run).
-
-    Sums are float64, one checkpoint in memory at a time. Raises as `Checkpoints.read`.
+    """The mean of each parameter over several checkpoints (Vaswani et al., 2017, section 6.1: the last 5 or 20),
+    in float64, with one checkpoint in memory at a time. Raises as `Checkpoints.read`.
     """
     sums: dict[str, np.ndarray] = {}
     for step in steps:
@@ -39,36 +38,38 @@ def mean(checkpoints: Checkpoints, steps: Sequence[int], averaged: bool) -> Tree
 
 
 def average(source: Path, target: Path, steps: Sequence[int] = (), last: int = 3) -> list[int]:
-    """Makes `target` a workdir that every command but `train` takes as it takes `source`, and that a run may start from
-    (`init=`). It holds one checkpoint, under the number of the last of those it is the mean of.
+    """Writes a workdir with one checkpoint, the mean of several checkpoints of a run, numbered as the last of them.
+
+    Every command except `train` accepts the new workdir, and a run may start from it (`init=`).
 
     Args:
-      source: the workdir of a run.
-      target: what to make.
-      steps: of the checkpoints to take; none: the newest `last`.
+      source: the workdir of the run.
+      target: the directory to write.
+      steps: the checkpoints to average; if empty, the newest `last`.
+      last: number of checkpoints to average if `steps` is empty.
 
     Returns:
-      The steps it took.
+      The steps that were averaged.
 
     Raises:
-      UserError: there is no run, it lacks a checkpoint, or `target` holds something.
-      RunFault: a checkpoint is damaged, or the disk is full; nothing is written.
+      UserError: there is no run, it lacks a checkpoint, or `target` is not empty.
+      RunFault: a checkpoint is damaged or the disk is full; nothing is written.
     """
     record = read_config(source)
     with contextlib.closing(Checkpoints(source / "checkpoints")) as checkpoints:
-        held = checkpoints.steps()
-        taken = sorted(set(steps)) or held[-last:]
-        if lacking := [step for step in taken if step not in held]:
-            raise UserError(f"{source} holds no checkpoint {', '.join(map(str, lacking))}; it holds "
-                            f"{', '.join(map(str, held)) or 'none'}")
-        if len(taken) < 2:
-            raise UserError(f"{source} holds checkpoint(s) {', '.join(map(str, held)) or 'none'}: a mean is of two or "
-                            "more; keep more of them (checkpoint.keep), or give other --steps")
+        available = checkpoints.steps()
+        selected = sorted(set(steps)) or available[-last:]
+        if missing := [step for step in selected if step not in available]:
+            raise UserError(f"{source} holds no checkpoint {', '.join(map(str, missing))}; it holds "
+                            f"{', '.join(map(str, available)) or 'none'}")
+        if len(selected) < 2:
+            raise UserError(f"{source} has checkpoint(s) {', '.join(map(str, available)) or 'none'}; averaging needs at "
+                            "least two: keep more of them (checkpoint.keep), or give other --steps")
         averaged = record["config"].get("evaluation", {}).get("averaged", True)
-        with workdir.new_directory(target) as draft:
-            params = mean(checkpoints, taken, averaged)
-            tokenizers.load(source / "tokenizer").save(draft / "tokenizer")
-            with contextlib.closing(Checkpoints(draft / "checkpoints")) as made:
-                made.save(taken[-1], {"params": params}, {"mean_of": taken})
-            workdir.write_json(draft / CONFIG, {**record, "mean_of": {"run": str(source.absolute()), "steps": taken}})
-    return taken
+        with workdir.new_directory(target) as temporary:
+            params = mean(checkpoints, selected, averaged)
+            tokenizers.load(source / "tokenizer").save(temporary / "tokenizer")
+            with contextlib.closing(Checkpoints(temporary / "checkpoints")) as written:
+                written.save(selected[-1], {"params": params}, {"mean_of": selected})
+            workdir.write_json(temporary / CONFIG, {**record, "mean_of": {"run": str(source.absolute()), "steps": selected}})
+    return selected

@@ -1,19 +1,20 @@
-"""Checkpoints that were whole once, and are checked before they are believed.
+"""Checkpoints that are written atomically and verified before they are used.
 
     checkpoints/
-      1000/                   what Orbax wrote, and manifest.json: size and SHA-256 of every file, path, dtype and shape
-      2000/                   of every array, the score, and the caller's `meta`; signed with its own SHA-256
-      .unfinished-3000...     a save under way, or what a killed one left
-      .removed-500            a checkpoint being deleted
+      1000/                   the files that Orbax wrote, and manifest.json: size and SHA-256 of every file, path, dtype
+      2000/                   and shape of every array, the score, the caller's `meta`, and its own SHA-256
+      .unfinished-3000...     a save in progress, or the remains of one that was killed
+      .removed-500            a checkpoint that is being deleted
 
-Orbax writes under a name that no reader takes for a checkpoint. Once all of it is on the disk the manifest is added,
-and one rename makes it `3000`. So a directory with a plain number was whole once, and the manifest tells if it still
-is: by itself Orbax takes an empty directory for the latest step, loads a flipped bit, and casts float32 to bfloat16,
-each in silence. The files hold raw arrays and JSON; nothing in them is unpickled or run.
+Orbax writes to `.unfinished-3000`. Once its files are on the disk, the manifest is added and the directory renamed to
+`3000`. So a directory whose name is a number was once complete, and the manifest shows whether it still is. Orbax alone
+takes an empty directory for the latest step, loads a flipped bit, and casts float32 to bfloat16, all without an error.
+The files hold raw arrays and JSON; nothing is unpickled or executed.
 
-In a run of several processes each calls every method here, in the same order, on a file system that all share.
+In a run of several processes, each calls every method in the same order, on a file system that all share.
 """
 
+import contextlib
 import errno
 import json
 import logging
@@ -45,13 +46,13 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints in one directory. Kept are the newest `keep` and the `keep_best` of best score.
+    """The checkpoints in one directory.
 
     Args:
-      directory: where they are or will be; made by the first save.
-      keep: how many of the newest to keep, at least 1.
-      keep_best: how many of the best-scored to keep beside them.
-      best: "min" or "max", the end of the scores that is best.
+      directory: of the checkpoints; the first save makes it.
+      keep: number of the newest checkpoints to keep, at least 1.
+      keep_best: number of the checkpoints with the best scores to keep in addition.
+      best: "min" or "max", whichever score is best.
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 3, keep_best: int = 1, best: str = "min"):
@@ -60,32 +61,31 @@ class Checkpoints:
             raise UserError(f"checkpoints have {found}; expected at least 1, at least 0, and min or max")
         self.directory = Path(directory).absolute()
         self._keep, self._keep_best, self._sign = keep, keep_best, 1 if best == "min" else -1
-        # Float parameters hardly shrink (8 %), and compressing them takes cores from the training.
+        # Compression would save 8 % of float parameters, and take cores from the training.
         self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(use_compression=False))
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future | None = None
-        _quieten_orbax()
+        _silence_orbax()
 
     # Writing
 
     def save(self, step: int, state: Tree, meta: dict, score: float | None = None) -> None:
-        """Starts to save `state` as checkpoint `step`, and returns when its arrays are copied or held: the caller may
-        donate them at once. A checkpoint of the same step is replaced.
+        """Starts to save `state` as checkpoint `step`. The caller may donate its arrays as soon as this returns.
 
         Args:
-          step: names the checkpoint.
+          step: the checkpoint's name; a checkpoint of the same step is replaced.
           state: a pytree of arrays.
-          meta: what else a resumed run needs; JSON.
-          score: what retention and `best` go by; None or NaN for none.
+          meta: anything else that a resumed run needs, as JSON.
+          score: orders checkpoints for `keep_best` and `best`; None or NaN for none.
 
         Raises:
-          RunFault: the save before this one failed, or this one has no room on the disk.
+          RunFault: the previous save failed, or the disk has too little space for this one.
         """
         self.wait()
         arrays = _leaves(state)
         score = None if score is None or math.isnan(score) else float(score)
         manifest = {"step": int(step), "score": score, "meta": json.loads(json.dumps(meta)),
-                    "arrays": {path: _kind(x) for path, x in arrays.items()}}
+                    "arrays": {path: _array_type(x) for path, x in arrays.items()}}
         needed = sum(x.nbytes for x in arrays.values())
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -93,32 +93,32 @@ class Checkpoints:
                 self._drop_unfinished(step)
             if shutil.disk_usage(self.directory).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            # Orbax refuses arrays of size zero; their shape and dtype in the manifest say all of them.
+            # Orbax refuses empty arrays; the manifest has their shape and dtype.
             tree = unflatten({path: x for path, x in arrays.items() if x.size})
-            with jax.transfer_guard("allow"):  # the loop may refuse transfers; this one is meant
+            with jax.transfer_guard("allow"):  # the training loop may disallow transfers
                 self._orbax.save(self._unfinished(step), args=ocp.args.PyTreeSave(tree))
         except (OSError, ValueError) as error:
-            raise self._fault(step, needed, error) from error
+            raise self._failure(step, needed, error) from error
         self._pending = self._thread.submit(self._finish, step, manifest, needed)
 
     def wait(self) -> None:
-        """Returns when the save under way, if any, is in place.
+        """Returns when the save in progress, if any, is complete.
 
         Raises:
-          RunFault: it failed, on this process or another; the checkpoints before it are untouched.
+          RunFault: it failed, on this process or another. Earlier checkpoints are untouched.
         """
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
-        fault = pending.exception()
-        failed = np.sum(multihost_utils.process_allgather(np.asarray(fault is not None)))
-        if fault is not None:
-            raise fault
-        if failed:
-            raise RunFault("saving a checkpoint failed on another process; its own message says why")
+        error = pending.exception()
+        failures = np.sum(multihost_utils.process_allgather(np.asarray(error is not None)))
+        if error is not None:
+            raise error
+        if failures:
+            raise RunFault("saving a checkpoint failed on another process; see the message of that process")
 
     def close(self) -> None:
-        """`wait`, and an end to the threads."""
+        """Waits as `wait`, and ends the threads."""
         try:
             self.wait()
         finally:
@@ -126,24 +126,33 @@ class Checkpoints:
             self._orbax.close()
 
     def clean(self) -> None:
-        """Clears what killed saves and deletions left, and puts a save in place that lacked nothing but its name. For
-        the holder of the workdir's lock alone: to anyone else a save under way looks the same."""
+        """Removes what killed saves and deletions left, and completes a save that only lacked its final name. Only for
+        the holder of the workdir's lock: to anyone else, a save in progress looks the same."""
         if jax.process_index() != 0:
             return
-        for draft in sorted(self.directory.glob(f"{UNFINISHED}*")):
-            step = draft.name.removeprefix(UNFINISHED)
-            try:
-                workdir.verified(draft)
-                self._put_in_place(int(step))
-                log.info("checkpoint %s was whole but not yet in place when its run was killed; it is now", step)
-            except workdir.Damaged:
-                shutil.rmtree(draft)
-                log.info("removed %s, left by a save that was killed", draft)
-        for removed in self.directory.glob(f"{REMOVED}*"):
-            shutil.rmtree(removed)
+        try:
+            for leftover in sorted(self.directory.glob(f"{UNFINISHED}*")):
+                self._complete_or_remove(leftover)
+            for leftover in self.directory.glob(f"{REMOVED}*"):
+                _remove(leftover)
+        except OSError as error:
+            raise RunFault(f"{error.filename or self.directory} cannot be removed: {error.strerror}; remove it by hand, "
+                           "or give another --workdir") from error
+
+    def _complete_or_remove(self, leftover: Path) -> None:
+        step = leftover.name.removeprefix(UNFINISHED)
+        try:
+            if not (_is_step(step) and workdir.verified(leftover).get("step") == int(step)):
+                raise workdir.Damaged("it is not a checkpoint")
+        except workdir.Damaged:
+            _remove(leftover)
+            log.info("removed %s, left by a save that was killed", leftover)
+        else:
+            self._rename_to_final(int(step))
+            log.info("checkpoint %s was complete, but not renamed before its run was killed; it is now", step)
 
     def drop_after(self, step: int | None) -> None:
-        """Deletes the checkpoints after `step`, all where that is None: the run goes back there."""
+        """Deletes the checkpoints after `step` (all, if None), because the run goes back there."""
         self.wait()
         if jax.process_index() == 0:
             for later in self.steps():
@@ -152,33 +161,34 @@ class Checkpoints:
         multihost_utils.sync_global_devices("dropped")
 
     def _finish(self, step: int, manifest: dict, needed: int) -> None:
-        """The rest of a save, on a thread of its own."""
+        """The rest of a save, on a separate thread."""
         try:
             self._orbax.wait_until_finished()
             if jax.process_index() == 0:
                 workdir.seal(self._unfinished(step), manifest)
-                self._put_in_place(step)
-                self._retire(step)
+                self._rename_to_final(step)
+                self._delete_old(step)
         except Exception as error:
-            raise self._fault(step, needed, error) from error
+            raise self._failure(step, needed, error) from error
 
-    def _put_in_place(self, step: int) -> None:
+    def _rename_to_final(self, step: int) -> None:
         final = self.directory / str(step)
         if final.exists():
             self._set_aside(step)
         self._unfinished(step).rename(final)
         workdir.sync(self.directory)
-        shutil.rmtree(self.directory / f"{REMOVED}{step}", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(self.directory / f"{REMOVED}{step}")
 
     def _set_aside(self, step: int) -> Path:
-        """Takes a checkpoint out of every reader's sight in one step, for a half-deleted one must not be met."""
+        """Renames a checkpoint, so that no reader finds it half deleted."""
         removed = self.directory / f"{REMOVED}{step}"
-        shutil.rmtree(removed, ignore_errors=True)
+        _remove(removed)
         return (self.directory / str(step)).rename(removed)
 
-    def _retire(self, step: int) -> None:
-        """Deletes what retention does not keep, now that `step` is in place. Later ones were found damaged when this
-        run resumed; they must not push a whole one out."""
+    def _delete_old(self, step: int) -> None:
+        """Deletes the checkpoints that are not to be kept, once `step` is complete. Later ones do not count: they were
+        damaged when this run resumed."""
         steps = [s for s in self.steps() if s <= step]
         kept = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]
         for old in set(steps) - set(kept):
@@ -188,67 +198,68 @@ class Checkpoints:
         return self.directory / f"{UNFINISHED}{step}"
 
     def _drop_unfinished(self, step: int) -> None:
-        for draft in (self._unfinished(step), *self.directory.glob(f"{UNFINISHED}{step}.*")):
-            shutil.rmtree(draft, ignore_errors=True)
+        for leftover in (self._unfinished(step), *self.directory.glob(f"{UNFINISHED}{step}.*")):
+            _remove(leftover)
 
-    def _fault(self, step: int, needed: int, error: Exception) -> RunFault:
-        """What to tell of a save that failed; gives the space of its remains back."""
+    def _failure(self, step: int, needed: int, error: Exception) -> RunFault:
+        """The error for a save that failed, after removing its remains."""
         by_system = re.search(r"([^:]+) \[os_error_code", str(error))  # at the end of TensorStore's long messages
         reason = by_system[1].strip() if by_system else getattr(error, "strerror", None) or str(error)
-        place = next(p for p in (self.directory, *self.directory.parents) if p.exists())
-        free = shutil.disk_usage(place).free
+        existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
+        free = shutil.disk_usage(existing).free
         if jax.process_index() == 0:
-            self._drop_unfinished(step)
+            with contextlib.suppress(OSError):
+                self._drop_unfinished(step)
         steps = [s for s in self.steps() if s != step]
         before = f"Checkpoint {steps[-1]} is untouched" if steps else "There is no earlier checkpoint"
         return RunFault(
             f"checkpoint {step} could not be saved in {self.directory}: {reason} (it needs {_bytes(needed)}; "
-            f"{_bytes(free)} are free). {before}; mend the cause and give the same command again.")
+            f"{_bytes(free)} are free). {before}; fix the cause and give the same command again.")
 
     # Reading
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, whole or not, in order."""
+        """The steps that have a checkpoint, damaged or not, in order."""
         names = [p.name for p in self.directory.iterdir() if p.is_dir()] if self.directory.is_dir() else []
-        return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
+        return sorted(int(name) for name in names if _is_step(name))
 
-    def newest(self, wanted: Callable[[int], bool] = lambda step: True) -> int | None:
-        """The newest step that is `wanted` and whose checkpoint verifies; None where there are no such checkpoints.
-        Each damaged one on the way is named in a warning.
+    def newest(self, accept: Callable[[int], bool] = lambda step: True) -> int | None:
+        """The newest step that `accept` takes and whose checkpoint is undamaged; None if there is no such step. Damaged
+        ones are skipped with a warning.
 
         Raises:
-          RunFault: there are checkpoints, and none verifies.
+          RunFault: there are such checkpoints, and all are damaged.
         """
-        return by_first_process(lambda: self._first_whole([step for step in self.steps()[::-1] if wanted(step)]))
+        return by_first_process(lambda: self._first_verified([step for step in self.steps()[::-1] if accept(step)]))
 
     def best(self) -> int | None:
-        """The step of best score whose checkpoint verifies; None where none has a score. Raises as `newest`."""
-        return by_first_process(lambda: self._first_whole(self._by_score(self.steps())))
+        """The step of the best score whose checkpoint is undamaged; None if none has a score. Raises as `newest`."""
+        return by_first_process(lambda: self._first_verified(self._by_score(self.steps())))
 
     def meta(self, step: int) -> dict:
-        """The `meta` that checkpoint `step` was saved with. Reads the manifest alone.
+        """The `meta` that checkpoint `step` was saved with. Reads only the manifest.
 
         Raises:
           RunFault: the checkpoint is missing, or its manifest is damaged.
         """
-        return self._trusted(step, workdir.manifest)["meta"]
+        return self._manifest(step, workdir.manifest)["meta"]
 
     def holds(self, step: int, part: str) -> bool:
-        """Whether checkpoint `step` has the subtree at that path. Raises as `meta`."""
-        return bool(_within(part, self._trusted(step, workdir.manifest)["arrays"]))
+        """Whether checkpoint `step` has a subtree at the path `part`. Raises as `meta`."""
+        return bool(_within(part, self._manifest(step, workdir.manifest)["arrays"]))
 
     def read(self, step: int, part: str = "") -> tuple[Tree, dict]:
-        """Checkpoint `step` as it is, in this process's memory: (nested dict of numpy arrays, meta). Tuples and records
-        of the state come as dicts whose keys are their indices and field names.
+        """Checkpoint `step` in this process's memory: (nested dict of numpy arrays, meta). Tuples and named tuples become
+        dicts, keyed by index or field name.
 
         Args:
           part: path of the subtree to read, such as "params" or "params/encoder"; "" for everything.
 
         Raises:
           RunFault: the checkpoint is missing or damaged.
-          UserError: it has no such part.
+          UserError: it has no such subtree.
         """
-        manifest = self._trusted(step, workdir.verified)
+        manifest = self._manifest(step, workdir.verified)
         arrays = _within(part, manifest["arrays"])
         if not arrays:
             names = sorted({path.split("/")[0] for path in manifest["arrays"]})
@@ -259,51 +270,53 @@ class Checkpoints:
         return tree, manifest["meta"]
 
     def restore(self, step: int, target: Tree, part: str = "") -> tuple[Tree, dict]:
-        """Checkpoint `step` in the structure, and with the shardings, of `target`: (state, meta). The devices may be
-        others, or another number, than those it was saved on.
+        """Checkpoint `step` with the structure and shardings of `target`: (state, meta). The number of devices may differ
+        from that at the time of saving.
 
         Args:
-          target: a pytree of jax.ShapeDtypeStruct with shardings, of exactly the entries that the checkpoint has; a
-            leaf without a sharding goes to this process's first device.
-          part: path of the subtree that `target` stands for, such as "params"; "" for everything.
+          target: a pytree of jax.ShapeDtypeStruct with exactly the entries of the checkpoint; a leaf without a sharding
+            goes to this process's first device.
+          part: path of the subtree that `target` describes, such as "params"; "" for everything.
 
         Raises:
           RunFault: the checkpoint is missing or damaged.
-          UserError: an entry is missing, extra, or of another shape or dtype; all of them are named.
+          UserError: an entry is missing, extra, or of another shape or dtype; the message lists all of them.
         """
-        manifest = self._trusted(step, workdir.verified)
-        saved, wanted = _within(part, manifest["arrays"]), _leaves(target, part)
-        if misfits := _misfits(saved, wanted):
-            raise UserError(f"checkpoint {step} in {self.directory} does not fit this run:\n  " + "\n  ".join(misfits))
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        places = {path: getattr(x, "sharding", None) or here for path, x in wanted.items()}
-        how = {path: ocp.ArrayRestoreArgs(sharding=places[path], global_shape=x.shape, dtype=x.dtype)
-               for path, x in wanted.items()}
-        values = self._load(step, saved, how)
-        return jax.tree.unflatten(jax.tree.structure(target), [values[path] for path in wanted]), manifest["meta"]
+        manifest = self._manifest(step, workdir.verified)
+        saved, expected = _within(part, manifest["arrays"]), _leaves(target, part)
+        if mismatches := _mismatches(saved, expected):
+            raise UserError(f"checkpoint {step} in {self.directory} does not fit this run:\n  " + "\n  ".join(mismatches))
+        first_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        restore_args = {
+            path: ocp.ArrayRestoreArgs(sharding=getattr(x, "sharding", None) or first_device, global_shape=x.shape,
+                                       dtype=x.dtype) for path, x in expected.items()}
+        values = self._load(step, saved, restore_args)
+        return jax.tree.unflatten(jax.tree.structure(target), [values[path] for path in expected]), manifest["meta"]
 
-    def _load(self, step: int, arrays: dict[str, str], how: dict[str, ocp.RestoreArgs]) -> dict[str, Any]:
-        """The arrays at the paths of `arrays` ({path: kind}), each restored as `how` says."""
-        abstract = {path: _abstract(kind) for path, kind in arrays.items()}
-        full = {path: x for path, x in abstract.items() if x.size}
+    def _load(self, step: int, arrays: dict[str, str], restore_args: dict[str, ocp.RestoreArgs]) -> dict[str, Any]:
+        """The arrays at the paths of `arrays` ({path: dtype and shape})."""
+        abstract = {path: _abstract(array_type) for path, array_type in arrays.items()}
+        filled = {path: x for path, x in abstract.items() if x.size}
         request = ocp.args.PyTreeRestore(
-            item=unflatten(full), restore_args=unflatten({path: how[path] for path in full}), partial_restore=True)
-        values = flatten(self._orbax.restore(self.directory / str(step), args=request)) if full else {}
-        for path in abstract.keys() - full.keys():
-            shape, dtype, place = abstract[path].shape, abstract[path].dtype, getattr(how[path], "sharding", None)
-            values[path] = jnp.zeros(shape, dtype, device=place) if place else np.zeros(shape, dtype)
+            item=unflatten(filled), restore_args=unflatten({path: restore_args[path] for path in filled}),
+            partial_restore=True)
+        values = flatten(self._orbax.restore(self.directory / str(step), args=request)) if filled else {}
+        for path in abstract.keys() - filled.keys():
+            shape, dtype, sharding = abstract[path].shape, abstract[path].dtype, getattr(
+                restore_args[path], "sharding", None)
+            values[path] = jnp.zeros(shape, dtype, device=sharding) if sharding else np.zeros(shape, dtype)
         return values
 
-    def _trusted(self, step: int, check: Callable[[Path], dict]) -> dict:
+    def _manifest(self, step: int, check: Callable[[Path], dict]) -> dict:
         """The manifest of checkpoint `step` as `check` reads it, on every process."""
 
-        def look() -> dict:
+        def read() -> dict:
             try:
                 return self._checked(step, check)
             except workdir.Damaged as damage:
                 raise RunFault(f"checkpoint {step} in {self.directory} cannot be used: {damage}") from None
 
-        return by_first_process(look)
+        return by_first_process(read)
 
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
         manifest = check(self.directory / str(step))
@@ -311,29 +324,29 @@ class Checkpoints:
             raise workdir.Damaged(f"it is a copy of checkpoint {manifest.get('step')}")
         return manifest
 
-    def _first_whole(self, steps: Iterable[int]) -> int | None:
-        damages = []
+    def _first_verified(self, steps: Iterable[int]) -> int | None:
+        failures = []
         for step in steps:
             try:
                 self._checked(step, workdir.verified)
                 return step
             except workdir.Damaged as damage:
                 log.warning("checkpoint %d in %s is damaged and skipped: %s", step, self.directory, damage)
-                damages.append(f"{step}: {damage}")
-        if damages:
+                failures.append(f"{step}: {damage}")
+        if failures:
             raise RunFault(
-                f"none of the checkpoints in {self.directory} verifies ({'; '.join(damages)}), and the run will not "
-                "start over by itself. Put an intact copy of one in place, or give another --workdir.")
+                f"none of the checkpoints in {self.directory} is intact ({'; '.join(failures)}), and the run will not "
+                "start over by itself. Restore an intact copy of one, or give another --workdir.")
         return None
 
     def _by_score(self, steps: list[int]) -> list[int]:
-        """Those of `steps` that have a score, the best first, the earlier first among equals."""
+        """The steps that have a score, best first; of equal scores, the earlier step first."""
         scores = {}
         for step in steps:
             try:
                 scores[step] = self._checked(step, workdir.manifest)["score"]
             except workdir.Damaged:
-                continue  # `_first_whole` speaks of it when it matters
+                continue  # `_first_verified` reports it where it matters
         return sorted((s for s in scores if scores[s] is not None), key=lambda s: self._sign * scores[s])
 
 
@@ -341,7 +354,7 @@ class Checkpoints:
 
 
 def _leaves(tree: Tree, part: str = "") -> dict[str, Any]:
-    """{path: leaf} of any pytree, in its own order: keys, indices and field names joined by slashes, after `part`."""
+    """{path: leaf} of any pytree, in its order. A path is `part` and the keys, indices and field names."""
     leaves = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
         path = "/".join(filter(None, (part, jax.tree_util.keystr(keys, simple=True, separator="/"))))
@@ -352,33 +365,45 @@ def _leaves(tree: Tree, part: str = "") -> dict[str, Any]:
 
 
 def _within(part: str, arrays: dict[str, Any]) -> dict[str, Any]:
-    """The entries at or below the path `part`."""
+    """The entries at the path `part` and below."""
     return {path: x for path, x in arrays.items() if not part or f"{path}/".startswith(f"{part}/")}
 
 
-def _kind(x: Any) -> str:
-    """The dtype and shape of an array, as "float32[2,3]"."""
+def _array_type(x: Any) -> str:
+    """The dtype and shape of an array, such as "float32[2,3]"."""
     return f"{x.dtype}[{','.join(map(str, x.shape))}]"
 
 
-def _abstract(kind: str) -> jax.ShapeDtypeStruct:
-    dtype, _, shape = kind.rstrip("]").partition("[")
+def _abstract(array_type: str) -> jax.ShapeDtypeStruct:
+    dtype, _, shape = array_type.rstrip("]").partition("[")
     return jax.ShapeDtypeStruct(tuple(map(int, filter(None, shape.split(",")))), np.dtype(dtype))
 
 
-def _misfits(saved: dict[str, str], wanted: dict[str, Any]) -> list[str]:
-    """What keeps `saved` ({path: kind}) from being `wanted` ({path: leaf}), one line an entry."""
-    asked = {path: _kind(x) for path, x in wanted.items()}
-    missing = [f"missing in the checkpoint: {path} {kind}" for path, kind in asked.items() if path not in saved]
-    extra = [f"only in the checkpoint: {path} {kind}" for path, kind in saved.items() if path not in asked]
-    differing = [f"differs: {path} is {saved[path]} in the checkpoint, {kind} in this run"
-                 for path, kind in asked.items() if saved.get(path, kind) != kind]
+def _mismatches(saved: dict[str, str], expected: dict[str, Any]) -> list[str]:
+    """The differences between the arrays `saved` ({path: dtype and shape}) and `expected` ({path: leaf}), as lines."""
+    types = {path: _array_type(x) for path, x in expected.items()}
+    missing = [f"missing in the checkpoint: {path} {type_}" for path, type_ in types.items() if path not in saved]
+    extra = [f"only in the checkpoint: {path} {type_}" for path, type_ in saved.items() if path not in types]
+    differing = [f"differs: {path} is {saved[path]} in the checkpoint, {type_} in this run"
+                 for path, type_ in types.items() if saved.get(path, type_) != type_]
     return missing + extra + differing
 
 
-def _quieten_orbax() -> None:
-    """Keeps the tracebacks to itself that Orbax prints of a failed write before it raises it, and one more for every
-    array still being written then: the user gets one RunFault that says it all."""
+def _is_step(name: str) -> bool:
+    return name.isdecimal() and name == str(int(name))
+
+
+def _remove(path: Path) -> None:
+    """Removes a file or a directory, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _silence_orbax() -> None:
+    """Suppresses the tracebacks that Orbax prints when a write fails, one for each array still being written: the
+    RunFault that follows says the same in one message."""
     logging.getLogger("absl").addFilter(_not_from_orbax)
     previous = sys.unraisablehook
 

@@ -1,4 +1,4 @@
-"""Files of one JSON object a line, to which lines are added."""
+"""Appending to files of one JSON object per line."""
 
 import contextlib
 import errno
@@ -10,15 +10,15 @@ from lmrep.core.errors import RunFault
 
 
 class JsonLines:
-    """A file of one JSON object a line, opened for adding; a last line that a kill tore is cut off first."""
+    """A file of one JSON object per line, opened for appending. An incomplete last line is removed first."""
 
     def __init__(self, path: Path):
-        # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
+        # Unbuffered, so that a write that failed on a full disk is not repeated when the file is closed.
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 (stays open until `close`)
         self._file.seek(0)
-        found = self._file.read()
-        if found and not found.endswith(b"\n"):  # else nothing is cut that another process adds meanwhile
-            self._file.truncate(found.rfind(b"\n") + 1)
+        content = self._file.read()
+        if content and not content.endswith(b"\n"):  # never truncate what another process is appending
+            self._file.truncate(content.rfind(b"\n") + 1)
 
     def write(self, record: dict) -> None:
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
@@ -33,7 +33,7 @@ class JsonLines:
 
 
 def append(path: Path, record: dict) -> None:
-    """Adds a line to a file of JSON objects, and returns when it is on the disk. Raises RunFault where that fails."""
+    """Appends a line to a file of JSON objects and flushes it to the disk. Raises RunFault if that fails."""
     try:
         with contextlib.closing(JsonLines(path)) as file:
             file.write(record)

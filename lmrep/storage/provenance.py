@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: command, config, versions, code, machine."""
+"""What produced the results of a run: command, config, versions, code and machine."""
 
 import importlib.metadata
 import os
@@ -23,11 +23,11 @@ DIFF_LIMIT = 1_000_000  # bytes of a diff that are kept
 
 
 def record(command: Sequence[str], config: Mapping[str, Any]) -> dict:
-    """One (re)start of a run as JSON: time (local, with its zone), command line, config, host, devices, package
-    versions, and the commit of the code with its uncommitted changes.
+    """One start of a run as JSON: local time with its zone, command line, config, host, devices, package versions, and
+    the commit of the code with its uncommitted changes.
 
     Args:
-      command: the words of the command line.
+      command: the arguments of the command line.
       config: the experiment's config; JSON.
     """
     devices = jax.devices()
@@ -50,16 +50,15 @@ def record(command: Sequence[str], config: Mapping[str, Any]) -> dict:
 
 
 def append(workdir: str | os.PathLike, entry: dict) -> None:
-    """Adds `entry` to `workdir/provenance.jsonl`. Raises RunFault where it cannot be written."""
+    """Appends `entry` to `workdir/provenance.jsonl`. Raises RunFault if it cannot be written."""
     jsonl.append(Path(workdir) / FILE, entry)
 
 
 def git(root: Path) -> dict | None:
-    """The commit of the repository at `root`, the state of its files (`git status --short`), and the diff of the
-    tracked ones to the commit, each cut at 1 MB and marked where it is. None where there is no git, repository or
-    commit."""
+    """The commit of the repository at `root`, the output of `git status --short`, and the diff of tracked files, each
+    truncated after 1 MB. None without git, a repository or a commit."""
     top = _git(root, "rev-parse", "--show-toplevel")
-    if top is None or Path(top.strip()) != root.resolve():  # an installed copy may lie inside some other repository
+    if top is None or Path(top.strip()) != root.resolve():  # an installed copy may be inside another repository
         return None
     commit = _git(root, "rev-parse", "--verify", "HEAD")
     if commit is None:
@@ -69,9 +68,8 @@ def git(root: Path) -> dict | None:
 
 
 def differences(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
-    """One line for each field whose value differs between two nested configs, such as
-    "optimizer.learning_rate: 0.0001 -> 0.0003". Items of lists go by their index; a tuple equals the list that JSON
-    makes of it.
+    """One line for each field that differs between two nested configs, such as
+    "optimizer.learning_rate: 0.0001 -> 0.0003". Items of lists are named by index; a tuple equals a list.
 
     Args:
       free: patterns (`fnmatch`) of dotted paths that may differ: "mesh.*", "steps".
@@ -86,7 +84,7 @@ def differences(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
 
 
 def _fields(value: Any, path: str = "") -> dict[str, Any]:
-    """{dotted path: value} of what is not a mapping or a list, or is an empty one."""
+    """{dotted path: value} of all values that are not mappings or lists, or that are empty ones."""
     if isinstance(value, Mapping) and value:
         items = value.items()
     elif isinstance(value, list | tuple) and value:
@@ -111,7 +109,7 @@ def _version(package: str) -> str | None:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """What a git command prints, at most `DIFF_LIMIT` bytes of it; None where it fails. Takes no lock."""
+    """The output of a git command, at most `DIFF_LIMIT` bytes; None if it fails. Takes no lock."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         with subprocess.Popen(
@@ -121,7 +119,7 @@ def _git(root: Path, *arguments: str) -> str | None:
             printed = process.stdout.read(DIFF_LIMIT + 1)
             if len(printed) > DIFF_LIMIT:
                 process.kill()
-                return printed[:DIFF_LIMIT].decode(errors="replace") + "\n[cut here]\n"
+                return printed[:DIFF_LIMIT].decode(errors="replace") + "\n[truncated]\n"
     except OSError:
         return None
     return printed.decode(errors="replace") if process.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""One run, one directory: a lock that dies with its holder, files that are whole or absent, sealed directories."""
+"""A run's directory: a lock that ends with its process, its config, and directories that are complete or absent."""
 
 import contextlib
 import fcntl
@@ -20,25 +20,26 @@ LOCK = ".lock"
 _held: set[int] = set()  # descriptors of the locks that this process holds
 
 
-def _let_go_in_child() -> None:
-    # A forked child shares the parent's open file, and with it the lock, which would then outlive a killed parent.
+def _release_in_child() -> None:
+    # A forked child shares the parent's open file and its lock, which would then outlive a killed parent.
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 @contextlib.contextmanager
 def lock(workdir: str | os.PathLike) -> Iterator[None]:
-    """Holds `workdir`, made if it is not there, for this process alone.
+    """Makes `workdir` if necessary, and locks it for this process.
 
-    The kernel releases the lock when the process ends, however it ends; its children never hold it. In a run of several
-    processes one of them takes it.
+    The kernel releases the lock when the process ends for any reason; child processes never hold it. In a run of several
+    processes, one of them takes it.
 
     Raises:
-      UserError: another run holds it (names its process, host and start), or it cannot be made or locked.
+      UserError: another run holds the lock (the message names its process, host and start), or `workdir` cannot be made
+        or locked.
     """
     path = Path(workdir) / LOCK
     try:
@@ -60,28 +61,28 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     _held.add(descriptor)
     try:
         started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        with contextlib.suppress(OSError):  # a courtesy to the next who asks, which a full disk may refuse
+        with contextlib.suppress(OSError):  # only for the message above; the disk may be full
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
         yield
     finally:
-        # After a fork the child's copy is closed already, and the number may belong to another file.
+        # In a forked child, the descriptor is closed already and its number may belong to another file.
         if descriptor in _held:
             _held.remove(descriptor)
             os.close(descriptor)
 
 
 def check_free(target: Path) -> None:
-    """Raises UserError where `target` holds something, or cannot be made."""
+    """Raises UserError if `target` is not empty or cannot be made."""
     if url := remote.as_url(target):
-        raise UserError(f"{url} is in a remote store; give a directory of this machine, and copy it there")
+        raise UserError(f"{url} is in a remote store; give a local directory, and copy it there")
     if target.resolve() == Path.cwd():
-        raise UserError(f"{target} is the directory that you are in; give one that is not")
+        raise UserError(f"{target} is the current directory; give another one")
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"{target} is there already; give a directory that is not, or an empty one")
-    place = next(path for path in target.absolute().parents if path.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        raise UserError(f"{target} cannot be made: {place} is no directory that may be written to")
+        raise UserError(f"{target} exists already; give a new or an empty directory")
+    parent = next(path for path in target.absolute().parents if path.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+        raise UserError(f"{target} cannot be made: {parent} is not a writable directory")
 
 
 @contextlib.contextmanager
@@ -113,20 +114,23 @@ def read_config(directory: str | os.PathLike) -> dict:
     """A workdir's config.json: {"config": ..., "data": fingerprints}.
 
     Raises:
-      UserError: it is not there.
+      UserError: it does not exist or cannot be read.
       RunFault: it is damaged.
     """
     path = Path(directory) / CONFIG
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
-        if not (isinstance(found, dict) and all(isinstance(found.get(key), dict) for key in ("config", "data"))
-                and "tokenizer" in found["data"]):
-            raise ValueError("expected the config and the data of a run")
-        return found
-    except FileNotFoundError:
+        content = json.loads(path.read_text(encoding="utf8"))
+    except (FileNotFoundError, NotADirectoryError):
         if url := remote.as_url(directory):
-            raise UserError(f"{url} is in a remote store, where this command does not look; copy the run to a "
-                            "directory of this machine") from None
+            raise UserError(f"{url} is in a remote store, which this command does not read; copy the run to a local "
+                            "directory") from None
         raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; give the --workdir of a run") from None
     except (ValueError, RecursionError) as error:
-        raise RunFault(f"{path} is damaged: {error}; restore it, or start anew in another --workdir") from None
+        raise RunFault(f"{path} is damaged: {error}; restore it, or start again in another --workdir") from None
+    if not (isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("config", "data"))
+            and "tokenizer" in content["data"]):
+        raise RunFault(f"{path} is damaged: expected the config and the data of a run; restore it, or start again in "
+                       "another --workdir")
+    return content

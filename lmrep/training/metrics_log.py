@@ -23,9 +23,9 @@ from rich.live import Live
 from rich.text import Text
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import write_bytes, write_text
 from lmrep.metrics import Metric
 from lmrep.storage.jsonl import JsonLines, append
-from lmrep.storage.workdir import write_text
 
 METRICS = "metrics.jsonl"
 FAULTS = "faults.jsonl"
@@ -65,13 +65,16 @@ class MetricsLog:
         try:
             lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
             steps = [_step_of(line) for line in lines]
-            for number, found in enumerate(steps[:-1], 1):  # the last may be torn by a kill
-                if found is None:
-                    log.warning("line %d of %s is damaged and dropped", number, self._path)
-            last = -math.inf if step is None else step
+            damaged = [number for number, found in enumerate(steps, 1) if found is None]
+            if lines and not lines[-1].endswith(b"\n"):  # truncated when its run was killed
+                damaged = damaged[:-1]
+            if damaged:
+                others = f", and {len(damaged) - 1} more" if damaged[1:] else ""
+                log.warning("line %d of %s is damaged and dropped%s", damaged[0], self._path, others)
+            last = -1 if step is None else step
             kept = [line for line, found in zip(lines, steps, strict=True) if found is not None and found <= last]
             if kept != lines:
-                write_text(self._path, b"".join(kept).decode())
+                write_bytes(self._path, b"".join(kept))
             self._metrics = JsonLines(self._path)
         except OSError as error:
             raise RunFault(f"{self._path} cannot be used: {error.strerror}") from error
@@ -102,7 +105,7 @@ class MetricsLog:
         """Drops all but the first `number` lines of `faults.jsonl`: the others are of steps that come again."""
         lines = self._faults.read_bytes().splitlines(keepends=True) if self._faults.exists() else []
         if len(lines) > number:
-            write_text(self._faults, b"".join(lines[:number]).decode())
+            write_bytes(self._faults, b"".join(lines[:number]))
 
     def timing(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Adds one line to `timing.jsonl`: as `write`, with the time of day in seconds."""
@@ -160,7 +163,7 @@ class Guarded:
         try:
             self._made = self._made or self._make()
             getattr(self._made, method)(*args)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # some dashboard libraries exit
             self._failed = True
             reason = f"{type(error).__name__}: {error}"
             log.warning("%s failed and is switched off; the run goes on (%s)", self._name, reason)
@@ -356,12 +359,12 @@ def _plain(value: Any) -> float | int | str:
 
 
 def _step_of(line: bytes) -> int | None:
-    """The step of a line of `metrics.jsonl`, or None where the line is not whole."""
+    """The step of a line of `metrics.jsonl`, or None if the line is damaged."""
     try:
-        step = json.loads(line)["step"] if line.endswith(b"\n") else None
-        return step if isinstance(step, int) else None
-    except (ValueError, TypeError, KeyError):
+        step = json.loads(line.decode())["step"] if line.endswith(b"\n") else None
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
+    return step if type(step) is int and step >= 0 else None
 
 
 def _duration(seconds: float) -> str:

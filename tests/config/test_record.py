@@ -68,7 +68,7 @@ def test_an_instance_is_taken_as_it_is():
     ({"steps": math.inf}, "config.steps is inf; expected a whole number"),
     ({"seed": "x"}, "config.seed is 'x'; expected a whole number"),
     ({"on": 1}, "config.on is 1; expected True or False"),
-    ({"name": 1}, "config.name is 1; expected a text"),
+    ({"name": 1}, "config.name is 1; expected a string"),
     ({"inner": {"rate": "x"}}, "config.inner.rate is 'x'; expected a number"),
     ({"inner": {"rate": True}}, "config.inner.rate is True; expected a number"),
     ({"betas": ("x",)}, "config.betas.0 is 'x'; expected a number"),

@@ -112,7 +112,7 @@ for name in LAYOUTS:
 held = Path(home) / "two/held"
 with workdir.lock(held) if index == "0" else contextlib.nullcontext(), pytest.raises(UserError, match="in use"):
     api.train(brief(Path(home), "data"), held, data_dir=f"{home}/data")
-with pytest.raises(UserError, match="the mesh has 1 devices, and this run's 2 processes 8; use all of them"):
+with pytest.raises(UserError, match="the mesh has 1 devices, and this run's 2 processes have 8; use all of them"):
     api.train(brief(Path(home)), Path(home) / "two/small", data_dir=f"{home}/data")
 """
 LAYOUTS = {

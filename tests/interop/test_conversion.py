@@ -165,8 +165,8 @@ def test_a_run_may_start_from_what_was_converted(converted):
     (["{none}", "{new}"], "there is no directory"),
     (["{none}", "{new}", "--to=huggingface"], "no such directory; give the workdir of a run"),
     (["google/bert_uncased", "{new}"], "hf download google/bert_uncased --local-dir bert_uncased"),
-    (["{bert}", "{full}"], "full is there already"),
-    (["{run}", "{full}", "--to=huggingface"], "full is there already"),
+    (["{bert}", "{full}"], "full exists already"),
+    (["{run}", "{full}", "--to=huggingface"], "full exists already"),
     (["{run}", "{new}", "--to=huggingface", "--step=3"], "holds no checkpoint 3"),
     (["{run}", "{new}", "--to=huggingface", "--shard_mb=0"], "expected at least 1"),
 ])

@@ -47,14 +47,14 @@ def test_the_mean_of_checkpoints_is_a_workdir_that_commands_take(home, tmp_path,
 def test_the_mean_is_no_run_to_go_on_with_but_one_to_start_from(home, tmp_path):
     assert small.command("average", home / "run", tmp_path / "mean").code == 0
     answer = train(home, tmp_path / "mean")
-    assert answer.code == 2 and "holds the mean of another run's checkpoints, not trained" in answer.err
+    assert answer.code == 2 and "holds the mean of another run's checkpoints" in answer.err
     answer = train(home, tmp_path / "new", f"--config.init={tmp_path}/mean")
     assert answer.code == 0, answer
 
 
 @pytest.mark.parametrize(("words", "part"), [
-    (["--steps=4,5"], "holds no checkpoint 5; it holds 4, 8, 12"), (["--steps=4"], "a mean is of two or more"),
-    (["--last=1"], "--last is 1; expected at least 2"), (["--steps=4,b"], "--steps has 'b'; expected steps with"),
+    (["--steps=4,5"], "holds no checkpoint 5; it holds 4, 8, 12"), (["--steps=4"], "averaging needs at least two"),
+    (["--last=1"], "--last is 1; expected at least 2"), (["--steps=4,b"], "--steps has 'b'; expected steps separated"),
     (["more"], "takes two directories")])
 def test_what_cannot_be_averaged_is_refused(home, tmp_path, words, part):
     answer = small.command("average", home / "run", tmp_path / "mean", *words)
@@ -64,7 +64,7 @@ def test_what_cannot_be_averaged_is_refused(home, tmp_path, words, part):
 def test_what_is_there_already_is_not_overwritten(home):
     before = small.contents(home / "run")
     answer = small.command("average", home / "run", home / "run")
-    assert answer.code == 2 and "is there already" in answer.err and small.contents(home / "run") == before
+    assert answer.code == 2 and "exists already" in answer.err and small.contents(home / "run") == before
 
 
 def test_one_batch_is_learned_by_heart(home, tmp_path):

@@ -47,8 +47,8 @@ POINTS = {  # where the kill falls: (what to call, the step found before cleanin
     "when Orbax has written all arrays": (lambda: kill_at(ocp.PyTreeCheckpointHandler, "finalize"), 1, 1),
     "when Orbax is done": (lambda: kill_at(workdir, "seal"), 1, 1),
     "in the middle of the manifest": (lambda: kill_at(os, "replace"), 1, 1),
-    "before the rename": (lambda: kill_at(Checkpoints, "_put_in_place"), 1, 2),
-    "after the rename": (lambda: kill_at(Checkpoints, "_retire"), 2, 2),
+    "before the rename": (lambda: kill_at(Checkpoints, "_rename_to_final"), 1, 2),
+    "after the rename": (lambda: kill_at(Checkpoints, "_delete_old"), 2, 2),
     "while an old one is deleted": (lambda: kill_at(Checkpoints, "_set_aside", set_aside_and_delete_in_part), 2, 2),
 }
 

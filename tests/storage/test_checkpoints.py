@@ -218,6 +218,45 @@ def test_later_damaged_checkpoints_push_no_whole_one_out_and_are_replaced(opened
     assert names(checkpoints) == ["3"] and checkpoints.read(3)[0]["step"] == 30
 
 
+def test_clean_removes_entries_that_are_not_checkpoints(opened, tmp_path):
+    checkpoints = opened()
+    checkpoints.save(1, make_state(1), {})
+    checkpoints.wait()
+    folder = checkpoints.directory
+    shutil.copytree(folder / "1", folder / ".unfinished-7")  # undamaged, but of another step
+    shutil.copytree(folder / "1", folder / ".unfinished-abc")
+    for name in (".unfinished-", ".unfinished-007", ".unfinished-" + "9" * 200, ".removed-70", ".removed-x"):
+        (folder / name).mkdir()
+    for name in (".unfinished-8", ".removed-80"):
+        (folder / name).write_text("")
+    (tmp_path / "elsewhere").mkdir()
+    for name in (".unfinished-9", ".removed-90"):
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+    for name in ("12", "notes"):
+        (folder / name).write_text("")
+    checkpoints.clean()
+    assert names(checkpoints) == ["1", "12", "notes"] and (tmp_path / "elsewhere").is_dir()
+    assert checkpoints.newest() == 1
+
+
+def test_a_file_in_place_of_a_checkpoint_is_replaced(opened):
+    checkpoints = opened()
+    checkpoints.directory.mkdir()
+    for name in ("2", ".unfinished-2", ".removed-2"):
+        (checkpoints.directory / name).write_text("")
+    checkpoints.save(2, make_state(2), {})
+    checkpoints.wait()
+    assert checkpoints.newest() == 2 and names(checkpoints) == ["2"]
+
+
+def test_a_file_in_place_of_the_directory_is_an_error(opened):
+    checkpoints = opened()
+    checkpoints.directory.write_text("")
+    checkpoints.clean()
+    with pytest.raises(RunFault, match=r"checkpoint 1 could not be saved in .*: File exists"):
+        checkpoints.save(1, make_state(1), {})
+
+
 # A full disk
 
 

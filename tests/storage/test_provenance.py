@@ -60,7 +60,7 @@ def test_git_gives_commit_status_and_a_bounded_diff(repository):
     assert provenance.git(root / ".git") is None
     (root / "a.py").write_text("two\n" * 400_000)
     cut = provenance.git(root)["diff"]
-    assert cut.endswith("\n[cut here]\n") and len(cut.removesuffix("\n[cut here]\n")) == 1_000_000
+    assert cut.endswith("\n[truncated]\n") and len(cut.removesuffix("\n[truncated]\n")) == 1_000_000
 
 
 def test_no_repository_and_no_git_are_no_failure(repository, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import atomic_directory
 from lmrep.storage import workdir
 
 processes = multiprocessing.get_context("spawn")
@@ -114,3 +115,56 @@ def test_a_manifest_that_is_none_breaks_the_seal(tmp_path, text):
     (directory / "manifest.json").write_text(text)
     with pytest.raises(workdir.Damaged, match=r"manifest\.json"):
         workdir.verified(directory)
+
+
+# The config of a run
+
+
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda path: None, UserError, "there is no run in .*: config.json is missing"),
+    (lambda path: path.mkdir(), UserError, "config.json cannot be read: Is a directory; give the --workdir of a run"),
+    (lambda path: path.write_text("{"), RunFault, "config.json is damaged: Expecting"),
+    (lambda path: path.write_text("[" * 100_000), RunFault, "config.json is damaged: "),
+    (lambda path: path.write_bytes(b"\xff"), RunFault, "config.json is damaged: "),
+    (lambda path: path.write_text('{"config": 3, "data": {}}'), RunFault, "expected the config and the data of a run"),
+])
+def test_a_config_that_cannot_be_used_is_one_message(tmp_path, make, error, message):
+    make(tmp_path / "config.json")
+    with pytest.raises(error, match=message):
+        workdir.read_config(tmp_path)
+
+
+def test_a_name_that_the_file_system_does_not_take_is_refused(tmp_path):
+    with pytest.raises(UserError, match="cannot be read: File name too long"):
+        workdir.read_config(tmp_path / ("x" * 300))
+    with pytest.raises(UserError, match="cannot be used: File name too long"), workdir.lock(tmp_path / ("x" * 300)):
+        pass
+    too_long = tmp_path / ("x" * 250)  # with a suffix
+    with pytest.raises(RunFault, match="cannot be written: File name too long"), workdir.new_directory(too_long):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_is_complete_or_absent(tmp_path):
+    with pytest.raises(ZeroDivisionError), workdir.new_directory(tmp_path / "new") as temporary:
+        (temporary / "file").write_text("")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+    with workdir.new_directory(tmp_path / "new") as temporary:
+        (temporary / "file").write_text("")
+        assert not (tmp_path / "new").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "file"]
+    with pytest.raises(UserError, match="exists already"), workdir.new_directory(tmp_path / "new"):
+        pass
+
+
+def test_of_two_cached_directories_the_first_stays(tmp_path):
+    def write(text, keep_existing):
+        with atomic_directory(tmp_path / "cache", keep_existing) as temporary:
+            (temporary / "file").write_text(text)
+
+    write("first", True)
+    write("second", True)
+    with pytest.raises(OSError):
+        write("third", False)
+    assert (tmp_path / "cache/file").read_text() == "first" and len(list(tmp_path.iterdir())) == 1

@@ -66,6 +66,49 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path, caplog):
     assert "line 1 of" in caplog.text
 
 
+BAD_LINES = [b"[" * 100_000, b'{"step": ' + b"[" * 100_000, b'{"step": "\xff\xfe"}', b"\xff" * 9, b'{"step": true}',
+             b'{"step": 1e0}', b'{"step": NaN}', b'{"step": -1}', b'{"step": 1' + b"0" * 30 + b"}", b"9" * 5000,
+             b'{"step": ' + b"9" * 5000 + b"}", '{"step": 1}'.encode("utf-16")]
+
+
+def test_lines_without_a_valid_step_are_dropped_with_one_warning(tmp_path, caplog):
+    run(tmp_path, [1, 3])
+    intact = (tmp_path / "metrics.jsonl").read_bytes()
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*BAD_LINES, intact]))
+    run(tmp_path, [], resumed=3)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == intact
+    (warning,) = caplog.records
+    assert "line 1 of" in warning.getMessage() and "is damaged and dropped, and " in warning.getMessage()
+
+
+def mutated(content, draw):
+    """Bytes with a few random changes: bits, deletions, repetitions, digits, brackets."""
+    content = bytearray(content)
+    for _ in range(draw.integers(1, 6)):
+        start, end = sorted(draw.integers(0, len(content) + 1, 2))
+        change = draw.integers(5)
+        if change == 0 and end > start:
+            content[start] ^= 1 << draw.integers(8)
+        elif change == 1:
+            del content[start : min(end, start + 30)]
+        elif change == 2:
+            content[start:start] = content[start:end][:2000]
+        else:
+            content[start:start] = [b"[", b"9", b"{", b"\n", b'"', b"\xe9", b"-", b"."][draw.integers(8)] * int(
+                draw.integers(1, 3000))
+    return bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_mutated_log_is_resumed_or_refused(tmp_path, seed):
+    run(tmp_path, range(1, 9))
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(mutated(path.read_bytes(), np.random.default_rng(seed)))
+    run(tmp_path, range(7, 10), resumed=6)
+    steps = [line["step"] for line in lines(path)]
+    assert steps[-4:] == [7, 8, 8, 9] and all(0 <= step <= 6 for step in steps[:-4])
+
+
 def test_a_torn_last_line_of_the_timings_is_cut(tmp_path):
     (tmp_path / "timing.jsonl").write_text('{"step": 1}\n{"step"')
     run(tmp_path, [2])
@@ -134,6 +177,19 @@ def test_a_logger_that_fails_is_named_once_and_left_alone(tmp_path, caplog, meth
     assert (failing.calls, intact.calls) == (calls, 5)
     (warning,) = caplog.records
     assert "Failing failed and is switched off" in warning.getMessage() and "the server is gone" in warning.getMessage()
+
+
+def test_a_logger_that_exits_is_switched_off(tmp_path, caplog):
+    class Exiting(Failing):
+        def write(self, step, split, values):
+            sys.exit("no API key")
+
+    log = MetricsLog(tmp_path, [Exiting("write")])
+    log.resume(None)
+    log.write(1, "train", {"loss": 1.0})
+    log.close()
+    (warning,) = caplog.records
+    assert "Exiting failed and is switched off; the run goes on (SystemExit: no API key)" in warning.getMessage()
 
 
 def test_timings_that_cannot_be_written_stop_nothing(tmp_path, caplog):
