@@ -5,7 +5,8 @@
 
 Published are the batch, 512 sequences of 1,024 tokens, the text, 40 GB of web pages, and byte-level BPE with a
 vocabulary of 50,257. The rate, which was tuned by hand for each size, the schedule and the number of steps are not.
-Here they are GPT's 2.5e-4 and cosine, with 2,000 steps of warm-up, and 100,000 steps, about five epochs of as much text.
+Here they are GPT's 2.5e-4 and cosine, with 2,000 steps of warm-up, and 100,000 steps, about five epochs of as much
+text.
 
 Expected: the paper has, without further training, perplexities per word of 37.5, 26.4, 22.1 and 17.5 on WikiText-103
 and of 29.4, 22.8, 19.9 and 18.3 on WikiText-2, from small to xl. It does not state the cost.

@@ -8,7 +8,8 @@ batch. Batches have 32 sequences (20 in the paper), so that eight devices can sp
 at 1e-3 with warm-up and linear decay in place of SGD, as are subwords in place of words.
 
 Expected: the paper has test perplexities per word of 82.7 (medium) and 78.4 (large) on the Penn Treebank; with subwords
-and other text the figures differ. The paper states half a day (medium) and a full day (large) on a K20 GPU.
+and other text the figures differ.
+Cost: in the paper, half a day (medium) and a full day (large) on a K20 GPU.
 
 On two cores, in minutes, on the documentation that comes with Python:
 

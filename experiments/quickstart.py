@@ -32,8 +32,8 @@ def get_config(argument=""):
     config.tokenizer.vocab_size = 2048
     # What lets a network this narrow learn within minutes: initial weights as wide as 1 / sqrt(d) (0.02 is for d = 768,
     # and keeps attention flat for a thousand steps here), layer norm before each block, a high rate, and no dropout,
-    # since there are only a few epochs. With the exact gelu the network is one of Hugging Face's (RoBERTa with pre-layer
-    # norm), so that lmrep convert can write it.
+    # since there are only a few epochs. With the exact gelu the network is one of Hugging Face's (RoBERTa with
+    # pre-layer norm), so that lmrep convert can write it.
     if config.model.name == "transformer":
         config.model.update({"vocab": 0, "heads": 4, "norm": "pre", "activation": "gelu", "init_stddev": 0.08,
                              "dropout": 0.0, "attention_dropout": 0.0})

@@ -7,7 +7,8 @@ One layer, with a state that is carried from batch to batch. Batches and optimiz
 paper's, and subwords take the place of words.
 
 Expected: Mikolov et al. (2011) have a test perplexity per word of 124.7 on the Penn Treebank with a state of width 200;
-with subwords and other text the figures differ. A step costs about a third of the LSTM's at the same width.
+with subwords and other text the figures differ.
+Cost: a step takes about a third of the LSTM's time at the same width.
 
 On two cores, in minutes, on the documentation that comes with Python:
 

@@ -1,4 +1,4 @@
-"""From a checked experiment and prepared data to what the trainer takes: model, objective, plans, stages."""
+"""From a checked experiment and prepared data to what the trainer takes: model, objectives, plans and stages."""
 
 import dataclasses
 import logging
@@ -43,37 +43,36 @@ def model(experiment: Experiment, vocabulary: Vocabulary) -> Model:
 
 
 def check_vocabulary(config: Any, size: int) -> None:
-    """Raises UserError where the model's table has fewer rows than the tokenizer has ids."""
+    """Raises UserError if the model's table has fewer rows than the tokenizer has ids."""
     if size > config.vocab:
         raise UserError(f"the tokenizer has {size:,} ids, and the model's table {config.vocab:,} rows; "
                         f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
 
 
 def imbalanced_splits(experiment: Experiment, prepared: Prepared) -> str:
-    """A warning where far more of the text is held out than the config asks for; "" otherwise."""
+    """A warning if far more of the text is held out than the config says; otherwise ""."""
     facts = prepared.statistics
     return corpora.imbalanced({split: each["tokens"] for split, each in facts.items()},
                               sum(each["documents"] for each in facts.values()), experiment.data)
 
 
 def unused_rows(config: Any, size: int) -> str:
-    """What to tell of a table that has far more rows than the tokenizer has ids; "" where it has not."""
+    """A warning if the model's table has far more rows than the tokenizer has ids; otherwise ""."""
     if config.vocab < 2 * size:
         return ""
-    return (f"the model's table has {config.vocab:,} rows, and the tokenizer {size:,} ids: the others stand for "
-            "nothing; model.vocab=0 takes the tokenizer's size")
+    return (f"the model's table has {config.vocab:,} rows, and the tokenizer {size:,} ids: the rest is unused"
+            "; model.vocab=0 takes the tokenizer's size")
 
 
 def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objective:
-    """What a stage asks of the network."""
+    """The objective of a stage."""
     return OBJECTIVES[stage.objective_name].build(stage.objective, network, vocabulary)
 
 
 def prepared(
     experiment: Experiment, data_dir: Path, progress: Progress | None = None, tokenizer: tokenizers.Config | None = None
 ) -> Prepared:
-    """The experiment's corpus, or its sources, as `prepare` gives them; under another tokenizer than its own
-     where one is given."""
+    """The experiment's corpus, or its sources, tokenized by its tokenizer or by `tokenizer`."""
     tokenizer = tokenizer or experiment.tokenizer
     if sources := experiments.sources(experiment):
         return prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress)
@@ -89,13 +88,13 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) ->
 
 
 def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
-    """As `plan`, each text once, whatever the number of times that training walks its split."""
+    """As `plan`, with each text once, whatever `duplicates` is."""
     once = dataclasses.replace(stage.format, duplicates=1)
     return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
 
 
 class _Report:
-    """Says every few seconds how far a plan is."""
+    """Logs the progress of a plan every few seconds."""
 
     def __init__(self, name: str):
         self._name, self._last = name, time.monotonic()
@@ -103,29 +102,29 @@ class _Report:
     def __call__(self, done: int, total: int) -> None:
         if time.monotonic() - self._last > 3:
             self._last = time.monotonic()
-            log.info("planning %s rows: %s of %s documents", self._name, f"{done:,}", f"{total:,}")
+            log.info("planning %s examples: %s of %s documents", self._name, f"{done:,}", f"{total:,}")
 
 
 def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[Stage]:
-    """All stages, ready for the trainer.
+    """All stages, as the trainer takes them.
 
     Raises:
-      UserError: parts that do not fit each other or the data.
+      UserError: the config does not fit the data, or stages do not fit each other.
     """
     vocabulary = prepared.tokenizer.vocabulary
     network = model(experiment, vocabulary)
     resolved = experiments.resolve_stages(experiment)
-    found = [_stage(experiment, stage, experiments.schedule_steps(resolved, i), network, prepared, data_dir)
+    built = [_stage(experiment, stage, experiments.schedule_steps(resolved, i), network, prepared, data_dir)
              for i, stage in enumerate(resolved)]
-    check(found)
-    return found
+    check(built)
+    return built
 
 
 def _stage(
-    experiment: Experiment, stage: StagePlan, span: int, network: Model, prepared: Prepared, data_dir: Path
+    experiment: Experiment, stage: StagePlan, schedule_steps: int, network: Model, prepared: Prepared, data_dir: Path
 ) -> Stage:
-    asked = objective(stage, network, prepared.tokenizer.vocabulary)
-    optimizer = optimizers.build(stage.optimizer, asked.specs, span)
+    built = objective(stage, network, prepared.tokenizer.vocabulary)
+    optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
     train = plan(stage, prepared.stores["train"], experiment.seed, data_dir)
     if train.examples < stage.batch_size:
         raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer than "
@@ -133,13 +132,13 @@ def _stage(
     return Stage(
         name=stage.name,
         steps=stage.steps,
-        objective=asked,
+        objective=built,
         optimizer=optimizer,
         batches=partial(_batches, train, stage.batch_size, experiment.seed, experiment.overfit),
         batch_size=stage.batch_size,
         microbatches=stage.microbatches,
         validation=_validation(experiment, stage, prepared, data_dir),
-        schedule=optimizers.schedule(stage.optimizer, span),
+        schedule=optimizers.schedule(stage.optimizer, schedule_steps),
         start=stage.start,
         metrics=COMMON | OBJECTIVES[stage.objective_name].metrics,
         batch_struct=batch_struct(train.fields, b=stage.batch_size, t=stage.length),
@@ -148,20 +147,22 @@ def _stage(
 
 
 def _batches(
-    train: Plan, batch_size: int, seed: int, overfit: int, rows: np.ndarray, first: int, last: int
+    train: Plan, batch_size: int, seed: int, overfit: int, indices: np.ndarray, first: int, last: int
 ) -> Iterator[HostBatch]:
-    """Of the steps from `first` up to `last`: each its own, or the first `overfit` ones over and over."""
-    read = partial(loader.batches, train, batch_size=batch_size, indices=rows, seed=seed)
+    """The batches of steps [first, last), or the first `overfit` batches repeated."""
+    read = partial(loader.batches, train, batch_size=batch_size, indices=indices, seed=seed)
     if not overfit:
         return read(first_step=first, last_step=last)
-    shown = list(read(first_step=0, last_step=overfit))
-    return (shown[step % overfit] for step in range(first, last))
+    repeated = list(read(first_step=0, last_step=overfit))
+    return (repeated[step % overfit] for step in range(first, last))
 
 
 def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, data_dir: Path):
+    """A function that gives the validation batches; None without any."""
     store = prepared.stores.get("validation")
     if store is None or not store.tokens or experiment.overfit:
         return None
     held_out = evaluation_plan(stage, store, experiment.evaluation.seed, data_dir)
     limit = experiment.evaluation.examples or None
-    return lambda rows: loader.evaluation_batches(held_out, batch_size=stage.batch_size, indices=rows, limit=limit)
+    return lambda indices: loader.evaluation_batches(
+        held_out, batch_size=stage.batch_size, indices=indices, limit=limit)

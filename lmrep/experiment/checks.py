@@ -57,8 +57,8 @@ def best_direction(experiment: Experiment) -> str:
 def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
     """Refuses a mesh that leaves devices of a run of several processes unused. Raises UserError."""
     if processes > 1 and math.prod(sizes) < devices:
-        raise UserError(f"the mesh has {math.prod(sizes)} devices, and this run's {processes} processes have {devices}; "
-                        "use all of them, for example by mesh.data=-1")
+        raise UserError(f"the mesh has {math.prod(sizes)} devices, and this run's {processes} processes have "
+                        f"{devices}; use all of them, for example by mesh.data=-1")
 
 
 def check_writable(directory: Path, flag: str = "workdir") -> None:

@@ -1,8 +1,8 @@
-"""Which networks, objectives and formats go together: every triple, found by trying it on shapes alone.
+"""Which networks, objectives and formats fit together: every triple is tried by shapes alone.
 
-A triple works where its config is accepted and one training step can be traced with it. Neither sizes nor rates nor
-initial values nor the activation decide anything about that, so presets that differ in these alone are traced once, in
-little; and formats that give a step all that it reads are traced once.
+A triple fits if its config is accepted and one training step can be traced with it. Sizes, rates, initial values and
+activations do not matter, so that presets that differ only in these are traced once, at a small size, and so are
+formats that give a step all the fields that it reads.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from lmrep.training.state import create
 from lmrep.training.step import train_step
 
 ROLES = ("pad", "unk", "cls", "sep", "mask", "eos")
-ROWS, LENGTH = 2, 32
-LITTLE = {
+BATCH_SIZE, LENGTH = 2, 32
+SMALL = {
     "vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "max_length": 64,
     "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
     "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
@@ -35,10 +35,10 @@ LITTLE = {
 
 
 class Pairing(NamedTuple):
-    """A triple; `refused` says why it does not work, and is "" where it does."""
+    """A triple; `refused` says why it does not fit, and is "" if it does."""
 
     preset: str
-    objective: str  # a name, and the switch that is on in it, if any: "masked sentence_pair"
+    objective: str  # a name, and a field that is True in it, if any: "masked sentence_pair"
     format: str
     refused: str = ""
 
@@ -53,13 +53,14 @@ def pairings() -> Iterator[Pairing]:
 
 @cache
 def objectives() -> tuple[str, ...]:
-    """Every objective as it is, and with each of its switches that has it need more of a format."""
+    """Every objective with its defaults, and with each flag that makes it need more fields of a format."""
     found = []
-    for name, kind in OBJECTIVES.items():
-        plain = kind.config()
+    for name, definition in OBJECTIVES.items():
+        plain = definition.config()
         switches = [field.name for field in dataclasses.fields(plain) if getattr(plain, field.name) is False]
+        fields = set(definition.batch_fields(plain))
         found += [name, *(f"{name} {switch}" for switch in switches
-                          if set(kind.batch_fields(dataclasses.replace(plain, **{switch: True}))) > set(kind.batch_fields(plain)))]
+                          if set(definition.batch_fields(dataclasses.replace(plain, **{switch: True}))) > fields)]
     return tuple(found)
 
 
@@ -70,7 +71,7 @@ def settings(objective: str) -> tuple[str, dict[str, Any]]:
 
 
 def refusal(preset: str, objective: str, form: str) -> str:
-    """Why a triple is refused; "" where it works."""
+    """Why a triple is refused; "" if it fits."""
     name, fields = settings(objective)
     try:
         config = experiments.default_config(preset, name, form)
@@ -87,10 +88,10 @@ def refusal(preset: str, objective: str, form: str) -> str:
 
 
 def smallest(config: Any) -> Any:
-    """The same network, small, without dropout, and with plain initial values."""
+    """The same network at a small size, without dropout, and with default initial values."""
     narrow = {"embedding": 16} if getattr(config, "embedding", 0) else {}
     known = {field.name for field in dataclasses.fields(config)}
-    return dataclasses.replace(config, **{name: value for name, value in LITTLE.items() if name in known}, **narrow)
+    return dataclasses.replace(config, **{name: value for name, value in SMALL.items() if name in known}, **narrow)
 
 
 def default_fields(form: str) -> tuple[str, ...]:
@@ -104,31 +105,33 @@ def _any_field() -> tuple[str, ...]:
 
 @cache
 def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> frozenset[str]:
-    """The fields, of those given, that a training step reads; it is traced, and nothing compiled. Raises UserError as
-    the parts do."""
+    """The batch fields, of those `given`, that a training step reads. It is traced and not compiled.
+
+    Raises:
+      UserError: network and objective do not fit.
+    """
     name, fields = settings(objective)
-    kind, size = OBJECTIVES[name], network.vocab
+    definition, size = OBJECTIVES[name], network.vocab
     vocabulary = Vocabulary(size, {role: i for i, role in enumerate(ROLES)}, np.ones(size, bool), np.ones(size, int))
-    asked = kind.build(kind.config(**fields), MODELS[model].build(network, Execution(), model), vocabulary)
-    optimizer = optimizers.build(optimizers.Config(), asked.specs, 10)
-    batch = batch_struct(given, b=ROWS, t=LENGTH)
-    state = jax.eval_shape(partial(create, asked, optimizer, ROWS), 0)
-    program = jax.make_jaxpr(partial(train_step, objective=asked, optimizer=optimizer, seed=0))(state, batch).jaxpr
+    built = definition.build(definition.config(**fields), MODELS[model].build(network, Execution(), model), vocabulary)
+    optimizer = optimizers.build(optimizers.Config(), built.specs, 10)
+    batch = batch_struct(given, b=BATCH_SIZE, t=LENGTH)
+    state = jax.eval_shape(partial(create, built, optimizer, BATCH_SIZE), 0)
+    program = jax.make_jaxpr(partial(train_step, objective=built, optimizer=optimizer, seed=0))(state, batch).jaxpr
     used = {id(x) for operation in program.eqns for x in operation.invars} | {id(x) for x in program.outvars}
-    places = program.invars[len(program.invars) - len(batch):]  # the batch stands last, sorted by name
-    return frozenset(field for field, place in zip(sorted(batch), places, strict=True) if id(place) in used)
+    inputs = program.invars[len(program.invars) - len(batch):]  # the batch comes last, sorted by name
+    return frozenset(field for field, variable in zip(sorted(batch), inputs, strict=True) if id(variable) in used)
 
 
 def table(found: list[Pairing]) -> str:
-    """For people: a line a preset and objective with the formats it takes; then why others are refused, each reason
-    once."""
+    """As text: for each preset and objective the formats that it takes, then the reasons why others are refused."""
     formats, reasons, lines = list(FORMATS), {}, []
     width = max(len(f"{p.preset} {p.objective}") for p in found)
     for preset, objective in dict.fromkeys((p.preset, p.objective) for p in found):
         marks = []
         for p in found:
             if (p.preset, p.objective) == (preset, objective):
-                marks.append(f"[{reasons.setdefault(reason(p), len(reasons) + 1)}]" if p.refused else "works")
+                marks.append(f"[{reasons.setdefault(reason(p), len(reasons) + 1)}]" if p.refused else "fits")
         lines.append(f"{f'{preset} {objective}':{width}}  " + "  ".join(
             f"{mark:{len(form)}}" for mark, form in zip(marks, formats, strict=True)))
     head = f"{'':{width}}  " + "  ".join(formats)
@@ -136,6 +139,6 @@ def table(found: list[Pairing]) -> str:
 
 
 def reason(p: Pairing) -> str:
-    """Why a triple is refused, without the names of its parts: what the lines and columns of a table say already."""
+    """Why a triple is refused, without the names that the lines and columns of the table show."""
     name, _ = settings(p.objective)
     return p.refused.replace(f"objective {name!r}", "the objective").replace(f"format {p.format!r}", "the format")

@@ -1,7 +1,6 @@
-"""An experiment as a checked record: what `experiments/*.py` and flags say, once everything in it has been found to
-fit together. Nothing here reads data or compiles.
+"""The config of an experiment as a checked record. Nothing here reads data or compiles.
 
-This is the one place that knows every table of choices; the rooms below know only their own.
+This module knows every table of choices (`MODELS`, `OBJECTIVES`, `FORMATS`, ...), and so checks what fits together.
 """
 
 import dataclasses
@@ -40,11 +39,12 @@ def host_memory() -> int:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How many ways each mesh axis cuts (see `lmrep.core.sharding`)."""
+    """The size of each axis of the device mesh (see `lmrep.core.sharding`)."""
 
-    data: int = setting(-1, "copies of the model, each with its share of the batch; -1: all devices left", at_least=-1)
-    fsdp: int = setting(1, "ways to cut parameters and batch, gathered before use; -1: all devices left", at_least=-1)
-    tensor: int = setting(1, "ways to cut heads, feed-forward width and vocabulary", at_least=1)
+    data: int = setting(-1, "data parallelism: copies of the model; -1: all remaining devices", at_least=-1)
+    fsdp: int = setting(1, "shards of parameters and batch, gathered before use; -1: all remaining devices",
+                        at_least=-1)
+    tensor: int = setting(1, "shards of heads, feed-forward width and vocabulary", at_least=1)
 
     def sizes(self, devices: int) -> tuple[int, int, int]:
         """(data, fsdp, tensor) on that many devices; raises UserError where they do not fit."""
@@ -55,7 +55,7 @@ class MeshConfig:
         used = math.prod(sizes)
         if min(sizes) < 1 or used > devices or (rest and used < devices):
             raise UserError(f"mesh is data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}, and there are "
-                            f"{devices} device(s); make their product that, with one -1 for as many as are left")
+                            f"{devices} device(s); their product must be that, and one may be -1: all that remain")
         return tuple(sizes)
 
 
@@ -77,56 +77,58 @@ class StageConfig:
     """One stage; fields left at None are the experiment's."""
 
     name: str = setting("main", "for logs")
-    fraction: float = setting(1.0, "of the experiment's steps; the last stage takes what is left", above=0, at_most=1)
-    length: int | None = setting(None, "tokens a row", at_least=1)
-    batch_size: int | None = setting(None, "rows a step", at_least=1)
-    microbatches: int | None = setting(None, "parts of a batch", at_least=1)
+    fraction: float = setting(1.0, "fraction of the experiment's steps; the last stage takes the rest", above=0,
+                              at_most=1)
+    length: int | None = setting(None, "tokens in a sequence", at_least=1)
+    batch_size: int | None = setting(None, "examples in a step", at_least=1)
+    microbatches: int | None = setting(None, "microbatches of a batch", at_least=1)
     format: dict[str, Any] = setting({}, "fields of the format that differ")
     objective: dict[str, Any] = setting({}, "fields of the objective that differ")
     optimizer: dict[str, Any] = setting({}, "fields of the optimizer that differ")
-    start: dict[str, str] | None = setting(None, "where parameters start, by path in the stage before; none: all go on")
+    start: dict[str, str] | None = setting(None, "new path -> path in the previous stage where parameters start; none: "
+                                          "all continue")
 
 
 @dataclass(frozen=True)
 class SourceConfig:
     """One corpus of a mixture."""
 
-    name: str = setting("", "for people; none: its number")
-    weight: float = setting(1.0, "its rows, in proportion to the other sources'", above=0)
+    name: str = setting("", "for messages; empty: its number")
+    weight: float = setting(1.0, "number of its examples, in proportion to the other sources'", above=0)
     data: dict[str, Any] = setting({}, "fields of config.data that differ")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The top level of an experiment config. Parts that have a `name` are rows of a table of choices."""
+    """The top level of an experiment config. Sections with a `name` are entries of a table of choices."""
 
     name: str = setting("experiment", "for logs")
-    seed: int = setting(0, "decides initial parameters, order of examples and all draws", at_least=0,
+    seed: int = setting(0, "of initial parameters, the order of examples and all random draws", at_least=0,
                         at_most=2**32 - 1)
-    init: str = setting("", "a workdir or published directory whose parameters the run starts from; none: random ones")
+    init: str = setting("", "a workdir or published directory whose parameters the run starts from; empty: random")
     steps: int = setting(1000, "updates", at_least=1, at_most=2**31 - 1)
-    batch_size: int = setting(256, "rows a step, over all devices", at_least=1)
-    microbatches: int = setting(1, "parts of a batch that gradients are accumulated over", at_least=1)
-    length: int = setting(128, "tokens a row", at_least=4)
-    overfit: int = setting(0, "for debugging: the steps show these first batches over and over, and nothing is "
-                           "validated: the loss must fall to near nothing; 0: all the data", at_least=0)
+    batch_size: int = setting(256, "examples in a step, over all devices", at_least=1)
+    microbatches: int = setting(1, "microbatches that gradients are accumulated over", at_least=1)
+    length: int = setting(128, "tokens in a sequence", at_least=4)
+    overfit: int = setting(0, "for debugging: train on only this many batches, without validation; the loss must fall "
+                           "to nearly 0; 0: all the data", at_least=0)
     model: dict[str, Any] = setting({"name": "transformer"}, "the network")
-    objective: dict[str, Any] = setting({"name": "masked"}, "what it is asked")
-    format: dict[str, Any] = setting({"name": "packed"}, "how documents become rows")
+    objective: dict[str, Any] = setting({"name": "masked"}, "the objective")
+    format: dict[str, Any] = setting({"name": "packed"}, "how documents become training examples")
     data: corpora.Config = setting(corpora.Config(), "the corpus")
-    sources: tuple[SourceConfig, ...] = setting((), "corpora that take turns row by row; none: data alone")
-    temperature: float = setting(0.0, "of the sources; T: their weights times their tokens^(1/T); 0: their weights",
+    sources: tuple[SourceConfig, ...] = setting((), "corpora that are mixed example by example; none: data alone")
+    temperature: float = setting(0.0, "T: sources are weighted by weight * tokens^(1/T); 0: by their weights alone",
                                  at_least=0)
     tokenizer: tokenizers.Config = setting(tokenizers.Config(), "the tokenizer")
     optimizer: optimizers.Config = setting(optimizers.Config(), "the optimizer and its schedule")
     mesh: MeshConfig = setting(MeshConfig(), "the layout over devices")
-    execution: Execution = setting(Execution(), "precision, rematerialisation, scan")
+    execution: Execution = setting(Execution(), "precision, rematerialization, scan")
     checkpoint: CheckpointConfig = setting(CheckpointConfig(), "saving")
     evaluation: EvaluationConfig = setting(EvaluationConfig(), "validation")
     log: LogConfig = setting(LogConfig(), "logging")
-    faults: FaultsConfig = setting(FaultsConfig(), "what to do about faults of a long run")
+    faults: FaultsConfig = setting(FaultsConfig(), "how to handle faults in a long run")
     stages: tuple[StageConfig, ...] = setting((), "stages, in order; none: a single one")
-    samples: tuple[str, ...] = setting((), "texts that the trained model is tried on")
+    samples: tuple[str, ...] = setting((), "texts that the trained model is tried on at its end")
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,11 @@ class StagePlan:
 
 BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
 
-# What may change between a run and its resumption: none of it changes what the run computes, but for rounding.
-RESUMABLE_FIELDS = ("name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every",
-        "log.*", "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name",
-        "sources.*.data.files", "sources.*.data.damaged_records")
+# Fields that a resumed run may change, since they change nothing that it computes, except rounding.
+RESUMABLE_FIELDS = (
+    "name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every", "log.*",
+    "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name", "sources.*.data.files",
+    "sources.*.data.damaged_records")
 
 
 def default_config(
@@ -209,7 +212,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     """The checked record of an experiment config (an ml_collections ConfigDict or any mapping).
 
     Raises:
-      UserError: a field is unknown, of the wrong type or out of range, or parts do not fit each other.
+      UserError: a field is unknown, of the wrong type or out of range, or fields do not fit each other.
     """
     mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     experiment = read(Experiment, mapping, "config")
@@ -217,7 +220,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     check_faults(experiment.faults)
     for data in (experiment.data, *(source.data for source in sources(experiment))):
         if (held_out := data.validation + data.test) >= 1:
-            raise UserError(f"data.validation + data.test is {held_out:g}; leave a share of the documents for training")
+            raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
     stages = resolve_stages(experiment)
     check_memory(network, stages)
     for i, stage in enumerate(stages):
@@ -231,7 +234,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
 
 
 def model_def(experiment: Experiment) -> ModelDef:
-    """The row of `MODELS` that `config.model.name` names, "transformer" where it names none."""
+    """The entry of `MODELS` that `config.model.name` names, by default "transformer"."""
     return choose(MODELS, experiment.model.get("name", "transformer"), "config.model.name")
 
 
@@ -243,7 +246,7 @@ def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
 
 
 def build_model(experiment: Experiment, vocab_size: int = 0) -> Model:
-    """The network; no array is made. Raises UserError where its fields do not fit each other."""
+    """The network; no array is made. Raises UserError if its fields do not fit each other."""
     definition, config = model_def(experiment), model_config(experiment, vocab_size)
     definition.check(config)
     return definition.build(config, experiment.execution, experiment.name)
@@ -266,7 +269,7 @@ def check_memory(network: Model, stages: Sequence[StagePlan]) -> None:
 
 
 def sources(experiment: Experiment) -> list[Source]:
-    """The corpora that are mixed, with every field resolved; none where there is only `data`."""
+    """The corpora that are mixed, with every field resolved; none if there is only `data`."""
     base = dataclasses.asdict(experiment.data)
     return [Source(source.name or str(i), source.weight,
                    read(corpora.Config, base | source.data, f"config.sources.{i}.data"))
@@ -278,24 +281,24 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
     stages = experiment.stages or (StageConfig(),)
     ends = [round(experiment.steps * sum(s.fraction for s in stages[: i + 1])) for i in range(len(stages))]
     if len(stages) > 1 and not math.isclose(sum(s.fraction for s in stages), 1, abs_tol=1e-6):
-        raise UserError(f"config.stages have fractions {', '.join(f'{s.fraction:g}' for s in stages)}; they must add to 1")
+        raise UserError(f"config.stages have fractions {', '.join(f'{s.fraction:g}' for s in stages)}; "
+                        "they must add to 1")
     ends[-1] = experiment.steps
     begins = [0, *ends[:-1]]
     if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
         raise UserError(f"config.steps is {experiment.steps}, too few for {len(stages)} stages of fractions "
-                        f"{', '.join(f'{s.fraction:g}' for s in stages)}: each needs one step at least")
+                        f"{', '.join(f'{s.fraction:g}' for s in stages)}; each needs at least one step")
     return [_plan(experiment, stage, i, end - begin)
             for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True))]
 
 
 def capabilities(experiment: Experiment) -> tuple[Capability, ...]:
-    """What the trained model can be asked."""
+    """What the trained model can do."""
     return OBJECTIVES[resolve_stages(experiment)[-1].objective_name].capabilities
 
 
 def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
-    """Updates of the optimizer that stage `i` shares with its neighbours: stages that go on, one from the other, have
-    one schedule."""
+    """Updates of the optimizer's schedule in stage `i`: consecutive stages that continue each other share one."""
     first, last = i, i + 1
     while first and stages[first].start is None:
         first -= 1
@@ -323,11 +326,10 @@ def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> Sta
 
 
 def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> tuple[str, Any]:
-    """(name, record) of a part of the config that is a row of a table."""
+    """(name, record) of a section of the config that is an entry of a table."""
     fields = base | changed if changed.get("name", base.get("name")) == base.get("name") else dict(changed)
     name = fields.pop("name", None)
-    row = choose(table, name, f"{where}.name")
-    return name, read(row.config, fields, where)
+    return name, read(choose(table, name, f"{where}.name").config, fields, where)
 
 
 def _check_stage(stage: StagePlan, network: Model) -> None:
@@ -355,7 +357,7 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
 
 
 def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:
-    """The mesh's (data, fsdp, tensor) on that many devices.
+    """The sizes (data, fsdp, tensor) of the mesh on that many devices.
 
     Raises:
       UserError: the mesh does not fit the devices, the batch or the network.
@@ -363,14 +365,14 @@ def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:
     data, fsdp, tensor = sizes = experiment.mesh.sizes(devices)
     network = build_model(experiment)
     for stage in resolve_stages(experiment):
-        part, cells = stage.batch_size // stage.microbatches, data * fsdp
-        if part % cells:
+        size, shards = stage.batch_size // stage.microbatches, data * fsdp
+        if size % shards:
             raise UserError(
-                f"batch_size is {stage.batch_size} in {stage.microbatches} microbatch(es) of {part} rows, which data x "
-                f"fsdp = {cells} does not divide; make batch_size a multiple of {cells * stage.microbatches}")
+                f"batch_size is {stage.batch_size} in {stage.microbatches} microbatch(es) of {size} examples, which "
+                f"data x fsdp = {shards} does not divide; make batch_size a multiple of {shards * stage.microbatches}")
     for path, spec in flatten(network.specs).items():
         for axis, size, block in zip(spec.axes, spec.shape, spec.blocks or (1,) * len(spec.shape), strict=True):
-            # Tables over the vocabulary stay whole where they do not divide.
+            # Tables over the vocabulary are replicated if they do not divide.
             if axis != "vocab" and RULES.get(axis) == "tensor" and (size // block) % tensor:
                 divisors = [str(i) for i in range(1, tensor) if size // block % i == 0]
                 raise UserError(f"{path} has {size // block} {axis}, which mesh.tensor={tensor} does not divide; a "
@@ -385,7 +387,7 @@ def stage_at(experiment: Experiment, step: int) -> StagePlan:
 
 
 def own_tokenizer(directory: str | os.PathLike, experiment: Experiment) -> tokenizers.Config:
-    """The tokenizer's record of a run whose vocabulary was loaded: from its own copy, for the file may be gone."""
+    """The tokenizer's config for a run in `directory`: a vocabulary that was loaded comes from the run's own copy."""
     if not experiment.tokenizer.vocab_file:
         return experiment.tokenizer
     return dataclasses.replace(experiment.tokenizer, vocab_file=str(Path(directory) / "tokenizer"))

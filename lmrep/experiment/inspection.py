@@ -58,12 +58,13 @@ def _stage(stage: StagePlan, plan: Plan | Mixture) -> str:
     epochs = stage.steps * stage.batch_size / plan.examples
     duplicates = getattr(stage.format, "duplicates", 1)
     passes = f" ({epochs * duplicates:,.2f} passes over the text)" if duplicates > 1 else ""
-    return (f"Stage {stage.name}: {stage.format_name} examples of {stage.length} tokens, {stage.batch_size} in a batch; "
-            f"{stage.steps:,} steps are {epochs:,.2f} epochs{passes}\n  {statistics}")
+    return (f"Stage {stage.name}: {stage.format_name} examples of {stage.length} tokens, {stage.batch_size} in a "
+            f"batch; {stage.steps:,} steps are {epochs:,.2f} epochs{passes}\n  {statistics}")
 
 
 def _examples(
-    experiment: Experiment, stage: StagePlan, plan: Plan | Mixture, objective: Objective, prepared: Prepared, number: int
+    experiment: Experiment, stage: StagePlan, plan: Plan | Mixture, objective: Objective, prepared: Prepared,
+    number: int,
 ) -> list[str]:
     """The first examples of a stage, prepared by its objective."""
     numbers = plan.numbers(np.arange(min(number, plan.examples)), stage.batch_size, experiment.seed)
@@ -110,8 +111,8 @@ def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
     total = max(1, int(vocabulary.counts.sum()))
     frequent = ", ".join(f"{prepared.tokenizer.id_to_token(int(i))} {vocabulary.counts[i] / total:.1%}" for i in order)
     mark, at_mark = ("start", vocabulary.starts_word) if vocabulary.ends_word is None else ("end", vocabulary.ends_word)
-    lines = [f"Tokenizer {prepared.tokenizer.name}: {vocabulary.size:,} tokens, {int(at_mark.sum()):,} of which {mark} a "
-             f"word; {int((vocabulary.counts == 0).sum()):,} do not occur in the train split",
+    lines = [f"Tokenizer {prepared.tokenizer.name}: {vocabulary.size:,} tokens, {int(at_mark.sum()):,} of which {mark} "
+             f"a word; {int((vocabulary.counts == 0).sum()):,} do not occur in the train split",
              f"white space of documents: {'kept' if keeps_whitespace(experiment.tokenizer) else 'collapsed'}"]
     upper, plain, accented = (list(ids) for ids in prepared.tokenizer.encode_batch(["CAFE", "cafe", "caf\u00e9"]))
     if upper == plain:

@@ -16,8 +16,7 @@ def installed() -> dict[str, Path]:
 
 
 def find(name: str | Path) -> Path:
-    """The experiment file of that path or, where there is no such file, of that name (`bert.py`, `bert`) in the package.
-    `name` itself where there is neither."""
+    """The experiment file of that path, or else of that name (`bert.py`, `bert`) in the package, or else `name`."""
     if Path(name).exists():
         return Path(name)
     short = Path(name).as_posix().removeprefix("experiments/").removesuffix(".py")

@@ -56,7 +56,7 @@ def test_a_field_says_its_default_bounds_and_meaning():
                              "all fields\n")
     assert small.command("fields", "SEED", "initial").out == (
         "--config.seed=0   (a whole number; at least 0, at most 4,294,967,295)\n"
-        "      decides initial parameters, order of examples and all draws\n")
+        "      of initial parameters, the order of examples and all random draws\n")
     out = small.command("fields", "objective.masking", f"--config={BERT}", "--config.objective.masking=static").out
     assert out.startswith("--config.objective.masking=static   (a text; dynamic | static; with objective masked)\n")
 

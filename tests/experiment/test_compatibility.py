@@ -18,7 +18,7 @@ from lmrep.training import optimizers, state
 from lmrep.training.step import train_step
 from tests import small
 
-V = compatibility.LITTLE["vocab"]
+V = compatibility.SMALL["vocab"]
 VOCABULARY = Vocabulary(V, {role: i for i, role in enumerate(compatibility.ROLES)}, np.arange(V) % 3 > 0,
                         np.ones(V, int))
 
@@ -41,8 +41,8 @@ def test_the_command_prints_every_triple_and_why_some_are_refused():
     answer = small.command("pairings", "bert_tiny", "gpt2")
     head, *lines = answer.out.splitlines()
     assert answer.code == 0 and head.split() == list(FORMATS)
-    assert lines[0].split() == ["bert_tiny", "masked", *["works"] * len(FORMATS)]
-    assert lines[1].split()[:6] == ["bert_tiny", "masked", "sentence_pair", "[1]", "works", "works"]
+    assert lines[0].split() == ["bert_tiny", "masked", *["fits"] * len(FORMATS)]
+    assert lines[1].split()[:6] == ["bert_tiny", "masked", "sentence_pair", "[1]", "fits", "fits"]
     refusing = "the objective as configured needs pair_label, which the format does not give; formats that do: "
     assert answer.out.count("[1]") > 2 and lines[-1] == f"[1] {refusing}segment_pair, sentence_pair"
     assert len(lines) == 1 + len(compatibility.objectives()) * len(
@@ -59,12 +59,12 @@ def test_what_a_question_needs_and_a_format_lacks_is_refused(monkeypatch):
 
 def test_what_a_step_reads_is_found():
     """So that formats are traced together only where what they differ in is not read."""
-    little = {name: compatibility.smallest(PRESETS[name].config) for name in ("bert_tiny", "gpt2")}
+    small_configs = {name: compatibility.smallest(PRESETS[name].config) for name in ("bert_tiny", "gpt2")}
     given = (*compatibility.default_fields("stream"), "pair_label")
     common = {"tokens", "segment_ids", "positions"}
-    assert compatibility.reads("transformer", little["bert_tiny"], "masked sentence_pair", given) == {
+    assert compatibility.reads("transformer", small_configs["bert_tiny"], "masked sentence_pair", given) == {
         *common, "token_type_ids", "pair_label"}
-    assert compatibility.reads("transformer", little["gpt2"], "causal", given) == common
+    assert compatibility.reads("transformer", small_configs["gpt2"], "causal", given) == common
 
 
 # In earnest
