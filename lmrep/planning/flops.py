@@ -1,4 +1,4 @@
-"""Multiplications and additions, counted in the program itself rather than by a formula a model."""
+"""Floating-point operations, counted in the traced program rather than by a formula for each model."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,24 +12,24 @@ from lmrep.objectives.base import Objective
 from lmrep.training.state import create
 from lmrep.training.step import train_step
 
-# Dense peak of one chip in bfloat16, from the makers' data sheets, by a part of `device.device_kind`.
+# Dense peak of one chip in bfloat16, from the vendors' data sheets, by a substring of `device.device_kind`.
 PEAKS = {
     "H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12,
     "TPU v6": 918e12, "TPU v5p": 459e12, "TPU v5 lite": 197e12, "TPU v5e": 197e12,
-    "TPU v5": 459e12,  # as a v5p calls itself
+    "TPU v5": 459e12,  # what a v5p reports
     "TPU v4": 275e12, "TPU v3": 123e12,
 }  # fmt: skip
 
 
 def peak(device: jax.Device) -> float | None:
-    """The device's peak a second in bfloat16; None where it is not known, as for processors."""
-    return next((value for part, value in PEAKS.items() if part.lower() in device.device_kind.lower()), None)
+    """The device's peak in bfloat16, in floating-point operations per second; None if unknown, as for CPUs."""
+    return next((value for name, value in PEAKS.items() if name.lower() in device.device_kind.lower()), None)
 
 
 def count(f: Callable, *args) -> int:
     """Floating-point operations of the matrix products in `f(*args)`, over all devices.
 
-    Bodies of scans count once a turn, recomputation counts as what it is; what is not a product is left out, as in
+    The body of a scan counts once per iteration, and recomputation counts too. Other operations are not counted, as in
     published tables. Arguments may be `jax.ShapeDtypeStruct`s.
     """
     return _count(jax.make_jaxpr(f)(*args).jaxpr)
@@ -51,20 +51,20 @@ def _count(jaxpr: jex.Jaxpr) -> int:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            inner = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
-            total += 2 * inner * math.prod(equation.outvars[0].aval.shape)
-        turns = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += turns * sum(_count(inner) for inner in _inner(equation))
+            products = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+            total += 2 * products * math.prod(equation.outvars[0].aval.shape)
+        iterations = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        total += iterations * sum(_count(inner) for inner in _subprograms(equation))
     return total
 
 
-def _inner(equation: jex.JaxprEqn) -> list[jex.Jaxpr]:
-    """The programs inside an equation: of a scan, a jit, a checkpoint, a custom derivative."""
-    found = []
+def _subprograms(equation: jex.JaxprEqn) -> list[jex.Jaxpr]:
+    """The programs inside an equation, such as a scan, a jit, a checkpoint or a custom derivative."""
+    subprograms = []
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, jex.ClosedJaxpr):
-                found.append(item.jaxpr)
+                subprograms.append(item.jaxpr)
             elif isinstance(item, jex.Jaxpr):
-                found.append(item)
-    return found
+                subprograms.append(item)
+    return subprograms

@@ -1,7 +1,7 @@
 """What a run does about batches that it cannot learn from, and the message for a device that is out of memory.
 
-A batch is faulty if its loss or gradient is not finite, or if its loss is a spike: more than `spike` times the median of
-the losses before it. By policy the run then
+A batch is faulty if its loss or gradient is not finite, or if its loss is a spike: more than `spike` times the median
+of the losses before it. By policy the run then
 
 - stops: nothing of that step is saved;
 - skips the update: inside the step, parameters, moments and averages stay as they are, to the bit. The run's step
@@ -30,8 +30,8 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.sharding import batch_sharding, replicated
 from lmrep.training.stages import Stage
 
-ADVICE = ("Lower optimizer.learning_rate, lengthen the warm-up or set optimizer.clip, and start again in a new workdir; "
-          "or resume this one and pass over the batch: --config.faults.policy=skip or back")
+ADVICE = ("Lower optimizer.learning_rate, lengthen the warm-up or set optimizer.clip, and start again in a new "
+          "workdir; or resume this one and pass over the batch: --config.faults.policy=skip or back")
 
 
 @dataclass(frozen=True)

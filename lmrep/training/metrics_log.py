@@ -1,8 +1,8 @@
-"""What a run tells: metrics that repeat exactly, timings that cannot, events for dashboards, a line for the eye.
+"""What a run logs: metrics, which repeat exactly, timings, events for dashboards, and the progress line.
 
-`metrics.jsonl` is a result: a run that is killed and resumed ends with the same lines as one never stopped, and a run
-that cannot write it stops. Everything else is a convenience: it may fail, is then named once in a warning, and the run
-goes on without it.
+`metrics.jsonl` is a result: a run that is killed and resumed ends with the same lines as one that was never stopped,
+and a run that cannot write it stops. Everything else is a convenience: if it fails, it is named once in a warning, and the
+run continues without it.
 """
 
 import importlib.util
@@ -35,19 +35,19 @@ log = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
-    """Where numbers go beside `metrics.jsonl`."""
+    """A dashboard, which gets the same numbers as `metrics.jsonl`."""
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None: ...
-    def rewind(self, step: int) -> None: ...  # what comes next is of the steps after that one
+    def rewind(self, step: int) -> None: ...  # what follows is for the steps after that one
     def flush(self) -> None: ...
     def close(self) -> None: ...
 
 
 class MetricsLog:
-    """`metrics.jsonl` and `timing.jsonl` of a run, and the `writers` that hear of the same numbers.
+    """`metrics.jsonl` and `timing.jsonl` of a run, and the `writers` that get the same numbers.
 
-    One process of a run writes them, after it called `resume`. All lines up to a checkpoint's step are to be written,
-    and flushed, before that checkpoint is saved; then `resume` at that step leaves exactly those.
+    One process of a run writes them, after calling `resume`. Write and flush all lines up to a checkpoint's step before
+    saving that checkpoint; `resume` at that step then keeps exactly those lines.
     """
 
     def __init__(self, workdir: str | os.PathLike, writers: Iterable[Writer] = ()):
@@ -57,7 +57,7 @@ class MetricsLog:
         self._writers = [w if isinstance(w, Guarded) else Guarded(type(w).__name__, lambda w=w: w) for w in writers]
 
     def resume(self, step: int | None) -> None:
-        """Opens the log for a run that goes on after `step` (None: starts afresh), and drops every line beyond it.
+        """Opens the log for a run that continues after `step` (None: starts), and drops every line after it.
 
         Raises:
           RunFault: `metrics.jsonl` cannot be read or written.
@@ -65,14 +65,15 @@ class MetricsLog:
         try:
             lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
             steps = [_step_of(line) for line in lines]
-            damaged = [number for number, found in enumerate(steps, 1) if found is None]
+            damaged = [number for number, line_step in enumerate(steps, 1) if line_step is None]
             if lines and not lines[-1].endswith(b"\n"):  # truncated when its run was killed
                 damaged = damaged[:-1]
             if damaged:
                 others = f", and {len(damaged) - 1} more" if damaged[1:] else ""
                 log.warning("line %d of %s is damaged and dropped%s", damaged[0], self._path, others)
             last = -1 if step is None else step
-            kept = [line for line, found in zip(lines, steps, strict=True) if found is not None and found <= last]
+            kept = [line for line, line_step in zip(lines, steps, strict=True)
+                    if line_step is not None and line_step <= last]
             if kept != lines:
                 write_bytes(self._path, b"".join(kept))
             self._metrics = JsonLines(self._path)
@@ -80,8 +81,8 @@ class MetricsLog:
             raise RunFault(f"{self._path} cannot be used: {error.strerror}") from error
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Adds one line: `step`, `split` ("train", "validation", ...), then `values` by name. Floats are written so that
-        reading gives the same bits; those that are not finite as the strings "nan", "inf" and "-inf".
+        """Adds one line: `step`, `split` ("train", "validation", ...), then `values` by name. Floats are written so
+        that reading restores the same bits, and non-finite ones as the strings "nan", "inf" and "-inf".
 
         Raises:
           RunFault: the line cannot be written.
@@ -91,36 +92,36 @@ class MetricsLog:
             writer.write(step, split, values)
 
     def rewind(self, step: int | None) -> None:
-        """Drops every line beyond `step`, or all where that is None: the run goes back there."""
+        """Drops every line after `step`, or all lines if it is None: the run goes back there."""
         self._write(lambda: self._metrics.close())
         self.resume(step)
         for writer in self._writers:
             writer.rewind(step or 0)
 
     def fault(self, record: dict) -> None:
-        """Adds a line to `faults.jsonl`, which is made for the first. Raises RunFault where that fails."""
+        """Adds a line to `faults.jsonl`, and creates the file if needed. Raises RunFault if that fails."""
         append(self._faults, record)
 
     def keep_faults(self, number: int) -> None:
-        """Drops all but the first `number` lines of `faults.jsonl`: the others are of steps that come again."""
+        """Drops all but the first `number` lines of `faults.jsonl`: the others are of steps that will be repeated."""
         lines = self._faults.read_bytes().splitlines(keepends=True) if self._faults.exists() else []
         if len(lines) > number:
             write_bytes(self._faults, b"".join(lines[:number]))
 
     def timing(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Adds one line to `timing.jsonl`: as `write`, with the time of day in seconds."""
+        """Adds one line to `timing.jsonl`: as `write`, with the Unix time in seconds."""
         self._timing.write(_record(step, split, {**values, "time": time.time()}))
         for writer in self._writers:
             writer.write(step, split, values)
 
     def flush(self) -> None:
-        """Returns when all lines are on the disk. Raises RunFault where that fails."""
+        """Returns when all lines are on the disk. Raises RunFault if that fails."""
         self._write(lambda: self._metrics.flush())
         for writer in (self._timing, *self._writers):
             writer.flush()
 
     def close(self) -> None:
-        """`flush`, and an end to the files and the writers."""
+        """Flushes and closes the files and the writers."""
         if self._metrics is not None:
             self.flush()
             self._metrics.close()
@@ -131,11 +132,12 @@ class MetricsLog:
         try:
             action()
         except OSError as error:
-            raise RunFault(f"{self._path} cannot be written: {error.strerror}; mend that and resume") from error
+            raise RunFault(f"{self._path} cannot be written: {error.strerror}; fix that and resume") from error
 
 
 class Guarded:
-    """What `make` makes, made at its first use; its first failure is one warning and its end, and never the run's."""
+    """A writer that must not stop the run. `make` creates it at its first use. Its first failure is logged as a warning,
+    and it is not used again."""
 
     def __init__(self, name: str, make: Callable[[], Any]):
         self._name, self._make = name, make
@@ -166,24 +168,24 @@ class Guarded:
         except (Exception, SystemExit) as error:  # some dashboard libraries exit
             self._failed = True
             reason = f"{type(error).__name__}: {error}"
-            log.warning("%s failed and is switched off; the run goes on (%s)", self._name, reason)
+            log.warning("%s failed and is switched off; the run continues (%s)", self._name, reason)
 
 
 def tensorboard(workdir: str | os.PathLike, resumed: int | None) -> Guarded:
-    """Events under `workdir/tensorboard`, tagged `split/name`; those after the step `resumed` are hidden from view."""
+    """Events under `workdir/tensorboard`, tagged `split/name`; those after the step `resumed` are hidden."""
     return Guarded("TensorBoard", lambda: _TensorBoard(Path(workdir) / "tensorboard", resumed))
 
 
 class _TensorBoard:
-    # tensorboardX's SummaryWriter hands events to a thread by a queue of ten: once that thread has died of a full disk,
-    # the next event waits for ever. Its file writer, used here, fails where it is called.
+    # tensorboardX's SummaryWriter passes events to a thread through a queue of ten: once that thread has died because
+    # the disk is full, the next event blocks forever. Its file writer, used here, fails where it is called.
     def __init__(self, directory: Path, resumed: int | None):
         from tensorboardX import event_file_writer, summary
         from tensorboardX.proto import event_pb2
 
         directory.mkdir(parents=True, exist_ok=True)
         self._event, self._scalar = event_pb2.Event, summary.scalar
-        # Its name has the second of its start; a run that is resumed within that second must not overwrite the file.
+        # The file name has the time in seconds; a run that is resumed within a second must not overwrite the file.
         self._file = event_file_writer.EventsWriter(str(directory / "events"), f".{uuid.uuid4().hex[:8]}")
         self._start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         if resumed is not None:
@@ -206,7 +208,7 @@ class _TensorBoard:
 
 
 def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -> Guarded:
-    """Sends the numbers to Weights & Biases; a resumed run goes on as the same one there.
+    """Sends the numbers to Weights & Biases, where a resumed run continues the same one.
 
     Raises:
       UserError: the package is not installed.
@@ -229,7 +231,7 @@ class _WeightsAndBiases:
         self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
 
     def rewind(self, step: int) -> None:
-        pass  # its steps only grow: it ignores those that it has
+        pass  # it ignores steps that it has already
 
     def flush(self) -> None:
         pass
@@ -247,24 +249,24 @@ def format_metrics(
 
 
 class Screen(Console):
-    """Standard error, or `file`. Where rich itself would exit 1 because nobody reads any more, this raises."""
+    """Standard error, or `file`. Raises where rich would exit with code 1 because the pipe is closed."""
 
     def __init__(self, file: TextIO | None = None, **options):
         super().__init__(file=file, stderr=file is None, **options)
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError("nobody reads it any more")
+        raise BrokenPipeError("the pipe is closed")
 
 
 class Progress:
-    """A line that tells how a run stands: rewritten in place on a terminal, a new one every `every` seconds elsewhere.
-    Use it as a context; what is printed or logged meanwhile appears above the line.
+    """The progress line: rewritten in place on a terminal, a new line every `every` seconds elsewhere. Use it as a
+    context; what is printed or logged inside appears above the line.
 
     Args:
       total: the last step of the run.
-      screen: where to show it; standard error if None.
+      screen: where to print it; standard error if None.
       every: seconds between plain lines.
-      clock: seconds from any start.
+      clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, total: int, screen: Screen | None = None, every: float = 10.0,
@@ -272,8 +274,8 @@ class Progress:
         self._total, self._clock, screen = total, clock, screen or Screen()
         self._every = 0.1 if screen.is_terminal else every
         self._line = Guarded("the progress line", lambda: _Line(screen))
-        self._text, self._shown_at = "", -math.inf
-        self._seen: deque[tuple[float, int]] = deque(maxlen=64)  # the pace is that of the last updates
+        self._text, self._printed_at = "", -math.inf
+        self._recent: deque[tuple[float, int]] = deque(maxlen=64)  # (time, step); the rate is that of these updates
 
     def __enter__(self) -> "Progress":
         return self
@@ -284,7 +286,7 @@ class Progress:
 
     def update(self, step: int, metrics: Mapping[str, str], tokens_per_second: float | None = None,
                utilisation: float | None = None) -> None:
-        """Shows that `step` is done.
+        """Shows that `step` has ended.
 
         Args:
           step: the step.
@@ -293,32 +295,32 @@ class Progress:
           utilisation: fraction of the devices' peak rate; None if unknown.
         """
         now = self._clock()
-        self._seen.append((now, step))
-        began, first = self._seen[0]
-        parts = [f"step {step:,}/{self._total:,}", *(f"{name} {text}" for name, text in metrics.items())]
+        self._recent.append((now, step))
+        began, first = self._recent[0]
+        fields = [f"step {step:,}/{self._total:,}", *(f"{name} {text}" for name, text in metrics.items())]
         if tokens_per_second is not None:
-            parts.append(f"{tokens_per_second:,.0f} tokens/s")
+            fields.append(f"{tokens_per_second:,.0f} tokens/s")
         if step > first:
-            parts.append(f"{_duration((self._total - step) * (now - began) / (step - first))} left")
+            fields.append(f"{_duration((self._total - step) * (now - began) / (step - first))} left")
         if utilisation is not None:
-            parts.append(f"utilisation {utilisation:.0%}")
-        self._text = "  ".join(parts)
-        if now >= self._shown_at + self._every:
-            self._shown_at = now
+            fields.append(f"utilisation {utilisation:.0%}")
+        self._text = "  ".join(fields)
+        if now >= self._printed_at + self._every:
+            self._printed_at = now
             self._line.write(self._text)
 
 
 class _Line:
     def __init__(self, screen: Screen):
-        self._screen, self._shown = screen, ""
+        self._screen, self._text = screen, ""
         self._live = Live(console=screen, auto_refresh=False) if screen.is_terminal else None
         if self._live:
             self._live.start()
 
     def write(self, text: str) -> None:
-        if text == self._shown:
+        if text == self._text:
             return
-        self._shown = text
+        self._text = text
         if self._live:
             self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
@@ -330,7 +332,7 @@ class _Line:
 
 
 def show_messages() -> None:
-    """Prints the package's notes and warnings on standard error, as it is at the time: above the progress line."""
+    """Prints the package's log messages to the current `sys.stderr`, so that they appear above the progress line."""
 
     class Plain(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -1,12 +1,12 @@
 """Optimizers as optax chains, chosen by config.
 
-Four things are ours. A stack of layers is one array here, but every rule that reads a tensor's norm, RMS or
-rank acts on each layer by itself (`_each_layer`), so that a stacked update equals the unstacked one. What
-weight decay skips, and how fast each parameter learns, are said by patterns on parameter paths (`matches`),
-which can address one layer of a stack. And a parameter whose multiplier is 0 stays exactly as it is, with its
-moments (`_multiplied`). And a running average of the parameters may lie beside them (`_averaging`).
+Four things go beyond optax. A stack of layers is one array here, but every rule that reads a tensor's norm, RMS or rank
+acts on each layer separately (`_each_layer`), so that a stacked update equals the unstacked one. Patterns on parameter
+paths (`matches`), which can address one layer of a stack, select what weight decay skips and how fast each parameter
+learns. A parameter whose multiplier is 0 does not change, and nor do its moments (`_multiplied`). And a running average
+of the parameters can be kept (`_averaging`).
 
-Published settings are rows of `RECIPES`.
+`RECIPES` holds published settings.
 """
 
 import fnmatch
@@ -32,23 +32,25 @@ from lmrep.training import schedules
 class Config:
     """An optimizer. The defaults are BERT's.
 
-    Patterns are globs on parameter paths, in which `*` stands for any text, slashes included. A layer of a
-    stack is addressed by its number, or several by a range, after `layers`: `encoder/layers/11/*`,
-    `*/layers/0-5/attention/*`. A pattern that matches no parameter is refused, except for those of `SKIP`.
+    Patterns are globs on parameter paths, in which `*` matches any text, including slashes. A number or a range after
+    `layers` addresses layers of a stack: `encoder/layers/11/*`, `*/layers/0-5/attention/*`. A pattern that matches no
+    parameter is refused, except for those of `SKIP`.
     """
 
     name: str = setting("adamw", "update rule", choices=("adamw", "lamb", "adafactor", "sgd"))
     learning_rate: float = setting(1e-4, "peak learning rate", above=0)
-    betas: tuple[float, ...] = setting((0.9, 0.999), "decay of both moments of adamw and lamb", at_least=0, below=1)
+    betas: tuple[float, ...] = setting((0.9, 0.999), "decay rates of the moments of adamw and lamb", at_least=0, below=1)
     eps: float = setting(1e-6, "added to the square root of the second moment of adamw and lamb", above=0)
     bias_correction: bool = setting(False, "divide the moments by 1 - beta^step (neither BERT nor ALBERT does)")
-    momentum: float = setting(0.0, "of sgd", at_least=0, below=1)
-    weight_decay: float = setting(0.01, "decoupled decay, times the learning rate", at_least=0)
-    decay_skip: tuple[str, ...] = setting((), "patterns of parameters without weight decay, nor lamb's trust ratio")
+    momentum: float = setting(0.0, "sgd: decay rate of the momentum", at_least=0, below=1)
+    weight_decay: float = setting(0.01, "decoupled weight decay, multiplied by the learning rate", at_least=0)
+    decay_skip: tuple[str, ...] = setting((), "patterns of parameters without weight decay and lamb's trust ratio")
     clip: float = setting(1.0, "largest global norm of the gradient; 0: no limit", at_least=0)
-    multipliers: dict[str, float] = setting({}, "pattern -> factor on the learning rate; factors of all patterns that "
-                                            "match multiply; 0: parameter and moments stay as they are", at_least=0)
-    factor_from: int = setting(128, "adafactor: smallest width of a matrix whose second moment is factored", at_least=1)
+    multipliers: dict[str, float] = setting({}, "pattern -> factor of the learning rate; the factors of all matching "
+                                            "patterns are multiplied; 0: parameter and moments do not change",
+                                            at_least=0)
+    factor_from: int = setting(128, "adafactor: smallest dimension of matrices with a factored second moment",
+                               at_least=1)
     moment_power: float = setting(0.8, "adafactor: the second moment decays by 1 - step^-power", above=0)
     rms_clip: float = setting(1.0, "adafactor: largest RMS of a tensor's update", above=0)
     parameter_scale: bool = setting(True, "adafactor: multiply a tensor's update by its RMS (at least 0.001)")
@@ -61,36 +63,36 @@ SKIP = ("*bias", "*norm/*")  # may match nothing, unlike other patterns: network
 
 # Published settings. Learning rate and warm-up go with a batch size and are the experiment's.
 RECIPES = {
-    # Devlin et al.: no bias correction, the decay counted from step 0.
+    # Devlin et al.: no bias correction, and decay counted from step 0.
     "bert": Config(decay_skip=SKIP, schedule=schedules.Config(decay_from="start")),
-    # Liu et al.: everything decays, nothing is clipped.
+    # Liu et al.: weight decay for all parameters, no clipping.
     "roberta": Config(betas=(0.9, 0.98), bias_correction=True, clip=0.0),
-    # Lan et al.: what skips decay skips the trust ratio too.
+    # Lan et al.: parameters without decay have no trust ratio either.
     "lamb": Config(name="lamb", decay_skip=SKIP, schedule=schedules.Config(decay_from="start")),
     # Raffel et al.: 1 / sqrt(max(step, 10,000)).
     "adafactor": Config(name="adafactor", learning_rate=0.01, weight_decay=0.0, clip=0.0,
                         schedule=schedules.Config("inverse_sqrt", warmup=10_000, warmup_from=1.0)),
-    # Loshchilov and Hutter, as most libraries have it.
+    # Loshchilov and Hutter, as in most libraries.
     "adamw": Config(bias_correction=True, eps=1e-8, decay_skip=SKIP),
 }
 
 
 def check(config: Config) -> None:
-    """Raises UserError where the fields do not make an optimizer."""
+    """Raises UserError if the fields do not define an optimizer."""
     if len(config.betas) != 2:
-        raise UserError(f"optimizer.betas is {config.betas}; expected two numbers, (0.9, 0.999) say")
+        raise UserError(f"optimizer.betas is {config.betas}; expected two numbers, for example (0.9, 0.999)")
 
 
 def schedule(config: Config, total_steps: int) -> optax.Schedule:
-    """The learning rate f32[] of a step (from 0) before multipliers, as `build` uses it: for logs."""
+    """The learning rate f32[] of a step (from 0) before multipliers, as `build` uses it; for logs."""
     return schedules.build(config.schedule, config.learning_rate, total_steps)
 
 
 def build(config: Config, specs: Tree, total_steps: int) -> optax.GradientTransformation:
     """The optimizer of the parameters of `specs`, over `total_steps` updates.
 
-    Its `update(gradients, state, params)` takes and returns trees as `specs`; updates are to be added. Raises
-    UserError for a pattern that matches nothing, and where `schedules.check` does.
+    Its `update(gradients, state, params)` takes and returns trees with the structure of `specs`; the caller adds the
+    updates to the parameters. Raises UserError for a pattern that matches no parameter, and as `schedules.check`.
     """
     check(config)
     skip = matches(config.decay_skip, specs, "optimizer.decay_skip", optional=SKIP)
@@ -115,30 +117,30 @@ def build(config: Config, specs: Tree, total_steps: int) -> optax.GradientTransf
 class Averaged(NamedTuple):
     """The state of an optimizer that keeps averages."""
 
-    count: Array  # i32[], updates
-    average: Tree  # of the parameters after each
+    count: Array  # i32[], updates so far
+    average: Tree  # of the parameters after each update
     rule: Any  # the state of the optimizer itself
 
 
 def averaged(params: Tree, state: Any) -> Tree:
-    """`params` with the averages of an optimizer's state in their places, once it has any."""
+    """`params`, or the averages in an optimizer's state once it has any."""
     return params | state.average if isinstance(state, Averaged) and int(state.count) else params
 
 
 def matches(
     patterns: Iterable[str], specs: Tree, where: str = "patterns", optional: Iterable[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Which parameters some pattern matches. Those of `optional` may match none.
+    """Which parameters at least one pattern matches. Patterns in `optional` may match none.
 
     Returns:
       {path: bool[]}, or bool[l] for a stacked parameter.
 
     Raises:
-      UserError: for a pattern that matches none; `where` is the field it stands in.
+      UserError: a pattern matches no parameter; `where` is the config field that holds it.
     """
     addresses = {path: _addresses(path, spec) for path, spec in flatten(specs).items()}
-    found = {path: np.zeros(len(names) or (), bool) for path, names in addresses.items()}
-    for pattern in (one for written in patterns for one in _expand(written)):
+    matched = {path: np.zeros(len(names) or (), bool) for path, names in addresses.items()}
+    for pattern in (one for given in patterns for one in _expand(given)):
         glob = re.compile(fnmatch.translate(pattern))
         hits = {path: np.array([bool(glob.match(n)) for n in names] or False) | bool(glob.match(path))
                 for path, names in addresses.items()}
@@ -146,9 +148,9 @@ def matches(
             known = [name for path, names in addresses.items() for name in (path, *names)]
             some = ", ".join(list(addresses)[:: max(1, len(addresses) // 4)][:4])
             raise UserError(f"{where}: {pattern!r} matches no parameter{suggestion(pattern, known)}; "
-                            f"there are, for example, {some} (* stands for any text)")
-        found = {path: found[path] | hits[path] for path in found}
-    return found
+                            f"there are, for example, {some} (* matches any text)")
+        matched = {path: matched[path] | hits[path] for path in matched}
+    return matched
 
 
 def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]:
@@ -161,23 +163,23 @@ def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]
 
 
 def state_shardings(optimizer: optax.GradientTransformation, specs: Tree, mesh: Mesh, rules: Rules = RULES) -> Tree:
-    """Where the optimizer's state lives: a tree of NamedSharding as `optimizer.init` returns.
+    """The layout of the optimizer's state: a tree of NamedSharding with the structure that `optimizer.init` returns.
 
-    What has a parameter's shape, its moments, lies as the parameter; counters and factored moments, which are
-    small, are replicated.
+    Arrays of a parameter's shape, such as its moments, have the parameter's layout; counters and factored moments,
+    which are small, are replicated.
     """
     layouts, parameters = flatten(shardings(specs, mesh, rules)), flatten(specs)
 
     def layout(keys: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         path = _parameter_path(keys)
-        beside = path in parameters and leaf.shape == parameters[path].shape
-        return layouts[path] if beside else NamedSharding(mesh, PartitionSpec())
+        same_shape = path in parameters and leaf.shape == parameters[path].shape
+        return layouts[path] if same_shape else NamedSharding(mesh, PartitionSpec())
 
     return jax.tree_util.tree_map_with_path(layout, jax.eval_shape(optimizer.init, abstract(specs)))
 
 
 def _adam(beta1: float, beta2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
-    """Adam's direction (Kingma and Ba, 2015), or BERT's, which leaves the moments as they are."""
+    """Adam's direction (Kingma and Ba, 2015), or BERT's, without bias correction."""
     adam = optax.scale_by_adam(beta1, beta2, eps)
     if bias_correction:
         return adam
@@ -201,7 +203,7 @@ def _adafactor(config: Config) -> optax.GradientTransformation:
 
 
 def _trust_ratio(specs: Tree, decayed: dict[str, np.ndarray]) -> optax.GradientTransformation:
-    """LAMB's scaling of an update to the norm of its tensor (You et al., 2020), where decay applies."""
+    """LAMB's scaling of an update to the norm of its tensor (You et al., 2020), for parameters with weight decay."""
 
     def scale(path: str, spec: ParamSpec, update: Array, param: Array) -> Array:
         axes = tuple(range(_is_stacked(spec), update.ndim))
@@ -213,7 +215,7 @@ def _trust_ratio(specs: Tree, decayed: dict[str, np.ndarray]) -> optax.GradientT
 
 
 def _weight_decay(rate: float, decayed: dict[str, np.ndarray]) -> optax.GradientTransformation:
-    """Adds `rate` times the parameter where it is decayed."""
+    """Adds `rate` times the parameter, for parameters with weight decay."""
     if not rate:
         return optax.identity()
     return optax.stateless(lambda updates, params: map_paths(
@@ -223,7 +225,7 @@ def _weight_decay(rate: float, decayed: dict[str, np.ndarray]) -> optax.Gradient
 def _clip(limit: float) -> optax.GradientTransformation:
     """Scales the gradient to a global norm of at most `limit`.
 
-    One factor for all: optax's own selects element by element, and made the whole of Adam four times slower on CPU.
+    One factor for all parameters: optax's version selects element by element, and made Adam four times slower on CPU.
     """
     def clip(grads: Tree, params: Tree) -> Tree:
         factor = limit / jnp.maximum(optax.tree.norm(grads), limit)
@@ -233,7 +235,7 @@ def _clip(limit: float) -> optax.GradientTransformation:
 
 
 def _each_layer(rule: optax.GradientTransformation, specs: Tree) -> optax.GradientTransformation:
-    """`rule` with every tensor, and every layer of a stack, by itself. The state is a tree of the rule's states."""
+    """`rule` applied to every tensor, and every layer of a stack, separately. Its state is a tree of rule states."""
     def each(function: Callable) -> Callable:
         return lambda path, spec, *leaves: (jax.vmap(function) if _is_stacked(spec) else function)(*leaves)
 
@@ -248,23 +250,24 @@ def _each_layer(rule: optax.GradientTransformation, specs: Tree) -> optax.Gradie
 
 
 def _multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarray]) -> optax.GradientTransformation:
-    """`rule` with updates times `factors`; where the factor is 0, neither parameter nor moments change by a bit.
+    """`rule` with updates multiplied by `factors`; if the factor is 0, parameter and moments stay bit-identical.
 
-    What stays adds nothing to the gradient's global norm either, and where all of it stays XLA drops its gradient.
+    Parameters with factor 0 do not count in the gradient's global norm. If all of a tensor has factor 0, XLA does not
+    compute its gradient.
     """
     if all((factor == 1).all() for factor in factors.values()):
         return rule
-    moves = {path: factor != 0 for path, factor in factors.items()}
+    trained = {path: factor != 0 for path, factor in factors.items()}
 
     def keep(keys: tuple, old: Array, new: Array) -> Array:
-        return _where(moves.get(_parameter_path(keys), np.True_), new, old)
+        return _where(trained.get(_parameter_path(keys), np.True_), new, old)
 
     def scale(path: str, update: Array) -> Array:
-        # Minus zero, because -0.0 + 0.0 is 0.0: adding -0.0 leaves every number its bits.
-        return _where(moves[path], update * _along(factors[path], update), jnp.full_like(update, -0.0))
+        # Adding -0.0 keeps the bits of every number; adding 0.0 would turn -0.0 into 0.0.
+        return _where(trained[path], update * _along(factors[path], update), jnp.full_like(update, -0.0))
 
     def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-        grads = map_paths(lambda path, g: _where(moves[path], g, jnp.zeros_like(g)), grads)
+        grads = map_paths(lambda path, g: _where(trained[path], g, jnp.zeros_like(g)), grads)
         updates, new_state = rule.update(grads, state, params)
         return map_paths(scale, updates), jax.tree_util.tree_map_with_path(keep, state, new_state)
 
@@ -274,8 +277,8 @@ def _multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarra
 def _averaging(rule: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
     """`rule`, with an exponentially decaying average of the parameters after each update, not of the initial ones.
 
-    It is debiased as it goes: update t enters with weight (1 - decay) / (1 - decay^t), so that the first is the average
-    itself, and what is stored is ready for use.
+    It is debiased at every step: update t has weight (1 - decay) / (1 - decay^t), so that after the first update the
+    average equals the parameters, and the stored average can be used directly.
     """
     def init(params: Tree) -> Averaged:
         return Averaged(jnp.int32(0), jax.tree.map(jnp.array, params), rule.init(params))
@@ -293,14 +296,14 @@ def _averaging(rule: optax.GradientTransformation, decay: float) -> optax.Gradie
 
 
 def _where(mask: np.ndarray, x: Array, y: Array) -> Array:
-    """x where the mask (bool[], or bool[l] over the layers) holds, else y; no operation where it is uniform."""
+    """x where the mask (bool[], or bool[l] over the layers) is true, else y; no operation if the mask is uniform."""
     if mask.all():
         return x
     return jnp.where(_along(mask, x), x, y) if mask.any() else y
 
 
 def _along(vector: np.ndarray, x: Array) -> np.ndarray:
-    """A scalar or vector over the leading axis, shaped to broadcast against x."""
+    """A scalar, or a vector over the leading axis, reshaped to broadcast against x."""
     return vector.reshape(vector.shape + (1,) * (x.ndim - vector.ndim))
 
 
@@ -309,7 +312,7 @@ def _is_stacked(spec: ParamSpec) -> bool:
 
 
 def _addresses(path: str, spec: ParamSpec) -> list[str]:
-    """The paths that a parameter's layers would have unstacked; none where it is not stacked."""
+    """The paths that a parameter's layers would have without stacking; [] if it is not stacked."""
     head, stack, tail = f"/{path}".partition("/layers/")
     layers = spec.shape[0] if stack and _is_stacked(spec) else 0
     return [f"{head}{stack}{i}/{tail}"[1:] for i in range(layers)]
@@ -325,5 +328,5 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _parameter_path(keys: tuple) -> str:
-    """The path of the parameter that a leaf of an optimizer's state belongs to; "" for none."""
+    """The path of the parameter that a leaf of an optimizer's state belongs to; "" if there is none."""
     return "/".join(k.key for k in keys if isinstance(k, jax.tree_util.DictKey))

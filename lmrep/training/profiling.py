@@ -1,4 +1,4 @@
-"""A trace of a few steps: what the devices and the host did, for Perfetto, XProf or TensorBoard."""
+"""Traces of a few steps, of the devices and the host, for Perfetto, XProf or TensorBoard."""
 
 import contextlib
 import logging
@@ -15,15 +15,15 @@ WARM_UP = 5  # steps of this process before the trace: compilation, the first ba
 
 
 class Profile:
-    """A progress line that has `steps` steps traced on the way, after `WARM_UP`. Use it as a context.
+    """A progress line that also traces `steps` steps, after `WARM_UP` others. Use it as a context.
 
-    The loop tells of a step once its metrics are read, which is when it has ended.
+    The loop calls `update` once a step's metrics are read, which is when the step has ended.
 
     Args:
-      progress: the line that it passes all on to.
-      directory: where traces go, each into a folder of its own below.
+      progress: the line that all calls are passed on to.
+      directory: where traces go, each into its own subdirectory.
       steps: how many to trace.
-      resumed: the last step that was done before this process.
+      resumed: the last step before this process started.
     """
 
     def __init__(self, progress: Progress, directory: Path, steps: int, resumed: int):
@@ -37,10 +37,10 @@ class Profile:
     def __exit__(self, *_) -> None:
         self._tracing.close()
         if self._step < self._first:
-            log.warning("no profile: it would have begun after step %s, and the last one was %s",
+            log.warning("no profile: tracing begins after step %s, and the last step was %s",
                         f"{self._first:,}", f"{self._step:,}")
 
-    def update(self, step: int, metrics: Mapping[str, float], *rates: float | None) -> None:
+    def update(self, step: int, metrics: Mapping[str, str], *rates: float | None) -> None:
         """As `Progress.update`."""
         self._progress.update(step, metrics, *rates)
         self._step = step
@@ -53,10 +53,10 @@ class Profile:
     def _end(self) -> None:
         try:
             jax.profiler.stop_trace()
-        except Exception as error:  # a full disk, say: no reason for the run to end
+        except Exception as error:  # for example a full disk, which should not stop the run
             log.warning("the profile could not be written to %s: %s", self._directory, error)
             return
         traces = sorted(self._directory.rglob("*.trace.json.gz"), key=lambda path: path.stat().st_mtime)
-        log.info("profile from step %s on: %s\n  open that file at https://ui.perfetto.dev, or "
+        log.info("profile from step %s on: %s\n  open this file at https://ui.perfetto.dev, or "
                  "pip install xprof; xprof --logdir=%s", f"{self._first + 1:,}",
                  traces[-1] if traces else self._directory, self._directory)

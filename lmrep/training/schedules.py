@@ -1,6 +1,6 @@
-"""Learning rates as functions of the step: a linear warm-up, then one of five shapes.
+"""Learning rates as functions of the step: a linear warm-up, then one of five decays.
 
-The published recipes are settings of one record; `r` is the learning rate, `w` the warm-up, `n` all steps:
+The published schedules are settings of one record; `r` is the learning rate, `w` the warm-up steps, `n` all steps:
 
 | recipe | settings | rate at step s, counted from 0 |
 | --- | --- | --- |
@@ -30,34 +30,36 @@ class Config:
     name: str = setting("linear", "shape of the decay after warm-up",
                         choices=("constant", "linear", "polynomial", "cosine", "inverse_sqrt"))
     warmup: int = setting(0, "steps of linear warm-up", at_least=0)
-    warmup_fraction: float = setting(0.0, "warm-up as a share of all steps, in place of `warmup`", at_least=0, at_most=1)
-    warmup_from: float = setting(0.0, "where the warm-up begins, as a share of the peak", at_least=0, at_most=1)
-    decay_from: str = setting("warmup", "where the decay counts from: the end of the warm-up; as BERT, step 0, though "
-                              "only what follows the warm-up decays; or step 0, warm-up included, as ELECTRA. "
-                              "inverse_sqrt knows only the first", choices=("warmup", "start", "both"))
+    warmup_fraction: float = setting(0.0, "warm-up as a fraction of all steps, in place of `warmup`", at_least=0,
+                                    at_most=1)
+    warmup_from: float = setting(0.0, "where the warm-up begins, as a fraction of the peak", at_least=0, at_most=1)
+    decay_from: str = setting("warmup", "the step from which the decay counts: warmup, the end of the warm-up; start, "
+                              "step 0, but only the steps after the warm-up decay (BERT); both, step 0, warm-up "
+                              "included (ELECTRA). inverse_sqrt always uses warmup", choices=("warmup", "start", "both"))
     power: float = setting(1.0, "exponent of the polynomial decay", above=0)
-    final: float = setting(0.0, "where linear, polynomial, cosine end, as a share of the peak", at_least=0, at_most=1)
+    final: float = setting(0.0, "where linear, polynomial and cosine end, as a fraction of the peak", at_least=0,
+                          at_most=1)
 
 
 def warmup_steps(config: Config, total_steps: int) -> int:
-    """The length of the warm-up; a share is rounded down, as BERT's fine-tuning does."""
+    """The length of the warm-up; a fraction of all steps is rounded down, as in BERT's fine-tuning."""
     return config.warmup or int(config.warmup_fraction * total_steps)
 
 
 def check(config: Config, total_steps: int, where: str = "optimizer.schedule") -> None:
-    """Raises UserError where the fields do not fit each other or the `total_steps`; `where` names the record."""
+    """Raises UserError if the fields contradict each other or `total_steps`; `where` is the record's path."""
     if config.warmup and config.warmup_fraction:
         raise UserError(f"{where} has both warmup={config.warmup} and warmup_fraction={config.warmup_fraction:g}; "
                         "set one of them to 0")
     if config.warmup > total_steps:
-        raise UserError(f"{where}.warmup is {config.warmup}, more than the {total_steps} steps there are; "
-                        f"shorten it, or give {where}.warmup_fraction")
+        raise UserError(f"{where}.warmup is {config.warmup}, more than the {total_steps} steps of the run; "
+                        f"shorten it, or set {where}.warmup_fraction")
 
 
 def build(config: Config, learning_rate: float, total_steps: int) -> optax.Schedule:
     """The rate f32[] as a function of the number of updates made so far; the first update is at step 0.
 
-    After `total_steps` the rate stays where it ended. Raises UserError as `check` does.
+    After `total_steps` the rate stays at its last value. Raises UserError as `check` does.
     """
     check(config, total_steps)
     warmup = warmup_steps(config, total_steps)
@@ -72,7 +74,7 @@ def build(config: Config, learning_rate: float, total_steps: int) -> optax.Sched
     }
     decay = choose(decays, config.name, "schedule.name")
 
-    def ramp(step: Array, top: Array | float) -> Array:  # optax's counts down, and rounds away the first small rates
+    def ramp(step: Array, top: Array | float) -> Array:  # optax's loses precision at the first small rates
         return top * (config.warmup_from + (1 - config.warmup_from) * step / unit)
 
     both = config.decay_from == "both"

@@ -60,7 +60,7 @@ class Stage:
 
 
 def locate_stage(stages: Sequence[Stage], step: int) -> tuple[int, int]:
-    """(stage, the run's step at which it begins) that does the update after `step`; the last stage once all is done."""
+    """(index, first step of the run) of the stage that does the update after `step`; of the last stage at the end."""
     begin = 0
     for i, stage in enumerate(stages):
         if step < begin + stage.steps or i == len(stages) - 1:
@@ -70,8 +70,8 @@ def locate_stage(stages: Sequence[Stage], step: int) -> tuple[int, int]:
 
 
 def schedule_start(stages: Sequence[Stage], i: int) -> int:
-    """The run's step at which the optimizer of stage `i` began to count: the start of the first of the stages that
-    go on, one from the other, up to it."""
+    """The run's step at which the optimizer of stage `i` began to count: the start of the last stage up to it that
+    does not continue from the previous one."""
     while i and stages[i].start is None:
         i -= 1
     return sum(stage.steps for stage in stages[:i])
@@ -83,57 +83,58 @@ def best_direction(metrics: Mapping[str, Metric], name: str) -> str:
 
 
 def check(stages: Sequence[Stage]) -> None:
-    """Finds before the first step what would stop a run between two stages.
+    """Checks before the first step that each stage can follow the previous one.
 
     Raises:
-      UserError: a stage goes on with parameters or moments that the one before does not leave, or starts from paths
-        that it does not have.
+      UserError: a stage continues with parameters or moments of another structure than the previous stage leaves, or
+        starts from paths that the previous stage does not have.
     """
-    for former, stage in pairwise(stages):
-        old, new = abstract(specs_of(former.objective)), abstract(specs_of(stage.objective))
+    for previous, stage in pairwise(stages):
+        old, new = abstract(specs_of(previous.objective)), abstract(specs_of(stage.objective))
         if stage.start is not None:
             copy_params(new, old, stage.start)
             continue
         states = [(tree, jax.eval_shape(each.optimizer.init, trainable(tree)))
-                  for each, tree in ((former, old), (stage, new))]
+                  for each, tree in ((previous, old), (stage, new))]
         if states[0] != states[1]:
-            raise UserError(f"stage {stage.name!r} goes on from {former.name!r}, but its parameters or its optimizer's "
-                            "moments are others; give it a start: {'encoder': 'encoder'}, say")
+            raise UserError(f"stage {stage.name!r} continues from {previous.name!r}, but its parameters or its "
+                            "optimizer's moments differ; give it a start, for example {'encoder': 'encoder'}")
 
 
-def copy_params(fresh: Tree, former: Tree, start: Mapping[str, str]) -> Tree:
-    """`fresh` parameters, with those under each target path of `start` taken from `former` under its source path.
+def copy_params(params: Tree, previous: Tree, start: Mapping[str, str]) -> Tree:
+    """`params`, with those under each target path of `start` taken from `previous` under its source path.
 
-    Raises UserError where a path names nothing, or where shapes differ.
+    Raises UserError if a path has no parameters, or if shapes differ.
     """
-    new, old = flatten(fresh), flatten(former)
+    new, old = flatten(params), flatten(previous)
     values = {}
     for target, source in start.items():
-        taken = {path: source + path.removeprefix(target) for path in new if _under(path, target)}
-        if not taken:
+        sources = {path: source + path.removeprefix(target) for path in new if _under(path, target)}
+        if not sources:
             raise UserError(f"stage start: there are no parameters under {target!r}; there are "
                             f"{', '.join(sorted({'/'.join(p.split('/')[:2]) for p in new}))}")
-        for path, origin in taken.items():
-            if origin not in old:
-                raise UserError(f"stage start: {path!r} should start from {origin!r}, which the stage before lacks")
-            if new[path].shape != old[origin].shape:
-                raise UserError(f"stage start: {path!r} is {new[path].shape}, and {origin!r}, which it should start "
-                                f"from, {old[origin].shape}; make {target!r} and {source!r} of one size")
-            values[path] = old[origin]
-    return set_params(fresh, values)
+        for path, old_path in sources.items():
+            if old_path not in old:
+                raise UserError(f"stage start: {path!r} should start from {old_path!r}, which the previous stage lacks")
+            if new[path].shape != old[old_path].shape:
+                raise UserError(f"stage start: {path!r} has shape {new[path].shape}, and {old_path!r}, from which it "
+                                f"should start, {old[old_path].shape}; give {target!r} and {source!r} the same sizes")
+            values[path] = old[old_path]
+    return set_params(params, values)
 
 
 def set_params(params: Tree, values: Mapping[str, Array]) -> Tree:
-    """`params` with the `values` in their places, by path.
+    """`params` with `values` in place of their own, by path.
 
-    Raises UserError where a path names no parameter, or where shapes differ.
+    Raises UserError if a path has no parameter, or if shapes differ.
     """
     shapes = {path: leaf.shape for path, leaf in flatten(params).items()}
     for path, value in values.items():
         if path not in shapes:
-            raise UserError(f"there is no parameter {path!r} to start from a given value{suggestion(path, shapes)}")
+            raise UserError(f"there is no parameter {path!r} to give an initial value to{suggestion(path, shapes)}")
         if shapes[path] != value.shape:
-            raise UserError(f"parameter {path!r} is {shapes[path]}, and should start from a value of {value.shape}")
+            raise UserError(f"parameter {path!r} has shape {shapes[path]}, and its initial value {value.shape}; "
+                            "expected the same shape")
     return map_paths(lambda path, leaf: values.get(path, leaf), params)
 
 

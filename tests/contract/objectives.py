@@ -1,4 +1,4 @@
-"""Four toy objectives that use every clause of the contract between objectives and the trainer."""
+"""Four small objectives that use every part of the contract between objectives and the trainer."""
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +13,17 @@ def table(rows=V, columns=D, axes=("vocab", "embed")):
     return ParamSpec((rows, columns), axes, normal(0.3))
 
 
-def nats(scores, targets):
-    return -jnp.take_along_axis(jax.nn.log_softmax(scores), targets[..., None], -1)[..., 0]
+def nats(logits, targets):
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1)[..., 0]
 
 
-def summed(each, weights, name="nats"):
-    asked = weights > 0
-    return (each * weights).sum(), {name: ((each * asked).sum(), asked.sum())}
+def weighted_sum(nll, weights, name="nats"):
+    target_mask = weights > 0
+    return (nll * weights).sum(), {name: ((nll * target_mask).sum(), target_mask.sum())}
 
 
 def recurrent() -> Objective:
-    """Next-token prediction by an Elman network whose state flows from batch to batch, where `reset` is 0."""
+    """Next-token prediction by an Elman network whose state passes from batch to batch where `reset` is 0."""
 
     def prepare(keys, batch):
         return batch | {"weights": normalize_weights(batch["segment_ids"][:, 1:] > 0)}
@@ -37,8 +37,8 @@ def recurrent() -> Objective:
             return state, state
 
         last, states = jax.lax.scan(step, start, encoder["token"][batch["tokens"]].swapaxes(0, 1))
-        scores = states.swapaxes(0, 1)[:, :-1] @ params["objective"]["output"]
-        total, metrics = summed(nats(scores, batch["tokens"][:, 1:]), batch["weights"])
+        logits = states.swapaxes(0, 1)[:, :-1] @ params["objective"]["output"]
+        total, metrics = weighted_sum(nats(logits, batch["tokens"][:, 1:]), batch["weights"])
         return total, (metrics, Carry(jax.lax.stop_gradient(last), carry.shared + 1))
 
     return Objective(
@@ -51,29 +51,29 @@ def recurrent() -> Objective:
     )
 
 
-def taught() -> Objective:
-    """Matches a frozen teacher's distribution; the word left out of each row is drawn from the row's key."""
+def distillation() -> Objective:
+    """Matches a frozen teacher's distribution; the hidden token of each example is drawn from its key."""
 
     def prepare(keys, batch):
-        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.per_example)
-        return batch | {"place": place, "weights": normalize_weights(jnp.ones(len(place)))}
+        position = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.per_example)
+        return batch | {"position": position, "weights": normalize_weights(jnp.ones(len(position)))}
 
     def loss(params, batch, key, carry):
-        seen = jnp.arange(batch["tokens"].shape[1]) != batch["place"][:, None]
-        def scores(p):
-            return (p["token"][batch["tokens"]] * seen[..., None]).sum(1) @ p["token"].T
+        visible = jnp.arange(batch["tokens"].shape[1]) != batch["position"][:, None]
+        def logits(p):
+            return (p["token"][batch["tokens"]] * visible[..., None]).sum(1) @ p["token"].T
 
-        teacher = jax.nn.softmax(scores(params["frozen"]["teacher"]))
-        each = -(teacher * jax.nn.log_softmax(scores(params["encoder"]))).sum(-1)
-        total, metrics = summed(each, batch["weights"])
+        teacher = jax.nn.softmax(logits(params["frozen"]["teacher"]))
+        nll = -(teacher * jax.nn.log_softmax(logits(params["encoder"]))).sum(-1)
+        total, metrics = weighted_sum(nll, batch["weights"])
         return total, (metrics, carry)
 
-    return Objective("taught", specs={"encoder": {"token": table()}, "objective": {}},
+    return Objective("distillation", specs={"encoder": {"token": table()}, "objective": {}},
                      frozen={"teacher": {"token": table()}}, prepare=prepare, loss=loss)
 
 
 def encoder_decoder() -> Objective:
-    """Says the target after a summary of the `source`, a field that no other objective has."""
+    """Predicts the target from a summary of `source`, a field that no other objective has."""
 
     def prepare(keys, batch):
         return batch | {"weights": normalize_weights(batch["segment_ids"] > 0)}
@@ -82,8 +82,8 @@ def encoder_decoder() -> Objective:
         p = params["encoder"]
         summary = jnp.tanh(p["source"][batch["source"]].mean(1, keepdims=True))
         before = jnp.pad(batch["tokens"], ((0, 0), (1, 0)))[:, :-1]
-        scores = (p["target"][before] + summary) @ params["objective"]["output"]
-        total, metrics = summed(nats(scores, batch["tokens"]), batch["weights"])
+        logits = (p["target"][before] + summary) @ params["objective"]["output"]
+        total, metrics = weighted_sum(nats(logits, batch["tokens"]), batch["weights"])
         return total, (metrics, carry)
 
     return Objective(
@@ -92,19 +92,19 @@ def encoder_decoder() -> Objective:
 
 
 def cloze(part: str) -> Objective:
-    """Guesses a masked word from the mean of the others. `part`, "encoder" or "generator", is the half that does so;
-    with the generator the encoder rests, and a second stage starts the encoder from it."""
+    """Predicts a masked token from the mean of the others, with the parameters of `part`, "encoder" or "generator". With
+    the generator the encoder is unused, and a second stage starts the encoder from it."""
 
     def prepare(keys, batch):
-        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.per_example)
-        target = jnp.take_along_axis(batch["tokens"], place[:, None], 1)[:, 0]
-        return batch | {"place": place, "targets": target, "weights": normalize_weights(jnp.ones(len(place)))}
+        position = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.per_example)
+        target = jnp.take_along_axis(batch["tokens"], position[:, None], 1)[:, 0]
+        return batch | {"position": position, "targets": target, "weights": normalize_weights(jnp.ones(len(position)))}
 
     def loss(params, batch, key, carry):
         p = params["encoder"] if part == "encoder" else params["objective"]["generator"]
-        seen = jnp.arange(batch["tokens"].shape[1]) != batch["place"][:, None]
-        hidden = jnp.tanh((p["token"][batch["tokens"]] * seen[..., None]).sum(1))
-        total, metrics = summed(nats(hidden @ p["token"].T, batch["targets"]), batch["weights"])
+        visible = jnp.arange(batch["tokens"].shape[1]) != batch["position"][:, None]
+        hidden = jnp.tanh((p["token"][batch["tokens"]] * visible[..., None]).sum(1))
+        total, metrics = weighted_sum(nats(hidden @ p["token"].T, batch["targets"]), batch["weights"])
         return total, (metrics, carry)
 
     own = {"generator": {"token": table()}} if part == "generator" else {}

@@ -1,4 +1,4 @@
-"""Objectives of four kinds train, resume and shard through the one trainer, which knows nothing of them."""
+"""Four objectives that the trainer does not know train, resume and shard."""
 
 import json
 
@@ -16,34 +16,34 @@ from lmrep.training.metrics_log import MetricsLog
 from lmrep.training.stages import Stage
 from tests.contract import objectives as toys
 
-ROWS, LENGTH, STEPS = 16, 6, 6
+BATCH, LENGTH, STEPS = 16, 6, 6
 TEACHER = np.random.default_rng(9).normal(size=(toys.V, toys.D)).astype(np.float32)
 
 
 def host_batches(rows, first, last):
-    """Batches that depend on the step alone."""
+    """Batches that depend on the step only."""
     for step in range(first, last):
         rng = np.random.default_rng(step)
         yield {
-            "tokens": rng.integers(1, toys.V, (ROWS, LENGTH)).astype(np.int32)[rows],
-            "source": rng.integers(1, toys.V, (ROWS, 4)).astype(np.int32)[rows],
-            "segment_ids": np.ones((ROWS, LENGTH), np.int32)[rows],
-            "reset": (rng.random(ROWS) < 0.2).astype(np.int32)[rows],
-            "example": np.arange(step * ROWS, (step + 1) * ROWS, dtype=np.int32)[rows],
+            "tokens": rng.integers(1, toys.V, (BATCH, LENGTH)).astype(np.int32)[rows],
+            "source": rng.integers(1, toys.V, (BATCH, 4)).astype(np.int32)[rows],
+            "segment_ids": np.ones((BATCH, LENGTH), np.int32)[rows],
+            "reset": (rng.random(BATCH) < 0.2).astype(np.int32)[rows],
+            "example": np.arange(step * BATCH, (step + 1) * BATCH, dtype=np.int32)[rows],
         }
 
 
 def stage(objective, microbatches=1, name="main", steps=STEPS, **more):
-    return Stage(name, steps, objective, optax.adam(0.05), host_batches, ROWS, microbatches,
+    return Stage(name, steps, objective, optax.adam(0.05), host_batches, BATCH, microbatches,
                  validation=lambda rows: host_batches(rows, 100, 102), schedule=lambda step: 0.05, **more)
 
 
-def stages_of(kind, microbatches=1):
-    if kind == "two_stages":
+def stages_of(name, microbatches=1):
+    if name == "two_stages":
         return [stage(toys.cloze("generator"), microbatches, "generator"),
                 stage(toys.cloze("encoder"), microbatches, "encoder", start={"encoder": "objective/generator"})]
-    given = {"frozen/teacher/token": TEACHER} if kind == "taught" else {}
-    return [stage(getattr(toys, kind)(), microbatches, init_values=given)]
+    init_values = {"frozen/teacher/token": TEACHER} if name == "distillation" else {}
+    return [stage(getattr(toys, name)(), microbatches, init_values=init_values)]
 
 
 class Killed(Exception):
@@ -51,7 +51,7 @@ class Killed(Exception):
 
 
 def train(stages, workdir, layout=(1, 1, 1), *, killed_after=None):
-    """Runs, or goes on; with `killed_after`, dies when that step has been read."""
+    """Runs, or resumes; with `killed_after`, dies when that step has been logged."""
     workdir.mkdir(exist_ok=True)
     checkpoints = Checkpoints(workdir / "checkpoints")
     checkpoints.clean()
@@ -76,65 +76,65 @@ def train(stages, workdir, layout=(1, 1, 1), *, killed_after=None):
         checkpoints.close()
 
 
-KINDS = ["recurrent", "taught", "encoder_decoder", "two_stages"]
+NAMES = ["recurrent", "distillation", "encoder_decoder", "two_stages"]
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """Each kind's uninterrupted run on one device."""
-    return {kind: train(stages_of(kind), tmp_path_factory.mktemp(kind)) for kind in KINDS}
+def uninterrupted(tmp_path_factory):
+    """The uninterrupted run of each on one device."""
+    return {name: train(stages_of(name), tmp_path_factory.mktemp(name)) for name in NAMES}
 
 
 def losses(lines, split="train"):
     return np.array([line["loss"] for line in lines if line["split"] == split])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_trains(plain, kind):
-    _, lines = plain[kind]
+@pytest.mark.parametrize("name", NAMES)
+def test_trains(uninterrupted, name):
+    _, lines = uninterrupted[name]
     values = losses(lines)[-3:]
     assert len(values) == 3 and values[-1] < values[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("layout", "microbatches"), [((1, 1, 1), 4), ((8, 1, 1), 1), ((2, 2, 2), 2), ((1, 4, 2), 1)])
-def test_every_mesh_and_microbatch_count_gives_the_same_losses(plain, tmp_path, kind, layout, microbatches):
-    _, expected = plain[kind]
-    _, lines = train(stages_of(kind, microbatches), tmp_path, layout)
+def test_every_mesh_and_microbatch_count_gives_the_same_losses(uninterrupted, tmp_path, name, layout, microbatches):
+    _, expected = uninterrupted[name]
+    _, lines = train(stages_of(name, microbatches), tmp_path, layout)
     np.testing.assert_allclose(losses(lines), losses(expected), rtol=1e-5)
     np.testing.assert_allclose(losses(lines, "validation"), losses(expected, "validation"), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("killed_after", [1, 4])
-def test_a_killed_run_ends_as_one_never_stopped(plain, tmp_path, kind, killed_after):
-    state, expected = plain[kind]
+def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path, name, killed_after):
+    state, expected = uninterrupted[name]
     with pytest.raises(Killed):
-        train(stages_of(kind), tmp_path, killed_after=killed_after)
-    resumed, lines = train(stages_of(kind), tmp_path)
+        train(stages_of(name), tmp_path, killed_after=killed_after)
+    resumed, lines = train(stages_of(name), tmp_path)
     assert lines == expected
     jax.tree.map(np.testing.assert_array_equal, resumed, state)
 
 
-def test_a_teacher_is_taken_as_given_and_left_as_it_is(plain):
-    state, _ = plain["taught"]
+def test_a_frozen_teacher_does_not_change(uninterrupted):
+    state, _ = uninterrupted["distillation"]
     np.testing.assert_array_equal(state.params["frozen"]["teacher"]["token"], TEACHER)
     moved = jax.tree.leaves(state.opt_state[0].mu)
     assert len(moved) == 1 and np.abs(moved[0]).max() > 0  # no moments for the teacher
 
 
-def test_a_second_stage_starts_where_it_is_told(plain, tmp_path):
+def test_a_second_stage_starts_from_the_configured_parameters(uninterrupted, tmp_path):
     first, second = stages_of("two_stages")
     after_first, _ = train([first], tmp_path / "first")
     state, _ = train([first, stage(second.objective, steps=1, start=second.start)], tmp_path / "both")
     source = flatten(after_first.params)["objective/generator/token"]
     change = np.abs(flatten(state.params)["encoder/token"] - source).max()
-    assert 0 < change <= 0.051  # one Adam step of rate 0.05 away, no more
+    assert 0 < change <= 0.051  # at most one Adam step of rate 0.05 away
 
 
-def test_carry_follows_its_rows(plain, tmp_path):
-    """The state after training is the same whether or not rows were dealt to microbatches."""
-    state, _ = plain["recurrent"]
-    dealt, _ = train(stages_of("recurrent", 4), tmp_path)
-    np.testing.assert_allclose(dealt.carry.per_example, state.carry.per_example, rtol=1e-4, atol=1e-6)
-    assert (state.carry.shared, dealt.carry.shared) == (STEPS, 4 * STEPS)
+def test_carry_stays_with_its_example(uninterrupted, tmp_path):
+    """The carry after training does not depend on the number of microbatches."""
+    state, _ = uninterrupted["recurrent"]
+    split, _ = train(stages_of("recurrent", 4), tmp_path)
+    np.testing.assert_allclose(split.carry.per_example, state.carry.per_example, rtol=1e-4, atol=1e-6)
+    assert (state.carry.shared, split.carry.shared) == (STEPS, 4 * STEPS)

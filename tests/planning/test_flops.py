@@ -1,4 +1,4 @@
-"""Counting products in a program, against closed forms."""
+"""Floating-point operations of a program, against closed forms."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ def scanned(kernels, x):
     return jax.lax.scan(lambda x, kernel: (jnp.tanh(x @ kernel), None), x, kernels)[0].sum()
 
 
-def test_a_product_counts_two_for_each_multiplication():
+def test_a_matrix_product_counts_multiplications_and_additions():
     assert flops.count(lambda x, k: x @ k, X, KERNELS[0]) == ONE
     assert flops.count(lambda x, k: x + k[0], X, KERNELS[0]) == 0
 
@@ -39,7 +39,7 @@ def test_batched_products():
     assert flops.count(lambda q, k: jnp.einsum("bthk,bshk->bhts", q, k), q, k) == 2 * 2 * 3 * 7 * 9 * 4
 
 
-def test_bodies_count_once_a_turn():
+def test_the_body_of_a_scan_counts_once_per_iteration():
     stacked = jax.ShapeDtypeStruct((L, D, D), jnp.float32)
     assert flops.count(scanned, stacked, X) == L * ONE
     nested = jax.ShapeDtypeStruct((3, L, D, D), jnp.float32)
@@ -51,11 +51,11 @@ def test_bodies_count_once_a_turn():
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda f: jax.jit(jax.jit(f))])
-def test_looks_inside(wrap):
+def test_inner_programs_count(wrap):
     assert flops.count(wrap(chain), KERNELS, X) == L * ONE
 
 
-def test_looks_inside_a_derivative_of_ones_own():
+def test_the_program_inside_a_custom_derivative_counts():
     @jax.custom_vjp
     def double(x, k):
         return 2 * x @ k
@@ -71,7 +71,7 @@ def test_a_gradient_costs_twice_its_forward_pass():
     assert flops.count(jax.value_and_grad(scanned, argnums=(0, 1)), stacked, X) == 3 * L * ONE
 
 
-def test_recomputation_counts_as_what_it_is():
+def test_recomputation_counts():
     both = jax.value_and_grad(jax.checkpoint(chain), argnums=(0, 1))
     assert flops.count(both, KERNELS, X) == 4 * L * ONE
 
@@ -91,7 +91,7 @@ def test_a_transformer_encoder():
     ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA A100-SXM4-40GB", 312), ("TPU v4", 275), ("TPU v5 lite", 197),
     ("TPU v5p", 459), ("TPU v5", 459), ("TPU v6 lite", 918), ("cpu", None),
 ])
-def test_peaks_by_the_names_that_devices_give(kind, teraflops):
-    """A v5p calls itself "TPU v5", a v5e "TPU v5 lite"."""
+def test_peaks_by_device_kind(kind, teraflops):
+    """A v5p reports "TPU v5", a v5e "TPU v5 lite"."""
     found = flops.peak(SimpleNamespace(device_kind=kind))
     assert found == (None if teraflops is None else teraflops * 1e12)

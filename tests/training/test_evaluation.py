@@ -16,28 +16,28 @@ from lmrep.training.evaluation import Evaluator, MetricSums
 from lmrep.training.step import evaluation_step
 from tests.contract import objectives as toys
 
-ROWS, LENGTH = 16, 6
+BATCH, LENGTH = 16, 6
 
 
-def test_sums_group_in_any_way():
-    whole, parts = MetricSums(), [MetricSums(), MetricSums()]
+def test_means_do_not_depend_on_grouping():
+    total, parts = MetricSums(), [MetricSums(), MetricSums()]
     for i in range(6):
-        whole.add({"a": (np.float32(i), 1), "b": (jnp.float32(2 * i), jnp.int32(i))})
+        total.add({"a": (np.float32(i), 1), "b": (jnp.float32(2 * i), jnp.int32(i))})
         parts[i % 2].add({"a": (i, 1), "b": (2 * i, i)})
     joined = MetricSums(parts[0].sums)
     joined.add({name: tuple(pair) for name, pair in parts[1].sums.items()})
-    assert whole.means() == joined.means() == {"a": 2.5, "b": 2.0}
+    assert total.means() == joined.means() == {"a": 2.5, "b": 2.0}
     assert parts[0].sums["a"] == [6.0, 3.0]  # what it was joined from stays as it was
 
 
-def test_what_nothing_was_counted_for_has_no_mean():
+def test_a_metric_with_count_zero_has_no_mean():
     sums = MetricSums()
-    sums.add({"asked": (3.0, 2.0), "never": (0.0, 0.0)})
-    assert sums.means() == {"asked": 1.5} and MetricSums().means() == {}
+    sums.add({"counted": (3.0, 2.0), "never": (0.0, 0.0)})
+    assert sums.means() == {"counted": 1.5} and MetricSums().means() == {}
 
 
-def test_sums_survive_json_to_the_last_bit():
-    """As a checkpoint keeps them."""
+def test_sums_keep_their_bits_in_json():
+    """Checkpoints hold them as JSON."""
     import json
 
     sums = MetricSums()
@@ -46,8 +46,8 @@ def test_sums_survive_json_to_the_last_bit():
     assert MetricSums(json.loads(json.dumps(sums.sums))).means() == sums.means()
 
 
-def rows_objective():
-    """Counts rows that hold something, and adds up their first token; a question is a draw of the example's key."""
+def first_tokens():
+    """Counts examples and sums their first tokens; `drawn` is a draw from the example's key."""
     def prepare(keys, batch):
         return batch | {"real": batch["example"] >= 0, "weights": normalize_weights(batch["example"] >= 0),
                         "drawn": jax.vmap(jax.random.uniform)(keys.per_example)}
@@ -59,14 +59,14 @@ def rows_objective():
         metrics = {"first": (first.sum(), real.sum()), "drawn": ((batch["drawn"] * real).sum(), real.sum())}
         return (first * batch["weights"]).sum(), (metrics, carry)
 
-    return Objective("rows", specs={"encoder": {"w": toys.table()}, "objective": {}}, prepare=prepare, loss=loss)
+    return Objective("first_tokens", specs={"encoder": {"w": toys.table()}, "objective": {}}, prepare=prepare, loss=loss)
 
 
-def batches(examples, rows=ROWS):
-    """All `examples` once, in batches filled up with empty rows."""
+def batches(examples, size=BATCH):
+    """All `examples` once, the last batch filled with empty ones."""
     tokens = np.random.default_rng(0).integers(1, toys.V, (examples, LENGTH)).astype(np.int32)
-    for start in range(0, examples, rows):
-        numbers = np.arange(start, start + rows)
+    for start in range(0, examples, size):
+        numbers = np.arange(start, start + size)
         real = numbers < examples
         kept = np.where(real, numbers, 0)
         yield {"tokens": np.where(real[:, None], tokens[kept], 0), "segment_ids": np.tile(real[:, None], LENGTH) * 1,
@@ -74,50 +74,50 @@ def batches(examples, rows=ROWS):
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 1, 1), (2, 2, 2)], ids=str)
-def test_every_row_counts_alike_and_empty_ones_not_at_all(sizes):
-    asked = rows_objective()
-    evaluator = Evaluator(asked, make_mesh(*sizes), ROWS, seed=0)
-    params = P.init(asked.specs, jax.random.key(0))
-    found = evaluator(params, batches(37))
+def test_every_example_counts_once_and_empty_ones_never(sizes):
+    objective = first_tokens()
+    evaluator = Evaluator(objective, make_mesh(*sizes), BATCH, seed=0)
+    params = P.init(objective.specs, jax.random.key(0))
+    metrics = evaluator(params, batches(37))
     firsts = np.concatenate([batch["tokens"][batch["example"] >= 0, 0] for batch in batches(37)])
-    assert len(firsts) == 37 and found["first"] == pytest.approx(firsts.mean(), rel=1e-7)
-    assert found["loss"] == pytest.approx(firsts.mean(), rel=1e-6)  # its last batch has 5 examples, not 16
-    assert evaluator(params, batches(37)) == found
+    assert len(firsts) == 37 and metrics["first"] == pytest.approx(firsts.mean(), rel=1e-7)
+    assert metrics["loss"] == pytest.approx(firsts.mean(), rel=1e-6)  # its last batch has 5 examples, not 16
+    assert evaluator(params, batches(37)) == metrics
 
 
-@pytest.mark.parametrize("asked", [rows_objective(), toys.recurrent()], ids=lambda objective: objective.name)
-def test_microbatches_change_nothing(asked):
-    params = P.init(asked.specs, jax.random.key(0))
-    stream = [batch | {"reset": np.zeros(ROWS, np.int32)} for batch in batches(3 * ROWS)]
-    whole, parts = (Evaluator(asked, make_mesh(2, 1, 1), ROWS, seed=0, microbatches=m)(params, stream) for m in (1, 4))
-    assert parts == pytest.approx(whole, rel=1e-6)
+@pytest.mark.parametrize("objective", [first_tokens(), toys.recurrent()], ids=lambda objective: objective.name)
+def test_metrics_do_not_depend_on_microbatches(objective):
+    params = P.init(objective.specs, jax.random.key(0))
+    stream = [batch | {"reset": np.zeros(BATCH, np.int32)} for batch in batches(3 * BATCH)]
+    one, several = (Evaluator(objective, make_mesh(2, 1, 1), BATCH, seed=0, microbatches=m)(params, stream) for m in (1, 4))
+    assert several == pytest.approx(one, rel=1e-6)
 
 
-def test_questions_do_not_depend_on_how_examples_are_batched():
-    asked = rows_objective()
-    params = P.init(asked.specs, jax.random.key(0))
-    found = [Evaluator(asked, make_mesh(1, 1, 1), rows, seed=0)(params, batches(37, rows)) for rows in (ROWS, 8)]
-    assert found[0]["drawn"] == pytest.approx(found[1]["drawn"], rel=1e-6)
-    other = Evaluator(asked, make_mesh(1, 1, 1), ROWS, seed=1)(params, batches(37))
-    assert other["drawn"] != pytest.approx(found[0]["drawn"], rel=1e-6)
+def test_draws_depend_on_the_example_and_the_seed_only():
+    objective = first_tokens()
+    params = P.init(objective.specs, jax.random.key(0))
+    metrics = [Evaluator(objective, make_mesh(1, 1, 1), size, seed=0)(params, batches(37, size)) for size in (BATCH, 8)]
+    assert metrics[0]["drawn"] == pytest.approx(metrics[1]["drawn"], rel=1e-6)
+    other = Evaluator(objective, make_mesh(1, 1, 1), BATCH, seed=1)(params, batches(37))
+    assert other["drawn"] != pytest.approx(metrics[0]["drawn"], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["masked", "causal", "masked with pairs", "span_boundary", "replaced_token"])
-def test_validation_does_not_depend_on_the_batch_size(tmp_path_factory, name):
+def test_validation_does_not_depend_on_the_batch_size(name):
     """All metrics and the loss, of 37 examples of different lengths; the last batch is padded."""
     fields = {"sentence_pair": True} if name == "masked with pairs" else {}
     stage, network, vocabulary, examples = real_objective(name.split()[0], fields)
     objective = OBJECTIVES[stage].build(OBJECTIVES[stage].config(**fields), network, vocabulary)
     params = P.init(objective.specs, jax.random.key(0))
-    found = [Evaluator(objective, make_mesh(1, 1, 1), size, seed=0)(params, filled(examples, size))
+    metrics = [Evaluator(objective, make_mesh(1, 1, 1), size, seed=0)(params, filled(examples, size))
              for size in (4, 8, 16)]
-    assert set(objective.terms) < set(found[0])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-6)
+    assert set(objective.terms) < set(metrics[0])
+    for other in metrics[1:]:
+        assert other == pytest.approx(metrics[0], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_terms_are_what_the_loss_is_the_sum_of(name):
+def test_the_loss_is_the_weighted_sum_of_its_terms(name):
     _, network, vocabulary, examples = real_objective(name, {})
     objective = OBJECTIVES[name].build(OBJECTIVES[name].config(), network, vocabulary)
     params = P.init(objective.specs, jax.random.key(0))
@@ -155,31 +155,31 @@ def filled(examples, size):
         yield batch
 
 
-def test_evaluation_reads_the_run_s_shared_carry():
+def test_evaluation_starts_from_the_given_shared_carry():
     """A running statistic that the loss subtracts; without it, evaluation starts from the initial one."""
     def loss(params, batch, key, carry):
         return (batch["weights"] * (batch["tokens"][:, 0] - carry.shared)).sum(), ({}, carry)
 
-    objective = rows_objective()._replace(loss=loss, carry=lambda batch_size: Carry((), jnp.float32(0)))
-    evaluator = Evaluator(objective, make_mesh(2, 1, 1), ROWS, seed=0)
+    objective = first_tokens()._replace(loss=loss, carry=lambda batch_size: Carry((), jnp.float32(0)))
+    evaluator = Evaluator(objective, make_mesh(2, 1, 1), BATCH, seed=0)
     params = P.init(objective.specs, jax.random.key(0))
     plain = evaluator(params, batches(37))["loss"]
     assert evaluator(params, batches(37), jnp.float32(2.5))["loss"] == pytest.approx(plain - 2.5, rel=1e-6)
 
 
-def test_carry_goes_from_batch_to_batch_and_starts_clean_each_time():
-    asked = toys.recurrent()
-    evaluator = Evaluator(asked, make_mesh(1, 1, 1), ROWS, seed=0)
-    params = P.init(asked.specs, jax.random.key(0))
+def test_carry_passes_from_batch_to_batch_and_starts_anew_in_each_evaluation():
+    objective = toys.recurrent()
+    evaluator = Evaluator(objective, make_mesh(1, 1, 1), BATCH, seed=0)
+    params = P.init(objective.specs, jax.random.key(0))
 
     def stream(reset):
-        return [batch | {"reset": np.full(ROWS, reset, np.int32)} for batch in batches(3 * ROWS)]
+        return [batch | {"reset": np.full(BATCH, reset, np.int32)} for batch in batches(3 * BATCH)]
 
     kept = evaluator(params, stream(0))
-    assert kept["nats"] != evaluator(params, stream(1))["nats"]  # the state before is seen
-    assert evaluator(params, stream(0)) == kept  # and none is left from one evaluation to the next
-    carry, total = asked.carry(ROWS), 0.0
+    assert kept["nats"] != evaluator(params, stream(1))["nats"]  # the previous state is used
+    assert evaluator(params, stream(0)) == kept  # and none is kept between evaluations
+    carry, total = objective.carry(BATCH), 0.0
     for batch in stream(0):
-        value, (_, carry) = asked.loss(params, asked.prepare(None, batch), None, carry)
+        value, (_, carry) = objective.loss(params, objective.prepare(None, batch), None, carry)
         total += float(value)
     assert kept["loss"] == pytest.approx(total / 3, rel=1e-5)

@@ -1,5 +1,4 @@
-"""Runs of two processes, with what happens to processes: one is told to stop, suspended, killed; one more or one less
-goes on."""
+"""Runs of two processes, of which one is stopped, suspended or killed; runs that resume with one process more or less."""
 
 import json
 import os
@@ -61,8 +60,8 @@ def reached(workdir, step):
     return bool(written) and int(written[-1].split(b",")[0].split(b":")[1]) >= step
 
 
-def test_one_process_then_two_of_which_one_is_told_to_stop_then_one(home, tmp_path):
-    """Both save the same step; the examples are those of an uninterrupted run, and the losses to 1e-5."""
+def test_a_run_resumes_with_two_processes_and_then_with_one(home, tmp_path):
+    """Both stop at the same step when one gets SIGTERM; examples and losses are those of an uninterrupted run."""
     run = shutil.copytree(home / "one", tmp_path / "run")
     for step in Checkpoints(run / "checkpoints").steps():
         if step > 20:
@@ -72,11 +71,11 @@ def test_one_process_then_two_of_which_one_is_told_to_stop_then_one(home, tmp_pa
     both = pair(home, run)
     small.until(lambda: reached(run, 22), both[0])
     both[1].terminate()
-    answers = [small.finish(process) for process in both]
-    assert [answer.code for answer in answers] == [143, 143], answers
+    results = [small.finish(process) for process in both]
+    assert [result.code for result in results] == [143, 143], results
     last = Checkpoints(run / "checkpoints").newest()
-    assert all(f"stopped at step {last} of {STEPS}, which is saved" in answer.err for answer in answers)
-    assert 20 < last < STEPS and not any("Traceback" in answer.err for answer in answers)
+    assert all(f"stopped at step {last} of {STEPS}, which is saved" in result.err for result in results)
+    assert 20 < last < STEPS and not any("Traceback" in result.err for result in results)
 
     config = small.config(home / "texts")
     config.update_from_flattened_dict(FIELDS)
@@ -88,8 +87,8 @@ def test_one_process_then_two_of_which_one_is_told_to_stop_then_one(home, tmp_pa
     assert steps[0] == steps[1] == list(range(1, STEPS + 1)) and tokens[0] == tokens[1]
 
 
-def answer_of_the_other(both, index, number):
-    """Sends a signal to one of two processes, and returns (what the other answers, after how many seconds)."""
+def result_of_the_other(both, index, number):
+    """Sends a signal to one of two processes, and returns (the result of the other, after how many seconds)."""
     began = time.monotonic()
     if number:
         os.kill(both[index].pid, number)
@@ -100,22 +99,22 @@ def answer_of_the_other(both, index, number):
         small.finish(both[index])
 
 
-def assert_named(answer, index, what):
-    """Checks that the other process ended with one message of ours that names this one."""
-    assert answer.code == 3, answer
-    message = [line for line in answer.err.splitlines() if "lmrep: error: " in line]
-    assert len(message) == 1 and f"process {index} (" in message[0] and what in message[0], answer.err
+def assert_named(result, index, what):
+    """Checks that the other process ended with one error message that names this one."""
+    assert result.code == 3, result
+    message = [line for line in result.err.splitlines() if "lmrep: error: " in line]
+    assert len(message) == 1 and f"process {index} (" in message[0] and what in message[0], result.err
     assert f"({socket.gethostname()}) stops. Its last checkpoint is complete" in message[0]
 
 
 @pytest.mark.parametrize(("index", "number", "what"), [
     (1, signal.SIGSTOP, "has been silent for"), (0, signal.SIGKILL, "is gone: [Errno 111] Connection refused")])
-def test_in_a_run_whoever_stops_is_named_by_the_other_which_exits(home, tmp_path, index, number, what):
+def test_when_a_process_of_a_run_stops_the_other_names_it_and_exits(home, tmp_path, index, number, what):
     both = pair(home, tmp_path / "run", **{"faults.patience": 8, "steps": 100_000})
     # Checkpoints are written behind the steps: that a step is logged does not say that the one before it is whole.
     small.until(lambda: (tmp_path / "run/checkpoints/20").is_dir(), both[0])
-    answer, seconds = answer_of_the_other(both, index, number)
-    assert_named(answer, index, what)
+    result, seconds = result_of_the_other(both, index, number)
+    assert_named(result, index, what)
     assert seconds < 30 and Checkpoints(tmp_path / "run/checkpoints").newest() >= 20
 
 
@@ -145,11 +144,11 @@ with Watch(4) as watch:
 @pytest.mark.parametrize(("index", "number", "ends", "what"), [
     (0, signal.SIGSTOP, "", "which leads the run, has not answered for"), (1, signal.SIGKILL, "", "silent for"),
     (1, 0, "hangs", "has stood still for"), (1, 0, "fails", "ended: record 7 is damaged")])
-def test_whoever_stops_hangs_or_fails_alone_is_named(tmp_path, index, number, ends, what):
+def test_a_process_that_stops_hangs_or_fails_alone_is_named(tmp_path, index, number, ends, what):
     port = free_port()
     both = [small.start(i, port, tmp_path, ends, code=WATCHED, flags="--xla_force_host_platform_device_count=1")
             for i in range(2)]
     small.until(lambda: (tmp_path / str(index)).exists(), both[1 - index])
-    answer, seconds = answer_of_the_other(both, index, number)
-    assert_named(answer, index, what)
+    result, seconds = result_of_the_other(both, index, number)
+    assert_named(result, index, what)
     assert seconds < 30

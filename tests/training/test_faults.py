@@ -1,4 +1,4 @@
-"""Faults of a run, by policy: what is left out is left out to the bit, what a killed run repeats it repeats to the bit.
+"""Faults of a run, by policy: what is skipped is skipped to the bit, what a killed run repeats it repeats to the bit.
 
 The batch of `POISONED` makes a loss of NaN; that of `STEEP` a loss far above the others.
 """
@@ -34,7 +34,8 @@ PER_EXAMPLE = ".carry.per_example"
 
 
 def objective():
-    """A table that is to be x: one number a row. A row of x = inf gives a loss of NaN; `carry` counts batches."""
+    """The squared distance of a parameter from x, one number per example. x = inf gives a loss of NaN; `carry` counts
+    batches."""
     def loss(params, batch, key, carry):
         near = jnp.square(params["encoder"]["token"][0, 0] - batch["x"])
         rows = Carry(carry.per_example + 1, carry.shared + 1)
@@ -46,7 +47,7 @@ def objective():
 
 
 def batches(bad):
-    """Batches whose examples are numbered through, with the x of the batches in `bad` as given there."""
+    """Batches of consecutively numbered examples; `bad` replaces an x of the batches in it."""
     def made(rows, first, last):
         for number in range(first, last):
             x = 1 + 0.1 * np.random.default_rng(number).normal(size=ROWS).astype(np.float32)
@@ -79,7 +80,7 @@ def run(workdir, stages, policy, resumed=None, every=4, devices=1, die=None, ave
             if step == die[0] and die[1] >= 0:
                 die[1] -= 1
                 if die[1] < 0:
-                    raise KeyboardInterrupt  # as good as a kill: nothing more is saved or told
+                    raise KeyboardInterrupt  # like a kill: nothing more is saved or logged
         log.write = dying
     try:
         config = TrainerConfig(CheckpointConfig(every=every, keep=9), EvaluationConfig(every=4, averaged=averaged),
@@ -92,15 +93,15 @@ def run(workdir, stages, policy, resumed=None, every=4, devices=1, die=None, ave
     finally:
         checkpoints.close()
         log.close()
-    return found, (workdir / "metrics.jsonl").read_text(), told(workdir)
+    return found, (workdir / "metrics.jsonl").read_text(), fault_records(workdir)
 
 
-def told(workdir):
+def fault_records(workdir):
     path = workdir / "faults.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def same(found, expected):
+def assert_same(found, expected):
     assert found.keys() == expected.keys()
     for path in found:
         np.testing.assert_array_equal(found[path], expected[path], err_msg=path)
@@ -110,8 +111,8 @@ def same(found, expected):
 
 
 def test_a_skipped_update_changes_only_the_step_and_resets_the_carry(tmp_path, optimizer):
-    """Parameters, moments and averages end as in a run without the faulty batch. The next batch may continue the skipped
-    one, so the per-example carry, which counts batches, starts again after it; the shared carry goes on."""
+    """Parameters, moments and averages end as in a run without the faulty batch. The next batch may continue the
+    skipped one, so the per-example carry, which counts batches, starts again after it; the shared carry is kept."""
     skip = FaultsConfig(policy="skip")
     found, metrics, records = run(tmp_path / "a", [stage(optimizer, {POISONED: np.inf})], skip)
     assert [(r["step"], r["policy"], r["why"]) for r in records] == [(POISONED + 1, "skip", "the loss is nan")]
@@ -123,7 +124,7 @@ def test_a_skipped_update_changes_only_the_step_and_resets_the_carry(tmp_path, o
     assert found.pop(".step") == STEPS and expected.pop(".step") == STEPS - 1
     assert set(found.pop(PER_EXAMPLE)) == {STEPS - (POISONED + 1)} and set(expected.pop(PER_EXAMPLE)) == {STEPS - 1}
     assert found[".carry.shared"] == STEPS - 1
-    same(found, expected)
+    assert_same(found, expected)
     lines = [json.loads(line) for line in metrics.splitlines()]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     assert "loss" not in lines[POISONED] and lines[POISONED]["tokens"] == lines[POISONED - 1]["tokens"]
@@ -133,7 +134,7 @@ def test_without_faults_skipping_changes_nothing(tmp_path, optimizer):
     (found, metrics, _), (expected, others, _) = (
         run(tmp_path / policy, [stage(optimizer, {})], FaultsConfig(policy=policy)) for policy in ("skip", "stop"))
     assert metrics == others
-    same(found, expected)
+    assert_same(found, expected)
 
 
 SPIKES = FaultsConfig(policy="skip", spike=5, window=3)
@@ -141,20 +142,20 @@ BAD = {POISONED: np.inf, STEEP: 60.0}
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_a_spike_is_skipped_wherever_the_run_was_killed_and_on_any_mesh(tmp_path, optimizer, devices):
+def test_skipping_a_spike_does_not_depend_on_interruptions_or_the_mesh(tmp_path, optimizer, devices):
     whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, BAD)], SPIKES, devices=devices)
     assert [record["step"] for record in records] == [POISONED + 1, STEEP + 1]
     assert records[1]["why"].startswith("the loss is ") and "a spike: above" in records[1]["why"]
-    if devices == 1:  # killed right after each of the two, and on going on
+    if devices == 1:  # killed after each of the two, and resumed
         for step in (7, 10):
             resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
             assert run(tmp_path / "cut", [stage(optimizer, BAD)], SPIKES, resumed, die=[step, 0])[0] is None
         found, again, lines = run(tmp_path / "cut", [stage(optimizer, BAD)], SPIKES, 8)
         assert again == metrics and lines == records
-        same(found, whole)
+        assert_same(found, whole)
 
 
-def test_the_schedule_is_told_as_the_optimizer_counts(tmp_path):
+def test_the_logged_learning_rate_does_not_count_skipped_steps(tmp_path):
     def schedule(step):
         return 0.1 / (1 + step)
 
@@ -164,14 +165,14 @@ def test_the_schedule_is_told_as_the_optimizer_counts(tmp_path):
     assert rates[POISONED + 1 :] == [0.1 / (1 + step) for step in range(POISONED, STEPS - 1)]
 
 
-def test_a_limit_is_the_median_of_what_the_host_is_sure_to_know():
+def test_the_largest_loss_depends_on_losses_up_to_two_steps_before():
     losses = Losses(FaultsConfig(spike=2, window=3))
-    limits = []
+    largest = []
     for step in range(1, 8):
-        limits.append(float(losses.max_loss(step)))
+        largest.append(float(losses.max_loss(step)))
         losses.add(step, float(step))
     # Step 5 is the first to have three losses two steps before: 1, 2, 3.
-    assert limits == [np.inf] * 4 + [4.0, 6.0, 8.0]
+    assert largest == [np.inf] * 4 + [4.0, 6.0, 8.0]
     again = Losses(FaultsConfig(spike=2, window=3), json.loads(json.dumps(losses.history)))
     assert again.max_loss(8) == losses.max_loss(8) == 10.0
 
@@ -182,27 +183,27 @@ def test_a_limit_is_the_median_of_what_the_host_is_sure_to_know():
 BACK = FaultsConfig(policy="back")
 
 
-def test_going_back_leaves_out_the_batches_since_the_checkpoint(tmp_path, optimizer, caplog):
-    """Two faults: at step 6, back to 4, where step 5 now shows batch 6; then batch 8 comes at step 7, back to 4."""
+def test_going_back_skips_the_batches_since_the_checkpoint(tmp_path, optimizer, caplog):
+    """Two faults: at step 6, back to 4, where step 5 now has batch 6; then batch 8 comes at step 7, back to 4."""
     bad = {POISONED: np.inf, STEEP: np.inf}
     with caplog.at_level(logging.WARNING, logger="lmrep"):
         found, metrics, records = run(tmp_path / "a", [stage(optimizer, bad)], BACK)
     assert [(r["step"], r["back_to"]) for r in records] == [(6, 4), (7, 4)]
     assert [r["examples"][0] // ROWS for r in records] == [POISONED, STEEP]
     assert "the loss is nan at step 6 (stage 'main'): going back to step 4; fault 1 of at most 10" in caplog.text
-    shown = [0, 1, 2, 3, *range(9, 17)]  # 4 and 5 were left out with the first fault, 6, 7 and 8 with the second
+    shown = [0, 1, 2, 3, *range(9, 17)]  # the first fault skips 4 and 5, the second 6, 7 and 8
     without = Stage("main", STEPS, objective(), optimizer, lambda rows, first, last: (
         next(batches({})(rows, n, n + 1)) for n in shown[first:last]), ROWS)
     expected, others, _ = run(tmp_path / "b", [without], FaultsConfig())
     assert metrics == others
     # Batch 9 does not continue batch 3: the per-example carry counts from the checkpoint on.
     assert set(found.pop(PER_EXAMPLE)) == {STEPS - 4} and set(expected.pop(PER_EXAMPLE)) == {STEPS}
-    same(found, expected)
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize(("step", "times"), [(6, 0), (5, 1), (9, 0), (11, 0)])
 def test_a_run_that_went_back_repeats_it_when_killed(tmp_path, optimizer, step, times):
-    """Killed on the way to the fault, after going back and before anything was saved, and later."""
+    """Killed before the fault, after going back and before the next checkpoint, and later."""
     bad, config = {POISONED + 1: np.inf, 12: np.inf}, BACK
     whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, bad)], config)
     assert [record["step"] for record in records] == [7, 10]  # batch 12 comes three steps early
@@ -210,11 +211,11 @@ def test_a_run_that_went_back_repeats_it_when_killed(tmp_path, optimizer, step, 
     resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
     found, again, lines = run(tmp_path / "cut", [stage(optimizer, bad)], config, resumed)
     assert again == metrics and lines == records
-    same(found, whole)
+    assert_same(found, whole)
 
 
-def test_a_run_that_was_asked_to_stop_in_between_goes_back_as_far(tmp_path, optimizer):
-    """The state it saved at step 5, or 6, is not one of those that a run which was not stopped would have."""
+def test_a_run_that_was_stopped_in_between_goes_back_to_the_same_step(tmp_path, optimizer):
+    """It saved step 5 or 6, which an uninterrupted run would not have."""
     bad = {POISONED + 1: np.inf}
     whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, bad)], BACK)
     log = MetricsLog.write
@@ -231,7 +232,7 @@ def test_a_run_that_was_asked_to_stop_in_between_goes_back_as_far(tmp_path, opti
     assert resumed in (5, 6)
     found, again, lines = run(tmp_path / "cut", [stage(optimizer, bad)], BACK, resumed)
     assert again == metrics and lines == records
-    same(found, whole)
+    assert_same(found, whole)
     assert Checkpoints(tmp_path / "cut/checkpoints").steps() == [4, 8, 12]
 
 
@@ -242,10 +243,10 @@ def test_before_the_first_checkpoint_it_goes_back_to_the_start(tmp_path, optimiz
                     lambda rows, first, last: batches({})(rows, first + 3, last + 3), ROWS)
     expected, others, _ = run(tmp_path / "b", [without], FaultsConfig())
     assert metrics == others
-    same(found, expected)
+    assert_same(found, expected)
 
 
-def test_a_damaged_checkpoint_is_not_gone_back_to(tmp_path, optimizer):
+def test_going_back_passes_over_a_damaged_checkpoint(tmp_path, optimizer):
     def damaging(rows, first, last):
         for number, batch in enumerate(batches({10: np.inf})(rows, first, last), first):
             if number == 10:
@@ -258,12 +259,12 @@ def test_a_damaged_checkpoint_is_not_gone_back_to(tmp_path, optimizer):
     damaged = Stage("main", STEPS, objective(), optimizer, damaging, ROWS)
     _, _, records = run(tmp_path, [damaged], BACK)
     assert [(record["step"], record["back_to"]) for record in records] == [(11, 4)]
-    assert Checkpoints(tmp_path / "checkpoints").newest() == STEPS  # the damaged one is gone, another in its place
+    assert Checkpoints(tmp_path / "checkpoints").newest() == STEPS  # saved again in place of the damaged one
     assert Checkpoints(tmp_path / "checkpoints").steps() == [4, 8, 12]
 
 
-def test_a_second_stage_leaves_out_batches_of_its_own(tmp_path, optimizer):
-    """Each stage walks its data from the start; a fault in the second shifts the second alone."""
+def test_a_fault_skips_batches_of_its_own_stage_only(tmp_path, optimizer):
+    """Each stage reads its data from the start; a fault in the second does not shift the first."""
     shown = [], []
 
     def seen(i, bad):
@@ -287,21 +288,21 @@ def test_more_faults_than_the_limit_stop_the_run(tmp_path, optimizer, policy):
     config = FaultsConfig(policy=policy, limit=2)
     with pytest.raises(RunFault, match=r"the loss is nan at step \d+ .*faults\.limit allows 2 such faults"):
         run(tmp_path, [stage(optimizer, dict.fromkeys(range(5, 99), np.inf))], config)
-    assert len(told(tmp_path)) == 2 and Checkpoints(tmp_path / "checkpoints").steps() == [4]
+    assert len(fault_records(tmp_path)) == 2 and Checkpoints(tmp_path / "checkpoints").steps() == [4]
 
 
-def test_a_spike_stops_a_run_by_default_and_policies_are_offered(tmp_path, optimizer):
-    with pytest.raises(RunFault, match=r"the loss is 4\d\d.*, a spike: above .*at step 9 .*--config\.faults\.policy=skip"):
+def test_by_default_a_spike_stops_the_run_with_advice(tmp_path, optimizer):
+    with pytest.raises(RunFault, match=r"the loss is 4\d\d.*, a spike: above .*at step 9 .*faults\.policy=skip"):
         run(tmp_path, [stage(optimizer, {STEEP: 60.0})], FaultsConfig(spike=5, window=3))
-    assert told(tmp_path) == []
-    # and so it can be gone past
+    assert fault_records(tmp_path) == []
+    # Following the advice, the run continues.
     _, metrics, records = run(tmp_path, [stage(optimizer, {STEEP: 60.0})], SPIKES, resumed=8)
     assert [record["step"] for record in records] == [9] and len(metrics.splitlines()) == STEPS
 
 
 @pytest.mark.parametrize(("policy", "message"), [("skip", "the validation loss is nan"), ("back", "faults.limit")])
-def test_a_validation_that_is_not_finite_is_no_batch_s_fault(tmp_path, optimizer, policy, message):
-    """The third and later ones fail: an update cannot be skipped any more, going back is tried."""
+def test_a_validation_loss_that_is_not_finite_is_not_skipped(tmp_path, optimizer, policy, message):
+    """The third and later validations fail: it is too late to skip an update, so the run goes back or stops."""
     times = []
 
     def validation(rows):
@@ -310,7 +311,7 @@ def test_a_validation_that_is_not_finite_is_no_batch_s_fault(tmp_path, optimizer
 
     with pytest.raises(RunFault, match=message):
         run(tmp_path, [stage(optimizer, {}, validation=validation)], FaultsConfig(policy=policy, limit=2))
-    assert len(times) == 3 + len(told(tmp_path)) == (3 if policy == "skip" else 5)
+    assert len(times) == 3 + len(fault_records(tmp_path)) == (3 if policy == "skip" else 5)
     assert Checkpoints(tmp_path / "checkpoints").steps() == [4]
 
 
@@ -323,10 +324,10 @@ def test_a_spike_below_the_median_is_refused():
 
 
 def test_the_average_is_the_debiased_one(tmp_path, optimizer):
-    """By the textbook: m = d m + (1 - d) p from zero, divided by 1 - d^t."""
+    """m = d m + (1 - d) p from zero, divided by 1 - d^t."""
     run(tmp_path, [stage(optimizer, {})], FaultsConfig(), every=1)
     checkpoints = Checkpoints(tmp_path / "checkpoints")
-    steps = checkpoints.steps()  # those that are kept, of which the first stands for all before it
+    steps = checkpoints.steps()  # the first that is kept holds the average of all before it
     total = (1 - 0.9 ** steps[0]) * checkpoints.read(steps[0], "opt_state/average/encoder/token")[0]
     for step in steps[1:]:
         total = 0.9 * total + 0.1 * checkpoints.read(step, "params/encoder/token")[0]
@@ -340,27 +341,27 @@ def test_the_average_is_the_debiased_one(tmp_path, optimizer):
     checkpoints.close()
 
 
-def test_validation_asks_the_averages_where_it_is_told_to(tmp_path, optimizer):
-    asked = {}
+def test_validation_uses_the_averages_if_configured(tmp_path, optimizer):
+    losses = {}
     for averaged in (True, False):
         valid = stage(optimizer, {}, validation=lambda rows: batches({})(rows, 100, 101))
         _, metrics, _ = run(tmp_path / str(averaged), [valid], FaultsConfig(), averaged=averaged)
         lines = [json.loads(line) for line in metrics.splitlines()]
-        asked[averaged] = [line["loss"] for line in lines if line["split"] == "validation"]
-    assert asked[True][0] == asked[False][0]  # before the first step there is no average
+        losses[averaged] = [line["loss"] for line in lines if line["split"] == "validation"]
+    assert losses[True][0] == losses[False][0]  # before the first step there is no average
     with contextlib.closing(Checkpoints(tmp_path / "True/checkpoints")) as checkpoints:
         for averaged in (True, False):
             w = parameters(checkpoints, STEPS, averaged)["encoder"]["token"][0, 0]
             [batch] = batches({})(np.arange(ROWS), 100, 101)
-            assert asked[averaged][-1] == pytest.approx(np.square(w - batch["x"]).mean(), rel=1e-5)
-    assert asked[True][-1] != pytest.approx(asked[False][-1], rel=1e-3)
+            assert losses[averaged][-1] == pytest.approx(np.square(w - batch["x"]).mean(), rel=1e-5)
+    assert losses[True][-1] != pytest.approx(losses[False][-1], rel=1e-3)
 
 
 # A full device
 
 
-def test_a_device_without_room_says_what_it_holds_and_what_to_change(tmp_path, optimizer):
-    """The allocation fails for real: the loss asks for more than any machine has."""
+def test_the_out_of_memory_error_says_what_a_device_holds_and_what_to_change(tmp_path, optimizer):
+    """A real allocation failure: the loss needs more memory than any machine has."""
     def loss(params, batch, key, carry):
         size = 1 << 24
         huge = jnp.outer(jnp.arange(size, dtype=jnp.float32), jnp.arange(size, dtype=jnp.float32))  # 1 PB
@@ -369,6 +370,6 @@ def test_a_device_without_room_says_what_it_holds_and_what_to_change(tmp_path, o
     full = Stage("main", STEPS, objective()._replace(loss=loss), optimizer, batches({}), ROWS, microbatches=2)
     with pytest.raises(RunFault) as fault:
         run(tmp_path, [full], FaultsConfig(), devices=2)
-    for part in ("out of memory in stage 'main'", "Each of 2 device(s) has 4 examples of 4 tokens of batch_size=8, in 2 "
-                 "microbatch(es) of 2", "Raise microbatches (for example to 4", "execution.remat=full", "mesh.fsdp=-1"):
+    for part in ("out of memory in stage 'main'", "Each of 2 device(s) has 4 examples of 4 tokens of batch_size=8, "
+                 "in 2 microbatch(es) of 2", "Raise microbatches (for example to 4", "execution.remat=full", "mesh.fsdp=-1"):
         assert part in str(fault.value)

@@ -1,4 +1,4 @@
-"""From host rows to arrays on a mesh. (What several processes read of a batch: `tests/test_processes.py`.)"""
+"""From host arrays to arrays on a mesh. (What several processes read of a batch: `tests/test_processes.py`.)"""
 
 import numpy as np
 import pytest
@@ -6,33 +6,33 @@ import pytest
 from lmrep.core.sharding import batch_sharding, make_mesh
 from lmrep.training.inputs import global_batches, local_indices, to_global
 
-ROWS = 16
+BATCH = 16
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (1, 4, 1)]
 
 
 def batch(start=0):
-    return {"tokens": np.arange(start, start + ROWS * 3, dtype=np.int32).reshape(ROWS, 3),
-            "example": np.arange(start, start + ROWS, dtype=np.int32)}
+    return {"tokens": np.arange(start, start + BATCH * 3, dtype=np.int32).reshape(BATCH, 3),
+            "example": np.arange(start, start + BATCH, dtype=np.int32)}
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
-def test_arrays_are_the_batch_and_each_device_holds_its_rows(sizes):
+def test_every_device_holds_its_examples_of_the_batch(sizes):
     mesh = make_mesh(*sizes)
     sharding = batch_sharding(mesh)
-    rows = local_indices(sharding, ROWS)
-    np.testing.assert_array_equal(rows, np.arange(ROWS))
-    arrays = to_global(batch(), rows, sharding, ROWS)
-    share = ROWS // (sizes[0] * sizes[1])
+    indices = local_indices(sharding, BATCH)
+    np.testing.assert_array_equal(indices, np.arange(BATCH))
+    arrays = to_global(batch(), indices, sharding, BATCH)
+    per_device = BATCH // (sizes[0] * sizes[1])
     for name, values in batch().items():
         np.testing.assert_array_equal(arrays[name], values)
         assert arrays[name].dtype == values.dtype and arrays[name].sharding.is_equivalent_to(sharding, values.ndim)
         for i, shard in enumerate(arrays[name].addressable_shards):
-            first = i // sizes[2] * share  # neighbours on the tensor axis hold the same rows
-            np.testing.assert_array_equal(shard.data, values[first : first + share])
+            first = i // sizes[2] * per_device  # neighbours on the tensor axis hold the same examples
+            np.testing.assert_array_equal(shard.data, values[first : first + per_device])
 
 
 def test_every_batch_becomes_global_arrays():
     sharding = batch_sharding(make_mesh(4, 1, 2))
     host = [batch(0), batch(1000)]
-    for arrays, expected in zip(global_batches(iter(host), np.arange(ROWS), sharding, ROWS), host, strict=True):
+    for arrays, expected in zip(global_batches(iter(host), np.arange(BATCH), sharding, BATCH), host, strict=True):
         np.testing.assert_array_equal(arrays["tokens"], expected["tokens"])

@@ -1,4 +1,4 @@
-"""The loop: when it validates, saves and logs, what it tells, and how it stops. (Exact resume: `tests/contract`.)"""
+"""The loop: when it validates, saves and logs, what it logs, and how it stops. (Exact resume: `tests/contract`.)"""
 
 import logging
 import os
@@ -20,25 +20,25 @@ from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.stages import Stage, best_direction
 from tests.contract import objectives as toys
 
-ROWS, STEPS = 16, 10
+BATCH, STEPS = 16, 10
 
 
 def host_batches(rows, first, last):
     for step in range(first, last):
         rng = np.random.default_rng(step)
-        lengths = rng.integers(1, 7, ROWS)
-        yield {"tokens": rng.integers(1, toys.V, (ROWS, 6)).astype(np.int32)[rows],
+        lengths = rng.integers(1, 7, BATCH)
+        yield {"tokens": rng.integers(1, toys.V, (BATCH, 6)).astype(np.int32)[rows],
                "segment_ids": (np.arange(6) < lengths[:, None]).astype(np.int32)[rows],
-               "example": np.arange(step * ROWS, (step + 1) * ROWS, dtype=np.int32)[rows]}
+               "example": np.arange(step * BATCH, (step + 1) * BATCH, dtype=np.int32)[rows]}
 
 
 def stage(objective=None, optimizer=None, validation=True, **more):
-    return Stage("main", STEPS, objective or toys.cloze("encoder"), optimizer or optax.adam(0.05), host_batches, ROWS,
+    return Stage("main", STEPS, objective or toys.cloze("encoder"), optimizer or optax.adam(0.05), host_batches, BATCH,
                  validation=(lambda rows: host_batches(rows, 100, 102)) if validation else None, **more)
 
 
-class Told:
-    """What a run tells of itself, in order."""
+class Recorder:
+    """Records what a run logs, in order."""
 
     def __init__(self):
         self.lines, self.timings, self.shown, self.flushed = [], [], [], []
@@ -46,24 +46,25 @@ class Told:
                                        flush=lambda: None, keep_faults=lambda number: None)
         self.progress = SimpleNamespace(update=lambda *shown: self.shown.append(shown))
 
-    def write(self, step, kind, values):
-        self.lines.append((step, kind, values))
+    def write(self, step, split, values):
+        self.lines.append((step, split, values))
 
-    def steps(self, kind):
-        return [step for step, found, _ in self.lines if found == kind]
+    def steps(self, split):
+        return [step for step, written, _ in self.lines if written == split]
 
 
-def run(workdir, *stages, told=None, resumed=None, save=100, validate=100, log_every=50, peak_flops=None):
-    """Runs on one device; returns what it told."""
-    told = told or Told()
+def run(workdir, *stages, recorder=None, resumed=None, save=100, validate=100, log_every=50, peak_flops=None):
+    """Runs on one device and returns the recorder."""
+    recorder = recorder or Recorder()
     checkpoints = Checkpoints(workdir, keep=99)
-    config = TrainerConfig(CheckpointConfig(every=save, keep=99), EvaluationConfig(every=validate), LogConfig(log_every))
-    outputs = RunOutputs(checkpoints, told.metrics, told.progress)
+    config = TrainerConfig(
+        CheckpointConfig(every=save, keep=99), EvaluationConfig(every=validate), LogConfig(log_every))
+    outputs = RunOutputs(checkpoints, recorder.metrics, recorder.progress)
     try:
         Trainer(stages, make_mesh(1, 1, 1), 0, outputs, config, peak_flops).run(resumed)
     finally:
         checkpoints.close()
-    return told
+    return recorder
 
 
 # When
@@ -71,10 +72,10 @@ def run(workdir, *stages, told=None, resumed=None, save=100, validate=100, log_e
 
 @pytest.mark.parametrize(("cadence", "steps"), [(1, list(range(1, 11))), (3, [3, 6, 9, 10]), (10, [10]), (100, [10])])
 def test_it_logs_and_saves_at_its_cadence_and_at_the_end(tmp_path, cadence, steps):
-    told = run(tmp_path, stage(validation=False), save=cadence, log_every=cadence)
-    assert told.steps("train") == steps and told.steps("validation") == []
+    recorder = run(tmp_path, stage(validation=False), save=cadence, log_every=cadence)
+    assert recorder.steps("train") == steps and recorder.steps("validation") == []
     assert Checkpoints(tmp_path).steps() == steps
-    assert [step for step, *_ in told.shown] == list(range(1, STEPS + 1))
+    assert [step for step, *_ in recorder.shown] == list(range(1, STEPS + 1))
 
 
 @pytest.mark.parametrize(("cadence", "steps"), [(4, [0, 4, 8, 10]), (100, [0, 10])])
@@ -82,7 +83,7 @@ def test_it_validates_before_the_first_step_at_its_cadence_and_at_the_end(tmp_pa
     assert run(tmp_path, stage(), validate=cadence).steps("validation") == steps
 
 
-def test_a_line_is_the_mean_of_the_steps_since_the_one_before(tmp_path):
+def test_a_line_is_the_mean_of_the_steps_since_the_previous_line(tmp_path):
     every, third = (run(tmp_path / str(n), stage(validation=False), log_every=n) for n in (1, 3))
     each = {step: values for step, _, values in every.lines}
     before = 0
@@ -93,27 +94,27 @@ def test_a_line_is_the_mean_of_the_steps_since_the_one_before(tmp_path):
         before = step
 
 
-def test_tokens_are_those_that_are_no_padding(tmp_path):
-    told = run(tmp_path, stage(validation=False), log_every=1)
-    expected = np.cumsum([batch["segment_ids"].sum() for batch in host_batches(np.arange(ROWS), 0, STEPS)])
-    assert [values["tokens"] for _, _, values in told.lines] == expected.tolist()
+def test_padding_does_not_count_as_tokens(tmp_path):
+    recorder = run(tmp_path, stage(validation=False), log_every=1)
+    expected = np.cumsum([batch["segment_ids"].sum() for batch in host_batches(np.arange(BATCH), 0, STEPS)])
+    assert [values["tokens"] for _, _, values in recorder.lines] == expected.tolist()
 
 
-def test_lines_are_on_the_disk_before_the_checkpoint_that_counts_on_them(tmp_path):
-    told = Told()
+def test_lines_are_flushed_before_the_checkpoint_of_their_step_is_saved(tmp_path):
+    recorder = Recorder()
 
     def flush():
-        step = told.steps("train")[-1]
-        told.flushed.append((step, len(told.lines), step in Checkpoints(tmp_path).steps()))
+        step = recorder.steps("train")[-1]
+        recorder.flushed.append((step, len(recorder.lines), step in Checkpoints(tmp_path).steps()))
 
-    told.metrics.flush = flush
-    run(tmp_path, stage(), told=told, save=5, validate=5, log_every=1)
-    assert told.flushed == [(5, 7, False), (10, 13, False)]  # a line a step, and one each of three validations
+    recorder.metrics.flush = flush
+    run(tmp_path, stage(), recorder=recorder, save=5, validate=5, log_every=1)
+    assert recorder.flushed == [(5, 7, False), (10, 13, False)]  # a line per step, and one per validation
 
 
-def test_the_best_checkpoint_is_the_one_of_the_lowest_validation_loss(tmp_path):
-    told = run(tmp_path, stage(optimizer=optax.adam(0.5)), save=1, validate=1)
-    scores = {step: values["loss"] for step, kind, values in told.lines if kind == "validation" and step}
+def test_the_best_checkpoint_has_the_lowest_validation_loss(tmp_path):
+    recorder = run(tmp_path, stage(optimizer=optax.adam(0.5)), save=1, validate=1)
+    scores = {step: values["loss"] for step, split, values in recorder.lines if split == "validation" and step}
     assert Checkpoints(tmp_path).best() == min(scores, key=scores.get)
 
 
@@ -133,7 +134,7 @@ def with_f1():
 
 def test_the_best_checkpoint_has_the_highest_value_of_a_metric_that_should_be_high(tmp_path):
     """Its direction is that of the metric; here the lowest loss is elsewhere."""
-    recorder, checkpoints = Told(), Checkpoints(tmp_path, keep=99, best=best_direction(F1, "f1"))
+    recorder, checkpoints = Recorder(), Checkpoints(tmp_path, keep=99, best=best_direction(F1, "f1"))
     config = TrainerConfig(CheckpointConfig(every=1, best="f1"), EvaluationConfig(every=1))
     try:
         Trainer([stage(with_f1(), optax.adam(0.5), metrics=F1)], make_mesh(1, 1, 1), 0,
@@ -164,10 +165,10 @@ def test_progress_shows_headline_metrics_in_their_formats(tmp_path):
     assert list(shown) == ["f1", "loss"] and shown["f1"].endswith("%") and "%" not in shown["loss"]
 
 
-def test_a_validation_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_path):
-    """Training sees small values, validation one that overflows."""
+def test_a_validation_loss_that_is_not_finite_stops_the_run_before_saving(tmp_path):
+    """The values overflow in validation only."""
     def loss(params, batch, key, carry):
-        big = jnp.where((batch["example"] >= 100 * ROWS).any(), 1e38, 1.0)
+        big = jnp.where((batch["example"] >= 100 * BATCH).any(), 1e38, 1.0)
         return (jnp.square(params["encoder"]["token"] * big).sum() * big, ({}, carry))
 
     wild = Objective("wild", specs=bare().specs, prepare=lambda keys, batch: batch, loss=loss)
@@ -176,18 +177,18 @@ def test_a_validation_that_is_not_finite_stops_the_run_before_it_is_saved(tmp_pa
     assert Checkpoints(tmp_path).steps() == []
 
 
-def test_the_schedule_is_logged_as_the_optimizer_counts(tmp_path):
+def test_the_logged_learning_rate_is_that_of_the_optimizer(tmp_path):
     def schedule(step):
         return 0.1 / (1 + step)
 
-    told = run(tmp_path, stage(validation=False, optimizer=optax.sgd(schedule), schedule=schedule), log_every=1)
-    assert [values["learning_rate"] for *_, values in told.lines] == [0.1 / (1 + step) for step in range(STEPS)]
+    recorder = run(tmp_path, stage(validation=False, optimizer=optax.sgd(schedule), schedule=schedule), log_every=1)
+    assert [values["learning_rate"] for *_, values in recorder.lines] == [0.1 / (1 + step) for step in range(STEPS)]
 
 
-def test_utilisation_is_told_where_the_peak_is_known(tmp_path):
-    told = run(tmp_path, stage(validation=False, flops=1e6), peak_flops=1e12)
-    share = told.shown[-1][-1]
-    assert 0 < share < 1
+def test_utilisation_is_shown_if_the_peak_is_known(tmp_path):
+    recorder = run(tmp_path, stage(validation=False, flops=1e6), peak_flops=1e12)
+    utilisation = recorder.shown[-1][-1]
+    assert 0 < utilisation < 1
     assert all(shown[-1] is None for shown in run(tmp_path / "b", stage(validation=False, flops=1e6)).shown)
 
 
@@ -195,83 +196,83 @@ def test_utilisation_is_told_where_the_peak_is_known(tmp_path):
 
 
 def bare(of=jnp.square):
-    """An objective whose loss is the sum of `of` each entry of a table."""
+    """An objective whose loss is the sum of `of` over the entries of a table."""
     return Objective("bare", specs={"encoder": {"token": toys.table()}, "objective": {}},
                      prepare=lambda keys, batch: batch,
                      loss=lambda params, batch, key, carry: (of(params["encoder"]["token"]).sum(), ({}, carry)))
 
 
 @pytest.mark.parametrize(("poison", "what"), [(np.nan, "loss is nan"), (np.inf, "loss is inf"), (1e25, "loss is inf")])
-def test_a_poisoned_parameter_stops_the_run_and_nothing_is_saved(tmp_path, poison, what):
+def test_a_loss_that_is_not_finite_stops_the_run_before_saving(tmp_path, poison, what):
     table = np.zeros((toys.V, toys.D), np.float32)
     table[3, 3] = poison
     with pytest.raises(RunFault) as fault:
         run(tmp_path, stage(bare(), validation=False, init_values={"encoder/token": table}), save=1)
-    place = f"at step 1 (stage 'main', examples {', '.join(map(str, range(ROWS)))})"
+    place = f"at step 1 (stage 'main', examples {', '.join(map(str, range(BATCH)))})"
     assert str(fault.value).startswith(f"the {what} {place}; this state is not saved")
     assert Checkpoints(tmp_path).steps() == []
 
 
-def test_a_gradient_that_is_not_finite_stops_it_as_well(tmp_path):
-    """The square root of zero: a loss of nothing, whose slope is infinite."""
+def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path):
+    """The square root at zero has an infinite slope."""
     table = np.zeros((toys.V, toys.D), np.float32)
     with pytest.raises(RunFault, match=r"the gradient norm is (inf|nan) at step 1 "):
         run(tmp_path, stage(bare(jnp.sqrt), validation=False, init_values={"encoder/token": table}), save=1)
     assert Checkpoints(tmp_path).steps() == []
 
 
-def test_a_run_that_blows_up_later_keeps_what_was_finite(tmp_path):
-    """Plain descent on a square at a rate above 2 grows by a factor each step until it overflows."""
+def test_a_run_that_diverges_keeps_its_finite_checkpoints(tmp_path):
+    """Gradient descent on a square with too high a rate grows by a factor at each step until it overflows."""
     grows = stage(bare(), optax.sgd(1e4), validation=False)
-    told = Told()
+    recorder = Recorder()
     with pytest.raises(RunFault) as fault:
-        run(tmp_path, grows, told=told, save=1, log_every=1)
+        run(tmp_path, grows, recorder=recorder, save=1, log_every=1)
     step = int(str(fault.value).split("at step ")[1].split()[0])
     assert 1 < step < STEPS and Checkpoints(tmp_path).steps() == list(range(1, step))
-    assert told.steps("train") == list(range(1, step))
-    assert f"examples {(step - 1) * ROWS}, {(step - 1) * ROWS + 1}, " in str(fault.value)
+    assert recorder.steps("train") == list(range(1, step))
+    assert f"examples {(step - 1) * BATCH}, {(step - 1) * BATCH + 1}, " in str(fault.value)
 
 
-def told_to_stop(after, *signals):
-    """Sends signals, by default SIGTERM, to this process when the line of a step is written."""
-    told = Told()
+def stop_after(after, *signals):
+    """A recorder that sends signals, by default SIGTERM, to this process when the line of a step is written."""
+    recorder = Recorder()
 
     def write(step, *rest):
-        told.write(step, *rest)
+        recorder.write(step, *rest)
         if step == after:
             for number in signals or [signal.SIGTERM]:
                 os.kill(os.getpid(), number)
 
-    told.metrics.write = write
-    return told
+    recorder.metrics.write = write
+    return recorder
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_step_saves_it_and_stops(tmp_path, number, code):
-    told = told_to_stop(4, number)
+def test_after_a_signal_the_current_step_is_saved(tmp_path, number, code):
+    recorder = stop_after(4, number)
     former = signal.getsignal(number)
-    with pytest.raises(Stopped, match=r"stopped at step [56] of 10, which is saved; the same command continues") as stop:
-        run(tmp_path, stage(validation=False), told=told, log_every=1)
+    with pytest.raises(Stopped, match=r"stopped at step [56] of 10, which is saved; .* continues") as stop:
+        run(tmp_path, stage(validation=False), recorder=recorder, log_every=1)
     assert stop.value.exit_code == code
     [step] = Checkpoints(tmp_path).steps()
-    assert step in (5, 6) and told.steps("train") == list(range(1, step + 1))
+    assert step in (5, 6) and recorder.steps("train") == list(range(1, step + 1))
     assert signal.getsignal(number) is former
 
 
-def test_a_second_interrupt_does_not_wait(tmp_path):
+def test_a_second_interrupt_stops_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, stage(validation=False), told=told_to_stop(4, signal.SIGINT, signal.SIGINT), log_every=1)
+        run(tmp_path, stage(validation=False), recorder=stop_after(4, signal.SIGINT, signal.SIGINT), log_every=1)
     assert Checkpoints(tmp_path).steps() == [] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_sigterm_in_the_last_step_is_the_end_of_the_run(tmp_path):
-    told = told_to_stop(after=9)
-    run(tmp_path, stage(validation=False), told=told, log_every=1)
-    assert told.steps("train") == list(range(1, STEPS + 1)) and Checkpoints(tmp_path).steps() == [STEPS]
+def test_sigterm_in_the_last_step_lets_the_run_finish(tmp_path):
+    recorder = stop_after(after=9)
+    run(tmp_path, stage(validation=False), recorder=recorder, log_every=1)
+    assert recorder.steps("train") == list(range(1, STEPS + 1)) and Checkpoints(tmp_path).steps() == [STEPS]
 
 
-def test_a_finished_run_does_nothing_more(tmp_path, caplog):
+def test_resuming_a_finished_run_does_nothing(tmp_path, caplog):
     run(tmp_path, stage())
     with caplog.at_level(logging.INFO):
-        told = run(tmp_path, stage(), resumed=STEPS)
-    assert told.lines == told.shown == [] and Checkpoints(tmp_path).steps() == [STEPS]
+        recorder = run(tmp_path, stage(), resumed=STEPS)
+    assert recorder.lines == recorder.shown == [] and Checkpoints(tmp_path).steps() == [STEPS]

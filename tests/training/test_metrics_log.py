@@ -1,4 +1,5 @@
-"""Metrics repeat line for line; a torn line is dropped; a logger that fails is named once and never stops a run."""
+"""Metrics repeat line for line; incomplete lines are dropped; a logger that fails is reported once and never stops a
+run."""
 
 import importlib.machinery
 import importlib.util
@@ -32,23 +33,23 @@ def run(workdir, steps, resumed=None):
     log.close()
 
 
-def test_a_resumed_log_equals_one_never_stopped(tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for directory in (whole, killed):
+def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path):
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    for directory in (uninterrupted, killed):
         directory.mkdir()
-    run(whole, range(1, 11))
+    run(uninterrupted, range(1, 11))
     run(killed, range(1, 9))
     with open(killed / "metrics.jsonl", "a") as file:
-        file.write('{"step": 9, "split": "tra')  # torn by the kill
+        file.write('{"step": 9, "split": "tra')  # incomplete because of the kill
     run(killed, range(5, 11), resumed=4)
-    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert (killed / "metrics.jsonl").read_bytes() == (uninterrupted / "metrics.jsonl").read_bytes()
     assert [line["step"] for line in lines(killed / "timing.jsonl")] == [*range(1, 9), *range(5, 11)]
     run(killed, range(1, 11), resumed=None)
-    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert (killed / "metrics.jsonl").read_bytes() == (uninterrupted / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("torn", ['{"step": 2', '{"step": 2, "split": "train"}', "\0\0\0\0", '"step"\n', "2\n", "\n"])
-def test_a_line_that_is_not_whole_is_dropped(tmp_path, torn):
+def test_an_incomplete_line_is_dropped(tmp_path, torn):
     run(tmp_path, [1])
     intact = (tmp_path / "metrics.jsonl").read_bytes()
     with open(tmp_path / "metrics.jsonl", "a") as file:
@@ -57,7 +58,7 @@ def test_a_line_that_is_not_whole_is_dropped(tmp_path, torn):
     assert (tmp_path / "metrics.jsonl").read_bytes() == intact
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path, caplog):
+def test_a_damaged_line_in_the_middle_is_reported(tmp_path, caplog):
     run(tmp_path, [1, 3])
     text = (tmp_path / "metrics.jsonl").read_text()
     (tmp_path / "metrics.jsonl").write_text("{" + text)
@@ -109,13 +110,13 @@ def test_a_mutated_log_is_resumed_or_refused(tmp_path, seed):
     assert steps[-4:] == [7, 8, 8, 9] and all(0 <= step <= 6 for step in steps[:-4])
 
 
-def test_a_torn_last_line_of_the_timings_is_cut(tmp_path):
+def test_an_incomplete_last_line_of_the_timings_is_dropped(tmp_path):
     (tmp_path / "timing.jsonl").write_text('{"step": 1}\n{"step"')
     run(tmp_path, [2])
     assert [line["step"] for line in lines(tmp_path / "timing.jsonl")] == [1, 2]
 
 
-def test_numbers_come_back_with_their_bits_and_keys_in_one_order(tmp_path):
+def test_numbers_keep_their_bits_and_keys_are_sorted(tmp_path):
     log = MetricsLog(tmp_path)
     log.resume(None)
     values = {"third": np.float32(0.1), "nan": math.nan, "up": math.inf, "down": np.float32(-np.inf), "n": np.int64(7),
@@ -166,7 +167,7 @@ class Failing:
 
 
 @pytest.mark.parametrize(("method", "calls"), [("write", 1), ("flush", 4), ("close", 5)])
-def test_a_logger_that_fails_is_named_once_and_left_alone(tmp_path, caplog, method, calls):
+def test_a_logger_that_fails_is_reported_once_and_not_used_again(tmp_path, caplog, method, calls):
     failing, intact = Failing(method), Failing("nothing")
     log = MetricsLog(tmp_path, [failing, intact])
     log.resume(None)
@@ -189,10 +190,10 @@ def test_a_logger_that_exits_is_switched_off(tmp_path, caplog):
     log.write(1, "train", {"loss": 1.0})
     log.close()
     (warning,) = caplog.records
-    assert "Exiting failed and is switched off; the run goes on (SystemExit: no API key)" in warning.getMessage()
+    assert "Exiting failed and is switched off; the run continues (SystemExit: no API key)" in warning.getMessage()
 
 
-def test_timings_that_cannot_be_written_stop_nothing(tmp_path, caplog):
+def test_timings_that_cannot_be_written_do_not_stop_the_run(tmp_path, caplog):
     (tmp_path / "timing.jsonl").mkdir()
     run(tmp_path, [1, 2])
     assert len(lines(tmp_path / "metrics.jsonl")) == 3
@@ -201,7 +202,7 @@ def test_timings_that_cannot_be_written_stop_nothing(tmp_path, caplog):
 
 
 def events(directory):
-    """(step, tag, value) of the scalars, and (step, "purge", None), in the files in order of their making."""
+    """(step, tag, value) of the scalars, and (step, "purge", None), in the files by age."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
     found = []
@@ -227,7 +228,7 @@ def test_tensorboard_gets_the_numbers_and_hides_those_after_a_resumed_step(tmp_p
     assert events(tmp_path / "tensorboard") == [(1, loss, 0.5), (2, loss, 1.0), (2, "purge", None), (2, loss, 1.0)]
 
 
-def test_tensorboard_without_a_disk_stops_nothing(tmp_path, caplog):
+def test_tensorboard_that_cannot_be_written_does_not_stop_the_run(tmp_path, caplog):
     (tmp_path / "tensorboard").write_text("in the way")
     log = MetricsLog(tmp_path, [tensorboard(tmp_path, None)])
     log.resume(None)
@@ -237,13 +238,13 @@ def test_tensorboard_without_a_disk_stops_nothing(tmp_path, caplog):
     assert len(lines(tmp_path / "metrics.jsonl")) == 2 and caplog.text.count("TensorBoard failed") == 1
 
 
-def test_weights_and_biases_is_refused_at_the_start_where_it_is_missing(tmp_path, monkeypatch):
+def test_weights_and_biases_is_refused_at_the_start_if_it_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'lmrep\[wandb\]'"):
         weights_and_biases(tmp_path, "project", {})
 
 
-def test_weights_and_biases_goes_on_as_the_same_run(tmp_path, monkeypatch):
+def test_weights_and_biases_resumes_the_same_run(tmp_path, monkeypatch):
     logged, started = [], []
     fake = types.ModuleType("wandb")
     fake.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
@@ -260,7 +261,7 @@ def test_weights_and_biases_goes_on_as_the_same_run(tmp_path, monkeypatch):
 
 
 def show(terminal, seconds, every=10.0, total=100):
-    """What `Progress` shows when it is told of a step at each of `seconds`."""
+    """What `Progress` prints when a step ends at each of `seconds`."""
     file, now = io.StringIO(), [0.0]
     with Progress(total, Screen(file, force_terminal=terminal, width=120), every, clock=lambda: now[0]) as progress:
         for step, now[0] in enumerate(seconds, 1):
@@ -268,14 +269,14 @@ def show(terminal, seconds, every=10.0, total=100):
     return file.getvalue()
 
 
-def test_plain_progress_is_a_line_now_and_then_and_the_last(tmp_path):
+def test_plain_progress_prints_a_line_at_intervals_and_at_the_end(tmp_path):
     shown = show(False, seconds=range(0, 50, 2)).splitlines()  # steps 1 to 25, 2 seconds each
     assert [line.split("  ")[0] for line in shown] == [f"step {step}/100" for step in (1, 6, 11, 16, 21, 25)]
     assert shown[0] == "step 1/100  loss 2.5  masked accuracy 25.00%  12,346 tokens/s  utilisation 30%"
     assert shown[1] == "step 6/100  loss 2.5  masked accuracy 25.00%  12,346 tokens/s  0:03:08 left  utilisation 30%"
 
 
-def test_progress_on_a_terminal_is_one_line_rewritten():
+def test_progress_on_a_terminal_rewrites_one_line():
     shown = show(True, seconds=range(0, 50, 2), total=1_000_000)
     assert shown.count("\n") == 1 and "step 25/1,000,000" in shown
     assert "555:32:30 left" in shown  # 999,975 steps of 2 seconds
@@ -283,7 +284,7 @@ def test_progress_on_a_terminal_is_one_line_rewritten():
 
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("error", [BrokenPipeError, OSError])
-def test_a_terminal_that_is_gone_stops_nothing(caplog, terminal, error):
+def test_a_closed_terminal_does_not_stop_the_run(caplog, terminal, error):
     class Gone(io.StringIO):
         def write(self, _):
             raise error("gone")
@@ -295,7 +296,7 @@ def test_a_terminal_that_is_gone_stops_nothing(caplog, terminal, error):
     assert "the progress line failed" in warning.getMessage()
 
 
-def test_messages_appear_above_the_line(capsys):
+def test_messages_go_to_standard_error(capsys):
     package = logging.getLogger("lmrep")
     before = package.handlers[:], package.level, package.propagate
     try:

@@ -1,4 +1,4 @@
-"""Optimizers against hand-written NumPy, and the laws of stacks, patterns, multipliers and layouts."""
+"""Optimizers against hand-written NumPy, and properties of stacks, patterns, multipliers and layouts."""
 
 import dataclasses
 
@@ -256,7 +256,7 @@ def state_by_parameter(state):
 
 
 @every
-def test_what_has_multiplier_zero_keeps_every_bit_and_does_not_touch_the_rest(config):
+def test_multiplier_zero_changes_no_bit_and_does_not_affect_other_parameters(config):
     """Parameter and moments stay, even under a gradient of NaN; -0.0 stays -0.0; the others move as if it were not."""
     frozen = dataclasses.replace(config, multipliers={"*embedding*": 0.0, "*/layers/1/*": 0.0})
     params = values(STACKED, 0)
@@ -289,13 +289,13 @@ def test_what_has_multiplier_zero_keeps_every_bit_and_does_not_touch_the_rest(co
 # --- config and layout ------------------------------------------------------------------------------------------
 
 
-def test_betas_are_two():
+def test_betas_must_be_two():
     with pytest.raises(UserError, match="expected two numbers"):
         optimizers.build(Config(betas=(0.9,)), SPECS, 100)
 
 
 @every
-def test_state_is_laid_out_as_the_parameters(config):
+def test_moments_have_the_layout_of_their_parameters(config):
     mesh = make_mesh()
     optimizer = optimizers.build(config, STACKED, 100)
     layouts = optimizers.state_shardings(optimizer, STACKED, mesh)

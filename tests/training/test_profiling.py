@@ -1,4 +1,4 @@
-"""A trace of a few steps, which may fail without the run."""
+"""Traces of a few steps; a trace that fails does not stop the run."""
 
 import logging
 
@@ -11,19 +11,19 @@ from lmrep.training.profiling import WARM_UP, Profile
 
 @pytest.fixture(autouse=True)
 def nothing_left():
-    """JAX takes a trace that could not be written for one that still goes on, in whatever test comes next."""
+    """Ends traces that could not be written, which JAX would still consider active in the next test."""
     yield
     profiler._profile_state.reset()
 
 
 class Line:
-    """What a progress line is told."""
+    """Records the updates of a progress line."""
 
     def __init__(self):
-        self.told = []
+        self.updates = []
 
     def update(self, *words):
-        self.told.append(words)
+        self.updates.append(words)
 
 
 def steps(profile, first, last):
@@ -32,7 +32,7 @@ def steps(profile, first, last):
         profile.update(step, {"loss": 1.0}, 2.0, None)
 
 
-def test_it_passes_on_what_it_is_told_and_traces_after_a_warm_up(tmp_path, caplog):
+def test_updates_are_passed_on_and_steps_traced_after_a_warm_up(tmp_path, caplog):
     line = Line()
     with caplog.at_level(logging.INFO, "lmrep"), Profile(line, tmp_path, 2, resumed=7) as profile:
         steps(profile, 8, 7 + WARM_UP + 1)
@@ -40,19 +40,19 @@ def test_it_passes_on_what_it_is_told_and_traces_after_a_warm_up(tmp_path, caplo
         steps(profile, 7 + WARM_UP + 2, 7 + WARM_UP + 3)
         (trace,) = tmp_path.rglob("*.trace.json.gz")
         assert f"profile from step {8 + WARM_UP} on: {trace}" in caplog.text
-    assert line.told[0] == (8, {"loss": 1.0}, 2.0, None) and len(line.told) == WARM_UP + 3
+    assert line.updates[0] == (8, {"loss": 1.0}, 2.0, None) and len(line.updates) == WARM_UP + 3
 
 
-def test_a_run_that_ends_in_between_has_a_shorter_trace(tmp_path):
+def test_a_run_that_ends_during_the_trace_has_a_shorter_one(tmp_path):
     with Profile(Line(), tmp_path, 100, resumed=0) as profile:
         steps(profile, 1, WARM_UP + 1)
     assert len(list(tmp_path.rglob("*.trace.json.gz"))) == 1
 
 
-def test_a_run_that_ends_before_is_told(tmp_path, caplog):
+def test_a_run_that_ends_before_the_trace_gets_a_warning(tmp_path, caplog):
     with Profile(Line(), tmp_path, 2, resumed=10) as profile:
         steps(profile, 11, 12)
-    assert f"no profile: it would have begun after step {10 + WARM_UP}, and the last one was 12" in caplog.text
+    assert f"no profile: tracing begins after step {10 + WARM_UP}, and the last step was 12" in caplog.text
 
 
 def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, caplog):

@@ -70,7 +70,7 @@ def test_slanted_triangle():
     np.testing.assert_allclose(got, 0.01 * (1 + p * (ratio - 1)) / ratio, rtol=1e-5)
 
 
-def test_polynomial_and_cosine_end_at_the_final_share():
+def test_polynomial_and_cosine_end_at_the_final_fraction():
     steps = np.arange(10, 101)
     left = (100 - steps) / 90
     got = rates(Config("polynomial", warmup=10, power=2.0, final=0.1), steps)
@@ -85,7 +85,7 @@ def test_constant_after_warmup():
 
 @pytest.mark.parametrize("name", ["constant", "linear", "polynomial", "cosine", "inverse_sqrt"])
 @pytest.mark.parametrize("decay_from", ["warmup", "start", "both"])
-def test_without_warmup_starts_at_the_peak_and_stays_finite_beyond_the_end(name, decay_from):
+def test_without_warmup_the_rate_starts_at_the_peak_and_stays_finite_after_the_end(name, decay_from):
     got = rates(Config(name, decay_from=decay_from), [0, 50, 100, 150])
     assert got[0] == 1 and np.isfinite(got).all() and (got >= 0).all()
     if name != "inverse_sqrt":
@@ -98,7 +98,7 @@ def test_warmup_may_take_all_steps_but_no_more():
         schedules.build(Config("linear", warmup=101), 1.0, 100)
 
 
-def test_warmup_is_steps_or_a_share_not_both():
+def test_warmup_is_steps_or_a_fraction_not_both():
     assert schedules.warmup_steps(Config(warmup_fraction=0.06), 33112) == 1986
     with pytest.raises(UserError, match=r"both warmup=10 and warmup_fraction=0\.1"):
         schedules.build(Config(warmup=10, warmup_fraction=0.1), 1.0, 100)

@@ -1,4 +1,4 @@
-"""The one step: what it computes, by closed forms, and which randomness it hands out."""
+"""The training step: what it computes, against closed forms, and which random keys it passes on."""
 
 from functools import partial
 
@@ -13,20 +13,21 @@ from lmrep.objectives.base import Carry, Objective, normalize_weights
 from lmrep.training.state import create
 from lmrep.training.step import evaluation_step, prepare_keys, train_step
 
-ROWS, WIDTH, RATE = 8, 3, 0.1
+BATCH, WIDTH, RATE = 8, 3, 0.1
 
 
 def objective(**more):
-    """The mean over rows of |w - x|^2, whose gradient is 2 (w - mean x). Metrics tell what the step handed out."""
+    """The mean over examples of |w - x|^2, whose gradient is 2 (w - mean x). Metrics show the random draws."""
     def prepare(keys, batch):
         drawn = jax.vmap(jax.random.uniform)(keys.per_example)
-        return batch | {"weights": normalize_weights(jnp.ones(ROWS)), "drawn": drawn,
+        return batch | {"weights": normalize_weights(jnp.ones(BATCH)), "drawn": drawn,
                         "shared": {"draw": jax.random.uniform(keys.shared)}}
 
     def loss(params, batch, key, carry):
         each = jnp.square(params["encoder"]["w"] - batch["x"]).sum(-1)
         dropout = jnp.float32(-1) if key is None else jax.random.uniform(key)
-        metrics = {"drawn": (batch["drawn"].sum(), len(each)), "shared": (batch["shared"]["draw"] * len(each), len(each)),
+        metrics = {"drawn": (batch["drawn"].sum(), len(each)),
+                   "shared": (batch["shared"]["draw"] * len(each), len(each)),
                    "dropout": (dropout, 1), "dropout_squared": (dropout**2, 1)}
         rows = Carry(carry.per_example + batch["x"][:, 0], carry.shared + 1)
         return (each * batch["weights"]).sum(), (metrics, rows)
@@ -37,37 +38,37 @@ def objective(**more):
 
 
 def batch(seed=0):
-    x = np.random.default_rng(seed).normal(size=(ROWS, WIDTH)).astype(np.float32)
-    segments = np.tri(ROWS, 5, dtype=np.int32)  # 1 + 2 + 3 + 4 + 5 * 4 tokens
-    return {"x": x, "segment_ids": segments, "example": np.arange(100, 100 + ROWS, dtype=np.int32)}
+    x = np.random.default_rng(seed).normal(size=(BATCH, WIDTH)).astype(np.float32)
+    segments = np.tri(BATCH, 5, dtype=np.int32)  # 1 + 2 + 3 + 4 + 5 * 4 tokens
+    return {"x": x, "segment_ids": segments, "example": np.arange(100, 100 + BATCH, dtype=np.int32)}
 
 
-def stepped(asked, given=None, steps=1, seed=0, microbatches=1):
-    """(first state, last state, metrics of each step), of steps on the same batch."""
+def stepped(objective, examples=None, steps=1, seed=0, microbatches=1):
+    """(first state, last state, metrics of each step) of steps on the same batch."""
     optimizer = optax.sgd(RATE, momentum=0.5)
-    first = state = create(asked, optimizer, ROWS, seed)
-    step = jax.jit(partial(train_step, objective=asked, optimizer=optimizer, seed=seed, microbatches=microbatches))
-    told = []
+    first = state = create(objective, optimizer, BATCH, seed)
+    step = jax.jit(partial(train_step, objective=objective, optimizer=optimizer, seed=seed, microbatches=microbatches))
+    lines = []
     for _ in range(steps):
-        state, metrics = step(state, given or batch())
-        told.append({name: (float(total), float(count)) for name, (total, count) in metrics.items()})
-    return first, state, told
+        state, metrics = step(state, examples or batch())
+        lines.append({name: (float(total), float(count)) for name, (total, count) in metrics.items()})
+    return first, state, lines
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 8])
-def test_an_update_is_the_closed_form_s(microbatches):
-    first, last, [told] = stepped(objective(), microbatches=microbatches)
+def test_an_update_equals_the_closed_form(microbatches):
+    first, last, [metrics] = stepped(objective(), microbatches=microbatches)
     w, x = np.asarray(first.params["encoder"]["w"], np.float64), batch()["x"].astype(np.float64)
     gradient = 2 * (w - x.mean(0))
     np.testing.assert_allclose(last.params["encoder"]["w"], w - RATE * gradient, rtol=1e-5)
-    assert told["loss"] == pytest.approx((np.square(w - x).sum(-1).mean(), 1), rel=1e-5)
-    assert told["gradient_norm"] == pytest.approx((np.sqrt(np.square(gradient).sum()), 1), rel=1e-5)
-    assert told["tokens"] == (30, 1)
+    assert metrics["loss"] == pytest.approx((np.square(w - x).sum(-1).mean(), 1), rel=1e-5)
+    assert metrics["gradient_norm"] == pytest.approx((np.sqrt(np.square(gradient).sum()), 1), rel=1e-5)
+    assert metrics["tokens"] == (30, 1)
     assert (first.step, last.step) == (0, 1)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4])
-def test_carry_keeps_its_rows_and_passes_through_the_microbatches(microbatches):
+def test_per_example_carry_stays_with_its_example_and_shared_carry_passes_through_microbatches(microbatches):
     _, last, _ = stepped(objective(), steps=3, microbatches=microbatches)
     np.testing.assert_allclose(last.carry.per_example, 3 * batch()["x"][:, 0], rtol=1e-6)
     assert last.carry.shared == 3 * microbatches
@@ -75,23 +76,23 @@ def test_carry_keeps_its_rows_and_passes_through_the_microbatches(microbatches):
 
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_a_penalty_is_added_once(microbatches):
-    asked = objective(penalty=lambda params: 5 * params["encoder"]["w"].sum())
-    first, last, [told] = stepped(asked, microbatches=microbatches)
+    penalized = objective(penalty=lambda params: 5 * params["encoder"]["w"].sum())
+    first, last, [metrics] = stepped(penalized, microbatches=microbatches)
     w, x = np.asarray(first.params["encoder"]["w"], np.float64), batch()["x"].astype(np.float64)
     gradient = 2 * (w - x.mean(0)) + 5
     np.testing.assert_allclose(last.params["encoder"]["w"], w - RATE * gradient, rtol=1e-5)
-    assert told["loss"][0] == pytest.approx(np.square(w - x).sum(-1).mean() + 5 * w.sum(), rel=1e-4)
-    assert told["gradient_norm"][0] == pytest.approx(np.sqrt(np.square(gradient).sum()), rel=1e-5)
+    assert metrics["loss"][0] == pytest.approx(np.square(w - x).sum(-1).mean() + 5 * w.sum(), rel=1e-4)
+    assert metrics["gradient_norm"][0] == pytest.approx(np.sqrt(np.square(gradient).sum()), rel=1e-5)
 
 
-def test_frozen_parameters_are_seen_and_stay_as_they_are():
+def test_frozen_parameters_are_used_and_do_not_change():
     plain = objective()
 
     def loss(params, batch, key, carry):
         return plain.loss(params, batch | {"x": batch["x"] + params["frozen"]["shift"]}, key, carry)
 
-    asked = objective()._replace(loss=loss, frozen={"shift": ParamSpec((), (), normal(1.0))})
-    first, last, _ = stepped(asked)
+    teaching = objective()._replace(loss=loss, frozen={"shift": ParamSpec((), (), normal(1.0))})
+    first, last, _ = stepped(teaching)
     w, shift = np.asarray(first.params["encoder"]["w"]), float(first.params["frozen"]["shift"])
     gradient = 2 * (w - batch()["x"].mean(0) - shift)
     np.testing.assert_allclose(last.params["encoder"]["w"], w - RATE * gradient, rtol=1e-4)
@@ -102,21 +103,21 @@ def test_frozen_parameters_are_seen_and_stay_as_they_are():
 # Randomness
 
 
-def draws(told, name):
-    return [line[name][0] for line in told]
+def draws(lines, name):
+    return [line[name][0] for line in lines]
 
 
-def test_questions_are_new_at_each_step_and_repeat_with_the_seed():
-    _, _, told = stepped(objective(), steps=3)
-    assert len({*draws(told, "drawn")}) == len({*draws(told, "shared")}) == 3
-    assert draws(stepped(objective(), steps=3)[2], "drawn") == draws(told, "drawn")
-    assert draws(stepped(objective(), steps=1, seed=1)[2], "drawn")[0] not in draws(told, "drawn")
+def test_draws_differ_between_steps_and_repeat_with_the_seed():
+    _, _, lines = stepped(objective(), steps=3)
+    assert len({*draws(lines, "drawn")}) == len({*draws(lines, "shared")}) == 3
+    assert draws(stepped(objective(), steps=3)[2], "drawn") == draws(lines, "drawn")
+    assert draws(stepped(objective(), steps=1, seed=1)[2], "drawn")[0] not in draws(lines, "drawn")
 
 
-def test_questions_do_not_depend_on_microbatches():
-    whole, dealt = (stepped(objective(), steps=2, microbatches=m)[2] for m in (1, 4))
-    np.testing.assert_allclose(draws(whole, "drawn"), draws(dealt, "drawn"), rtol=1e-6)
-    np.testing.assert_allclose(draws(whole, "shared"), draws(dealt, "shared"), rtol=1e-6)
+def test_draws_do_not_depend_on_microbatches():
+    one, several = (stepped(objective(), steps=2, microbatches=m)[2] for m in (1, 4))
+    np.testing.assert_allclose(draws(one, "drawn"), draws(several, "drawn"), rtol=1e-6)
+    np.testing.assert_allclose(draws(one, "shared"), draws(several, "shared"), rtol=1e-6)
 
 
 def sampled_softmax():
@@ -125,7 +126,7 @@ def sampled_softmax():
 
     def prepare(keys, batch):
         drawn = jax.random.randint(keys.shared, (negatives,), 0, classes)
-        return batch | {"weights": normalize_weights(jnp.ones(ROWS)), "shared": {"classes": drawn}}
+        return batch | {"weights": normalize_weights(jnp.ones(BATCH)), "shared": {"classes": drawn}}
 
     def loss(params, batch, key, carry):
         table, own = params["encoder"]["table"], batch["example"] % classes
@@ -152,27 +153,27 @@ def test_every_microbatch_gets_all_shared_draws(microbatches):
     assert float(split["loss"][0]) == pytest.approx(float(whole["loss"][0]), rel=1e-6)
 
 
-def test_every_row_has_a_key_of_its_own():
+def test_every_example_has_its_own_key():
     for static in (False, True):
         keys = prepare_keys(objective(static=static), batch(), 0, jnp.int32(0))
-        assert len(np.unique(jax.random.key_data(keys.per_example), axis=0)) == ROWS
+        assert len(np.unique(jax.random.key_data(keys.per_example), axis=0)) == BATCH
 
 
-def test_static_questions_follow_the_example_through_steps_and_rows():
-    asked, given = objective(static=True), batch()
-    turned = {name: values[::-1] for name, values in given.items()}
+def test_static_draws_depend_on_the_example_and_not_on_its_step_or_position():
+    static, examples = objective(static=True), batch()
+    turned = {name: values[::-1] for name, values in examples.items()}
     first, later, elsewhere, seeded = (
-        jax.random.key_data(prepare_keys(asked, rows, seed, jnp.int32(step)).per_example)
-        for rows, seed, step in ((given, 0, 0), (given, 0, 7), (turned, 0, 0), (given, 1, 0)))
+        jax.random.key_data(prepare_keys(static, order, seed, jnp.int32(step)).per_example)
+        for order, seed, step in ((examples, 0, 0), (examples, 0, 7), (turned, 0, 0), (examples, 1, 0)))
     np.testing.assert_array_equal(first, later)
     np.testing.assert_array_equal(first, elsewhere[::-1])
     assert (first != seeded).any(axis=1).all()
 
 
 def test_dropout_is_new_at_each_step_and_each_microbatch():
-    _, _, told = stepped(objective(), steps=3, microbatches=4)
-    assert len({*draws(told, "dropout")}) == 3
-    for line in told:  # not all four alike: their mean square is above the square of their mean
+    _, _, lines = stepped(objective(), steps=3, microbatches=4)
+    assert len({*draws(lines, "dropout")}) == 3
+    for line in lines:  # not all four alike: their mean square is above the square of their mean
         (total, count), (squares, _) = line["dropout"], line["dropout_squared"]
         assert count == 4 and squares / 4 > (total / 4) ** 2 + 1e-6
 
@@ -180,22 +181,22 @@ def test_dropout_is_new_at_each_step_and_each_microbatch():
 # Evaluation
 
 
-def evaluated(asked, given, seed=0):
-    params = create(asked, optax.sgd(RATE), ROWS, 0).params
-    metrics, _ = evaluation_step(params, given, asked.carry(ROWS), objective=asked, seed=seed)
+def evaluated(objective, examples, seed=0):
+    params = create(objective, optax.sgd(RATE), BATCH, 0).params
+    metrics, _ = evaluation_step(params, examples, objective.carry(BATCH), objective=objective, seed=seed)
     return {name: float(total) for name, (total, _) in metrics.items()}
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_evaluation_asks_the_same_of_an_example_wherever_it_stands(static):
-    asked, given = objective(static=static), batch()
-    turned = {name: values[::-1] for name, values in given.items()}
-    assert evaluated(asked, given)["drawn"] == pytest.approx(evaluated(asked, turned)["drawn"], rel=1e-6)
-    other = given | {"example": given["example"] + 1}
-    assert evaluated(asked, given)["drawn"] != pytest.approx(evaluated(asked, other)["drawn"], rel=1e-6)
+def test_evaluation_draws_the_same_for_an_example_at_any_position(static):
+    drawing, examples = objective(static=static), batch()
+    turned = {name: values[::-1] for name, values in examples.items()}
+    assert evaluated(drawing, examples)["drawn"] == pytest.approx(evaluated(drawing, turned)["drawn"], rel=1e-6)
+    other = examples | {"example": examples["example"] + 1}
+    assert evaluated(drawing, examples)["drawn"] != pytest.approx(evaluated(drawing, other)["drawn"], rel=1e-6)
 
 
-def test_evaluation_has_no_dropout_and_asks_what_training_did_not():
+def test_evaluation_has_no_dropout_and_other_draws_than_training():
     found = evaluated(objective(static=True), batch())
     assert found["dropout"] == -1
     assert found["drawn"] != pytest.approx(draws(stepped(objective(static=True))[2], "drawn")[0], rel=1e-6)
