@@ -1,7 +1,7 @@
 """What a run logs: metrics, which repeat exactly, timings, events for dashboards, and the progress line.
 
 `metrics.jsonl` is a result: a run that is killed and resumed ends with the same lines as one that was never stopped,
-and a run that cannot write it stops. Everything else is a convenience: if it fails, it is named once in a warning, and the
+and a run that cannot write it stops. Everything else is a convenience: if it fails, it is reported in one warning, and the
 run continues without it.
 """
 
@@ -136,8 +136,8 @@ class MetricsLog:
 
 
 class Guarded:
-    """A writer that must not stop the run. `make` creates it at its first use. Its first failure is logged as a warning,
-    and it is not used again."""
+    """A writer that must not stop the run. `make` creates it at its first use. After its first failure, which
+    is logged as a warning, it is not used again."""
 
     def __init__(self, name: str, make: Callable[[], Any]):
         self._name, self._make = name, make

@@ -39,7 +39,7 @@ class Config:
 
     name: str = setting("adamw", "update rule", choices=("adamw", "lamb", "adafactor", "sgd"))
     learning_rate: float = setting(1e-4, "peak learning rate", above=0)
-    betas: tuple[float, ...] = setting((0.9, 0.999), "decay rates of the moments of adamw and lamb", at_least=0, below=1)
+    betas: tuple[float, ...] = setting((0.9, 0.999), "decay rates of adamw's and lamb's moments", at_least=0, below=1)
     eps: float = setting(1e-6, "added to the square root of the second moment of adamw and lamb", above=0)
     bias_correction: bool = setting(False, "divide the moments by 1 - beta^step (neither BERT nor ALBERT does)")
     momentum: float = setting(0.0, "sgd: decay rate of the momentum", at_least=0, below=1)

@@ -35,7 +35,8 @@ class Config:
     warmup_from: float = setting(0.0, "where the warm-up begins, as a fraction of the peak", at_least=0, at_most=1)
     decay_from: str = setting("warmup", "the step from which the decay counts: warmup, the end of the warm-up; start, "
                               "step 0, but only the steps after the warm-up decay (BERT); both, step 0, warm-up "
-                              "included (ELECTRA). inverse_sqrt always uses warmup", choices=("warmup", "start", "both"))
+                              "included (ELECTRA). inverse_sqrt always uses warmup",
+                              choices=("warmup", "start", "both"))
     power: float = setting(1.0, "exponent of the polynomial decay", above=0)
     final: float = setting(0.0, "where linear, polynomial and cosine end, as a fraction of the peak", at_least=0,
                           at_most=1)

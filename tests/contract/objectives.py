@@ -92,8 +92,8 @@ def encoder_decoder() -> Objective:
 
 
 def cloze(part: str) -> Objective:
-    """Predicts a masked token from the mean of the others, with the parameters of `part`, "encoder" or "generator". With
-    the generator the encoder is unused, and a second stage starts the encoder from it."""
+    """Predicts a masked token from the mean of the others, with the parameters of `part`, "encoder" or "generator".
+    With the generator the encoder is unused, and a second stage starts the encoder from it."""
 
     def prepare(keys, batch):
         position = jax.vmap(lambda key: jax.random.randint(key, (), 0, batch["tokens"].shape[1]))(keys.per_example)

@@ -59,7 +59,8 @@ def first_tokens():
         metrics = {"first": (first.sum(), real.sum()), "drawn": ((batch["drawn"] * real).sum(), real.sum())}
         return (first * batch["weights"]).sum(), (metrics, carry)
 
-    return Objective("first_tokens", specs={"encoder": {"w": toys.table()}, "objective": {}}, prepare=prepare, loss=loss)
+    specs = {"encoder": {"w": toys.table()}, "objective": {}}
+    return Objective("first_tokens", specs=specs, prepare=prepare, loss=loss)
 
 
 def batches(examples, size=BATCH):
@@ -89,7 +90,8 @@ def test_every_example_counts_once_and_empty_ones_never(sizes):
 def test_metrics_do_not_depend_on_microbatches(objective):
     params = P.init(objective.specs, jax.random.key(0))
     stream = [batch | {"reset": np.zeros(BATCH, np.int32)} for batch in batches(3 * BATCH)]
-    one, several = (Evaluator(objective, make_mesh(2, 1, 1), BATCH, seed=0, microbatches=m)(params, stream) for m in (1, 4))
+    one, several = (Evaluator(objective, make_mesh(2, 1, 1), BATCH, seed=0, microbatches=m)(params, stream)
+                    for m in (1, 4))
     assert several == pytest.approx(one, rel=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Runs of two processes, of which one is stopped, suspended or killed; runs that resume with one process more or less."""
+"""Runs of two processes, of which one is stopped, suspended or killed, and runs that resume with one more or less."""
 
 import json
 import os

@@ -371,5 +371,6 @@ def test_the_out_of_memory_error_says_what_a_device_holds_and_what_to_change(tmp
     with pytest.raises(RunFault) as fault:
         run(tmp_path, [full], FaultsConfig(), devices=2)
     for part in ("out of memory in stage 'main'", "Each of 2 device(s) has 4 examples of 4 tokens of batch_size=8, "
-                 "in 2 microbatch(es) of 2", "Raise microbatches (for example to 4", "execution.remat=full", "mesh.fsdp=-1"):
+                 "in 2 microbatch(es) of 2", "Raise microbatches (for example to 4", "execution.remat=full",
+                 "mesh.fsdp=-1"):
         assert part in str(fault.value)

@@ -1,5 +1,5 @@
-"""BERT with masked LM and next-sentence prediction trains identically on every mesh, without warnings of the partitioner
-on the meshes of the experiment files."""
+"""BERT with masked LM and next-sentence prediction trains identically on every mesh, without warnings of the
+partitioner on the meshes of the experiment files."""
 
 import re
 from types import SimpleNamespace
