@@ -3,13 +3,13 @@
 #
 #   launch/one_machine.sh WORKDIR EXPERIMENT[:part=choice,...] [--config.field=value ...]
 #
-# What is printed also goes to WORKDIR.log. The exit code is that of `lmrep train`.
+# The output is also written to WORKDIR.log. The exit code is that of `lmrep train`.
 set -euo pipefail
 workdir=${1:?WORKDIR is missing; usage: launch/one_machine.sh WORKDIR EXPERIMENT[:part=choice,...] [flags]}
-experiment=${2:?EXPERIMENT is missing, experiments/bert.py:size=base say}
+experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base}
 shift 2
 mkdir -p "$(dirname "$workdir")"
-# Compiled programs are kept, so that a resumed run starts at once.
+# Cache compiled programs, so that a resumed run starts at once.
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/lmrep/compiled}
-# A signal to this script must reach the run, which saves before it exits: no pipe, and exec.
+# Signals must reach the run, which saves before it exits: hence exec, and no pipe.
 exec lmrep train --config="$experiment" --workdir="$workdir" "$@" > >(tee -a "$workdir.log") 2>&1

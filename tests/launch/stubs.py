@@ -1,4 +1,4 @@
-"""Programs of clusters that are not here: each writes down how it was called, and some do in little what they do."""
+"""Stand-ins for the programs of clusters: each records how it was called, and some imitate what the program does."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 
-# Writes down its name, arguments, standard input and some of the environment.
+# Records its name, arguments, standard input and some of the environment.
 RECORDER = """#!{python}
 import json, os, sys
 from pathlib import Path
@@ -25,7 +25,7 @@ LMREP = """#!/bin/bash
 PYTHONPATH={root} exec {python} -m lmrep.cli.main "$@"
 """
 
-# As srun starts two tasks on one node, and passes signals on.
+# Starts two tasks on one node and forwards signals, as srun does.
 SRUN = """#!{python}
 import os, signal, subprocess, sys
 words = sys.argv[1:]
@@ -41,7 +41,7 @@ for i in range(2):
 sys.exit(max(task.wait() for task in tasks))
 """
 
-# As ssh runs a line of shell on two hosts, each with a home of its own.
+# Runs a shell command on two hosts with separate home directories, as ssh does.
 GCLOUD = """#!{python}
 import os, subprocess, sys
 from pathlib import Path
@@ -61,14 +61,14 @@ for host in ("0", "1") if worker == "all" else (worker,):
 
 
 class Stubs:
-    """A folder of them, which stands first on the PATH of the scripts that `run` executes."""
+    """A folder of stand-ins, which comes first in the PATH of the scripts that `start` runs."""
 
     def __init__(self, folder: Path):
         self.folder, self.calls = folder / "bin", folder / "calls"
         self.folder.mkdir(parents=True)
 
     def add(self, name: str, source: str = RECORDER) -> None:
-        """Puts a program there."""
+        """Adds a program."""
         path = self.folder / name
         path.write_text(source.format(python=sys.executable, calls=str(self.calls), root=ROOT))
         path.chmod(0o755)
@@ -81,5 +81,5 @@ class Stubs:
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
     def called(self) -> list[dict]:
-        """What the recorders wrote down, in order."""
+        """The recorded calls, in order."""
         return [json.loads(line) for line in self.calls.read_text().splitlines()] if self.calls.exists() else []

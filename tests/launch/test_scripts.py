@@ -1,4 +1,4 @@
-"""Each launch script, executed: the command that it comes to, with programs of clusters that only write down."""
+"""Each launch script, executed with recorders in place of the programs of clusters: the commands that it runs."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ def stubs(tmp_path):
 
 
 def words(stubs, *given, code=0, **environment):
-    """The commands that a script came to."""
+    """The commands that a script ran."""
     answer = finish(stubs.start(*given, **environment))
     assert answer.code == code, answer
     return [call["words"] for call in stubs.called()]
@@ -44,7 +44,7 @@ def elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("script", sorted(LAUNCH.glob("*.sh")), ids=lambda path: path.name)
-def test_a_script_is_sound_shell_and_says_what_it_lacks(script, stubs):
+def test_a_script_is_valid_and_names_missing_arguments(script, stubs):
     assert script.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck"):
@@ -78,19 +78,19 @@ def test_slurm_starts_a_task_on_each_node(stubs):
 
 
 @pytest.mark.parametrize(("code", "again"), [(143, True), (2, False), (3, False)])
-def test_slurm_queues_again_what_was_saved_and_stopped(stubs, code, again):
+def test_slurm_requeues_a_run_that_saved_and_stopped(stubs, code, again):
     stubs.add("scontrol", "#!/bin/bash\necho \"$@\" > {calls}.again\n")
     words(stubs, "slurm.sh", *GIVEN, code=code, SLURM_JOB_ID="7", STUB_CODE=str(code))
     asked = stubs.calls.with_name("calls.again")
     assert asked.exists() == again and (not again or asked.read_text() == "requeue 7\n")
 
 
-def test_slurm_asks_for_a_signal_in_time_and_one_task_a_node():
+def test_slurm_sends_a_signal_before_the_end_and_runs_one_task_per_node():
     asked = [line.split()[1] for line in (LAUNCH / "slurm.sh").read_text().splitlines() if line.startswith("#SBATCH")]
     assert {"--signal=TERM@120", "--requeue", "--open-mode=append", "--ntasks-per-node=1"} <= set(asked)
 
 
-def test_tpu_pod_goes_to_all_hosts(stubs):
+def test_tpu_pod_runs_on_all_hosts(stubs):
     ssh = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "slice", "--zone=zone-b", "--project=p", "--worker=all"]
     (found,) = words(stubs, "tpu_pod.sh", "stop", **CLOUD, PROJECT="p")
     assert found == [*ssh, "--command=pkill --signal TERM --parent $(cat lmrep/train.pid)"]
@@ -98,7 +98,7 @@ def test_tpu_pod_goes_to_all_hosts(stubs):
 
 
 def test_tpu_pod_from_install_to_the_exit_code(stubs, tmp_path):
-    """Two hosts, each a folder, on which the lines of shell are executed; the program only writes down."""
+    """Two hosts, each a folder, in which the shell commands run; `lmrep` is a recorder."""
     stubs.add("gcloud", GCLOUD)
     stubs.add("python3", "#!/bin/bash\nmkdir -p venv/bin; for name in pip lmrep; do "
                          "cp \"$(dirname \"$0\")/lmrep\" venv/bin/$name; done\n")
@@ -130,7 +130,7 @@ def wait(condition, seconds=20):
         time.sleep(0.01)
 
 
-def test_kubernetes_applies_an_indexed_job_whose_pods_find_each_other(stubs):
+def test_kubernetes_applies_an_indexed_job_with_a_service(stubs):
     yaml = pytest.importorskip("yaml")
     settings = {"NAME": "bert", "HOSTS": "4", "GPUS": "8", "IMAGE": "registry/lmrep:1", "CLAIM": "disk"}
     (call,) = words(stubs, "kubernetes.sh", *GIVEN, **settings)
@@ -139,7 +139,9 @@ def test_kubernetes_applies_an_indexed_job_whose_pods_find_each_other(stubs):
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["command"] + container["args"] == TRAIN
-    environment = {entry["name"]: entry["value"] for entry in container["env"]}
+    environment = {entry["name"]: entry.get("value") or entry["valueFrom"] for entry in container["env"]}
+    index = environment["JAX_PROCESS_ID"]["fieldRef"]["fieldPath"]
+    assert index == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     assert environment["JAX_NUM_PROCESSES"] == "4" and job["spec"]["completionMode"] == "Indexed"
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
     # Pod i of an indexed Job has the host name JOB-i, below the name of the service that is its subdomain.
