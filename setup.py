@@ -35,7 +35,7 @@ setup(
     python_requires=">=3.11",
     package_dir={"": "."},  # so that an editable install is a path, which a folder of this name cannot hide
     packages=find_packages(include=["lmrep", "lmrep.*"]),
-    package_data={"lmrep": ["py.typed"], "lmrep.analysis.report": ["page.css", "page.js"]},
+    package_data={"lmrep": ["py.typed"], "lmrep.analysis.report": ["page.css", "page.js", "templates/*.j2"]},
     cmdclass={"build_py": BuildWithPages},
     install_requires=[
         "jax>=0.10",
@@ -54,6 +54,7 @@ setup(
         "tensorboardX>=2.6",
         "rich>=14",
         "matplotlib>=3.10",
+        "jinja2>=3.1",
         "numpy>=2",
         "pyarrow>=17",
         "fsspec>=2024.9",

@@ -25,7 +25,7 @@ import numpy as np
 from lmrep.config import loading
 from lmrep.core import remote
 from lmrep.core.errors import RunFault
-from lmrep.core.host import default_data_dir
+from lmrep.core.host import check_address_space, default_data_dir
 from lmrep.core.sharding import make_mesh
 from lmrep.data.store.prepare import Prepared
 from lmrep.distributed.agreement import by_first_process
@@ -89,6 +89,7 @@ def train(
         name it and exit with code 3.
       Stopped: by SIGTERM or Ctrl-C, with everything saved.
     """
+    check_address_space()
     config = _load_config(config, overrides)
     if url := remote.as_url(directory):
         mirror.check_single_process(url, jax.process_count())

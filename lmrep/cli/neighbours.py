@@ -42,14 +42,14 @@ def run(arguments: Arguments) -> int:
 
         found = neighbours(trained, arguments.words[0], export.read_lines(flags.input), layers=flags.layers,
                            k=flags.top, least=flags.least, tell=tell)
-    print(f"{found.asked.marked}\n\nNearest in context:")
+    print(f"{found.query.marked}\n\nNearest in context:")
     for near in found.context:
         print(f"  {near.cosine:6.3f}  {near.word:16}  {_excerpt(near)}")
     print(f"\nNearest of {found.words:,} static words:")
     for word in found.static:
         print(f"  {word.cosine:6.3f}  {word.word:16}  {word.count:,} times")
     if not found.count:
-        print(f"  {found.asked.word!r} does not occur in {flags.input}, and so has no static vector")
+        print(f"  {found.query.word!r} does not occur in {flags.input}, and so has no static vector")
     elif not found.static:
         print(f"  no other word occurs {flags.least} times; see --least")
     return 0

@@ -7,6 +7,9 @@ import resource
 import sys
 from pathlib import Path
 
+from lmrep.core.errors import UserError
+
+MIN_ADDRESS_SPACE = 4 * 10**9  # bytes; JAX with XLA's compiler reserves 1.7 GB before any array is made
 ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*")
 
 # Parameters of glibc's mallopt(3).
@@ -16,6 +19,18 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
 def default_data_dir() -> Path:
     """Where token stores live unless told otherwise: $LMREP_DATA_DIR or ~/.cache/lmrep."""
     return Path(os.environ.get("LMREP_DATA_DIR") or "~/.cache/lmrep").expanduser()
+
+
+def check_address_space() -> None:
+    """Refuses a limited address space (`ulimit -v`) in which XLA hangs or aborts without a message.
+
+    Raises:
+      UserError: the limit is below `MIN_ADDRESS_SPACE`.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE:
+        raise UserError(f"this process may use {limit / 1e9:.1f} GB of address space (ulimit -v), and JAX needs at least "
+                        f"{MIN_ADDRESS_SPACE / 1e9:g} GB; raise the limit: ulimit -v unlimited")
 
 
 def keep_memory() -> bool:

@@ -1,8 +1,7 @@
-"""What a run will need, looked at before anything compiles or is written: `lmrep doctor`.
+"""Checks before a run that it will have what it needs: `lmrep doctor`.
 
-Each check looks at one thing with the functions that the run itself will use, and gives one finding. A check whose
-premises failed is skipped and says which; all others run, whatever failed before them. Nothing is trained, built or
-kept: what is estimated is said to be.
+Each check uses the functions that the run itself will use, and gives one finding. A check that depends on a failed one
+is skipped and names it; all others run. Nothing is trained, built or written; estimates are marked as such.
 """
 
 import itertools
@@ -33,21 +32,24 @@ def examine(
 
     Args:
       config: an experiment's config.
-      workdir: where it will train; None leaves out what is about it.
-      data_dir: where token stores live.
-      files: a glob that `api.evaluate` will be given.
-      devices: of the run, in all its processes; None for those that JAX finds here.
-      processes: of the run.
+      workdir: the workdir; without one, its checks are skipped.
+      data_dir: the directory of token stores.
+      files: a glob that `api.evaluate` will take.
+      devices: number of devices in all processes; by default those of this machine.
+      processes: number of processes.
     """
     data_dir = Path(data_dir or api.default_data_dir())
     url = None if workdir is None else remote.as_url(workdir)
     if url:
         workdir = mirror.training_dir(url)  # where this machine will train it
     visit = _Visit({} if workdir is None else {"--workdir": Path(workdir)})
+    visit("address space", machine.address_space)
+    if visit.findings[-1].mark == FAILED:
+        return visit.findings  # JAX, which the other checks use, would hang or abort
     visit("config", partial(run.config, config))
     visit("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")
     samples = []
-    for name, data in text.sources(visit.given.get("config")):
+    for name, data in text.sources(visit.values.get("config")):
         samples.append(f"corpus{name}")
         visit(samples[-1], lambda e, data=data: text.corpus(data), "config")
         visit(f"splits{name}", partial(text.splits, data), "config", samples[-1])
@@ -66,32 +68,32 @@ def examine(
         visit("resuming", run.resuming, "--workdir", "config", "store?")
     visit("init", run.init, "config", "tokenizer", "network", "resuming?")
     visit("checkpoints", machine.checkpoints, "--workdir", "config", "network")
-    visit("data", partial(text.room_for, data_dir), "config", "tokenizer", "store?", "checkpoints?", *samples)
+    visit("data", partial(text.disk_space_for, data_dir), "config", "tokenizer", "store?", "checkpoints?", *samples)
     visit("dashboards", run.dashboards, "config", "--workdir")
     return visit.findings
 
 
 class _Visit:
-    """Runs checks and keeps what they found; what a check gave is there for the next ones under its name."""
+    """Runs checks and keeps their findings; the value of a check is available to later ones by its name."""
 
-    def __init__(self, given: Mapping[str, Any]):
+    def __init__(self, values: Mapping[str, Any]):
         self.findings: list[Finding] = []
-        self.given = dict(given)
+        self.values = dict(values)
 
     def __call__(self, check: str, look: Callable[..., Seen], *needs: str) -> None:
-        """`needs` are what `look` is given; what ends in ? may be lacking, and is None then."""
-        if lacking := [name for name in needs if name not in self.given and not name.endswith("?")]:
+        """`needs` names the arguments of `look`; those that end in ? may be missing, and are None then."""
+        if lacking := [name for name in needs if name not in self.values and not name.endswith("?")]:
             self.findings.append(Finding(SKIPPED, check, f"needs {', '.join(lacking)}"))
             return
         try:
-            seen = look(*(self.given.get(name.removesuffix("?")) for name in needs))
+            seen = look(*(self.values.get(name.removesuffix("?")) for name in needs))
         except (UserError, RunFault) as error:
             self.findings.append(Finding(FAILED, check, one_line(str(error))))
         except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            self.findings.append(Finding(FAILED, check, f"{place}{error.strerror or error}; mend that"))
+            path = f"{error.filename}: " if error.filename else ""
+            self.findings.append(Finding(FAILED, check, f"{path}{error.strerror or error}; fix that"))
         else:
-            self.given[check] = seen.value
+            self.values[check] = seen.value
             self.findings.append(Finding(seen.mark, check, one_line(seen.text)))
 
 
@@ -101,12 +103,12 @@ def one_line(text: str) -> str:
 
 
 def report(findings: Iterable[Finding]) -> str:
-    """A line a check, and one that says what they come to."""
+    """A line for each check, and a summary."""
     findings = list(findings)
     width = max(len(finding.check) for finding in findings)
     lines = [f"{mark:8}{check:{width}}  {text}" for mark, check, text in findings]
     marks = [finding.mark for finding in findings]
     counts = [f"{marks.count(mark)} {word}" for mark, word in (
         (FAILED, "failed"), (WARNING, "with a warning"), (SKIPPED, "skipped"), (OK, "ok")) if mark in marks]
-    end = "mend what FAILED before the run" if FAILED in marks else "the run has what it needs"
+    end = "fix what FAILED before the run" if FAILED in marks else "the run has what it needs"
     return "\n".join(itertools.chain(lines, [f"\n{len(marks)} checks: {', '.join(counts)}; {end}."]))

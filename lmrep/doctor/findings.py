@@ -1,4 +1,4 @@
-"""What checks give."""
+"""Results of checks."""
 
 from typing import Any, NamedTuple
 
@@ -6,12 +6,12 @@ OK, WARNING, FAILED, SKIPPED = "ok", "warning", "FAILED", "skipped"
 
 
 class Finding(NamedTuple):
-    """One check.
+    """The result of one check.
 
     Attributes:
       mark: OK, WARNING, FAILED or SKIPPED.
       check: its name.
-      text: what was found, and where it is not well what to do; one line.
+      text: what was found, and how to fix it; one line.
     """
 
     mark: str
@@ -20,7 +20,7 @@ class Finding(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a check that did not fail saw, `value` for later checks to take."""
+    """The result of a check that did not fail, with a `value` for later checks."""
 
     text: str
     value: Any = True

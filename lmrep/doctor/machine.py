@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import re
+import resource
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
+from lmrep.core.host import check_address_space
 from lmrep.core.sharding import AXES, RULES, divides, shardings
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
@@ -26,12 +28,19 @@ from lmrep.training.stages import Stage
 from lmrep.training.stages import check as check_stages
 from lmrep.training.state import TrainState, abstract, specs_of
 
-CROWDED = 0.7  # share of a device's memory that the state may take before activations are likely to want for room
-NOTES = 1_000  # bytes, at the least, that Orbax writes about each array: its shape, sharding, chunks, checksum
+CROWDED = 0.7  # fraction of a device's memory, taken by the state, from which activations may not fit
+METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape, sharding, chunks, checksum
+
+
+def address_space() -> Seen:
+    """The limit of the address space leaves JAX enough."""
+    check_address_space()
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return Seen("not limited" if limit == resource.RLIM_INFINITY else f"{gigabytes(limit)}")
 
 
 def mesh(devices: int, processes: int, experiment: Experiment) -> Seen:
-    """The mesh on so many devices. Gives an AbstractMesh: the devices need not be here."""
+    """The mesh fits the devices. Gives an AbstractMesh: the devices may be on another machine."""
     sizes = experiments.check_mesh(experiment, devices)
     checks.check_processes(sizes, devices, processes)
     here = "" if devices == jax.device_count() else f", of which {jax.device_count()} are here"
@@ -48,8 +57,8 @@ def _layout(sizes: tuple[int, ...]) -> AbstractMesh:
     return AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-class Part(NamedTuple):
-    """A stage without its data, and its state as shapes on the mesh."""
+class StageShapes(NamedTuple):
+    """A stage without its data, and the shapes of its training state on the mesh."""
 
     plan: experiments.StagePlan
     stage: Stage
@@ -57,64 +66,65 @@ class Part(NamedTuple):
 
 
 def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout: AbstractMesh | None) -> Seen:
-    """The network, objectives and optimizers can be built, and stages go on from each other. Gives a list of Part."""
-    vocabulary = loaded.vocabulary if loaded else _to_be_trained(experiment)
+    """The network, objectives and optimizers can be built, and each stage can start from the previous one. Gives a list of StageShapes."""
+    vocabulary = loaded.vocabulary if loaded else _untrained_vocabulary(experiment)
     layout = layout or _layout((1,) * len(AXES))
     built = build.model(experiment, vocabulary)
-    plans, parts = experiments.resolve_stages(experiment), []
+    plans, stages = experiments.resolve_stages(experiment), []
     for i, plan in enumerate(plans):
-        asked = build.objective(plan, built, vocabulary)
-        optimizer = optimizers.build(plan.optimizer, asked.specs, experiments.schedule_steps(plans, i))
-        stage = Stage(plan.name, plan.steps, asked, optimizer, lambda *_: iter(()), plan.batch_size, start=plan.start)
-        parts.append(Part(plan, stage, abstract(asked, optimizer, plan.batch_size, layout)))
-    check_stages([part.stage for part in parts])
-    uncut = sorted({f"{path} {spec.shape}" for part in parts for path, spec in P.flatten(specs_of(
-        part.stage.objective)).items() if _uncut(spec, layout)})
-    text = f"{P.count(specs_of(parts[0].stage.objective)):,} parameters"
-    if uncut:
-        return Seen(f"{text}; whole on every device, for the mesh does not divide them: {', '.join(uncut[:3])}"
-                    f"{' ...' if uncut[3:] else ''}; a model.vocab that it divides, say, would be cut", parts, WARNING)
-    return Seen(text, parts)
+        objective = build.objective(plan, built, vocabulary)
+        optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
+        stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size, start=plan.start)
+        stages.append(StageShapes(plan, stage, abstract(objective, optimizer, plan.batch_size, layout)))
+    check_stages([one.stage for one in stages])
+    unsharded = sorted({f"{path} {spec.shape}" for one in stages for path, spec in P.flatten(specs_of(
+        one.stage.objective)).items() if _is_unsharded(spec, layout)})
+    text = f"{P.count(specs_of(stages[0].stage.objective)):,} parameters"
+    if unsharded:
+        return Seen(f"{text}; replicated on all devices, because the mesh does not divide them: "
+                    f"{', '.join(unsharded[:3])}{' ...' if unsharded[3:] else ''}; choose sizes that it divides, such as "
+                    "another model.vocab", stages, WARNING)
+    return Seen(text, stages)
 
 
-def _to_be_trained(experiment: Experiment) -> Vocabulary:
-    """What is known of a vocabulary before it is trained: its size at most, and its special tokens."""
+def _untrained_vocabulary(experiment: Experiment) -> Vocabulary:
+    """What is known of a vocabulary before it is trained: its maximal size and its special tokens."""
     size = tokenizers.size(experiment.tokenizer)
     specials = tokenizers.TOKENIZERS[experiment.tokenizer.name].specials
     return Vocabulary(size, {role: i for i, role in enumerate(specials)}, np.ones(size, bool),
                       np.zeros(size, np.int64))
 
 
-def _uncut(spec: P.ParamSpec, layout: AbstractMesh) -> bool:
+def _is_unsharded(spec: P.ParamSpec, layout: AbstractMesh) -> bool:
     return any(not divides(layout, RULES.get(axis) if axis else None, size)
                for axis, size in zip(spec.axes, spec.shape, strict=True))
 
 
-def memory(parts: list[Part], layout: AbstractMesh) -> Seen:
+def memory(stages: list[StageShapes], layout: AbstractMesh) -> Seen:
     """Parameters, gradients and optimizer state fit each device."""
-    def each(part: Part) -> int:
+    def per_device(one: StageShapes) -> int:
         gradients = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), P.abstract(
-            part.stage.objective.specs), shardings(part.stage.objective.specs, layout))
-        leaves = jax.tree.leaves((part.state, gradients))
+            one.stage.objective.specs), shardings(one.stage.objective.specs, layout))
+        leaves = jax.tree.leaves((one.state, gradients))
         return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
-    needed, device = max(map(each, parts)), jax.local_devices()[0]
+    needed, device = max(map(per_device, stages)), jax.local_devices()[0]
     limit, where = (device.memory_stats() or {}).get("bytes_limit"), f"each {device.device_kind} has"
     text = f"parameters, gradients and optimizer state take {gigabytes(needed)} a device"
     if limit is None and device.platform == "cpu" and layout.size <= jax.device_count():
         needed, limit, where = needed * layout.size, host_memory(), "the host has free for all of them"
     if limit is None:
-        return Seen(f"{text}, activations not counted; what the device has is not known")
+        return Seen(f"{text}, activations not counted; the memory of the device is not known")
     text += f"; {where} {gigabytes(limit)}; activations are not counted"
-    mend = ("cut them over more devices (mesh.fsdp, mesh.tensor), or take a smaller model or an optimizer with a "
-            "smaller state (optimizer.rule)")
+    fix = ("shard them over more devices (mesh.fsdp, mesh.tensor), or use a smaller model or an optimizer with a "
+           "smaller state (optimizer.rule)")
     if needed > limit:
-        raise UserError(f"{text}; {mend}")
-    return Seen(text) if needed <= CROWDED * limit else Seen(f"{text}, and want the rest: {mend}", True, WARNING)
+        raise UserError(f"{text}; {fix}")
+    return Seen(text) if needed <= CROWDED * limit else Seen(f"{text}, and may not fit: {fix}", True, WARNING)
 
 
 def host_memory() -> int | None:
-    """Bytes that this process may still take, as far as the system tells."""
+    """Bytes that this process may still allocate; None where the system does not report it."""
     found = []
     with contextlib.suppress(OSError, AttributeError):
         found.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]))
@@ -128,32 +138,32 @@ def host_memory() -> int | None:
 
 
 class Taken(NamedTuple):
-    """Bytes that something will take on the file system of a number."""
+    """Bytes that something will take on the file system with device number `system`."""
 
     system: int
     bytes: int
 
 
-def checkpoints(directory: Path, experiment: Experiment, parts: list[Part]) -> Seen:
-    """Checkpoints have room on the workdir's disk. Gives a Taken."""
+def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShapes]) -> Seen:
+    """Checkpoints fit on the workdir's disk. Gives a Taken."""
     keeping = experiment.checkpoint
-    one = max(sum(math.prod(x.shape) * x.dtype.itemsize + NOTES for x in jax.tree.leaves(part.state))
-              for part in parts)
-    number = keeping.keep + keeping.keep_best + 1  # one is being saved while the others stand
+    one = max(sum(math.prod(x.shape) * x.dtype.itemsize + METADATA for x in jax.tree.leaves(one.state))
+              for one in stages)
+    number = keeping.keep + keeping.keep_best + 1  # one is being saved while the others exist
     held = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
     needed = max(one, number * one - held)
     what = f"up to {number} of {gigabytes(one)}"
-    return room(what, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
+    return disk_space(what, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
 
 
-def room(what: str, place: Path, needed: int, taken: Taken | None, mend: str) -> Seen:
-    """The disk of `place` has `needed` bytes free, beside what is `taken` of it already. Gives a Taken."""
-    there = next(path for path in (place, *place.absolute().parents) if path.exists())
+def disk_space(what: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Seen:
+    """The disk of `directory` has `needed` bytes free beside those that are `taken`. Gives a Taken."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     free, system = shutil.disk_usage(there).free, there.stat().st_dev
-    line = f"{what}: {gigabytes(needed)} more in {place}, where {gigabytes(free)} are free"
+    line = f"{what}: {gigabytes(needed)} more in {directory}, where {gigabytes(free)} are free"
     if taken and taken.system == system:
         free -= taken.bytes
         line += f", of which checkpoints will take {gigabytes(taken.bytes)}"
     if needed > free:
-        raise UserError(f"{line}; free space, or choose another {mend}")
+        raise UserError(f"{line}; free space, or choose another {alternatives}")
     return Seen(line, Taken(system, needed))

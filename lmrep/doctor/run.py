@@ -1,4 +1,4 @@
-"""Checks of the config, the workdir, what is gone on or started from, and dashboards."""
+"""Checks of the config, the workdir, the run that is resumed, the initial parameters, and dashboards."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.store.prepare import Prepared
 from lmrep.doctor.findings import OK, WARNING, Seen
-from lmrep.doctor.machine import Part
+from lmrep.doctor.machine import StageShapes
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
@@ -28,24 +28,24 @@ from lmrep.training.state import specs_of
 
 
 def config(given: Mapping[str, Any]) -> Seen:
-    """The experiment; its parts fit each other."""
+    """The config is valid. Gives the experiment."""
     experiment = experiments.parse(given)
-    each = ", then ".join(f"{stage.objective_name} on {stage.format_name} rows of {stage.length}, batch "
-                          f"{stage.batch_size}, {stage.steps:,} steps" for stage in experiments.resolve_stages(experiment))
+    each = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
+                          f"size {stage.batch_size}, {stage.steps:,} steps" for stage in experiments.resolve_stages(experiment))
     return Seen(f"{experiment.name}: {each}", experiment)
 
 
 def writable(directory: Path) -> Seen:
-    """The workdir can be made and written to, and no other run holds it."""
+    """The workdir can be created and written to, and no other run holds it."""
     checks.check_writable(directory)
     if holder := _holder(directory):
         raise UserError(f"the workdir {directory} is in use by {holder}; wait for that run, stop it, or give another "
                         "--workdir")
-    return Seen(f"{directory} {'can be written to' if directory.exists() else 'will be made'}, and no run holds it")
+    return Seen(f"{directory} {'can be written to' if directory.exists() else 'will be created'}, and no run holds it")
 
 
 def _holder(directory: Path) -> str | None:
-    """Who holds the lock of a workdir. Looks with a shared lock, which leaves no trace."""
+    """The process that holds the lock of a workdir. Takes a shared lock, which leaves no trace."""
     try:
         file = open(directory / workdir.LOCK)  # noqa: SIM115 - closed below
     except OSError:
@@ -59,18 +59,18 @@ def _holder(directory: Path) -> str | None:
 
 
 def store(url: str, processes: int) -> Seen:
-    """The remote store of the workdir is reached, and no other run holds it. Gives the steps of its checkpoints."""
+    """The remote workdir can be reached, and no other run holds it. Gives the steps of its checkpoints."""
     mirror.check_single_process(url, processes)
     with remote.user_errors(url):
         found = mirror.open_store(url)
         claims.check_free(url, claims.mark(found))
         steps = mirror.complete_steps(found.names())
-    return Seen(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; that it may be written "
-                "to is seen as soon as the run starts", steps)
+    return Seen(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; write "
+                "access is checked when the run starts", steps)
 
 
 def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: Prepared | None) -> Seen:
-    """As `resuming`, without fetching checkpoints. Gives its step."""
+    """As `resuming`, without downloading checkpoints. Gives the step."""
     if not steps:
         return Seen("a new run", None)
     copy = mirror.download(url, checkpoints=False)
@@ -78,35 +78,35 @@ def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: P
         _same(copy, steps, experiment, found)
     except UserError as error:
         raise UserError(str(error).replace(str(copy), url)) from error
-    return Seen(f"goes on from step {steps[-1]:,} of {experiment.steps:,}, if that checkpoint verifies once it is "
-                "fetched", steps[-1])
+    return Seen(f"resumes from step {steps[-1]:,} of {experiment.steps:,}, if that checkpoint verifies after the "
+                "download", steps[-1])
 
 
 def resuming(directory: Path, experiment: Experiment, found: Prepared | None) -> Seen:
-    """The run that is there can go on: config and data are its own, and a checkpoint verifies. Gives its step."""
+    """The run in the workdir can be resumed: config and data are equal, and a checkpoint verifies. Gives the step."""
     with contextlib.closing(Checkpoints(directory / "checkpoints", experiment.checkpoint.keep)) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
             return Seen("a new run", None)
         _same(directory, steps, experiment, found)
         damaged = {step: damage for step in steps if (damage := _damage(checkpoints, step))}
-    whole = [step for step in steps if step not in damaged]
+    intact = [step for step in steps if step not in damaged]
     listed = "; ".join(f"checkpoint {step:,} is damaged: {damage}" for step, damage in damaged.items())
-    if not whole:
+    if not intact:
         raise RunFault(f"{listed}; none verifies: put an intact copy of one in place, or give another --workdir")
-    text = f"goes on from step {whole[-1]:,} of {experiment.steps:,}, whose checkpoint verifies"
-    if whole[-1] == experiment.steps:
+    text = f"resumes from step {intact[-1]:,} of {experiment.steps:,}, whose checkpoint verifies"
+    if intact[-1] == experiment.steps:
         text = f"all {experiment.steps:,} steps are done, and the last checkpoint verifies"
-    return Seen(f"{text}; {listed}; what is damaged is skipped" if damaged else text, whole[-1],
+    return Seen(f"{text}; {listed}; damaged checkpoints are skipped" if damaged else text, intact[-1],
                 WARNING if damaged else OK)
 
 
 def _same(directory: Path, steps: list[int], experiment: Experiment, found: Prepared | None) -> None:
-    """Raises UserError where the run in a directory has another config or other data."""
-    former = workdir.read_config(directory)["data"]
+    """Raises UserError if the run in a directory has another config or other data."""
+    previous = workdir.read_config(directory)["data"]
     record = checks.run_record(experiment, found, []) if found else {"config": dataclasses.asdict(experiment)}
-    # Plans are made of what is compared beside them, and may take long to lay out.
-    data = {**former, **record.get("data", {}), "plans": former.get("plans")}
+    # Plans follow from what is compared anyway, and may take long to build.
+    data = {**previous, **record.get("data", {}), "plans": previous.get("plans")}
     checks.check_resumable(directory, steps, {**record, "data": data}, experiment)
 
 
@@ -120,28 +120,28 @@ def _damage(checkpoints: Checkpoints, step: int) -> str | None:
 
 
 def init(
-    experiment: Experiment, loaded: tokenizers.Tokenizer | None, parts: list[Part], resumed: int | None
+    experiment: Experiment, loaded: tokenizers.Tokenizer | None, stages: list[StageShapes], resumed: int | None
 ) -> Seen:
-    """The parameters to start from load and fit."""
+    """The initial parameters load and match."""
     if not experiment.init:
-        return Seen("parameters start at random")
+        return Seen("random initial parameters")
     if resumed is not None:
-        return Seen("not looked at: the run goes on from its own checkpoint")
-    origin, specs = init_from.load(experiment.init), specs_of(parts[0].stage.objective)
-    pieces = loaded.tokens if loaded else list(origin.tokens)[: experiments.model_config(experiment).vocab or None]
-    fit = init_from.match(specs, origin, pieces)
-    init_from.check_network(experiments.model_config(experiment, len(pieces)), origin)
+        return Seen("not checked: the run resumes from its own checkpoint")
+    source, specs = init_from.load(experiment.init), specs_of(stages[0].stage.objective)
+    tokens = loaded.tokens if loaded else list(source.tokens)[: experiments.model_config(experiment).vocab or None]
+    fit = init_from.match(specs, source, tokens)
+    init_from.check_network(experiments.model_config(experiment, len(tokens)), source)
     new = max(fit.extended.values(), default=0)
-    text = (f"{origin.name}: {len(fit.values)} parameters taken, {len(fit.missing)} missing and so fresh, "
-            f"{len(fit.unused)} left there{f', {new:,} pieces new' if new else ''}")
-    return Seen(text if loaded else f"{text}; pieces are matched once the tokenizer is trained")
+    text = (f"{source.name}: {len(fit.values)} parameters loaded, {len(fit.missing)} missing and random, "
+            f"{len(fit.unused)} unused{f', {new:,} new tokens' if new else ''}")
+    return Seen(text if loaded else f"{text}; tokens are matched when the tokenizer is trained")
 
 
 # Logging
 
 
 def dashboards(experiment: Experiment, directory: Path) -> Seen:
-    """What is asked for beside metrics.jsonl can be written."""
+    """The logs that the config asks for can be written."""
     found = ["metrics.jsonl"]
     if experiment.log.tensorboard:
         checks.check_writable(directory / "tensorboard")
@@ -154,7 +154,7 @@ def dashboards(experiment: Experiment, directory: Path) -> Seen:
 
 
 def weights_and_biases(environment: Mapping[str, str]) -> tuple[str, str]:
-    """(what is to be said of reaching it, its mark). Nobody is logged in.
+    """(message, mark) of reaching Weights & Biases; does not log in.
 
     Raises:
       UserError: there are no credentials.
@@ -169,8 +169,8 @@ def weights_and_biases(environment: Mapping[str, str]) -> tuple[str, str]:
         port = address.port or {"http": 80}.get(address.scheme, 443)
         socket.create_connection((address.hostname, port), timeout=3).close()
     except OSError as error:
-        return (f"Weights & Biases at {address.hostname} cannot be reached from here ({error}); the run would go on "
-                "without it: mend the network, or set WANDB_MODE=offline", WARNING)
+        return (f"Weights & Biases at {address.hostname} cannot be reached from here ({error}); the run would "
+                "continue without it: fix the network, or set WANDB_MODE=offline", WARNING)
     return f"Weights & Biases at {address.hostname}", OK
 
 

@@ -19,22 +19,22 @@ from lmrep.data.mixture import Sources
 from lmrep.data.store import prepare, token_store
 from lmrep.data.store.prepare import Prepared, bytes_needed
 from lmrep.doctor.findings import OK, SKIPPED, WARNING, Seen, gigabytes
-from lmrep.doctor.machine import Part, Taken, room
+from lmrep.doctor.machine import StageShapes, Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 
-DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # of a corpus that are read, at most, beside one document of each file
+DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # of a corpus that are read at most, besides one document of each file
 FILES = 1000  # of a corpus that are opened, at most
 EXPANSION = 3  # of compressed text, about
-COUNTS = ("documents", "files")  # of a corpus's tally that are nothing odd
-TRIED, TRIED_CHARACTERS = 200, 2000  # documents that are tokenized and laid out, and of each how much
-CHARACTERS_A_TOKEN, CHARACTERS_A_SENTENCE = 4, 100  # about, as `bytes_needed` has it
+COUNTS = ("documents", "files")  # entries of a corpus's tally that are not anomalies
+TRIED, TRIED_CHARACTERS = 200, 2000  # documents that are tokenized and made into examples, and characters of each
+CHARACTERS_PER_TOKEN, CHARACTERS_PER_SENTENCE = 4, 100  # estimates, as in `bytes_needed`
 SPAN_BYTES = 20  # of a plan's table, for each sentence: `formats.base.Spans`
 
 
 def sources(experiment: Experiment | None) -> list[tuple[str, corpora.Config | None]]:
-    """(what is added to the names of its checks, the corpus) of each source; of the only one where nothing is mixed."""
+    """(suffix of the names of its checks, corpus) of each source of a mixture, or of the only corpus."""
     if experiment is None:
         return [("", None)]
     mixed = experiments.sources(experiment)
@@ -42,16 +42,21 @@ def sources(experiment: Experiment | None) -> list[tuple[str, corpora.Config | N
 
 
 class Sample(NamedTuple):
-    """The first documents of a corpus; whether they are all of it; and how many characters all of it has, about (None:
-    not known without reading it)."""
+    """The first documents of a corpus.
+
+    Attributes:
+      texts: the documents.
+      complete: whether they are the full corpus.
+      characters: of the full corpus, an estimate; None where that is not known without reading it.
+    """
 
     texts: list[str]
-    whole: bool
+    complete: bool
     characters: int | None
 
 
 def corpus(data: corpora.Config) -> Seen:
-    """The corpus opens, its first documents are text, and so is the first of each of its files."""
+    """The corpus opens; its first documents, and the first of each of its files, are text."""
     opened, tally = corpora.open_corpus(data), Counter()
     stream, texts, held = opened.documents(tally), [], 0
     for text in stream:
@@ -59,14 +64,14 @@ def corpus(data: corpora.Config) -> Seen:
         held += len(text)
         if len(texts) == DOCUMENTS or held >= CHARACTERS:
             break
-    whole = next(stream, None) is None
-    found = [] if whole or not corpora.CORPORA[data.corpus].example else files.find(data.files, data.corpus, "*")
+    complete = next(stream, None) is None
+    found = [] if complete or not corpora.CORPORA[data.corpus].example else files.find(data.files, data.corpus, "*")
     with ThreadPoolExecutor() as pool:  # remote ones take a while each
         list(pool.map(partial(_begin, data), found[:: -(-len(found) // FILES) or 1]))
-    odd = [f"{n:,} {name.replace('_', ' ')}" for name, n in sorted(tally.items()) if n and name not in COUNTS]
-    met = f"; met in it: {', '.join(odd)}" if odd else ""
+    anomalies = [f"{n:,} {name.replace('_', ' ')}" for name, n in sorted(tally.items()) if n and name not in COUNTS]
+    met = f"; it has {', '.join(anomalies)}" if anomalies else ""
     mark = WARNING if tally["replaced_characters"] or tally["damaged_lines"] else OK
-    if whole:
+    if complete:
         return Seen(f"{opened.description}: {len(texts):,} documents, {held:,} characters{met}",
                     Sample(texts, True, held), mark)
     characters = sum(_size(source) * (EXPANSION if _packed(source.path) else 1) for source in found)
@@ -81,7 +86,7 @@ def _begin(data: corpora.Config, source: files.Source) -> None:
     try:
         next(iter(corpora.open_corpus(one).documents(tally)))
     except UserError:
-        if not tally["empty_files"]:  # which a corpus of more files passes over
+        if not tally["empty_files"]:  # which a corpus of several files skips
             raise
 
 
@@ -94,26 +99,26 @@ def _packed(path: str) -> bool:
 
 
 def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Seen:
-    """No split that was asked for will be empty."""
-    shares = {"validation": data.validation, "test": data.test}
-    if not sample.whole:
-        each = [f"{name} about {share:.3g} of the documents" for name, share in shares.items() if share]
-        return Seen(", ".join(["train what is left", *each]))
+    """No configured split will be empty."""
+    fractions = {"validation": data.validation, "test": data.test}
+    if not sample.complete:
+        each = [f"{name} about {fraction:.3g} of the documents" for name, fraction in fractions.items() if fraction]
+        return Seen(", ".join(["train the rest", *each]))
     which = corpora.assign(np.array([corpora.hash_position(text) for text in sample.texts], np.uint64), data)
     sizes = {name: int((which == i).sum()) for i, name in enumerate(corpora.SPLITS)}
     each = [f"{name} {n:,}" for name, n in reversed(sizes.items()) if n]
     text = f"documents: {', '.join(each)}"
     held = {name: sum(len(text) for text, split in zip(sample.texts, which, strict=True) if split == i)
             for i, name in enumerate(corpora.SPLITS)}
-    doubts = [doubt] if (doubt := corpora.imbalanced(held, len(which), data)) else []
-    tokens = int(sample.characters * sizes["train"] / len(which) / CHARACTERS_A_TOKEN)
+    warnings = [warning] if (warning := corpora.imbalanced(held, len(which), data)) else []
+    tokens = int(sample.characters * sizes["train"] / len(which) / CHARACTERS_PER_TOKEN)
     batch = max(stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
     if tokens < batch:
-        doubts.append(f"train has about {tokens:,} tokens, and a batch {batch:,}: give more text, or lower batch_size "
+        warnings.append(f"train has about {tokens:,} tokens, and a batch {batch:,}: give more text, or lower batch_size "
                       "or length")
-    if not shares["validation"]:
-        doubts.append("without data.validation nothing tells how well a run learns")
-    return Seen("; ".join([text, *doubts]), **{"mark": WARNING} if doubts else {})
+    if not fractions["validation"]:
+        warnings.append("without data.validation, nothing measures how well a run learns")
+    return Seen("; ".join([text, *warnings]), **{"mark": WARNING} if warnings else {})
 
 
 class _Absent(Exception):
@@ -121,10 +126,10 @@ class _Absent(Exception):
 
 
 def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Seen:
-    """The token stores that are built already open, and records here and there decode; else where they will be."""
+    """Token stores that exist open, and some of their records decode; else reports where they will be built."""
     checks.check_writable(data_dir, "data_dir")
 
-    def absent(line: str) -> None:  # the first thing that is said where stores are missing is that text will be read
+    def absent(line: str) -> None:  # the first message when stores are missing is that text will be read
         raise _Absent
 
     try:
@@ -138,69 +143,69 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Seen:
     return Seen(f"built in {data_dir}; tokens: {each}", found)
 
 
-def _decode(part: token_store.Store, found: Prepared) -> None:
-    """Reads the first, the last and a few other tokens."""
-    places = np.random.default_rng(0).integers(0, max(part.tokens, 1), 16)
-    ids = part.take(np.array([*places, 0, part.tokens - 1] if part.tokens else [], np.int64))
+def _decode(store: token_store.Store, found: Prepared) -> None:
+    """Reads the first, the last and some other tokens."""
+    positions = np.random.default_rng(0).integers(0, max(store.tokens, 1), 16)
+    ids = store.take(np.array([*positions, 0, store.tokens - 1] if store.tokens else [], np.int64))
     if ids.size and ids.max() >= found.tokenizer.size:
-        raise UserError(f"the {part.split} store in {found.directory} has the id {ids.max():,}, and its tokenizer "
-                        f"{found.tokenizer.size:,} pieces; delete that directory, and the next run builds it anew")
+        raise UserError(f"the {store.split} store in {found.directory} has the id {ids.max():,}, and its tokenizer "
+                        f"{found.tokenizer.size:,} tokens; delete that directory, and the next run rebuilds it")
 
 
 def tokenizer(experiment: Experiment, found: Prepared | None) -> Seen:
-    """The tokenizer loads or can be trained, and fits the model's table. Gives it, or None where it is to be
-    trained."""
+    """The tokenizer loads or can be trained, and fits the model's embedding table. Gives it, or None if it is not trained
+    yet."""
     checks.check_vocabulary(experiment)
     config = experiment.tokenizer
     table = experiments.model_config(experiment, tokenizers.size(config)).vocab
     if found is None and not config.vocab_file:
-        return Seen(f"{config.name} of {config.vocab_size:,} pieces, to be trained; the model's table has {table:,} "
-                    "rows", None)
+        return Seen(f"{config.name} with {config.vocab_size:,} tokens, to be trained; the model's embedding table has "
+                    f"{table:,} rows", None)
     loaded = found.tokenizer if found else tokenizers.from_vocab_file(config)
     checks.check_samples(experiment, loaded)
     roles = ", ".join(f"{loaded.specials[role]} {i}" for role, i in loaded.vocabulary.specials.items())
-    return Seen(f"{loaded.name} of {loaded.size:,} pieces ({roles}); the model's table has {table:,} rows", loaded)
+    return Seen(f"{loaded.name} with {loaded.size:,} tokens ({roles}); the model's embedding table has {table:,} rows", loaded)
 
 
 def examples(
-    experiment: Experiment, loaded: tokenizers.Tokenizer | None, parts: list[Part], *samples: Sample
+    experiment: Experiment, loaded: tokenizers.Tokenizer | None, stages: list[StageShapes], *samples: Sample
 ) -> Seen:
-    """The samples' documents become ids that the vocabulary knows, and rows of every stage's format."""
+    """The sampled documents become ids of the vocabulary, and examples of every stage's format."""
     if loaded is None:
-        return Seen("the tokenizer is not trained yet; what it makes of the text is checked once it is", None, SKIPPED)
+        return Seen("the tokenizer is not trained yet; the text is checked when it is", None, SKIPPED)
     split = sentences.split_verbatim if tokenizers.keeps_whitespace(experiment.tokenizer) else sentences.split
     documents = [split(text[:TRIED_CHARACTERS]) for sample in samples for text in sample.texts[:TRIED]]
     ids = [loaded.encode_batch(document) for document in documents]
     stream = np.concatenate([x for document in ids for x in document])
     if stream.size and stream.max() >= loaded.size:
-        raise UserError(f"the tokenizer gives the id {stream.max():,}, and has {loaded.size:,}; its files do not "
-                        "belong together: give those of one vocabulary")
-    with tempfile.TemporaryDirectory() as place:
-        tried = token_store.write(Path(place) / "store", ids, loaded.vocabulary)
-        for part in parts:
-            build.plan(part.plan, tried, experiment.seed, Path(place)).gather(np.zeros(1, np.int64))
-    unknown, doubts = float((stream == loaded.vocabulary.specials["unk"]).mean()), []
-    prepare.check({"train": {"sentences": stream.size, "unknown_share": unknown}}, experiment.tokenizer, doubts.append)
+        raise UserError(f"the tokenizer gives the id {stream.max():,}, and has {loaded.size:,}; its files are of different "
+                        "tokenizers: give those of one")
+    with tempfile.TemporaryDirectory() as directory:
+        store = token_store.write(Path(directory) / "store", ids, loaded.vocabulary)
+        for one in stages:
+            build.plan(one.plan, store, experiment.seed, Path(directory)).gather(np.zeros(1, np.int64))
+    unknown, warnings = float((stream == loaded.vocabulary.specials["unk"]).mean()), []
+    prepare.check({"train": {"sentences": stream.size, "unknown_share": unknown}}, experiment.tokenizer, warnings.append)
     text = f"{1 - unknown:.2%} of {stream.size:,} tokens of {len(documents):,} documents are in the vocabulary"
-    return Seen("; ".join([text, *doubts]), True, WARNING if doubts else OK)
+    return Seen("; ".join([text, *warnings]), True, WARNING if warnings else OK)
 
 
-def room_for(
+def disk_space_for(
     data_dir: Path, experiment: Experiment, _: tokenizers.Tokenizer | None, found: Prepared | None,
     taken: Taken | None, *samples: Sample,
 ) -> Seen:
-    """Token stores and plans that are not built yet have room on the data directory's disk."""
+    """Token stores and plans that are not built yet fit on the data directory's disk."""
     if found is None and any(sample.characters is None for sample in samples):
-        return Seen("how large the corpus is, and so its store, is not known before it is read", mark=WARNING)
+        return Seen("the size of the corpus, and so of its store, is not known before it is read", mark=WARNING)
     what = "plans, about" if found else "token stores and plans, about"
     needed = _bytes(experiment, found, sum(sample.characters or 0 for sample in samples))
-    return room(what, data_dir, needed, taken, "--data_dir")
+    return disk_space(what, data_dir, needed, taken, "--data_dir")
 
 
 def _bytes(experiment: Experiment, found: Prepared | None, characters: int) -> int:
-    """What stores and plans will take beside what is there, about."""
+    """An estimate of the bytes that stores and plans will take in addition."""
     stages = len(experiments.resolve_stages(experiment))
     if found:
         return sum(facts["sentences"] for facts in found.statistics.values()) * SPAN_BYTES * stages
     stores = bytes_needed(characters, tokenizers.size(experiment.tokenizer))
-    return stores + characters // CHARACTERS_A_SENTENCE * SPAN_BYTES * stages
+    return stores + characters // CHARACTERS_PER_SENTENCE * SPAN_BYTES * stages

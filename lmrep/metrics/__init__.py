@@ -13,7 +13,8 @@ class Metric(NamedTuple):
       higher_is_better: which of two values is the better one.
       format: how a value is printed.
       headline: whether it is shown while training, beside the loss.
-      baseline: the metric whose value the trivial predictor has, if there is one.
+      baseline: the metric whose value the trivial predictor has, if there is one: "1 - name" for its complement,
+        and "unigram_loss", which reports compute, for the entropy of the training text's token frequencies.
       perplexity: whether it is a mean loss per token of a language model, shown to people as exp(loss).
     """
 
@@ -31,9 +32,9 @@ def accuracy_metric(title: str, baseline: str = "", headline: bool = True) -> Me
     return Metric(title, "accuracy", True, ".2%", headline, baseline)
 
 
-def loss_metric(title: str, perplexity: bool = False) -> Metric:
+def loss_metric(title: str, perplexity: bool = False, baseline: str = "") -> Metric:
     """A mean negative log-likelihood in nats."""
-    return Metric(title, "nats", False, ".4g", perplexity=perplexity)
+    return Metric(title, "nats", False, ".4g", baseline=baseline, perplexity=perplexity)
 
 
 def fraction_metric(title: str) -> Metric:

@@ -52,6 +52,7 @@ class Objective(NamedTuple):
       terms: the metrics that `loss` is the weighted sum of, with their weights: {"mlm_loss": 1.0, "pair_loss": 1.0}.
         Evaluation sums their means, so that its loss does not depend on the batch size. {}: `loss` is the mean over
         examples of something that each example has by itself.
+      replace_tokens: (params, prepared batch) -> i32[b, t], its tokens after a generator replaced some of them.
       score: predictions for all examples -> figures that do not add up over batches.
       describe: (prepared batch, tokenizer) -> a text for each example.
       context: what each position is conditioned on: "left" or "both".
@@ -68,6 +69,7 @@ class Objective(NamedTuple):
     predict: Callable[..., dict[str, Array]] | None = None
     next_token_logits: Callable[[Tree, Array], Array] | None = None
     terms: Mapping[str, float] = {}
+    replace_tokens: Callable[[Tree, Batch], Array] | None = None
     score: Callable[[dict[str, Any]], dict[str, float]] | None = None
     describe: Callable[[Batch, Any], list[str]] | None = None
     context: str = "both"

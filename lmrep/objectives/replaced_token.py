@@ -79,6 +79,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         terms={"generator_loss": c.generator_weight} | (
             {"discriminator_loss": c.weight} if c.variant in DETECTING
             else {"mlm_loss": 1.0} if c.variant == "replace_mlm" else {"lm_loss": 1.0}),
+        replace_tokens=partial(replace_tokens, c=c, generator=generator),
     )
 
 
@@ -209,6 +210,11 @@ def replace(batch: Batch, words: Array) -> Array:
     return put(batch["tokens"], places, words)
 
 
+def replace_tokens(params: Tree, batch: Batch, *, c: Config, generator: Model) -> Array:
+    """The tokens of a prepared batch, i32[b, t], with those that the generator samples at the masked positions."""
+    return replace(batch, generate(params, batch, None, c, generator)[2])
+
+
 def discriminator_loss_and_metrics(
     own: Tree, hidden: Array, replaced: Array, weights: Array, activation: str
 ) -> tuple[Array, Metrics]:
@@ -305,11 +311,11 @@ def _nats(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) 
 DEFINITION = ObjectiveDef(
     Config, check, build, batch_fields, context=lambda c: "both",
     metrics=mlm_head.METRICS | {
-        "generator_loss": loss_metric("Generator loss"),
+        "generator_loss": loss_metric("Generator loss", baseline="unigram_loss"),
         "generator_accuracy": accuracy_metric("Generator accuracy"),
         "replaced_fraction": fraction_metric("Fraction of tokens replaced"),
         "discriminator_loss": loss_metric("Discriminator loss"),
-        "replaced_accuracy": accuracy_metric("Replaced tokens found"),
+        "replaced_accuracy": accuracy_metric("Replaced tokens found", baseline="1 - original_accuracy"),
         "original_accuracy": accuracy_metric("Original tokens recognised"),
         "lm_loss": loss_metric("Loss of all tokens"),
         "copied_fraction": fraction_metric("Mean of the copy gate"),

@@ -1,4 +1,4 @@
-"""Nearest neighbours in context and of static words, against all pairs compared one by one."""
+"""Contextual and static nearest neighbours, compared with a search over all pairs."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,12 @@ from lmrep.analysis import neighbours as N
 from lmrep.core.errors import UserError
 from tests import given, small
 
-ASKED = "The *red* cat sees the old dog."
+QUERY = "The *red* cat sees the old dog."
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A run in `run`, and a corpus in `corpus.txt`, in which the sentence asked for stands too."""
+    """A run in `run`, and a corpus in `corpus.txt`, which contains the queried sentence too."""
     home = tmp_path_factory.mktemp("neighbours")
     given.workdir(home, norm="pre", embedding_norm=False)
     texts = [line for path in sorted((home / "texts").iterdir())[:12] for line in path.read_text().splitlines()]
@@ -34,7 +34,7 @@ def corpus(home):
 
 @pytest.fixture(scope="module")
 def found(run, corpus):
-    return N.neighbours(run, ASKED, [corpus[:30], corpus[30:]], k=6, least=3)
+    return N.neighbours(run, QUERY, [corpus[:30], corpus[30:]], k=6, least=3)
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,14 @@ def cosine(a, b):
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-def test_the_nearest_in_context_are_the_nearest_of_all(run, found, words):
+def test_contextual_neighbours_are_the_nearest_of_all_occurrences(run, found, words):
     query = run.encode(["The red cat sees the old dog."])[0].hidden[0, 2]
-    places = {(text, start): cosine(query, vector) for text, start, _, vector in words}
-    del places["The red cat sees the old dog.", 4]  # the occurrence itself
-    expected = sorted(places.items(), key=lambda item: -item[1])[:6]
+    cosines = {(text, start): cosine(query, vector) for text, start, _, vector in words}
+    del cosines["The red cat sees the old dog.", 4]  # the occurrence itself
+    expected = sorted(cosines.items(), key=lambda item: -item[1])[:6]
     assert [near.cosine for near in found.context] == pytest.approx([value for _, value in expected], abs=1e-5)
-    assert all(near.cosine == pytest.approx(places[near.text, near.start], abs=1e-5) for near in found.context)
-    assert len({(near.text, near.start) for near in found.context}) == 6  # a line that stands there twice counts once
+    assert all(near.cosine == pytest.approx(cosines[near.text, near.start], abs=1e-5) for near in found.context)
+    assert len({(near.text, near.start) for near in found.context}) == 6  # a line that occurs twice counts once
 
 
 def test_static_vectors_are_means_over_all_occurrences(found, words):
@@ -72,18 +72,18 @@ def test_static_vectors_are_means_over_all_occurrences(found, words):
     assert [near.count for near in found.static] == [counts[name] for _, name in expected]
 
 
-def test_a_word_that_the_corpus_lacks_has_neighbours_in_context_alone(run, corpus):
+def test_a_word_that_is_not_in_the_corpus_has_contextual_neighbours_only(run, corpus):
     found = N.neighbours(run, "A *dogcat* sleeps.", [corpus], k=2, layers="sum:1,2")
     assert found.count == 0 and found.static == [] and len(found.context) == 2
 
 
-def test_of_more_words_than_the_table_holds_the_most_frequent_stay(monkeypatch):
+def test_the_table_keeps_the_most_frequent_words(monkeypatch):
     monkeypatch.setattr(N, "TABLE", 3)
     table, rng = N._Table(4), np.random.default_rng(0)
     vectors = {word: rng.normal(size=4) for word in "abc"}
     for i in range(40):
         table.add([*"abc", f"rare{i}"], np.array([*vectors.values(), rng.normal(size=4)]))
-    assert len(table.rows) <= 6
+    assert len(table.index) <= 6
     count, near = table.nearest("a", 2, 40)
     assert count == 40 and {word.word for word in near} == {"b", "c"}
     assert {word.word: word.cosine for word in near} == pytest.approx(
@@ -91,7 +91,7 @@ def test_of_more_words_than_the_table_holds_the_most_frequent_stay(monkeypatch):
 
 
 @pytest.mark.parametrize(("marked", "word", "text"), [
-    (ASKED, "red", "The red cat sees the old dog."), ("*Cat*", "Cat", "Cat"),
+    (QUERY, "red", "The red cat sees the old dog."), ("*Cat*", "Cat", "Cat"),
     ("2 * 3 is a *sum* here", "sum", "2 * 3 is a sum here"), ("in *New York* now", "New York", "in New York now"),
 ])
 def test_a_word_is_marked_by_asterisks(marked, word, text):
@@ -103,15 +103,15 @@ def test_a_word_is_marked_by_asterisks(marked, word, text):
     ("The red cat.", "no words are marked in 'The red cat.'; put asterisks around one"),
     ("*The* red *cat*.", "2 words are marked"), ("2 * 3 * 4", "no words are marked"), ("**", "no words are marked"),
 ])
-def test_anything_but_one_word_is_refused(marked, message):
+def test_one_word_must_be_marked(marked, message):
     with pytest.raises(UserError, match=message.replace("*", r"\*")):
         N.parse(marked)
 
 
 def test_the_command_prints_both_lists(home, found):
     answer = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", "--top=6", "--least=3",
-                           ASKED)
-    assert answer.code == 0 and answer.out.startswith(f"{ASKED}\n\nNearest in context:\n")
+                           QUERY)
+    assert answer.code == 0 and answer.out.startswith(f"{QUERY}\n\nNearest in context:\n")
     context, static = answer.out.split("\nNearest of ")
     shown = [line.split()[:2] for line in context.splitlines()[3:] if line]
     assert shown == [[f"{near.cosine:.3f}", near.word] for near in found.context]
@@ -121,10 +121,10 @@ def test_the_command_prints_both_lists(home, found):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["The red cat."], "no words are marked"), ([], "needs one sentence"), (["*a*", "*b*"], "needs one sentence"),
-    (["--input=", ASKED], "needs a corpus"), (["--input=/nowhere/x", ASKED], "cannot read /nowhere/x"),
-    (["--top=0", ASKED], "--top is 0; expected at least 1"), (["--layers=all", ASKED], "layers is 'all', which are"),
-    (["--layers=9", ASKED], "there is no layer 9"),
+    (["--input=", QUERY], "needs a corpus"), (["--input=/nowhere/x", QUERY], "cannot read /nowhere/x"),
+    (["--top=0", QUERY], "--top is 0; expected at least 1"), (["--layers=all", QUERY], "layers is 'all', which are"),
+    (["--layers=9", QUERY], "there is no layer 9"),
 ])
-def test_what_has_no_neighbours_is_refused(home, words, message):
+def test_invalid_arguments_are_refused(home, words, message):
     answer = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", *words)
     assert answer.code == 2 and message in answer.err

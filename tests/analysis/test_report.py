@@ -1,4 +1,4 @@
-"""The report: what its page says of a run, and that it holds whatever stands in the run's files."""
+"""The report of a run: its content, and that it survives whatever the files of a run contain."""
 
 import base64
 import dataclasses
@@ -14,10 +14,11 @@ import pytest
 
 import lmrep
 from lmrep.analysis import report
-from lmrep.analysis.report import answers, facts, prose, recipes
+from lmrep.analysis.report import facts, metrics, predictions, prose, recipes
 from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
+from lmrep.experiment.recipes import RECIPES
 from lmrep.models import PRESETS
 from lmrep.training import optimizers
 from lmrep.training.state import create
@@ -49,8 +50,8 @@ def one(home):
 
 
 @pytest.fixture(scope="module")
-def asked(one):
-    return answers.ask(one, 100_000)
+def predicted(one):
+    return predictions.predict(one, 100_000)
 
 
 class Page(HTMLParser):
@@ -90,15 +91,15 @@ def copy(home, tmp_path, name="one"):
 # What it says
 
 
-def test_a_stranger_learns_what_was_trained_and_how_good_it_is(home, page, one):
+def test_the_page_says_what_was_trained_and_how_well(home, page, one):
     assert (home / "one/report.html").exists()
     last = small.lines(home / "one", "validation")[-1]
-    for said in ("2 layers, 32 wide", f"{one.network.parameters:,} parameters", "12 steps", "to guess hidden words",
-                 prose.percent(last["mlm_accuracy"]), prose.percent(last["most_frequent_accuracy"]), "device-hours",
+    for said in ("layers 2, width 32", f"{one.network.parameters:,} parameters", "12 steps", "the objective masked",
+                 f"{last['mlm_accuracy']:.2%}", f"{last['most_frequent_accuracy']:.2%}", "device-hours",
                  "lmrep train --workdir=", "--config=<i>.py", "the peak of this device is not known"):
         assert said in page.text
     assert all(f'id="{name}"' in page.source for name in
-               ("curves", "answers", "attention", "config", "data", "speed", "repeat"))
+               ("curves", "predictions", "attention", "config", "data", "speed", "reproduce"))
     assert one.network.parameters == sum(x.size for x in jax.tree.leaves(lmrep.load(home / "one").params))
 
 
@@ -111,7 +112,7 @@ def test_the_page_refers_to_nothing_outside_itself_and_is_small(page):
 def test_texts_of_a_run_never_become_markup(page):
     assert "img" not in page.tags and "i" in page.tags and page.tags.count("script") == 3 == len(page.scripts)
     assert HOSTILE.partition("[MASK] ")[2] in page.text
-    assert json.loads(report.page.embedded(HOSTILE)) == HOSTILE and "<" not in report.page.embedded(HOSTILE)
+    assert page.source.count("</script>") == 3 and "\u2028" not in page.scripts[1]
 
 
 def test_curves_go_over_steps_tokens_and_operations(home, page, one):
@@ -135,19 +136,20 @@ def test_of_many_lines_neighbours_are_averaged(one):
     np.testing.assert_allclose(found["loss"], np.reshape(losses, (4, 3)).mean(1), rtol=1e-4)
 
 
-def test_before_and_now(home, one, asked):
-    """A run that starts from another answers, before its first step, what the other answers now."""
-    second = answers.ask(facts.gather(home / "two", "two", home / "data"), 0)
-    assert len(asked.samples) == 2 and asked.samples[0].right == " sees the red cat."
-    for former, later in zip((*asked.samples, *asked.held_out), (*second.samples, *second.held_out), strict=True):
-        assert later.answer == former.answer and later.before == former.now == later.now != former.before
-    [[given]] = lmrep.load(home / "one").fill_masks([TEXT])
-    assert [word for word, _ in given] == [word for word, _ in asked.samples[0].now]
-    assert one.network.tokenizer.size > len(asked.held_out) > 4
+def test_predictions_before_training_are_those_of_the_run_that_it_starts_from(home, one, predicted):
+    second = predictions.predict(facts.gather(home / "two", "two", home / "data"), 0)
+    assert len(predicted.samples) == 2 and predicted.samples[0].prompt[2] == " sees the red cat."
+    held_out = predicted.held_out["masked_tokens"]
+    for first, later in zip((*predicted.samples, *held_out), (*second.samples, *second.held_out["masked_tokens"]),
+                            strict=True):
+        assert later.target == first.target and later.before == first.now == later.now != first.before
+    [[candidates]] = lmrep.load(home / "one").fill_masks([TEXT])
+    assert [word for word, _ in candidates] == [word for word, _ in predicted.samples[0].now]
+    assert one.network.tokenizer.size > len(held_out) > 4
 
 
-def test_attention_is_the_network_s(home, asked):
-    found = asked.attention[0]
+def test_attention_is_the_network_s(home, predicted):
+    found = predicted.attention[0]
     weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.tokens), -1)
     [given] = lmrep.load(home / "one").encode([TEXT], attention=True)
     assert found.tokens == given.tokens
@@ -157,15 +159,15 @@ def test_attention_is_the_network_s(home, asked):
 def test_before_is_where_training_starts(one):
     objective, seed = one.network.objectives[0], one.experiment.seed
     optimizer = optimizers.build(one.stage.optimizer, objective.specs, 12)
-    made, start = answers._untrained(one, None, []).params, jax.jit(lambda: create(objective, optimizer, 16, seed))()
+    made, start = predictions._untrained(one, None, []).params, jax.jit(lambda: create(objective, optimizer, 16, seed))()
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), made, start.params)
 
 
-@pytest.mark.parametrize("room", [0, 700, 2000])
-def test_attention_stays_in_its_room(home, room):
-    found = answers._attention(lmrep.load(home / "one"), [TEXT, TEXT + " The cat eats."], "[MASK]", room)
-    assert sum(len(a.weights) for a in found) <= room
-    assert bool(found) == (room > 0) and all(a.tokens[0] == "[CLS]" for a in found)
+@pytest.mark.parametrize("max_bytes", [0, 700, 2000])
+def test_attention_fits_in_its_bytes(home, max_bytes):
+    found = predictions.attention_of(lmrep.load(home / "one"), [TEXT, TEXT + " The cat eats."], max_bytes)
+    assert sum(len(a.weights) for a in found) <= max_bytes
+    assert bool(found) == (max_bytes > 0) and all(a.tokens[0] == "[CLS]" for a in found)
 
 
 # Several runs
@@ -175,12 +177,48 @@ def test_several_runs_share_their_axes_and_differ_where_their_configs_do(home, t
     caplog.set_level(logging.INFO, "lmrep")
     path = report.write([home / "one", home / "two"], tmp_path / "both.html", data_dir=home / "data")
     page = Page(path)
-    assert caplog.messages == [f"report: reading {name} and asking its network, {number} of 2"
+    assert caplog.messages == [f"report: reading {name} and running its network, {number} of 2"
                                for number, name in enumerate(("one", "two"), 1)]
     assert [run["label"] for run in page.figures["runs"]] == ["one", "two"]
-    table = page.source.partition("What differs between their configs")[2].partition("</table>")[0]
+    table = page.source.partition("Differences between configs")[2].partition("</table>")[0]
     assert [row.partition("</th>")[0] for row in table.partition("<tbody>")[2].split("<th>")[1:]] == [
         "init", "optimizer.learning_rate"]
+
+
+def seeds(one, accuracies, **changes):
+    """Runs that differ in their seed, and of each the last validation accuracy."""
+    def run(seed, accuracy):
+        experiment = experiments.parse({**dataclasses.asdict(one.experiment), **changes, "seed": seed})
+        line = {"step": 12, "loss": 1.0, "mlm_accuracy": accuracy, "mlm_loss": 2.0, "most_frequent_accuracy": 0.1}
+        return dataclasses.replace(one, label=f"seed{seed}", experiment=experiment, validation=[line],
+                                   stages=experiments.resolve_stages(experiment))
+    return [run(seed, accuracy) for seed, accuracy in enumerate(accuracies)]
+
+
+def test_runs_that_differ_in_their_seed_alone_form_a_group(one):
+    runs = [*seeds(one, (0.3, 0.4)), *seeds(one, (0.36,), batch_size=8)]
+    groups = metrics.group_by_seed(runs)
+    assert [[run.experiment.seed for run in group.runs] for group in groups] == [[0, 1], [0]]
+    cells = metrics.comparison(groups)["Masked-LM accuracy"]
+    assert cells[0].text == "35.00% ± 7.07% (n = 2)" and cells[1].text == "36.00%" and cells[1].best
+    assert len(metrics.group_by_seed([runs[0], runs[0]])) == 2  # a repetition is no other seed
+
+
+@pytest.mark.parametrize(("accuracy", "note"), [(0.36, "within the spread of seeds"), (0.5, "")])
+def test_differences_within_the_deviation_of_seeds_are_called_so(one, accuracy, note):
+    groups = metrics.group_by_seed([*seeds(one, (0.3, 0.4)), *seeds(one, (accuracy,), batch_size=8)])
+    assert metrics.comparison(groups)["Masked-LM accuracy"][0].note == note
+
+
+def test_settings_that_change_validation_are_named(one):
+    def settings(**changes):
+        return metrics.differing_settings(metrics.group_by_seed([*seeds(one, (0.3,)), *seeds(one, (0.4,), **changes)]))
+
+    pair = {"objective": {**one.experiment.objective, "sentence_pair": True}, "format": {"name": "segment_pair"}}
+    [(titles, fields)] = settings(**pair).items()
+    assert titles == "Masked-LM loss, Masked-LM accuracy"
+    assert {"objective.sentence_pair", "format.name"} <= {*fields}
+    assert settings(steps=24) == {}
 
 
 def test_names_tell_runs_apart(tmp_path):
@@ -194,7 +232,8 @@ def test_names_tell_runs_apart(tmp_path):
 
 
 def published(argument, page="bert", **changes):
-    config = loading.load(f"experiments/{page}.py", argument)
+    config = loading.load(f"experiments/{page}.py", ",".join(filter(None, (argument, "data=files"))))
+    config.data.files = "*.txt"
     config.update_from_flattened_dict(changes)
     experiment = experiments.parse(config)
     plans = experiments.resolve_stages(experiment)
@@ -205,10 +244,10 @@ def published(argument, page="bert", **changes):
 def test_each_system_s_page_departs_from_its_paper_in_the_corpus_alone(preset):
     page, _, size = preset.partition("_")
     size = {"gpt": "base", "bert_tiny": "bert_tiny"}.get(preset, size or "small")
-    found = recipes.compare(published(f"size={size},data=files", page))
-    assert found.preset == preset and found.paper == recipes.PUBLISHED[preset].authors
+    found = recipes.compare(published(f"size={size}", page))
+    assert found.preset == preset and found.paper == RECIPES[preset].authors
     assert [name for name, *_ in found.differing] == ["data.corpus"]
-    assert len(found.same) > (25 if "optimizer" in recipes.PUBLISHED[preset].unpublished else 40)
+    assert len(found.same) > (25 if "optimizer" in RECIPES[preset].unpublished else 40)
     assert {"objective.name", "format.name", "batch_size", "length", "model.norm"} <= {*found.same}
 
 
@@ -244,11 +283,11 @@ def test_a_changed_field_is_marked(field, value, shown):
     assert [name for name, *_ in found.differing] == ["data.corpus", shown] and all(row[3] for row in found.differing)
 
 
-def test_every_preset_is_nearest_to_itself():
-    for name, preset in PRESETS.items():
-        objective = recipes.PUBLISHED[name].objective
-        same = recipes.nearest(preset.config, objective, lowercase=not name.endswith("_cased"))
-        assert name in same and all(PRESETS[each].config == preset.config for each in same)
+def test_every_preset_is_closest_to_itself():
+    for name, recipe in RECIPES.items():
+        preset = PRESETS[name]
+        same = recipes.closest(preset.config, recipe.objective, preset.lowercase)
+        assert name in same and all(PRESETS[other].config == preset.config for other in same)
 
 
 # Time
@@ -269,21 +308,21 @@ def test_time_is_that_of_every_start(one):
     assert "2 min 30 s, over 3 starts on 8 NVIDIA H100 devices: 0.333 device-hours" in prose.cost(resumed)
 
 
-def test_the_verdict_follows_the_figures(one, asked):
+def test_the_verdict_follows_the_figures(one, predicted):
     def said(accuracy, nats, steps=12, before=5.0):
         lines = [{"step": n, "loss": loss, "mlm_accuracy": accuracy, "most_frequent_accuracy": 0.2, "mlm_loss": nats}
                  for n, loss in ((0, before), (6, before), (steps, nats))]
         found = dataclasses.replace(one, validation=lines, step=steps)
-        return prose.verdict(found).mark, " ".join(text for text, _ in prose.next_steps(found, asked))
+        return prose.verdict(found).mark, " ".join(text for text, _ in prose.next_steps(found, predicted))
 
     assert said(0.7, 0.5)[0] == "good" and said(0.3, 2.0)[0] == "some" and said(0.2, 3.5)[0] == "bad"
-    assert "still improving" in said(0.7, 2.5)[1] and "by heart" in said(0.7, 2.5, before=1.0)[1]
+    assert "still falling" in said(0.7, 2.5)[1] and "Overfitting" in said(0.7, 2.5, before=1.0)[1]
     assert "stopped at step 8 of 12" in said(0.7, 2.5, steps=8)[1] and "stopped" not in said(0.7, 2.5)[1]
     assert prose.verdict(dataclasses.replace(one, validation=())).mark == "unknown"
 
 
-def test_losses_of_another_stage_s_objective_are_not_compared(one, asked):
-    """Nor is a stage that asks otherwise said to have learned by heart, where its loss is the larger one."""
+def test_losses_of_another_stage_s_objective_are_not_compared(one, predicted):
+    """A larger loss of another masking rule is no overfitting."""
     lines = [{"step": n, "loss": loss, "mlm_accuracy": 0.7, "most_frequent_accuracy": 0.2, "mlm_loss": loss}
              for n, loss in ((0, 5.0), (3, 1.0), (6, 1.0), (9, 2.0), (12, 2.0))]
     for rate, said in ((0.15, True), (0.2, False)):
@@ -291,7 +330,7 @@ def test_losses_of_another_stage_s_objective_are_not_compared(one, asked):
             {"fraction": 0.5}, {"fraction": 0.5, "objective": {"rate": rate}})}
         experiment = experiments.parse(config)
         run = dataclasses.replace(one, experiment=experiment, stages=experiments.resolve_stages(experiment), validation=lines)
-        assert any("by heart" in text for text, _ in prose.next_steps(run, asked)) == said
+        assert any("Overfitting" in text for text, _ in prose.next_steps(run, predicted)) == said
 
 
 # Runs that are not whole
@@ -304,10 +343,10 @@ def strip(place, *names):
 
 @pytest.mark.parametrize(("names", "said"), [
     (["checkpoints"], "holds no checkpoint yet"),
-    (["checkpoints", "metrics.jsonl", "timing.jsonl"], "It has not been trained here"),
+    (["checkpoints", "metrics.jsonl", "timing.jsonl"], "It has not been trained."),
     (["tokenizer"], "The tokenizer or the network could not be rebuilt"),
-    (["provenance.jsonl"], "No start is on record"),
-    (["timing.jsonl"], "How long it took was not recorded"),
+    (["provenance.jsonl"], "No start is recorded"),
+    (["timing.jsonl"], "Training time was not logged"),
 ])
 def test_what_is_missing_is_said(home, tmp_path, names, said):
     place = copy(home, tmp_path)
@@ -324,7 +363,7 @@ def test_damaged_lines_are_left_out_and_counted(home, tmp_path):
     path.write_bytes(b"".join([lines[0], b'{"step": 1, "split"\n', b"\xff\xfe\n", b"[1]\n", b'{"split": "train"}\n',
                                lines[1], b'{"step": 3, "split": "train", "loss": "nan", "tokens": 9}\n', lines[2][:9]]))
     page = Page(report.write([place], data_dir=home / "data"))
-    assert "metrics.jsonl has 5 damaged lines of 8" in page.text
+    assert "metrics.jsonl: 5 of 8 lines are damaged" in page.text
     assert page.figures["runs"][0]["train"]["loss"][1] is None
 
 
@@ -342,10 +381,10 @@ def test_of_what_was_converted_it_says_where_it_is_from_and_how_to_measure_it(ho
     source = Path(__file__).parent.parent / "interop/golden/bert"
     assert small.command("convert", source, tmp_path / "run").code == 0
     found = facts.gather(tmp_path / "run", "run", home / "data")
-    asked = answers.ask(found, 10**6)
+    predicted = predictions.predict(found, 10**6)
     assert f"converted from {source}" in prose.subject(found) and not found.notes
-    assert [(blank.before, len(blank.now)) for blank in asked.samples] == [(None, 5)]
-    assert any("lmrep evaluate" in command for _, command in prose.next_steps(found, asked))
+    assert [(sample.before, len(sample.now)) for sample in predicted.samples] == [(None, 5)]
+    assert any("lmrep evaluate" in command for _, command in prose.next_steps(found, predicted))
     assert {name.partition(".")[0] for name, *_ in recipes.compare(found).differing} == {"model"}
     assert report.write([tmp_path / "run"], data_dir=home / "data").stat().st_size < 2e6
 
@@ -354,7 +393,7 @@ def test_of_what_was_converted_without_a_head_nothing_is_advised_that_asks_for_i
     source = Path(__file__).parent.parent / "interop/golden/electra_discriminator"
     assert small.command("convert", source, tmp_path / "run").code == 0
     found = facts.gather(tmp_path / "run", "run", tmp_path / "data")
-    commands = [command for _, command in prose.next_steps(found, answers.ask(found, 10**6))]
+    commands = [command for _, command in prose.next_steps(found, predictions.predict(found, 10**6))]
     assert any("lmrep embed" in command for command in commands)
     assert not any("lmrep evaluate" in command for command in commands)
 
@@ -362,11 +401,11 @@ def test_of_what_was_converted_without_a_head_nothing_is_advised_that_asks_for_i
 def test_the_command(home, tmp_path):
     given = small.command("report", home / "one", f"--output={tmp_path / 'r.html'}", f"--data_dir={home / 'data'}")
     assert (given.code, given.out.strip()) == (0, str(tmp_path / "r.html")) and (tmp_path / "r.html").exists()
-    assert given.err == "report: reading one and asking its network, 1 of 1\n"
+    assert given.err == "report: reading one and running its network, 1 of 1\n"
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ([], "needs a run"), (["nowhere"], "there is no run in nowhere"), (["--config=x.py"], "leave --config out")])
+    ([], "at least one workdir"), (["nowhere"], "there is no run in nowhere"), (["--config=x.py"], "leave --config out")])
 def test_what_the_command_refuses(words, said):
     given = small.command("report", *words)
     assert given.code == 2 and said in given.err

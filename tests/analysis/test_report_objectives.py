@@ -1,17 +1,17 @@
-"""The report of runs that were asked other things than hidden words, and of several such on one page."""
+"""The report of runs with other objectives than masked LM, and of several of them on one page."""
 
 import dataclasses
 import math
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from markupsafe import escape
 
 import lmrep
-from lmrep.analysis.report import answers, doubts, facts, measures, page, prose
+from lmrep.analysis.report import facts, metrics, page, predictions, prose, replaced_tokens
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.inference.generate import Sampling
@@ -19,8 +19,8 @@ from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.capabilities import ReplacedToken
 from tests import small
 
-RUNS = {"left": "causal", "told": "replaced_token"}
-SAMPLES = {"left": ("The old cat",), "told": ("The old cat sees <i>the sea</i> & caf\u00e9s.", "The [MASK] cat eats.")}
+RUNS = {"causal": "causal", "electra": "replaced_token"}
+SAMPLES = {"causal": ("The old cat",), "electra": ("The old cat sees <i>the sea</i> & caf\u00e9s.", "The [MASK] cat eats.")}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def gathered(home):
 
 @pytest.fixture(scope="module")
 def spans():
-    """What a run with spans and pairs leaves, without its network."""
+    """A run with spans and pairs, without its network."""
     config = small.config(Path("texts"), "span_boundary", "segment_pair")
     config.objective.sentence_pair = True
     experiment = experiments.parse(config)
@@ -55,201 +55,211 @@ def spans():
 
 
 @pytest.fixture(scope="module")
-def asked(gathered):
-    return {name: answers.ask(run, 0) for name, run in gathered.items()}
+def predicted(gathered):
+    return {name: predictions.predict(run, 0) for name, run in gathered.items()}
 
 
 @pytest.fixture(scope="module")
-def html(gathered, asked):
-    return page.render([(run, asked[name]) for name, run in gathered.items()])
+def html(gathered, predicted):
+    return page.render([(run, predicted[name]) for name, run in gathered.items()])
 
 
-# The headline
+# The summary
 
 
-def test_a_causal_run_is_told_by_its_perplexity(home, gathered):
-    first, *_, last = small.lines(home / "left", "validation")
-    blind = prose.perplexity(facts.by_frequency(gathered["left"]))
-    text = prose.verdict(gathered["left"]).text
-    for said in (prose.percent(last["lm_accuracy"]), f"{math.exp(last['lm_loss']):,.0f} a token",
-                 f"before training it was {math.exp(first['lm_loss']):,.0f}", f"alone it would be {blind}"):
-        assert said in text
-    assert "to foretell each next word" in prose.subject(gathered["left"])
+def test_a_language_model_is_judged_by_its_perplexity(home, gathered):
+    first, *_, last = small.lines(home / "causal", "validation")
+    baseline = prose.perplexity(facts.unigram_loss(gathered["causal"]))
+    text = prose.verdict(gathered["causal"]).text
+    for part in (f"{last['lm_accuracy']:.2%}", f"(perplexity {math.exp(last['lm_loss']):,.0f})",
+                 f"(perplexity {math.exp(first['lm_loss']):,.0f}) before training",
+                 f"(perplexity {baseline}) for predicting by token frequency"):
+        assert part in text
+    assert "the objective causal" in prose.subject(gathered["causal"])
 
 
-def test_electra_is_told_by_what_it_finds_and_lets_pass(home, gathered):
-    last = small.lines(home / "told", "validation")[-1]
-    text = prose.verdict(gathered["told"]).text
-    for name in ("replaced_fraction", "replaced_accuracy", "original_accuracy", "generator_accuracy"):
-        assert prose.percent(last[name]) in text
-    assert f"{math.exp(last['generator_loss']):,.0f} equally likely" in text
+def test_electra_is_judged_by_the_tokens_that_it_finds(home, gathered):
+    last = small.lines(home / "electra", "validation")[-1]
+    text = prose.verdict(gathered["electra"]).text
+    for name in ("replaced_accuracy", "original_accuracy", "generator_accuracy"):
+        assert f"{last[name]:.2%}" in text
+    assert f"(perplexity {math.exp(last['generator_loss']):,.0f})" in text
 
 
-def test_spans_are_told_by_both_heads_and_the_pairs(spans):
-    mark, text = prose.verdict(spans)
-    last = spans.validation[-1]
-    assert mark == "some" and all(prose.percent(last[name]) in text for name in (
+def test_every_headline_metric_of_an_objective_is_in_the_summary(spans):
+    verdict, last = prose.verdict(spans), spans.validation[-1]
+    assert verdict.mark == "good" and all(f"{last[name]:.2%}" in verdict.text for name in (
         "mlm_accuracy", "most_frequent_accuracy", "boundary_accuracy", "pair_accuracy"))
-    assert "hidden spans of words and how two passages belong together" in prose.subject(
-        dataclasses.replace(spans, train=spans.validation))
 
 
 @pytest.mark.parametrize(("found", "passed", "mark"), [(0.5, 0.98, "good"), (0.1, 0.97, "some"), (0.9, 0.1, "bad"),
                                                        (0.0, 1.0, "bad")])
-def test_who_suspects_all_alike_tells_nothing_apart(gathered, found, passed, mark):
+def test_a_detector_that_flags_all_tokens_alike_is_no_better_than_chance(gathered, found, passed, mark):
     line = {"step": 6, "loss": 1.0, "replaced_accuracy": found, "original_accuracy": passed, "replaced_fraction": 0.1}
-    assert prose.verdict(dataclasses.replace(gathered["told"], validation=[line])).mark == mark
+    assert prose.verdict(dataclasses.replace(gathered["electra"], validation=[line])).mark == mark
 
 
 # Curves
 
 
-def test_what_questions_share_is_on_one_pair_of_axes_and_their_own_is_apart(html, gathered, spans):
-    charts = measures.charts([*gathered.values(), spans])
-    assert charts["nats"].lines == {0: "lm_loss", 1: "generator_loss", 2: "mlm_loss"}
-    assert charts["guessed"].lines == {0: "lm_accuracy", 1: "generator_accuracy", 2: "mlm_accuracy"}
-    assert [c.lines for name, c in charts.items() if name.startswith("loss")] == [{1: "loss"}, {2: "loss"}]
+def test_runs_with_the_same_metric_share_its_axes(gathered, spans):
+    plain = dataclasses.replace(spans, validation=[
+        {name: value for name, value in line.items() if name != "pair_accuracy"} for line in spans.validation])
+    charts = metrics.charts([*gathered.values(), spans, plain])
+    assert charts["mlm_accuracy"].lines == {2: "mlm_accuracy", 3: "mlm_accuracy"}
+    assert charts["mlm_accuracy"].baselines == {2: "most_frequent_accuracy", 3: "most_frequent_accuracy"}
+    assert charts["lm_loss"].lines == {0: "lm_loss"} and charts["lm_loss"].baselines == {0: "unigram_loss"}
     assert charts["pair_accuracy"].lines == {2: "pair_accuracy"}
-    assert charts["replaced_accuracy"].lines == {1: "replaced_accuracy"}
-    assert "different questions" in html and "Nats of such a token" in html and "Loss: replaced_token" in html
+    assert charts["replaced_accuracy"].lines == {1: "replaced_accuracy"} and charts["replaced_accuracy"].percent
+    assert charts["gradient_norm"].lines == {0: "gradient_norm", 1: "gradient_norm"}
+
+
+def test_a_loss_of_one_term_is_drawn_once(gathered):
+    charts = metrics.charts([gathered["causal"], gathered["electra"]])
+    assert charts["loss"].lines == {1: "loss"} and "most_frequent_accuracy" not in charts
 
 
 def test_charts_draw_what_was_recorded(gathered):
-    for chart in measures.charts([*gathered.values()]).values():
-        for number, metric in chart.lines.items():
+    for chart in metrics.charts([*gathered.values()]).values():
+        for number, metric in (*chart.lines.items(), *chart.baselines.items()):
             run = facts.curves([*gathered.values()][number])
-            assert any(metric in run[kind] for kind in ("train", "validation", "timing"))
-
-
-def test_losses_of_one_question_share_their_axes(gathered):
-    one = gathered["left"]
-    assert measures.charts([one, one])["loss"].lines == {0: "loss", 1: "loss"}
-    assert "nats" not in measures.charts([one])  # which its loss is
+            assert any(metric in run[source] for source in ("train", "validation", "timing"))
 
 
 def test_the_dashed_line_of_frequencies_is_their_entropy(gathered):
     for run in gathered.values():
         found = facts.curves(run)["validation"]
-        assert found["by_frequency"] == [pytest.approx(facts.by_frequency(run), rel=1e-4)] * len(found["step"])
+        assert found["unigram_loss"] == [pytest.approx(facts.unigram_loss(run), rel=1e-4)] * len(found["step"])
 
 
-# What it is asked
+# Predictions
 
 
-def test_the_next_word_is_the_network_s_own(home, asked):
-    run, found = lmrep.load(home / "left"), asked["left"].held_out
-    whole = [blank for blank in found if not blank.left.startswith("…")]
-    assert len(whole) > 2 and all(blank.right == "" for blank in found)
-    for blank in whole[:3]:
-        [[more]] = run.generate([blank.left], tokens=1, sampling=Sampling(temperature=0.0))
-        probable = [word for word, _ in blank.now if word not in ("[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]")]
+def test_the_next_token_is_the_network_s_own(home, predicted):
+    run, found = lmrep.load(home / "causal"), predicted["causal"].held_out["next_tokens"]
+    full = [sample for sample in found if not sample.prompt[0].startswith("…")]
+    assert len(full) > 2 and all(sample.prompt[2] == "" for sample in found)
+    for sample in full[:3]:
+        [[more]] = run.generate([sample.prompt[0]], tokens=1, sampling=Sampling(temperature=0.0))
+        probable = [word for word, _ in sample.now if word not in ("[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]")]
         assert probable[0].removeprefix("##") == more.strip()
-        assert blank.before != blank.now
+        assert sample.before != sample.now
 
 
-def test_texts_are_continued_before_and_now(html, asked):
-    found = asked["left"].continued
-    assert found[0].text == "The old cat" and found[0].actual is None
-    assert 1 < len(found) <= 1 + answers.BEGINNINGS and any(one.before != one.now for one in found)
-    for one in found:
-        assert one.text in html and one.now.strip() in html
-        assert one.actual is None or one.actual.strip() in html
+def test_texts_are_continued_before_and_now(html, predicted):
+    [sample], continued = predicted["causal"].samples, predicted["causal"].held_out["continued"]
+    assert sample.prompt[0] == "The old cat" and sample.target is None
+    assert 0 < len(continued) <= predictions.CONTINUED
+    assert any(one.before != one.now for one in (sample, *continued))
+    for one in (sample, *continued):
+        assert one.prompt[0] in html and one.now.strip() in html
+        assert one.target is None or one.target.strip() in html
 
 
-def test_sample_texts_are_doubted_piece_by_piece(home, html, asked):
-    """A text with a mask is the generator's to fill."""
-    text, masked = SAMPLES["told"]
-    [found], [blank] = asked["told"].doubted, asked["told"].samples
-    assert "".join(piece.gap + piece.word for piece in found.tokens) + found.end == text
-    run = lmrep.load(home / "told")
-    [given], [[guesses]] = run.detect_replaced([text]), run.fill_masks([masked])
-    assert [(piece.word, piece.now) for piece in found.tokens] == [
-        (doubt.word, pytest.approx(doubt.probability)) for doubt in given]
-    assert blank.now == guesses and [blank.left, blank.right] == masked.split("[MASK]")
-    assert all(0 < piece.before < 1 and piece.before != piece.now for piece in found.tokens)
-    for piece in found.tokens:
-        assert f"<b>{page.e(piece.word)}</b><small>{100 * piece.now:.0f}</small>" in html
+def test_sample_texts_are_shaded_token_by_token(home, html, predicted):
+    """A text with a mask is filled by the generator."""
+    text, masked = SAMPLES["electra"]
+    blank, found = predicted["electra"].samples
+    assert "".join(token.gap + token.word for token in found.now.tokens) + found.now.end == text
+    run = lmrep.load(home / "electra")
+    [tokens], [[candidates]] = run.detect_replaced([text]), run.fill_masks([masked])
+    assert [(token.word, token.probability) for token in found.now.tokens] == [
+        (token.word, pytest.approx(token.probability)) for token in tokens]
+    assert blank.now == candidates and [blank.prompt[0], blank.prompt[2]] == masked.split("[MASK]")
+    for before, now in zip(found.before.tokens, found.now.tokens, strict=True):
+        assert 0 < before.probability < 1 and before.probability != now.probability
+        assert f"<b>{escape(now.word)}</b><small>{100 * now.probability:.0f}</small>" in html
 
 
-def test_a_character_of_several_bytes_is_shown_once_by_the_byte_doubted_most():
-    run = SimpleNamespace(detect_replaced=lambda texts: [[
-        ReplacedToken("a", 0, 1, 0.1), ReplacedToken("\u732b", 2, 3, 0.2), ReplacedToken("\u732b", 2, 3, 0.9), ReplacedToken("", 3, 3, 0.6)]])
-    assert doubts.samples([None, run], ["a \u732b!"], []) == [doubts.Doubted(
-        [doubts.Piece("", "a", None, 0.1), doubts.Piece(" ", "\u732b", None, 0.9)], "!")]
+def test_a_character_of_several_bytes_is_one_token_with_the_largest_probability():
+    prediction = [ReplacedToken("a", 0, 1, 0.1), ReplacedToken("\u732b", 2, 3, 0.2), ReplacedToken("\u732b", 2, 3, 0.9),
+                  ReplacedToken("", 3, 3, 0.6)]
+    assert replaced_tokens.shade("a \u732b!", prediction) == replaced_tokens.ShadedText(
+        [replaced_tokens.ShadedToken("", "a", 0.1), replaced_tokens.ShadedToken(" ", "\u732b", 0.9)], "!")
 
 
-def test_held_out_text_is_shown_as_the_generator_leaves_it(home, gathered, asked):
-    """What it drew by the row's own seeds stands there, with the encoder's verdict on the whole row."""
-    run, stage, found = lmrep.load(home / "told"), gathered["told"].stage, asked["told"].replaced
-    rows = answers._rows(gathered["told"], [run])
+def test_validation_text_is_shown_with_the_generator_s_tokens(home, gathered, predicted):
+    """The tokens are sampled with the example's own seeds, and the encoder sees the full example."""
+    run, stage, found = lmrep.load(home / "electra"), gathered["electra"].stage, predicted["electra"].held_out["replaced"]
+    batch = predictions.held_out_batch(gathered["electra"], run.objective)
     generator = run.model.make_generator(stage.objective.generator, stage.objective.generator_layers)
-    _, _, words = jax.jit(lambda params: replaced_token.generate(params, rows, None, stage.objective, generator))(
+    _, _, words = jax.jit(lambda params: replaced_token.generate(params, batch, None, stage.objective, generator))(
         run.params)
-    shown = np.array(rows["tokens"])
-    for row, *asked_of in zip(shown, rows["predicted"], rows["weights"], np.asarray(words), strict=True):
-        for place, weight, word in zip(*asked_of, strict=True):
-            row[place] = word if weight else row[place]
-    swapped, real = shown != rows["tokens"], rows["segment_ids"] > 0
-    told = np.asarray(jax.jit(run.objective.predict)(run.params, {"tokens": shown, "segment_ids": rows["segment_ids"]})[
-        "replaced"])
-    assert (found.rows, found.replaced, found.others) == (len(shown), (swapped & real).sum(), (~swapped & real).sum())
-    assert found.now == tuple(((told > 0.5) & real & kind).sum() for kind in (swapped, ~swapped))
-    assert found.before != found.now and not found.words and 0 < len(found.texts) <= doubts.SHOWN
-    named = {tuple(map(run.tokenizer.id_to_token, pair)) for pair in zip(
-        rows["tokens"][swapped].tolist(), shown[swapped].tolist(), strict=True)}
-    for text in found.texts:
-        changed = [piece for piece in text.tokens if piece.was is not None]
-        assert changed and {(piece.was, piece.word) for piece in changed} <= named
-        assert all(np.abs(told[swapped] - piece.now).min() < 1e-5 for piece in changed)
-        assert len(text.tokens) <= 2 * doubts.AROUND + 1
+    shown = np.array(batch["tokens"])
+    for row, *masked in zip(shown, batch["predicted"], batch["weights"], np.asarray(words), strict=True):
+        for position, weight, word in zip(*masked, strict=True):
+            row[position] = word if weight else row[position]
+    replaced, real = shown != batch["tokens"], batch["segment_ids"] > 0
+    inputs = {"tokens": shown, "segment_ids": batch["segment_ids"]}
+    probabilities = np.asarray(jax.jit(run.objective.predict)(run.params, inputs)["replaced"])
+    assert (found.examples, found.replaced, found.originals) == (
+        len(shown), (replaced & real).sum(), (~replaced & real).sum())
+    assert found.now == tuple(((probabilities > 0.5) & real & group).sum() for group in (replaced, ~replaced))
+    assert found.before != found.now and 0 < len(found.texts) <= replaced_tokens.MAX_SHOWN
+    pairs = {tuple(map(run.tokenizer.id_to_token, pair)) for pair in zip(
+        batch["tokens"][replaced].tolist(), shown[replaced].tolist(), strict=True)}
+    for _, text in found.texts:
+        changed = [token for token in text.tokens if token.original is not None]
+        assert changed and {(token.original, token.word) for token in changed} <= pairs
+        assert all(np.abs(probabilities[replaced] - token.probability).min() < 1e-5 for token in changed)
+        assert len(text.tokens) <= 2 * replaced_tokens.CONTEXT + 1
 
 
-def test_the_page_says_what_was_found(html, asked):
-    found = asked["told"].replaced
-    for tally, when in ((found.before, "before training"), (found.now, "now")):
-        assert f"{tally[0]:,} and {tally[1]:,} {when}" in html
-    swaps = [piece for text in found.texts for piece in text.tokens if piece.was is not None]
-    for piece in swaps:
-        assert f"<del>{page.e(piece.was)}</del> → <ins>{page.e(piece.word)}</ins>" in html
-    part = html.partition("Held-out text with words replaced")[2].partition("<section>")[0]
-    assert part.count("<del>") == 2 * len(swaps)
-    suspected = sum(p > 0.5 for piece in swaps for p in (piece.before, piece.now))
-    assert part.count(">✓<") == suspected and part.count(">✗<") == 2 * len(swaps) - suspected
+def test_the_page_shows_which_replaced_tokens_are_found(html, predicted):
+    found = predicted["electra"].held_out["replaced"]
+    for counts, when in ((found.before, "before training"), (found.now, "now")):
+        assert f"{counts[0]:,} and {counts[1]:,} of these for replaced {when}" in html
+    changed = [token for pair in found.texts for text in pair for token in text.tokens if token.original is not None]
+    for token in changed:
+        assert f"<del>{escape(token.original)}</del> → <ins>{escape(token.word)}</ins>" in html
+    section = html.partition("Validation text with replaced tokens")[2].partition("<section>")[0]
+    assert section.count("<del>") == len(changed)
+    detected = sum(token.probability > 0.5 for token in changed)
+    assert section.count(">✓<") == detected and section.count(">✗<") == len(changed) - detected
 
 
-@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 64), ("bpe", 64), ("byte_level_bpe", 280),
+@pytest.mark.parametrize(("name", "size"), [("wordpiece", 64), ("bpe", 64), ("byte_level_bpe", 280),
                                             ("sentencepiece_unigram", 20), ("sentencepiece_bpe", 40)])
-def test_pieces_join_as_in_the_text(kind, size):
+def test_tokens_join_as_in_the_text(name, size):
     text = "the old cats; see the sea, the mouse"
-    tokenizer = tokenizers.train(tokenizers.Config(kind, size), lambda: iter([text] * 20))
-    found = doubts._spoken(tokenizer.encode(text).ids.tolist(), tokenizer)
+    tokenizer = tokenizers.train(tokenizers.Config(name, size), lambda: iter([text] * 20))
+    found = replaced_tokens.spaced(tokenizer.encode(text).ids.tolist(), tokenizer)
     assert "".join(map("".join, found)).strip() == text and all(word == word.strip() for _, word in found)
 
 
-def test_a_stage_before_the_network_told_tokens_apart_answers_no_such_question(gathered, asked):
-    """Nor does what stood before training, where a first stage asked other things."""
-    told, masked = gathered["told"], gathered["told"].network
-    objective = OBJECTIVES["masked"].build(OBJECTIVES["masked"].config(), masked.model, masked.tokenizer.vocabulary)
-    first = dataclasses.replace(told, network=dataclasses.replace(masked, objectives=[objective]))
-    found = answers.ask(first, 0)
-    assert {piece.before for text in (*found.doubted, *found.replaced.texts) for piece in text.tokens} == {None}
-    assert found.replaced.before is None and found.replaced.now == asked["told"].replaced.now
-    assert [blank.before for blank in found.samples] == [None]
-    assert "before training" not in page.exhibits.answers([(first, found)])
+def test_there_is_no_prediction_before_training_where_the_first_stage_had_another_objective(gathered, predicted):
+    electra, network = gathered["electra"], gathered["electra"].network
+    objective = OBJECTIVES["masked"].build(OBJECTIVES["masked"].config(), network.model, network.tokenizer.vocabulary)
+    first = dataclasses.replace(electra, network=dataclasses.replace(network, objectives=[objective]))
+    found = predictions.predict(first, 0)
+    assert [sample.before for sample in found.samples] == [None, None]
+    assert found.held_out["replaced"].before is None
+    assert found.held_out["replaced"].now == predicted["electra"].held_out["replaced"].now
+    assert "before training</h4>" not in page.render([(first, found)])
 
 
-def test_rows_of_what_cannot_be_asked_in_words_are_described(gathered, monkeypatch):
+def test_a_capability_that_the_report_does_not_know_is_printed(gathered, predicted, monkeypatch):
+    monkeypatch.setattr(predictions, "RENDERERS", {})
+    found = predictions.predict(gathered["causal"], 0)
+    [sample], [known] = found.samples, predicted["causal"].samples
+    assert sample.view == "printed" and sample.now.startswith("The old cat |") and sample.before != sample.now
+    assert sample.now.startswith(f"The old cat |{known.now}")
+    assert escape(sample.now) in page.render([(gathered["causal"], found)])
+
+
+def test_examples_of_an_objective_without_capabilities_are_described(gathered, monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "replaced_token", OBJECTIVES["replaced_token"]._replace(capabilities=()))
-    found = answers.ask(gathered["told"], 0)
-    assert len(found.described) == answers.DESCRIBED and any("-> [MASK]}" in row for row in found.described)
-    assert not (found.held_out or found.samples or found.continued or found.doubted or found.replaced)
-    html = page.exhibits.answers([(gathered["told"], found)])
-    assert all(page.e(row) in html for row in found.described)
+    found = predictions.predict(gathered["electra"], 0)
+    assert found.samples == [] and found.held_out.keys() == {"described"}
+    texts = found.held_out["described"]
+    assert len(texts) == predictions.DESCRIBED and any("-> [MASK]}" in text for text in texts)
+    html = page.render([(gathered["electra"], found)])
+    assert all(escape(text) in html for text in texts)
 
 
-def test_the_next_steps_ask_what_can_be_asked(gathered, asked):
+def test_the_advice_has_a_prompt_for_the_network(gathered, predicted):
     def commands(name):
-        return [command for _, command in prose.next_steps(gathered[name], asked[name])]
+        return [command for _, command in prose.next_steps(gathered[name], predicted[name])]
 
     for name, (first, *_) in SAMPLES.items():
         assert any("lmrep predict" in c and shlex.quote(first) in c for c in commands(name))

@@ -1,5 +1,5 @@
-"""The report in a real browser, headless Chromium: it loads without a complaint, its controls do what they say, it fits
-a phone and paper, and asks nothing of any network.
+"""The report in headless Chromium: it loads without errors or network requests, its controls work, and it fits a phone
+and paper.
 
     apt-get install chromium && pip install -e '.[test,browser]' && pytest -n 0 tests/browser
 """
@@ -20,7 +20,7 @@ HOSTILE = "The [MASK] </script><img src=//x> & \u2028"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """The report of a run, of its copy by another name, and of one that reads from the left."""
+    """The report of a masked run, of its copy under another name, and of a causal run."""
     home = tmp_path_factory.mktemp("browser")
     config = small.config(small.corpus(home / "texts"))
     config.samples = ("The old [MASK] sees the red cat.", HOSTILE)
@@ -30,8 +30,8 @@ def path(tmp_path_factory):
     config = small.config(home / "texts", "causal")
     config.samples = ("The old cat",)
     lmrep.train(config, home / "two", data_dir=home / "data", command=["lmrep", "train", "--workdir=runs/two"])
-    places = sorted(path.parent for path in home.glob("*/config.json"))
-    return report.write(places, home / "report.html", data_dir=home / "data")
+    workdirs = sorted(path.parent for path in home.glob("*/config.json"))
+    return report.write(workdirs, home / "report.html", data_dir=home / "data")
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +46,21 @@ def browser():
 
 @pytest.fixture
 def visit(browser, path):
-    """visit(viewport, **options) -> the page, loaded; at the end, that nothing was complained of or asked for."""
-    contexts, said, asked = [], [], []
+    """visit(viewport, **options) -> the loaded page; checks at the end that there were no errors and no requests."""
+    contexts, messages, requests = [], [], []
 
     def visit(viewport=WIDE, **options):
         contexts.append(browser.new_context(viewport=viewport, **options))
         page = contexts[-1].new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri())
         return page
 
     yield visit
-    assert said == []
-    assert {url for url in asked if not url.startswith("data:")} == {path.as_uri()}
+    assert messages == []
+    assert {url for url in requests if not url.startswith("data:")} == {path.as_uri()}
     for context in contexts:
         context.close()
 
@@ -73,17 +73,17 @@ def charts(page):
     return [plot.inner_html() for plot in page.locator(".plot").all()]
 
 
-def test_it_shows_curves_answers_and_attention(visit):
+def test_it_shows_curves_predictions_and_attention(visit):
     page = visit()
-    assert page.locator(".plot svg path.validation").count() == 6  # three runs, nats and accuracy
-    for metric in ("guessed", "nats"):
-        assert page.locator(f"figure[data-metric={metric}] path.validation").count() == 3
-        assert page.locator(f"figure[data-metric={metric}] path.base").count() == 3
+    assert page.locator(".plot svg path.validation").count() == 6  # three runs, loss and accuracy
+    for metric, runs in (("mlm_accuracy", 2), ("mlm_loss", 2), ("lm_accuracy", 1), ("lm_loss", 1)):
+        assert page.locator(f"figure[data-metric={metric}] path.validation").count() == runs
+        assert page.locator(f"figure[data-metric={metric}] path.base").count() == runs
     assert page.locator(".plot svg").count() == page.locator("figure[data-metric]").count() >= 5
     assert page.locator("#map svg rect.cell").count() > 20 and page.locator("#tokens button").count() > 8
     assert page.locator(".bars li").count() >= 40 and page.locator("main img").count() == 0
-    assert "</script><img src=//x>" in page.locator("#answers ~ .asked").last.inner_text()
-    assert page.locator("#answers ~ .scroll", has_text="The old cat").count() >= 1
+    assert "</script><img src=//x>" in page.locator("#predictions ~ .prompt").nth(1).inner_text()
+    assert page.locator("#predictions ~ .prompt", has_text="The old cat").count() >= 1
 
 
 def test_the_axes_change(visit):
@@ -102,10 +102,10 @@ def test_the_axes_change(visit):
 
 def test_a_pointer_reads_the_curves(visit):
     page = visit()
-    figure = page.locator("figure[data-metric=nats]")
+    figure = page.locator("figure[data-metric=mlm_loss]")
     figure.locator("svg").hover(position={"x": 200, "y": 60})
-    said = figure.locator("output").inner_text()
-    assert said.startswith("at ") and "held-out" in said
+    text = figure.locator("output").inner_text()
+    assert text.startswith("at ") and "validation" in text
 
 
 def test_layer_head_token_and_text_are_chosen(visit):

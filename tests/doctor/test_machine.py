@@ -1,7 +1,11 @@
-"""What `lmrep doctor` finds of the machine: devices, memory, disks."""
+"""`lmrep doctor` on the machine: devices, memory, disks."""
 
+import shlex
 import shutil
+import subprocess
+import sys
 from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -9,22 +13,37 @@ import pytest
 
 from lmrep import doctor
 from lmrep.doctor import machine
+from tests import small
 from tests.doctor import examined, failed
+
+# Address space
+
+
+@pytest.mark.parametrize("command", ["train", "doctor"])
+def test_a_small_address_space_is_refused_in_one_message(home, tmp_path, command):
+    """JAX would hang or abort in it."""
+    words = [f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--workdir={tmp_path / 'run'}"]
+    limit = f"ulimit -v 2000000; exec {shlex.quote(sys.executable)} -m lmrep {command} {shlex.join(words)}"
+    done = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, timeout=small.SECONDS,
+                          cwd=Path(__file__).parents[2])
+    assert done.returncode == 2 and not (tmp_path / "run").exists()
+    assert "2.0 GB of address space" in done.stdout + done.stderr and "Traceback" not in done.stderr
+
 
 # The mesh
 
 
-@pytest.mark.parametrize(("axes", "said"), [
+@pytest.mark.parametrize(("axes", "message"), [
     ({"data": 16}, "16, fsdp=1, tensor=1, and there are 8"), ({"data": 3}, "make batch_size a multiple of 3"),
     ({"data": 1, "tensor": 3}, "has 4 heads, which mesh.tensor=3 does not divide")])
-def test_a_mesh_that_does_not_divide(config, tmp_path, axes, said):
+def test_a_mesh_that_does_not_fit_fails(config, tmp_path, axes, message):
     config.mesh.update(axes)
     found = examined(config, tmp_path / "run", tmp_path)
-    assert said in failed(found)["mesh"] and failed(found).keys() == {"mesh"}
+    assert message in failed(found)["mesh"] and failed(found).keys() == {"mesh"}
     assert found["memory"].mark == doctor.SKIPPED and found["checkpoints"].mark == doctor.OK
 
 
-def test_a_mesh_of_devices_that_are_elsewhere(config, tmp_path):
+def test_a_mesh_of_devices_of_other_machines_is_checked(config, tmp_path):
     config.mesh.update({"data": 4, "fsdp": 4})
     found = examined(config, tmp_path / "run", tmp_path, devices=16, processes=2)
     assert not failed(found) and "4 x 4 x 1 on 16 x cpu, of which 8 are here" in found["mesh"].text
@@ -32,7 +51,7 @@ def test_a_mesh_of_devices_that_are_elsewhere(config, tmp_path):
     assert "2 processes have 32; use all of them" in failed(found)["mesh"]
 
 
-def test_parameters_that_the_mesh_leaves_whole(config, tmp_path):
+def test_parameters_that_the_mesh_does_not_shard_are_a_warning(config, tmp_path):
     config.mesh.update({"tensor": 2})
     config.model.vocab = 201
     found = examined(config, tmp_path / "run", tmp_path)
@@ -41,20 +60,20 @@ def test_parameters_that_the_mesh_leaves_whole(config, tmp_path):
     assert examined(config, tmp_path / "run", tmp_path)["network"].mark == doctor.OK
 
 
-# Room
+# Disk and memory
 
 
-def test_disks_that_are_too_small(config, tmp_path, monkeypatch):
+def test_a_full_disk_fails(config, tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10**6, 10**6 - 5000, 5000))
-    said = failed(examined(config, tmp_path / "run", tmp_path / "data"))
-    assert said.keys() == {"checkpoints", "data"}
+    message = failed(examined(config, tmp_path / "run", tmp_path / "data"))
+    assert message.keys() == {"checkpoints", "data"}
     for name, flag in (("checkpoints", "--workdir"), ("data", "--data_dir")):
-        assert f"GB more in {tmp_path}" in said[name] and "5e-06 GB are free" in said[name] and flag in said[name]
+        assert f"GB more in {tmp_path}" in message[name] and "5e-06 GB are free" in message[name] and flag in message[name]
 
 
-def test_stores_and_checkpoints_share_a_disk(config, tmp_path, monkeypatch):
-    """There is room for either."""
+def test_stores_and_checkpoints_on_one_disk_are_added(config, tmp_path, monkeypatch):
+    """Either alone fits."""
     needed = machine.checkpoints
     usage = namedtuple("usage", "total used free")
     seen = []
@@ -64,21 +83,21 @@ def test_stores_and_checkpoints_share_a_disk(config, tmp_path, monkeypatch):
     assert failed(examined(config, tmp_path / "run", tmp_path / "data")).keys() == {"data"}
 
 
-def test_what_checkpoints_are_said_to_need_is_what_they_take(home, config):
+def test_the_estimate_of_checkpoints_matches_their_size(home, config):
     found = examined(config, home / "run", home / "data")
     [path] = [path for path in (home / "run/checkpoints").iterdir() if path.name == "12"]
     taken = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    said = float(found["checkpoints"].text.split(" of ")[1].split(" GB")[0]) * 1e9
-    assert said <= taken <= 1.5 * said
+    message = float(found["checkpoints"].text.split(" of ")[1].split(" GB")[0]) * 1e9
+    assert message <= taken <= 1.5 * message
 
 
-def test_memory_that_is_too_small(config, tmp_path, monkeypatch):
+def test_too_little_memory_fails(config, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "host_memory", lambda: 10**5)
-    said = failed(examined(config, tmp_path / "run", tmp_path))["memory"]
-    assert "0.0001 GB" in said and "activations are not counted" in said and "mesh.fsdp" in said
+    message = failed(examined(config, tmp_path / "run", tmp_path))["memory"]
+    assert "0.0001 GB" in message and "activations are not counted" in message and "mesh.fsdp" in message
 
 
-def test_memory_of_an_accelerator_that_is_too_small_or_hardly_enough(config, tmp_path, monkeypatch):
+def test_memory_of_an_accelerator_is_compared_with_the_state(config, tmp_path, monkeypatch):
     device = SimpleNamespace(platform="gpu", device_kind="H1", memory_stats=lambda: {"bytes_limit": limit})
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
     for limit, mark in ((10**5, doctor.FAILED), (5 * 10**5, doctor.WARNING), (10**9, doctor.OK)):  # noqa: B007
@@ -86,7 +105,7 @@ def test_memory_of_an_accelerator_that_is_too_small_or_hardly_enough(config, tmp
         assert found.mark == mark and "each H1 has" in found.text
 
 
-def test_cutting_parameters_makes_them_smaller_on_each_device(config, tmp_path):
+def test_sharding_reduces_memory_per_device(config, tmp_path):
     def needed(**axes) -> float:
         config.mesh.update({"data": 1, **axes})
         return float(examined(config, tmp_path / "run", tmp_path)["memory"].text.split("take ")[1].split(" GB")[0])

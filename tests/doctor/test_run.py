@@ -1,4 +1,4 @@
-"""What `lmrep doctor` finds of a run: each thing is broken for real, and named with its mend."""
+"""`lmrep doctor` on runs: each problem is real, and is reported with its fix."""
 
 import contextlib
 import socket
@@ -16,7 +16,7 @@ from tests import small
 from tests.doctor import examined, failed
 
 
-def spoil(path: Path, at: int = -1) -> None:
+def flip_bit(path: Path, at: int = -1) -> None:
     """Flips a bit of one byte."""
     content = bytearray(path.read_bytes())
     content[at] ^= 1
@@ -26,7 +26,7 @@ def spoil(path: Path, at: int = -1) -> None:
 # A run that has what it needs
 
 
-def test_before_and_after_a_healthy_run_nothing_fails_and_nothing_is_written(home, config, tmp_path):
+def test_nothing_fails_and_nothing_is_written_before_and_after_a_run(home, config, tmp_path):
     before = small.contents(home)
     fresh = examined(config, tmp_path / "new/run", tmp_path / "new/data", files=f"{home}/texts/0*.txt")
     assert {finding.mark for finding in fresh.values()} == {doctor.OK, doctor.SKIPPED}
@@ -45,14 +45,14 @@ def test_every_format_is_tried_on_the_text(home, name):
     assert examined(config, None, home / "data")["examples"].mark == doctor.OK
 
 
-def test_without_a_workdir_what_is_about_it_is_skipped(config, tmp_path):
+def test_without_a_workdir_its_checks_are_skipped(config, tmp_path):
     found = examined(config, None, tmp_path)
     skipped = {name: finding.text for name, finding in found.items() if finding.mark == doctor.SKIPPED}
     assert skipped.keys() == {"examples", "workdir", "resuming", "checkpoints", "dashboards"}
     assert skipped["workdir"] == "needs --workdir" and not failed(found)
 
 
-def test_the_command_prints_a_line_a_check_and_exits_2_where_one_failed(home, tmp_path):
+def test_the_command_prints_a_line_for_each_check_and_exits_with_2_on_failure(home, tmp_path):
     words = (f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--workdir={home / 'run'}",
              f"--data_dir={home / 'data'}", "--config.mesh.data=-1")
     answer = small.command("doctor", *words)
@@ -65,7 +65,7 @@ def test_the_command_prints_a_line_a_check_and_exits_2_where_one_failed(home, tm
     assert ["ok", "dashboards"] in marks and ["skipped", "memory"] in marks
 
 
-def test_one_of_several_processes_tells_what_failed_on_its_host(home, tmp_path, monkeypatch):
+def test_each_process_reports_failures_of_its_host(home, tmp_path, monkeypatch):
     words = (f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--data_dir={home / 'data'}",
              "--config.mesh.data=-1", "--config.batch_size=32", "--config.data.files=none/*.txt")
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "elsewhere:1234")  # where nobody is asked
@@ -80,7 +80,7 @@ def test_one_of_several_processes_tells_what_failed_on_its_host(home, tmp_path, 
 # The config
 
 
-def test_a_config_that_does_not_fit_is_named_and_what_needs_none_is_checked(config, home):
+def test_other_checks_run_after_an_invalid_config(config, home):
     config.length = 64
     found = examined(config, home / "run", home / "data")
     assert "model.max_length to 64" in failed(found)["config"] and found["workdir"].mark == doctor.OK
@@ -90,53 +90,53 @@ def test_a_config_that_does_not_fit_is_named_and_what_needs_none_is_checked(conf
 # The workdir
 
 
-def test_a_workdir_that_another_run_holds(home, config):
+def test_a_workdir_in_use_fails(home, config):
     with workdir.lock(home / "run"):
-        said = failed(examined(config, home / "run", home / "data"))
-    assert said.keys() == {"workdir"} and "in use by process" in said["workdir"] and "wait" in said["workdir"]
+        failures = failed(examined(config, home / "run", home / "data"))
+    assert failures.keys() == {"workdir"} and "in use by process" in failures["workdir"] and "wait" in failures["workdir"]
 
 
-def test_a_workdir_and_a_data_directory_that_cannot_be(config, tmp_path):
+def test_a_workdir_or_data_directory_that_cannot_be_created_fails(config, tmp_path):
     (tmp_path / "file").write_text("")
-    said = failed(examined(config, tmp_path / "file/run", tmp_path / "file/data"))
-    assert "give another --workdir" in said["workdir"] and "give another --data_dir" in said["store"]
+    failures = failed(examined(config, tmp_path / "file/run", tmp_path / "file/data"))
+    assert "give another --workdir" in failures["workdir"] and "give another --data_dir" in failures["store"]
 
 
-def test_damaged_checkpoints_are_listed_and_refused_where_none_is_left(home, config, copied):
+def test_damaged_checkpoints_are_listed_and_fail_where_none_is_intact(home, config, copied):
     *_, before, last = Checkpoints(copied / "checkpoints").steps()
-    spoil(max((copied / f"checkpoints/{last}").rglob("d/*"), key=lambda path: path.stat().st_size))
+    flip_bit(max((copied / f"checkpoints/{last}").rglob("d/*"), key=lambda path: path.stat().st_size))
     found = examined(config, copied, home / "data")["resuming"]
-    assert found.mark == doctor.WARNING and f"goes on from step {before}" in found.text
+    assert found.mark == doctor.WARNING and f"resumes from step {before}" in found.text
     assert f"checkpoint {last} is damaged" in found.text and "SHA-256" in found.text
     for path in (copied / "checkpoints").glob("*/manifest.json"):
         path.unlink()
     assert "none verifies: put an intact copy" in failed(examined(config, copied, home / "data"))["resuming"]
 
 
-def test_a_run_of_another_config_or_corpus(home, config, tmp_path):
+def test_a_run_with_another_config_or_corpus_cannot_be_resumed(home, config, tmp_path):
     config.seed = 1
     config.checkpoint.keep = 7  # may differ
-    said = failed(examined(config, home / "run", home / "data"))["resuming"]
-    assert "config.seed: 0 -> 1" in said and "another --workdir" in said and "keep" not in said
+    failures = failed(examined(config, home / "run", home / "data"))["resuming"]
+    assert "config.seed: 0 -> 1" in failures and "another --workdir" in failures and "keep" not in failures
     other = small.config(small.corpus(tmp_path / "texts", 40, seed=5))
     build.prepared(experiments.parse(other), tmp_path / "data")
     assert "data.train: " in failed(examined(other, home / "run", tmp_path / "data"))["resuming"]
 
 
-def test_a_damaged_record_of_the_run(home, config, copied):
+def test_a_damaged_config_of_the_run_fails(home, config, copied):
     (copied / "config.json").write_text("{")
     assert "is damaged" in failed(examined(config, copied, home / "data"))["resuming"]
 
 
-def test_where_parameters_start(home, config, copied, tmp_path):
+def test_initial_parameters_are_loaded_and_matched(home, config, copied, tmp_path):
     config.init = "/nowhere/run"
     assert "no directory" in failed(examined(config, tmp_path / "run", home / "data"))["init"]
     config.init = str(home / "run")
     found = examined(config, tmp_path / "new", home / "data")["init"]
     assert found.mark == doctor.OK and "step 12: " in found.text and " 0 missing" in found.text
-    former = copied / "config.json"
-    former.write_text(former.read_text().replace('"init": ""', f'"init": "{config.init}"'))
-    assert "not looked at" in examined(config, copied, home / "data")["init"].text
+    config_file = copied / "config.json"
+    config_file.write_text(config_file.read_text().replace('"init": ""', f'"init": "{config.init}"'))
+    assert "not checked" in examined(config, copied, home / "data")["init"].text
     config.model.width = 64
     assert "give the model the sizes" in failed(examined(config, tmp_path / "new", home / "data"))["init"]
 
@@ -144,7 +144,7 @@ def test_where_parameters_start(home, config, copied, tmp_path):
 # Dashboards
 
 
-def test_weights_and_biases(home, config, tmp_path, monkeypatch):
+def test_weights_and_biases_needs_a_package_credentials_and_a_server(home, config, tmp_path, monkeypatch):
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -168,7 +168,7 @@ def test_weights_and_biases(home, config, tmp_path, monkeypatch):
     assert found().mark == doctor.OK and "offline" in found().text
 
 
-def test_a_dashboard_that_cannot_be_written(config, tmp_path):
+def test_a_log_that_cannot_be_written_fails(config, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/tensorboard").write_text("")
     config.log.tensorboard = True

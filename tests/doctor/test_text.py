@@ -1,4 +1,4 @@
-"""What `lmrep doctor` finds of the text: corpus, splits, stores, tokenizer, examples."""
+"""`lmrep doctor` on text: corpus, splits, stores, tokenizer, examples."""
 
 import shutil
 
@@ -16,7 +16,7 @@ from tests.doctor import examined, failed
 # The corpus
 
 
-def test_a_file_that_cannot_be_read(home, config, tmp_path):
+def test_an_unreadable_file_fails(home, config, tmp_path):
     (tmp_path / "bad.txt").symlink_to("/proc/self/mem")  # which even root cannot read at its start
     config.data.files = f"{tmp_path}/*.txt"
     found = examined(config, tmp_path / "run", tmp_path)
@@ -25,16 +25,16 @@ def test_a_file_that_cannot_be_read(home, config, tmp_path):
 
 
 @pytest.mark.parametrize("documents", [text.DOCUMENTS, 5])
-def test_bytes_that_are_not_utf8_in_the_first_documents_or_beyond(config, tmp_path, monkeypatch, documents):
+def test_invalid_utf8_fails_in_the_first_documents_and_later(config, tmp_path, monkeypatch, documents):
     monkeypatch.setattr(text, "DOCUMENTS", documents)
     texts = small.corpus(tmp_path / "texts", 20)
     (texts / "99.txt").write_bytes(b"caf\xe9 au lait\n")
     config.data.files = f"{texts}/*.txt"
-    said = failed(examined(config, tmp_path / "run", tmp_path))["corpus"]
-    assert "99.txt, line 1: byte 0xe9" in said and "iconv" in said
+    message = failed(examined(config, tmp_path / "run", tmp_path))["corpus"]
+    assert "99.txt, line 1: byte 0xe9" in message and "iconv" in message
 
 
-def test_a_corpus_that_is_read_in_part(home, config, tmp_path, monkeypatch):
+def test_a_large_corpus_is_sampled(home, config, tmp_path, monkeypatch):
     monkeypatch.setattr(text, "DOCUMENTS", 5)
     (tmp_path / "texts").mkdir()
     for path in (home / "texts").iterdir():
@@ -46,7 +46,7 @@ def test_a_corpus_that_is_read_in_part(home, config, tmp_path, monkeypatch):
     assert not failed(found) and "62 files" in found["corpus"].text and "0.1 of the documents" in found["splits"].text
 
 
-def test_a_corpus_too_small_for_its_splits_or_a_batch(config, tmp_path):
+def test_a_corpus_too_small_for_its_splits_or_a_batch_is_reported(config, tmp_path):
     config.data.files = f"{small.corpus(tmp_path / 'two', 2)}/*.txt"
     assert "too few for the splits" in failed(examined(config, tmp_path / "run", tmp_path))["splits"]
     config.data.files = f"{small.corpus(tmp_path / 'three', 3)}/*.txt"
@@ -55,7 +55,7 @@ def test_a_corpus_too_small_for_its_splits_or_a_batch(config, tmp_path):
     assert "of the text is held out instead of 20%: the corpus has 3 documents" in found.text
 
 
-def test_lines_of_jsonl_that_are_none(config, tmp_path):
+def test_damaged_lines_of_jsonl_fail_or_warn(config, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"text": "The red cat."}\n{"text": \n')
     config.data.update({"corpus": "jsonl", "files": f"{tmp_path}/*.jsonl", "validation": 0.0, "test": 0.0})
     assert "texts.jsonl, line 2 is not JSON" in failed(examined(config, tmp_path / "run", tmp_path))["corpus"]
@@ -64,7 +64,7 @@ def test_lines_of_jsonl_that_are_none(config, tmp_path):
     assert found.mark == doctor.WARNING and "1 damaged lines" in found.text
 
 
-def test_each_source_of_a_mixture_is_looked_at(home, config, tmp_path):
+def test_each_source_of_a_mixture_is_checked(home, config, tmp_path):
     config.sources = ({"name": "mine", "data": {}}, {"name": "theirs", "data": {"files": f"{tmp_path}/*.txt"}})
     found = examined(config, tmp_path / "run", tmp_path)
     assert "matches no file" in failed(found)["corpus theirs"] and found["splits mine"].mark == doctor.OK
@@ -77,63 +77,63 @@ def test_each_source_of_a_mixture_is_looked_at(home, config, tmp_path):
     assert {finding.mark for finding in found.values()} == {doctor.OK} and "built in" in found["store"].text
 
 
-def test_evaluation_files_that_are_not_there(config, tmp_path):
+def test_missing_evaluation_files_fail(config, tmp_path):
     found = examined(config, tmp_path / "run", tmp_path, files=f"{tmp_path}/none*.txt")
     assert "matches no file" in failed(found)["evaluation"] and found["corpus"].mark == doctor.OK
 
 
 @pytest.mark.parametrize("name", ["*array_record*", "sentences.npy"])
-def test_a_damaged_store(home, config, tmp_path, name):
+def test_a_damaged_store_fails(home, config, tmp_path, name):
     shutil.copytree(home / "data", tmp_path / "data")
     [path] = next(iter((tmp_path / "data").glob("text_files*[!k]"))).glob(f"train/{name}")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    said = failed(examined(config, tmp_path / "run", tmp_path / "data"))["store"]
-    assert str(tmp_path / "data") in said and "delete " in said
+    message = failed(examined(config, tmp_path / "run", tmp_path / "data"))["store"]
+    assert str(tmp_path / "data") in message and "delete " in message
 
 
 # The tokenizer
 
 
 @pytest.fixture(scope="module")
-def pieces(home):
+def vocabulary(home):
     texts = [path.read_text() for path in sorted((home / "texts").iterdir())]
     return tokenizers.train(tokenizers.Config(vocab_size=200), lambda: iter(texts)).tokens
 
 
-@pytest.mark.parametrize(("change", "said"), [
+@pytest.mark.parametrize(("change", "message"), [
     (lambda p: [*p, p[20]], "is on line 21 already"),
     (lambda p: [x for x in p if x != "[MASK]"], "[MASK] on none of its"),
     (lambda p: [*p[:7], "", *p[7:]], "line 8 is empty"),
     (lambda p: [x.title() if x.isalpha() else x for x in p], "tokenizer.lowercase=False"),
     (lambda p: None, "cannot read the vocabulary"),
 ])
-def test_a_vocabulary_that_will_not_do(config, pieces, tmp_path, change, said):
-    path, found = tmp_path / "vocab.txt", change(pieces)
+def test_an_invalid_vocabulary_fails(config, vocabulary, tmp_path, change, message):
+    path, found = tmp_path / "vocab.txt", change(vocabulary)
     if found:
-        path.write_text("".join(f"{piece}\n" for piece in found))
+        path.write_text("".join(f"{token}\n" for token in found))
     config.tokenizer.vocab_file = str(path)
-    assert said in failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
+    assert message in failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
 
 
-def test_a_table_smaller_than_the_vocabulary(config, tmp_path):
+def test_an_embedding_table_smaller_than_the_vocabulary_fails(config, tmp_path):
     config.model.vocab = 100
-    said = failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
-    assert "200 ids, and the model's table 100 rows; set model.vocab to 200" in said
+    message = failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
+    assert "200 ids, and the model's table 100 rows; set model.vocab to 200" in message
 
 
-def test_a_table_much_larger_than_the_vocabulary_is_told():
+def test_an_embedding_table_much_larger_than_the_vocabulary_is_reported():
     network = PRESETS["bert_tiny"].config
     assert "30,522 rows, and the tokenizer 2,000 ids" in build.unused_rows(network, 2000)
     assert not build.unused_rows(network, 30000)
 
 
-def test_a_vocabulary_of_another_language(config, pieces, tmp_path):
-    without_b = [piece for piece in pieces if "b" not in piece]  # one word in ten has one
-    for kept, mark, said in ((pieces[:5], doctor.FAILED, "choose another"), (without_b, doctor.WARNING, "is that")):
-        (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in kept))
+def test_a_vocabulary_that_does_not_cover_the_text_is_reported(config, vocabulary, tmp_path):
+    without_b = [token for token in vocabulary if "b" not in token]  # one word in ten has one
+    for kept, mark, message in ((vocabulary[:5], doctor.FAILED, "choose another"), (without_b, doctor.WARNING, "is that")):
+        (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in kept))
         config.tokenizer.vocab_file = str(tmp_path / "vocab.txt")
         found = examined(config, tmp_path / "run", tmp_path)["examples"]
-        assert found.mark == mark and "[UNK]" in found.text and said in found.text
+        assert found.mark == mark and "[UNK]" in found.text and message in found.text
 
 
 def test_a_sample_text_longer_than_the_model_is_refused(home, config):

@@ -1,10 +1,10 @@
-"""One offline page of one or several runs: what was trained, how good it is, what it cost, how to repeat it.
+"""One offline page about one or several runs: what was trained, how well, at what cost, and how to reproduce it.
 
     from lmrep.analysis import report
     report.write(["runs/quickstart"], data_dir="~/.cache/lmrep")
 
-The page is one file with nothing to fetch. All that it says comes from the workdirs' files; where a file is missing or
-damaged, the page says so.
+The page is one file without external references. Its content comes from the files of the workdirs; what is missing or
+damaged there is reported on the page.
 """
 
 import logging
@@ -12,15 +12,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmrep.analysis.report.answers import ask
 from lmrep.analysis.report.facts import gather
 from lmrep.analysis.report.page import render
+from lmrep.analysis.report.predictions import predict
 from lmrep.core.errors import UserError
 from lmrep.storage.workdir import write_text
 
 NAME = "report.html"
-LARGEST = 2_000_000  # bytes of a page
-MAPS = 900_000  # bytes of them for attention maps
+MAX_BYTES = 2_000_000  # of a page
+ATTENTION_BYTES = 900_000  # of these
 
 log = logging.getLogger(__name__)
 
@@ -29,39 +29,40 @@ def write(
     directories: Sequence[str | os.PathLike], output: str | os.PathLike | None = None, *,
     data_dir: str | os.PathLike,
 ) -> Path:
-    """Writes the report and returns where.
+    """Writes the report and returns its path.
 
     Args:
       directories: workdirs.
-      output: the file; by default report.html in the workdir, or here for several.
-      data_dir: where token stores live. None is made: without them the page lacks data statistics and held-out text.
+      output: the file; by default report.html in the workdir, or in the current directory for several.
+      data_dir: where token stores are. None is built: without them the page has no data statistics and no predictions
+        for validation text.
 
     Raises:
-      UserError: there is no run in a directory, or too many for a page.
-      RunFault: a config.json is damaged; the page cannot be written.
+      UserError: there is no run in a directory, or there are too many for a page.
+      RunFault: a config.json is damaged.
     """
-    places = [Path(directory) for directory in directories]
-    if not places:
-        raise UserError("a report needs a run: give one or several workdirs")
+    workdirs = [Path(directory) for directory in directories]
+    if not workdirs:
+        raise UserError("a report needs one or several workdirs")
     runs = []
-    for number, (place, label) in enumerate(zip(places, labels(places), strict=True), 1):
-        log.info("report: reading %s and asking its network, %d of %d", label, number, len(places))
-        facts = gather(place, label, Path(data_dir).expanduser())
-        runs.append((facts, ask(facts, MAPS // len(places))))
+    for number, (workdir, label) in enumerate(zip(workdirs, labels(workdirs), strict=True), 1):
+        log.info("report: reading %s and running its network, %d of %d", label, number, len(workdirs))
+        facts = gather(workdir, label, Path(data_dir).expanduser())
+        runs.append((facts, predict(facts, ATTENTION_BYTES // len(workdirs))))
     page = render(runs)
-    if (size := len(page.encode())) >= LARGEST:
-        raise UserError(f"the report of these {len(runs)} runs would have {size / 1e6:.1f} MB, and pages stay under "
-                        f"{LARGEST / 1e6:g} MB; give fewer runs")
-    path = Path(output) if output else places[0] / NAME if len(places) == 1 else Path(NAME)
+    if (size := len(page.encode())) >= MAX_BYTES:
+        raise UserError(f"the report of these {len(runs)} runs would have {size / 1e6:.1f} MB; the limit is "
+                        f"{MAX_BYTES / 1e6:g} MB; give fewer runs")
+    path = Path(output) if output else workdirs[0] / NAME if len(workdirs) == 1 else Path(NAME)
     if not path.parent.is_dir():
         raise UserError(f"the report cannot be written to {path}: there is no directory {path.parent}")
     write_text(path, page)
     return path
 
 
-def labels(places: Sequence[Path]) -> list[str]:
-    """The runs' names: the last parts of their paths, as many as tell them apart."""
-    parts = [place.resolve().parts for place in places]
+def labels(workdirs: Sequence[Path]) -> list[str]:
+    """Names of the runs: the shortest ends of their paths that differ."""
+    parts = [workdir.resolve().parts for workdir in workdirs]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(p[-depth:]) for p in parts]
         if len(set(names)) == len(names):

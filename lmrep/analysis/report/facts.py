@@ -1,4 +1,4 @@
-"""What a run's files say, as plain data. What cannot be known of a run is None here, with the reason in `notes`."""
+"""What a run's files contain, as plain data. Unknown values are None, with the reason in `notes`."""
 
 import dataclasses
 import json
@@ -31,20 +31,20 @@ from lmrep.storage.workdir import read_config
 from lmrep.training import metrics_log as logs
 from lmrep.training import optimizers
 
-NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # as metrics.jsonl spells them
+NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # in metrics.jsonl
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network and what is asked of it, without any values.
+    """The network and its objectives, without parameter values.
 
     Attributes:
-      tokenizer: the run's.
+      tokenizer: the tokenizer.
       model: the network.
       objectives: of each stage.
-      parameters: of the whole training model, heads included.
-      encoder: of the encoder alone.
-      optimizer_bytes: of the optimizer's state, at the stage that was reached.
+      parameters: number of all trained parameters, heads included.
+      encoder: number of the encoder's parameters.
+      optimizer_bytes: size of the optimizer state in the stage that was reached.
       flops: floating-point operations of one step, for each stage.
     """
 
@@ -63,16 +63,16 @@ class Facts:
 
     Attributes:
       directory: its workdir.
-      label: what the page calls it.
-      config: as config.json holds it.
+      label: its name on the page.
+      config: the content of config.json.
       experiment, stages: the same, checked and resolved.
-      train, validation: the lines of metrics.jsonl of these kinds, by step.
+      train, validation: the lines of metrics.jsonl of these splits, by step.
       timing: the lines of timing.jsonl.
-      starts: the lines of provenance.jsonl, one a start.
-      step: the last one that any line tells of.
+      starts: the lines of provenance.jsonl, one for each start.
+      step: the last logged step.
       network: None where the tokenizer is missing.
       prepared: the token stores; None where they are not on this machine.
-      notes: what could not be read, for people.
+      notes: what could not be read, for the page.
       source: the published directory that a run was converted from; "" for one that was trained.
     """
 
@@ -98,7 +98,7 @@ class Facts:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens trained on, padding not counted, up to the last line that tells."""
+        """Tokens trained on, without padding, up to the last line that logs them."""
         return next((int(line["tokens"]) for line in reversed(self.train) if "tokens" in line), None)
 
     @property
@@ -106,24 +106,24 @@ class Facts:
         """Of the last start: `platform`, `kind`, `count`, `processes`."""
         return self.starts[-1].get("devices") if self.starts else None
 
-    def last(self, kind: str, name: str) -> float | None:
-        """The newest value of a metric among the "train" or the "validation" lines."""
-        return next((line[name] for line in reversed(getattr(self, kind))
+    def last(self, split: str, name: str) -> float | None:
+        """The latest value of a metric in the "train" or the "validation" lines."""
+        return next((line[name] for line in reversed(getattr(self, split))
                      if isinstance(line.get(name), int | float)), None)
 
     def flops_at(self, step: float) -> float | None:
-        """Floating-point operations of all steps up to `step`."""
+        """Floating-point operations of all steps up to `step`; None without a network."""
         if self.network is None:
             return None
         total, begin = 0.0, 0
-        for stage, each in zip(self.stages, self.network.flops, strict=True):
-            total += each * min(max(step - begin, 0), stage.steps)
+        for stage, flops_per_step in zip(self.stages, self.network.flops, strict=True):
+            total += flops_per_step * min(max(step - begin, 0), stage.steps)
             begin += stage.steps
         return total
 
 
 def gather(directory: Path, label: str, data_dir: Path) -> Facts:
-    """All that the files of `directory` tell.
+    """Reads the run in `directory`.
 
     Raises:
       UserError: there is no run, or its config is not of this version.
@@ -133,10 +133,10 @@ def gather(directory: Path, label: str, data_dir: Path) -> Facts:
     config, experiment = record["config"], experiments.parse(record["config"])
     converted = "train" not in record["data"]
     lines = [] if converted else _read(directory / logs.METRICS, notes)
-    of = {kind: sorted((line for line in lines if line.get("split") == kind), key=lambda line: line["step"])
-          for kind in ("train", "validation")}
+    of = {split: sorted((line for line in lines if line.get("split") == split), key=lambda line: line["step"])
+          for split in ("train", "validation")}
     step = max((line["step"] for line in lines), default=0)
-    starts = [] if converted else _read(directory / provenance.FILE, notes, needed="time")
+    starts = [] if converted else _read(directory / provenance.FILE, notes, required="time")
     timing = [] if converted else _read(directory / logs.TIMING, notes)
     try:
         network = _network(directory, experiment, step)
@@ -148,16 +148,16 @@ def gather(directory: Path, label: str, data_dir: Path) -> Facts:
                  timing, starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
 
 
-def _read(path: Path, notes: list[str], needed: str = "step") -> list[dict]:
-    """The lines of a file of JSON objects that have the field `needed`; others are counted in the notes."""
+def _read(path: Path, notes: list[str], required: str = "step") -> list[dict]:
+    """The lines of a JSON Lines file that have the field `required`; others are counted in the notes."""
     try:
         texts = path.read_bytes().splitlines()
     except OSError:
         notes.append(f"{path.name} is missing.")
         return []
-    found = [line for line in map(_line, texts) if line is not None and needed in line]
-    if lost := len(texts) - len(found):
-        notes.append(f"{path.name} has {lost} damaged line{'s' * (lost > 1)} of {len(texts)}, left out here.")
+    found = [line for line in map(_line, texts) if line is not None and required in line]
+    if damaged := len(texts) - len(found):
+        notes.append(f"{path.name}: {damaged} of {len(texts)} lines are damaged and left out.")
     return found
 
 
@@ -188,45 +188,47 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
             stage.microbatches) for stage, objective, optimizer in zip(stages, objectives, built, strict=True)])
 
 
-class _NotHere(Exception):
-    """The token stores would have to be made."""
+class _NotBuilt(Exception):
+    """The token stores do not exist."""
 
 
 def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:
-    """The token stores that the run was trained on, where they lie ready: a report never makes any."""
-    def refuse(line: str) -> None:  # `prepare` speaks only where something is to be made
-        raise _NotHere(line)
+    """The token stores that the run was trained on, if they exist: a report never builds any."""
+    def refuse(line: str) -> None:  # `build.prepared` logs only when it starts to build
+        raise _NotBuilt(line)
 
     try:
         prepared = build.prepared(experiment, data_dir, refuse)
-    except _NotHere:
-        notes.append(f"The tokenized corpus is not in {data_dir}, so that its statistics and held-out questions are "
-                     "left out; give --data_dir.")
+    except _NotBuilt:
+        notes.append(f"The tokenized corpus is not in {data_dir}; its statistics and predictions for validation text "
+                     "are left out. Give --data_dir.")
     except (UserError, RunFault, OSError) as error:
-        notes.append(f"The corpus could not be opened, so that its statistics and held-out questions are left out: "
-                     f"{error}")
+        notes.append(f"The corpus could not be opened; its statistics and predictions for validation text are left "
+                     f"out: {error}")
     else:
         if prepared.stores["train"].fingerprint == recorded.get("train"):
             return prepared
-        notes.append("The corpus has changed since this run, so that its statistics and held-out questions are left "
-                     "out.")
+        notes.append("The corpus has changed since this run; its statistics and predictions for validation text are "
+                     "left out.")
     return None
 
 
-def by_frequency(facts: Facts) -> float | None:
-    """Nats of a guess by frequency alone: the entropy of the training split's pieces. None where they are not known."""
+def unigram_loss(facts: Facts) -> float | None:
+    """The loss in nats of predicting tokens by their frequency: the entropy of the training split's unigram
+    distribution. None where token counts are not known."""
     if facts.prepared is None:
         return None
     counts = facts.prepared.tokenizer.vocabulary.counts
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    p = counts[counts > 0] / counts.sum()
+    return float(-(p * np.log(p)).sum())
 
 
 # Time, speed, memory
 
 
 def seconds(facts: Facts) -> float | None:
-    """From each start to the last step logged before the next one, added up; None where no time was logged."""
+    """Training time: the sum, over starts, of the time to the last step logged before the next start. None where no
+    time was logged."""
     begins = [_epoch(start["time"]) for start in facts.starts]
     times = [line["time"] for line in facts.timing if "time" in line]
     total = None
@@ -237,7 +239,7 @@ def seconds(facts: Facts) -> float | None:
 
 
 def _epoch(text: str) -> float:
-    """Seconds since 1970; infinite, so that nothing follows it, where `text` is no time."""
+    """Seconds since 1970; infinity where `text` is not a time."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except (TypeError, ValueError):
@@ -246,28 +248,28 @@ def _epoch(text: str) -> float:
 
 @dataclass(frozen=True)
 class Speed:
-    """Medians over the lines of timing.jsonl; what is not known is None."""
+    """Medians over the lines of timing.jsonl; None where unknown."""
 
-    tokens: float | None  # a second, padding not counted
-    steps: float | None  # a second
-    flops: float | None  # a second, over all devices
-    peak: float | None  # what the devices could do at most, in bfloat16
-    memory: Mapping[str, int]  # the most that was recorded, by name
+    tokens: float | None  # per second, without padding
+    steps: float | None  # per second
+    flops: float | None  # per second, over all devices
+    peak: float | None  # peak FLOP/s of all devices in bfloat16
+    memory: Mapping[str, int]  # peak bytes by name
 
 
 def speed(facts: Facts) -> Speed:
-    """How fast the run was."""
+    """Throughput and memory of a run."""
     def median(name: str) -> float | None:
         values = [line[name] for line in facts.timing if name in line]
         return statistics.median(values) if values else None
 
-    done = [line["steps_per_second"] * (facts.flops_at(line["step"]) - facts.flops_at(line["step"] - 1))
+    rates = [line["steps_per_second"] * (facts.flops_at(line["step"]) - facts.flops_at(line["step"] - 1))
             for line in facts.timing if "steps_per_second" in line] if facts.network else []
     devices = facts.devices
     one = flops.peak(SimpleNamespace(device_kind=devices["kind"])) if devices else None
     memory = {name: max(line[name] for line in facts.timing if name in line)
               for name in ("device_peak_bytes", "host_peak_bytes") if any(name in line for line in facts.timing)}
-    return Speed(median("tokens_per_second"), median("steps_per_second"), statistics.median(done) if done else None,
+    return Speed(median("tokens_per_second"), median("steps_per_second"), statistics.median(rates) if rates else None,
                  one and one * devices["count"], memory)
 
 
@@ -277,26 +279,26 @@ def speed(facts: Facts) -> Speed:
 def curves(facts: Facts, most: int = 600) -> dict[str, dict[str, list]]:
     """{"train": {"step": [...], "tokens": [...], "flop": [...], metric: [...]}, "validation": ..., "timing": ...}.
 
-    The held-out ones have `by_frequency` too, always the same.
-    Of more than `most` lines, neighbours are averaged. Tokens between the lines that tell them are interpolated.
+    "validation" has `unigram_loss` too, a constant. More than `most` lines are averaged in groups of neighbours. Tokens
+    are interpolated between the lines that log them.
     """
     known = [(0, 0), *((line["step"], line["tokens"]) for line in facts.train if "tokens" in line)]
     steps, tokens = zip(*known, strict=True)
     found = {}
-    for kind in ("train", "validation", "timing"):
-        lines = getattr(facts, kind)
+    for source in ("train", "validation", "timing"):
+        lines = getattr(facts, source)
         names = sorted({name for line in lines for name in line} - {"step", "split", "time", "tokens"})
         size = max(1, math.ceil(len(lines) / most))
         groups = [lines[i : i + size] for i in range(0, len(lines), size)]
         where = [group[-1]["step"] for group in groups]
-        found[kind] = {
+        found[source] = {
             "step": where,
             "tokens": [round(float(x)) for x in np.interp(where, steps, tokens)] if len(known) > 1 else [],
             "flop": [_short(facts.flops_at(step)) for step in where] if facts.network else [],
             **{name: [_mean(group, name) for group in groups] for name in names},
         }
-    if (nats := by_frequency(facts)) is not None:
-        found["validation"]["by_frequency"] = [_short(nats)] * len(found["validation"]["step"])
+    if (loss := unigram_loss(facts)) is not None:
+        found["validation"]["unigram_loss"] = [_short(loss)] * len(found["validation"]["step"])
     return found
 
 
@@ -306,12 +308,12 @@ def _mean(lines: Sequence[dict], name: str) -> float | None:
 
 
 def _short(x: float) -> float:
-    """To five digits, which is more than a chart shows."""
+    """Rounds to five digits, more than a chart shows."""
     return float(f"{x:.5g}")
 
 
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """{dotted path: value} of a config; lists of plain values stay whole."""
+def flatten_config(value: Any, path: str = "") -> dict[str, Any]:
+    """{dotted path: value} of a config; lists of plain values are values."""
     if dataclasses.is_dataclass(value):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping) and value:
@@ -322,5 +324,5 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
         return {path: list(value) if isinstance(value, tuple) else value}
     found = {}
     for key, item in items:
-        found |= flat(item, f"{path}.{key}" if path else str(key))
+        found |= flatten_config(item, f"{path}.{key}" if path else str(key))
     return found

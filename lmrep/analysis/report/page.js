@@ -14,15 +14,15 @@
     return node;
   }
 
-  // Theme: the reader's, or the system's.
+  // Theme: chosen, or the system's.
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const theme = $("#theme");
-  const dress = () => {
+  const applyTheme = () => {
     document.documentElement.dataset.theme = theme.value === "auto" ? (dark.matches ? "dark" : "light") : theme.value;
   };
-  theme.addEventListener("change", dress);
-  dark.addEventListener("change", dress);
-  dress();
+  theme.addEventListener("change", applyTheme);
+  dark.addEventListener("change", applyTheme);
+  applyTheme();
 
   // Numbers
   function short(x, percent) {
@@ -55,18 +55,18 @@
     return found;
   }
 
-  // Curves: each figure says which metric of which runs stands on its axes; all are under the same controls.
+  // Curves: data-lines and data-baselines of a figure map runs to metrics; all figures have the same controls.
   function lines(metrics, axis, logX, logY) {
     const found = [];
     data.runs.forEach((run, i) => {
-      for (const kind of ["train", "timing", "validation"]) {
-        const x = run[kind].step.length ? run[kind][axis] : [], y = run[kind][metrics[i]];
+      for (const split of ["train", "timing", "validation"]) {
+        const x = run[split].step.length ? run[split][axis] : [], y = run[split][metrics[i]];
         if (!y || !x.length) continue;
         const points = [];
         y.forEach((value, j) => {
           if (value !== null && !(logX && x[j] <= 0) && !(logY && value <= 0)) points.push([x[j], value]);
         });
-        if (points.length) found.push({ run: i, kind: kind === "validation" ? kind : "train", points });
+        if (points.length) found.push({ run: i, split: split === "validation" ? split : "train", points });
       }
     });
     return found;
@@ -75,14 +75,13 @@
   function draw(figure) {
     const metrics = JSON.parse(figure.dataset.lines), percent = "percent" in figure.dataset, plot = $(".plot", figure);
     const axis = $("input[name=axis]:checked").value, logX = $("#logx").checked, logY = $("#logy").checked && !percent;
-    const named = { step: "steps", tokens: "tokens seen", flop: "floating-point operations" }[axis];
+    const named = { step: "steps", tokens: "tokens", flop: "floating-point operations" }[axis];
     const shown = lines(metrics, axis, logX, logY);
     const width = Math.max(260, plot.clientWidth), height = Math.round(Math.min(260, width * 0.62));
     const [left, right, top, bottom] = [46, 12, 10, 34];
     plot.textContent = "";
-    if (!shown.length) { plot.textContent = `Not known over ${named}.`; return; }
-    const bases = Object.fromEntries(Object.keys(metrics).map((run) => [run, figure.dataset.base]));
-    const base = lines(bases, axis, logX, logY).filter((line) => line.kind === "validation");
+    if (!shown.length) { plot.textContent = `Not known by ${named}.`; return; }
+    const base = lines(JSON.parse(figure.dataset.baselines), axis, logX, logY).filter((line) => line.split === "validation");
     const all = [...shown, ...base].flatMap((line) => line.points);
     const span = (values, log) => {
       let low = Infinity, high = -Infinity;
@@ -112,12 +111,12 @@
       svg("text", { x: sx(x), y: height - bottom + 16, "text-anchor": "middle" }, root, short(x));
     }
     svg("text", { x: width - right, y: height - 4, "text-anchor": "end", class: "axis" }, root, named);
-    const place = ([x, y], i) => `${i ? "L" : "M"}${sx(x).toFixed(1)} ${sy(y).toFixed(1)}`;
-    const path = (points) => points.map(place).join("");
+    const point = ([x, y], i) => `${i ? "L" : "M"}${sx(x).toFixed(1)} ${sy(y).toFixed(1)}`;
+    const path = (points) => points.map(point).join("");
     for (const line of base) svg("path", { class: "base", d: path(line.points) }, root);
     for (const line of shown) {
-      svg("path", { class: line.kind, d: path(line.points), style: `stroke:${color(line.run)}` }, root);
-      if (line.kind === "validation" && line.points.length < 60) {
+      svg("path", { class: line.split, d: path(line.points), style: `stroke:${color(line.run)}` }, root);
+      if (line.split === "validation" && line.points.length < 60) {
         for (const [x, y] of line.points) {
           svg("circle", { cx: sx(x), cy: sy(y), r: 2.6, style: `fill:${color(line.run)}` }, root);
         }
@@ -134,7 +133,7 @@
         for (const point of line.points) if (Math.abs(sx(point[0]) - at) < Math.abs(sx(best[0]) - at)) best = point;
         if (mark === null || Math.abs(sx(best[0]) - at) < Math.abs(sx(mark) - at)) mark = best[0];
         const who = data.runs.length > 1 ? `${data.runs[line.run].label} ` : "";
-        parts.push(`${who}${line.kind === "validation" ? "held-out " : ""}${short(best[1], percent)}`);
+        parts.push(`${who}${line.split === "validation" ? "validation " : ""}${short(best[1], percent)}`);
       }
       for (const [name, value] of [["x1", sx(mark)], ["x2", sx(mark)], ["visibility", "visible"]]) {
         cursor.setAttribute(name, value);
@@ -150,11 +149,11 @@
   const figures = $$("figure[data-metric]");
   const drawAll = () => figures.forEach(draw);
   $$("#axes input").forEach((input) => input.addEventListener("change", drawAll));
-  let laid = document.body.clientWidth;
+  let laidOut = document.body.clientWidth;
   drawAll();
   new ResizeObserver(() => {
-    if (document.body.clientWidth === laid || matchMedia("print").matches) return;
-    laid = document.body.clientWidth;
+    if (document.body.clientWidth === laidOut || matchMedia("print").matches) return;
+    laidOut = document.body.clientWidth;
     drawAll();
   }).observe(document.body);
 
@@ -162,7 +161,7 @@
   const texts = data.attention;
   if (texts.length) {
     const of = { text: $("#text"), layer: $("#layer"), head: $("#head") };
-    let now = null, bytes = null, token = 0;
+    let now = null, bytes = null, query = 0;
 
     const weight = (layer, head, t, s) => {
       const { heads, tokens } = now, n = tokens.length;
@@ -172,28 +171,27 @@
       return sum / 255 / heads;
     };
 
-    // Shades go by the square root, so that a weight of 4% can still be seen.
-    const options = (select, number, name, first) => {
-      const former = select.value;
+        const options = (select, number, name, first) => {
+      const previous = select.value;
       select.textContent = "";
       if (first) select.append(new Option(first, -1));
       for (let i = 0; i < number; i++) select.append(new Option(`${name} ${i + 1}`, i));
-      select.value = [...select.options].some((o) => o.value === former) ? former : first ? -1 : number - 1;
+      select.value = [...select.options].some((o) => o.value === previous) ? previous : first ? -1 : number - 1;
     };
 
     const choose = () => {
       now = texts[of.text.value];
       bytes = Uint8Array.from(atob(now.weights), (c) => c.charCodeAt(0));
       options(of.layer, now.layers, "layer");
-      options(of.head, now.heads, "head", "all, averaged");
-      token = now.first;
+      options(of.head, now.heads, "head", "mean of all");
+      query = now.first;
       const row = $("#tokens");
       row.textContent = "";
-      now.tokens.forEach((piece, i) => {
+      now.tokens.forEach((word, i) => {
         const button = document.createElement("button");
         button.type = "button";
-        button.textContent = piece;
-        button.addEventListener("click", () => { token = i; show(); });
+        button.textContent = word;
+        button.addEventListener("click", () => { query = i; show(); });
         row.append(button);
       });
       overview();
@@ -203,20 +201,21 @@
     const show = () => {
       const layer = +of.layer.value, head = +of.head.value, n = now.tokens.length;
       [...$("#tokens").children].forEach((button, s) => {
-        button.style.setProperty("--w", `${Math.round(85 * Math.sqrt(weight(layer, head, token, s)))}%`);
-        button.setAttribute("aria-pressed", s === token);
-        button.title = `${Math.round(100 * weight(layer, head, token, s))}%`;
+        // Shades go by the square root, so that a weight of 4% can still be seen.
+        button.style.setProperty("--w", `${Math.round(85 * Math.sqrt(weight(layer, head, query, s)))}%`);
+        button.setAttribute("aria-pressed", s === query);
+        button.title = `${Math.round(100 * weight(layer, head, query, s))}%`;
       });
-      const longest = Math.max(...now.tokens.map((piece) => piece.length));
+      const longest = Math.max(...now.tokens.map((word) => word.length));
       const cell = n > 32 ? 9 : n > 20 ? 12 : 16, margin = Math.min(90, 12 + 6.2 * longest);
       const size = margin + n * cell + 2, map = $("#map");
       map.textContent = "";
       const root = svg("svg", { viewBox: `0 0 ${size} ${size}`, style: `max-width:${size * 1.5}px`, role: "img",
-        "aria-label": `attention weights of layer ${layer + 1}` }, map);
+        "aria-label": `attention probabilities of layer ${layer + 1}` }, map);
       svg("rect", { class: "frame", x: margin, y: margin, width: n * cell, height: n * cell }, root);
-      now.tokens.forEach((piece, i) => {
-        const name = piece.length > 13 ? `${piece.slice(0, 12)}…` : piece, middle = margin + (i + 0.5) * cell;
-        const mark = i === token ? "on" : "";
+      now.tokens.forEach((word, i) => {
+        const name = word.length > 13 ? `${word.slice(0, 12)}…` : word, middle = margin + (i + 0.5) * cell;
+        const mark = i === query ? "on" : "";
         svg("text", { x: margin - 4, y: middle + 3.5, "text-anchor": "end", class: mark }, root, name);
         svg("text", { transform: `translate(${middle + 3.5} ${margin - 4}) rotate(-90)` }, root, name);
         for (let s = 0; s < n; s++) {
@@ -224,14 +223,14 @@
           if (!value) continue;
           const rect = svg("rect", { class: "cell", x: margin + s * cell, y: margin + i * cell, width: cell,
             height: cell, "fill-opacity": Math.sqrt(value).toFixed(3) }, root);
-          svg("title", {}, rect, `${piece} → ${now.tokens[s]}: ${Math.round(100 * value)}%`);
+          svg("title", {}, rect, `${word} → ${now.tokens[s]}: ${Math.round(100 * value)}%`);
         }
       });
-      svg("rect", { class: "row", x: margin, y: margin + token * cell, width: n * cell, height: cell }, root);
-      $("#looks").textContent = `What “${now.tokens[token]}” takes in, by layer ${layer + 1}, ` +
-        (head < 0 ? "its heads averaged: " : `head ${head + 1}: `) +
-        now.tokens.map((piece, s) => [weight(layer, head, token, s), piece]).sort((a, b) => b[0] - a[0]).slice(0, 4)
-          .map(([value, piece]) => `${piece} ${Math.round(100 * value)}%`).join(", ");
+      svg("rect", { class: "row", x: margin, y: margin + query * cell, width: n * cell, height: cell }, root);
+      $("#looks").textContent = `“${now.tokens[query]}” attends, in layer ${layer + 1}, ` +
+        (head < 0 ? "averaged over heads, to: " : `head ${head + 1}, to: `) +
+        now.tokens.map((word, s) => [weight(layer, head, query, s), word]).sort((a, b) => b[0] - a[0]).slice(0, 4)
+          .map(([value, word]) => `${word} ${Math.round(100 * value)}%`).join(", ");
     };
 
     const overview = () => {
@@ -245,7 +244,7 @@
         image.data.set([64, 124, 226, Math.round(Math.sqrt(255 * bytes[i]))], 4 * (row * canvas.width + column));
       }
       context.putImageData(image, 0, 0);
-      canvas.setAttribute("aria-label", `all ${layers * heads} heads: a row a layer, a column a head`);
+      canvas.setAttribute("aria-label", `all ${layers * heads} heads: a row for each layer, a column for each head`);
     };
 
     $("#heads").addEventListener("click", (event) => {
@@ -260,7 +259,7 @@
     choose();
   }
 
-  // On paper, what is folded stands open.
+  // Printing opens what is folded.
   addEventListener("beforeprint", () => $$("details:not([open]):not(.long)").forEach((fold) => {
     fold.open = true;
     fold.dataset.folded = "";

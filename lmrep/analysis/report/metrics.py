@@ -1,0 +1,214 @@
+"""Metrics of runs as their objectives declare them: charts, baselines, and comparison over seeds."""
+
+import fnmatch
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lmrep.analysis.report.facts import Facts, flatten_config, unigram_loss
+from lmrep.experiment import config as experiments
+from lmrep.metrics import COMMON, Metric
+from lmrep.objectives import OBJECTIVES
+
+TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
+UNIGRAM_LOSS = "unigram_loss"  # the name under which `facts.curves` has it
+NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
+# Settings by which validation examples, their targets or their tokens can differ.
+VALIDATION_SETTINGS = ("evaluation.seed", "length", "objective.*", "format.*", "data.*", "sources*", "tokenizer.*")
+
+
+def declared(facts: Facts) -> dict[str, Metric]:
+    """The metrics that the run's objectives declare, with those of the trainer."""
+    stages = [stage.objective_name for stage in facts.stages if stage is not facts.stage]
+    names = dict.fromkeys([*stages, facts.stage.objective_name])
+    objectives = {name: metric for objective in names for name, metric in OBJECTIVES[objective].metrics.items()}
+    return {name: metric for name, metric in (objectives | dict(COMMON) | TIMING).items() if name not in NOT_METRICS}
+
+
+def headlines(facts: Facts) -> dict[str, Metric]:
+    """The metrics by which a run is judged, of those measured on validation text: accuracies and losses of tokens."""
+    return {name: metric for name, metric in declared(facts).items() if name not in COMMON
+            and (metric.headline or is_token_loss(metric)) and facts.last("validation", name) is not None}
+
+
+def is_token_loss(metric: Metric) -> bool:
+    """Whether it is a mean loss of tokens, whose exponential is a perplexity."""
+    return metric.perplexity or metric.baseline == UNIGRAM_LOSS
+
+
+def baseline(facts: Facts, metric: Metric) -> float | None:
+    """The value that a trivial predictor reaches on validation text; None where it is not known."""
+    if is_token_loss(metric):
+        return unigram_loss(facts)
+    if metric.baseline:
+        name = metric.baseline.removeprefix("1 - ")
+        value = facts.last("validation", name)
+        return value if value is None or name == metric.baseline else 1 - value
+    return None
+
+
+def baseline_title(facts: Facts, metric: Metric) -> str:
+    """What that predictor is."""
+    if is_token_loss(metric):
+        return "predicting by token frequency"
+    title = declared(facts).get(metric.baseline.removeprefix("1 - "), Metric(metric.baseline)).title.lower()
+    return f"chance (1 - {title})" if metric.baseline.startswith("1 - ") else title
+
+
+def formatted(metric: Metric, value: float | None) -> str:
+    """A value as the metric prints it; "" for None."""
+    return "" if value is None else format(value, metric.format)
+
+
+# Charts
+
+
+class Chart(NamedTuple):
+    """One pair of axes.
+
+    Attributes:
+      title, unit: of the metric.
+      lines: {index of a run: name of its metric}.
+      percent: whether values are fractions.
+      baselines: {index of a run: name of its baseline}, drawn dashed.
+    """
+
+    title: str
+    unit: str
+    lines: Mapping[int, str]
+    percent: bool
+    baselines: Mapping[int, str]
+
+
+def charts(runs: Sequence[Facts]) -> dict[str, Chart]:
+    """The curves of several runs: those of one metric share their axes. Total losses do so where they are sums of the
+    same terms."""
+    members: dict[tuple, dict[int, str]] = {}
+    metrics: dict[tuple, Metric] = {}
+    for i, run in enumerate(runs):
+        known, recorded = declared(run), _recorded(run)
+        hidden = {metric.baseline for metric in known.values()} | ({"loss"} if _has_one_term(run) else set())
+        for name in (*(name for name in known if name in recorded), *sorted(recorded - known.keys())):
+            if name in hidden:
+                continue
+            metric = known.get(name, Metric(name))
+            terms = (run.stage.objective_name, frozenset(recorded & known.keys())) if name == "loss" else ()
+            key = (metric.title, metric.unit, terms)
+            members.setdefault(key, {})[i] = name
+            metrics.setdefault(key, metric)
+    total = sum(key[0] == COMMON["loss"].title for key in members)
+    found: dict[str, Chart] = {}
+    for key, lines in members.items():
+        metric, name = metrics[key], next(iter(lines.values()))
+        title = metric.title
+        if name == "loss" and total > 1:
+            title += f" ({', '.join(runs[i].label for i in lines)})"
+        bases = {i: _baseline_curve(runs[i], name) for i, name in lines.items()}
+        while name in found:
+            name += "_"
+        found[name] = Chart(title, metric.unit, lines, metric.format.endswith("%"), {i: b for i, b in bases.items() if b})
+    running = [name for name in found if found[name].title in {m.title for m in (COMMON | TIMING).values()}]
+    return {name: found[name] for name in (*(n for n in found if n not in running), *running)}
+
+
+def _recorded(run: Facts) -> set[str]:
+    return {name for lines in (run.train, run.validation, run.timing) for line in lines for name, value in line.items()
+            if isinstance(value, int | float)} - NOT_METRICS - {"steps_per_second", "device_peak_bytes", "host_peak_bytes"}
+
+
+def _has_one_term(run: Facts) -> bool:
+    """Whether the loss has a single declared term, whose curve shows it already."""
+    return sum(metric.unit == "nats" for name, metric in declared(run).items() if name in _recorded(run)) == 1
+
+
+def _baseline_curve(run: Facts, name: str) -> str:
+    metric = declared(run).get(name, Metric(name))
+    if is_token_loss(metric):
+        return UNIGRAM_LOSS
+    return "" if metric.baseline.startswith("1 - ") else metric.baseline
+
+
+# Several runs
+
+
+class Group(NamedTuple):
+    """Runs that differ in their seed alone."""
+
+    label: str
+    runs: Sequence[Facts]
+
+
+class Cell(NamedTuple):
+    """The values of one metric over a group's runs.
+
+    Attributes:
+      text: mean, with the standard deviation where there are several runs.
+      best: whether no other group's mean is better.
+      note: how it lies to the best group.
+    """
+
+    text: str
+    best: bool = False
+    note: str = ""
+
+
+def group_by_seed(runs: Sequence[Facts]) -> list[Group]:
+    """Groups runs whose configs differ in the seed, the name and settings that do not change results."""
+    ignored = ("seed", "name", *(pattern for pattern in experiments.RESUMABLE_FIELDS if pattern != "steps"))
+    groups: dict[str, list[Facts]] = {}
+    for run in runs:
+        settings = {name: value for name, value in flatten_config(run.experiment).items()
+                    if not any(fnmatch.fnmatchcase(name, pattern) for pattern in ignored)}
+        groups.setdefault(repr((run.step, run.source, sorted(settings.items()))), []).append(run)
+    # Runs of equal seeds are repetitions, not a sample of seeds.
+    found = []
+    for members in groups.values():
+        seeds = {run.experiment.seed for run in members}
+        split = [members] if len(seeds) == len(members) else [[run] for run in members]
+        found += [Group(", ".join(run.label for run in group), group) for group in split]
+    return found
+
+
+def comparison(groups: Sequence[Group]) -> dict[str, list[Cell]]:
+    """{title of a headline metric: a cell for each group}: means and standard deviations over seeds, and whether a
+    difference from the best group lies within the spread of seeds."""
+    metrics: dict[str, tuple[str, Metric]] = {}
+    for group in groups:
+        for name, metric in headlines(group.runs[0]).items():
+            metrics.setdefault(metric.title, (name, metric))
+    return {title: _cells(groups, *metrics[title]) for title in metrics}
+
+
+def _cells(groups: Sequence[Group], name: str, metric: Metric) -> list[Cell]:
+    values = [[value for run in group.runs if headlines(run).get(name) == metric
+               and (value := run.last("validation", name)) is not None] for group in groups]
+    means = [statistics.fmean(v) if v else None for v in values]
+    known = [mean for mean in means if mean is not None]
+    best = (max if metric.higher_is_better else min)(known)
+    deviations = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in values]
+    leader, cells = means.index(best), []
+    for mean, deviation, v in zip(means, deviations, values, strict=True):
+        if mean is None:
+            cells.append(Cell(""))
+            continue
+        text = formatted(metric, mean) + (f" ± {formatted(metric, deviation)} (n = {len(v)})" if len(v) > 1 else "")
+        spread = max(deviation, deviations[leader])
+        within = mean != best and abs(mean - best) <= spread
+        cells.append(Cell(text, len(known) > 1 and mean == best, "within the spread of seeds" if within else ""))
+    return cells
+
+
+def differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """{metrics that several groups have: settings that differ between these groups, and by which validation examples,
+    their targets or their tokens can differ}."""
+    settings = [[flatten_config(run.experiment) for run in group.runs] for group in groups]
+    found: dict[tuple[str, ...], list[str]] = {}
+    for title in dict.fromkeys(metric.title for group in groups for metric in headlines(group.runs[0]).values()):
+        members = [one for group, one in zip(groups, settings, strict=True)
+                   if title in {metric.title for metric in headlines(group.runs[0]).values()}]
+        fields = tuple(name for name in members[0][0] if all(name in group[0] for group in members)
+                       and any(fnmatch.fnmatchcase(name, pattern) for pattern in VALIDATION_SETTINGS)
+                       and len({repr(sorted({repr(run[name]) for run in group})) for group in members}) > 1)
+        if fields:
+            found.setdefault(fields, []).append(title)
+    return {", ".join(titles): list(fields) for fields, titles in found.items()}

@@ -1,0 +1,381 @@
+"""What a run's network predicts before training and now, for sample texts and for validation text, and its attention.
+
+`RENDERERS` holds what the report knows of a capability; others are shown as they print.
+"""
+
+import base64
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from lmrep.analysis.report import replaced_tokens
+from lmrep.analysis.report.facts import Facts
+from lmrep.core import params as P
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.params import Array, Tree
+from lmrep.data import loader
+from lmrep.data.formats import FIELDS
+from lmrep.data.tokenizers import Tokenizer
+from lmrep.experiment import build
+from lmrep.inference import load, prompts
+from lmrep.inference.load import Run
+from lmrep.interop import init_from
+from lmrep.models.base import Inputs, Model, model_inputs
+from lmrep.objectives.base import Capability, Objective
+from lmrep.training.stages import set_params
+from lmrep.training.state import specs_of
+from lmrep.training.step import prepare_keys
+
+MAX_TEXTS = 12  # sample texts that are shown
+EXAMPLES, CONTEXT = 16, 12  # validation examples with a predicted token, and tokens shown on either side of it
+MAX_ATTENTION = 48  # tokens of a text whose attention is shown
+CONTINUED, PROMPT, NEW_TOKENS = 4, 12, 20  # validation texts that are continued; tokens of each prompt and continuation
+DESCRIBED, WORDS = 4, 60  # validation examples that are described, and words of each
+
+Pair = Sequence[Run | None]  # the untrained and the trained run; None for one that is missing
+Candidates = list[tuple[str, float]]  # tokens and their probabilities, the likeliest first
+
+
+class Sample(NamedTuple):
+    """Predictions for one prompt.
+
+    Attributes:
+      view: the macro of templates/predictions.html.j2 that shows them.
+      prompt: the text before the predicted position, what is in its place, and the text after.
+      before, now: of the untrained and of the trained network; None where there is no such network.
+      target: what the text has there, where it is known.
+    """
+
+    view: str
+    prompt: tuple[str, str, str]
+    before: Any
+    now: Any
+    target: str | None = None
+
+
+class Attention(NamedTuple):
+    """The attention probabilities of one text: `weights` are uint8[l, h, t, s] in base64, 255 for 1. `first` is the
+    token to show first: a mask, or the one after the text's beginning."""
+
+    tokens: Sequence[str]
+    first: int
+    layers: int
+    heads: int
+    weights: str
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one run's network predicts.
+
+    Attributes:
+      step: of the checkpoint; None where there is none.
+      samples: for the config's texts.
+      held_out: {macro of templates/predictions.html.j2: predictions for validation text}.
+      attention: of some of these texts.
+      notes: what could not be predicted, for people.
+      complete: whether the checkpoint has all parameters of its objective; a converted one may lack a head.
+    """
+
+    step: int | None = None
+    samples: Sequence[Sample] = ()
+    held_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    attention: Sequence[Attention] = ()
+    notes: Sequence[str] = ()
+    complete: bool = False
+
+
+def predict(facts: Facts, attention_bytes: int) -> Predictions:
+    """Runs the network of a run, untrained and trained.
+
+    Args:
+      facts: the run.
+      attention_bytes: how much the attention probabilities may take on the page.
+    """
+    if facts.network is None:
+        return Predictions()
+    notes, now = [], None
+    try:
+        now = load.load(facts.directory)
+    except (UserError, RunFault) as error:
+        notes.append(f"No trained parameters: {error}")
+    runs = (_untrained(facts, now, notes), now)
+    run = next((run for run in reversed(runs) if run), None)
+    if run is None:
+        return Predictions(notes=tuple(notes))
+    # The objective of the first stage, which the untrained run has, may have other capabilities.
+    runs = tuple(one if one and one.capabilities == run.capabilities else None for one in runs)
+    batch = held_out_batch(facts, run.objective)
+    held_out = _held_out(facts, runs, batch, notes) if batch else {}
+    samples = _samples(facts, runs, notes)
+    complete = now is not None and P.flatten(specs_of(now.objective)).keys() <= P.flatten(now.params).keys()
+    texts = [*facts.experiment.samples[:3], *(_beginnings(facts, batch, 2 * CONTEXT)[:2] if batch else ())]
+    attention = attention_of(now, texts, attention_bytes) if now and attention_bytes else ()
+    return Predictions(now and now.step, samples, held_out, attention, tuple(notes), complete)
+
+
+def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
+    """The run before its first step: its parameters are a function of the seed, and of `init`. None for a converted
+    one."""
+    if facts.source:
+        return None
+    network, experiment = facts.network, facts.experiment
+    objective = network.objectives[0]
+    params = jax.jit(lambda key: P.init(specs_of(objective), key))(jax.random.key(experiment.seed))
+    if experiment.init:
+        try:
+            source = init_from.load(experiment.init)
+            params = set_params(params, init_from.match(specs_of(objective), source, network.tokenizer.tokens).values)
+        except (UserError, RunFault) as error:
+            notes.append(f"Predictions before training are not shown: {error}")
+            return None
+    if now is not None:
+        return dataclasses.replace(now, step=0, objective=objective, params=params)
+    return Run(facts.directory, 0, experiment, network.tokenizer, network.model, objective, params)
+
+
+def held_out_batch(facts: Facts, objective: Objective) -> dict[str, np.ndarray] | None:
+    """Some validation examples, prepared by the objective: evenly spaced, not chosen by how well they are predicted."""
+    stage, prepared, seed = facts.stage, facts.prepared, facts.experiment.evaluation.seed
+    store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
+    if not store or not store.tokens:
+        return None
+    plan = build.evaluation_plan(stage, store, seed, prepared.directory.parent)
+    batch = loader.gather(plan, np.unique(np.linspace(0, plan.examples - 1, EXAMPLES).astype(np.int64)))
+    return jax.device_get(jax.jit(lambda batch: objective.prepare(
+        prepare_keys(objective, batch, seed, np.int32(0)), batch))(batch))
+
+
+# Sample texts
+
+
+def _samples(facts: Facts, runs: Pair, notes: list[str]) -> list[Sample]:
+    """Predictions for the config's sample texts, each by the first capability that accepts it."""
+    run = next(run for run in reversed(runs) if run)
+    texts: dict[Capability, list[str]] = {}
+    for text in prompts.sample_prompts(facts.experiment.samples, run.capabilities)[:MAX_TEXTS]:
+        texts.setdefault(run.capability_of(text), []).append(text)
+    found = []
+    for capability in run.capabilities:
+        if capability not in texts:
+            continue
+        renderer = RENDERERS.get(capability.name, Renderer())
+        options = renderer.options(run) or dataclasses.asdict(capability.sample_options)
+        try:
+            pairs = [one and one.predict(texts[capability], capability.name, **options) for one in runs]
+        except UserError as error:
+            notes.append(f"No predictions for the sample texts: {error}")
+            continue
+        for i, text in enumerate(texts[capability]):
+            show = renderer.samples or partial(_printed, capability=capability)
+            found += show(text, *(one and one[i] for one in pairs), tokenizer=run.tokenizer)
+    return found
+
+
+def _masks(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sample]:
+    """A sample for each mask of a text."""
+    mask, samples = tokenizer.mask_token, []
+    parts = text.replace("[MASK]", mask).split(mask)
+    for i in range(len(parts) - 1):
+        pair = [one[i] if one and i < len(one) else None for one in (before, now)]
+        samples.append(Sample("candidates", (mask.join(parts[: i + 1]), mask, mask.join(parts[i + 1:])), *pair))
+    return samples
+
+
+def _continuations(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sample]:
+    return [Sample("continuation", (text, "", ""), *(one and one[0] for one in (before, now)))]
+
+
+def _shaded(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sample]:
+    pair = [one and replaced_tokens.shade(text, one) for one in (before, now)]
+    return [Sample("shaded", (text, "", ""), *pair)] if any(one and one.tokens for one in pair) else []
+
+
+def _printed(text: str, before: Any, now: Any, *, tokenizer: Tokenizer, capability: Capability) -> list[Sample]:
+    """For a capability without a renderer: what `lmrep predict` prints."""
+    pair = [None if one is None else capability.to_text(text, one, tokenizer) for one in (before, now)]
+    return [Sample("printed", (text, "", ""), *pair)]
+
+
+# Validation text
+
+
+def _held_out(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> dict[str, Any]:
+    """{macro: its content} for validation examples; descriptions of them where there are no predictions to show."""
+    run, found = next(run for run in reversed(runs) if run), {}
+    for capability in run.capabilities:
+        for view, content in RENDERERS.get(capability.name, Renderer()).held_out.items():
+            if all(one is None or one.objective.predict or one.objective.next_token_logits for one in runs):
+                found[view] = content(facts, runs, batch, notes)
+    found = {view: content for view, content in found.items() if content}
+    if not found and run.objective.describe is not None:
+        some = {name: value[:: EXAMPLES // DESCRIBED] for name, value in batch.items() if np.ndim(value)}
+        words = [text.split() for text in run.objective.describe(some, facts.network.tokenizer)]
+        found["described"] = [" ".join(w[:WORDS]) + (" …" if len(w) > WORDS else "") for w in words]
+    return found
+
+
+def _masked_tokens(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+    """One of the masked tokens of each example."""
+    if "inputs" not in batch or any(run and run.objective.predict is None for run in runs):
+        return []
+    inputs = {name: value for name, value in batch.items() if name in FIELDS} | {
+        "tokens": batch["inputs"], "predicted": batch["predicted"]}
+    predictions = [run and run.predict_batch(inputs, k=min(5, run.tokenizer.size)) for run in runs]
+    found, tokenizer = [], facts.network.tokenizer
+    for i, weights in enumerate(batch["weights"]):
+        positions = np.flatnonzero(weights > 0)
+        if not len(positions):
+            continue
+        m = positions[np.argsort(batch["predicted"][i][positions])[len(positions) // 2]]  # with text on both sides
+        pair = [p and _candidates(p["words"][i, m], p["probabilities"][i, m], tokenizer) for p in predictions]
+        left, right = _context(inputs, i, int(batch["predicted"][i, m]), tokenizer)
+        found.append(Sample("candidates", (left, "?", right), *pair, tokenizer.id_to_token(int(batch["targets"][i, m]))))
+    return found
+
+
+def _next_tokens(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+    """The next token about the middle of each example."""
+    tokenizer, length = facts.network.tokenizer, batch["tokens"].shape[1]
+    predicted = [np.flatnonzero(weights > 0) for weights in batch["weights"]]
+    middle = {i: int(positions[len(positions) // 2]) for i, positions in enumerate(predicted) if len(positions)}
+    if not middle:
+        return []
+    texts = [_read(batch, i, t) for i, t in middle.items()]
+    tokens, last = np.zeros((len(texts), length), np.int32), np.array([len(text) - 1 for text in texts], np.int32)
+    for row, text in zip(tokens, texts, strict=True):
+        row[: len(text)] = text
+    inputs = model_inputs(facts.network.model, {
+        "tokens": tokens, "segment_ids": (np.arange(length) <= last[:, None]).astype(np.int32),
+        "positions": np.broadcast_to(np.arange(length, dtype=np.int32), tokens.shape)}, context="left")
+    predictions = [run and jax.device_get(jax.jit(partial(
+        _top_next_tokens, model=run.model, objective=run.objective, size=tokenizer.size))(run.params, inputs, last))
+        for run in runs]
+    found = []
+    for i, ((example, t), text) in enumerate(zip(middle.items(), texts, strict=True)):
+        text = text[~np.isin(text, list(tokenizer.vocabulary.specials.values()))]
+        left = ("… " if len(text) > 2 * CONTEXT else "") + tokenizer.decode(text[-2 * CONTEXT:].tolist())
+        found.append(Sample("candidates", (left, "?", ""), *(p and _candidates(p[1][i], p[0][i], tokenizer)
+                     for p in predictions), tokenizer.id_to_token(int(batch["targets"][example, t]))))
+    return found
+
+
+def _top_next_tokens(
+    params: Tree, inputs: Inputs, last: Array, *, model: Model, objective: Objective, size: int
+) -> tuple[Array, Array]:
+    """(probabilities, ids) [b, 5] of the likeliest tokens after position `last` i32[b] of each example."""
+    hidden = model.encode(params["encoder"], inputs, None, at=last[:, None]).hidden
+    probabilities = jax.nn.softmax(objective.next_token_logits(params, hidden)[:, 0])
+    return jax.lax.top_k(probabilities[:, :size], min(5, size))
+
+
+def _continued(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+    """The beginnings of some examples, continued."""
+    new_tokens = _new_tokens(next(run for run in reversed(runs) if run))
+    texts = _beginnings(facts, batch, PROMPT, more=new_tokens)
+    try:
+        pairs = [run and run.generate(list(texts), new_tokens) if texts else () for run in runs]
+    except UserError as error:
+        notes.append(f"Validation texts could not be continued: {error}")
+        return []
+    return [Sample("continuation", (text, "", ""), *(p and p[i][0] for p in pairs), texts[text])
+            for i, text in enumerate(texts)]
+
+
+def _new_tokens(run: Run) -> int:
+    """Tokens to generate: half of what the network takes beyond a prompt, since a text may be tokenized otherwise with
+    its continuation."""
+    return max(1, min(NEW_TOKENS, (run.model.max_length - PROMPT) // 2)) if run.model.max_length else NEW_TOKENS
+
+
+def _replaced(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> Any:
+    return replaced_tokens.held_out(runs, batch)
+
+
+class Renderer(NamedTuple):
+    """How the report shows a capability.
+
+    Attributes:
+      options: run -> options of its predictions for sample texts; {} for the capability's own.
+      samples: (text, prediction before, prediction now, tokenizer=) -> [Sample]; None prints them.
+      held_out: {macro of templates/predictions.html.j2: (facts, runs, batch, notes) -> its content}.
+    """
+
+    options: Callable[[Run], dict[str, Any]] = lambda run: {}
+    samples: Callable[..., list[Sample]] | None = None
+    held_out: Mapping[str, Callable[..., Any]] = {}
+
+
+RENDERERS = {
+    "fill_mask": Renderer(lambda run: {"k": 5}, _masks, {"masked_tokens": _masked_tokens}),
+    "generate_text": Renderer(lambda run: {"tokens": _new_tokens(run)}, _continuations,
+                              {"continued": _continued, "next_tokens": _next_tokens}),
+    "detect_replaced": Renderer(samples=_shaded, held_out={"replaced": _replaced}),
+}
+
+
+# Tokens and texts
+
+
+def _candidates(ids: np.ndarray, probabilities: np.ndarray, tokenizer: Tokenizer) -> Candidates:
+    return [(tokenizer.id_to_token(int(token)), float(p)) for token, p in zip(ids, probabilities, strict=True)]
+
+
+def _read(batch: Mapping[str, np.ndarray], i: int, t: int) -> np.ndarray:
+    """The tokens of example `i` up to and including position `t`, of its packed segment."""
+    segment = batch["segment_ids"][i] == batch["segment_ids"][i, t]
+    return batch["tokens"][i][segment & (np.arange(len(segment)) <= t)]
+
+
+def _beginnings(facts: Facts, batch: Mapping[str, np.ndarray], size: int, more: int = 0) -> dict[str, str] | list[str]:
+    """The first `size` tokens of some examples; with `more`, {these: the next `more` tokens} of longer ones."""
+    tokenizer, found = facts.network.tokenizer, {}
+    special = list(tokenizer.vocabulary.specials.values())
+    for i in range(0, len(batch["tokens"]), EXAMPLES // CONTINUED):
+        ids = batch["tokens"][i][batch["segment_ids"][i] == 1]
+        ids = ids[~np.isin(ids, special)]
+        text = tokenizer.decode(ids[:size].tolist())
+        if text.strip() and (len(ids) > size or not more):
+            found[text] = tokenizer.decode(ids[: size + more].tolist())[len(text):]
+    return found if more else list(found)
+
+
+def _context(batch: Mapping[str, np.ndarray], i: int, t: int, tokenizer: Tokenizer) -> tuple[str, str]:
+    """The text on both sides of position `t` of example `i`, within its packed segment."""
+    tokens, segments, special = batch["tokens"][i], batch["segment_ids"][i], tokenizer.vocabulary.specials
+    ends = [special[role] for role in ("cls", "sep") if role in special]
+    segment = np.flatnonzero((segments == segments[t]) & ~np.isin(tokens, ends) | (np.arange(len(tokens)) == t))
+    first, last = max(segment[0], t - CONTEXT), min(segment[-1], t + CONTEXT)
+    left, right = (tokenizer.decode(ids.tolist()) for ids in (tokens[first:t], tokens[t + 1 : last + 1]))
+    return ("… " if first > segment[0] else "") + left, right + (" …" if last < segment[-1] else "")
+
+
+def attention_of(run: Run, texts: Sequence[str], max_bytes: int) -> list[Attention]:
+    """The attention probabilities of as many texts as fit in `max_bytes`; long texts are truncated at a word."""
+    if not run.model.attention:
+        return []
+    found, mask = [], run.tokenizer.specials.get("mask")
+    for text in dict.fromkeys(texts):
+        words, encoded = text.split(), None
+        while words:
+            try:
+                encoded = run.encode([" ".join(words)], attention=True)[0]
+            except UserError:  # longer than the model
+                encoded = None
+            if encoded is not None and len(encoded.tokens) <= MAX_ATTENTION \
+                    and encoded.attention.size * 4 / 3 <= max_bytes:
+                break
+            words = words[: len(words) * 3 // 4]
+        if not words:
+            break
+        layers, heads = encoded.attention.shape[:2]
+        weights = np.round(encoded.attention * 255).astype(np.uint8)
+        first = encoded.tokens.index(mask) if mask in encoded.tokens else min(1, len(encoded.tokens) - 1)
+        found.append(Attention(encoded.tokens, first, layers, heads, base64.b64encode(weights.tobytes()).decode()))
+        max_bytes -= len(found[-1].weights)
+    return found

@@ -1,0 +1,134 @@
+"""Replaced-token probabilities (Clark et al., 2020) of sample texts, and of validation text in which the objective
+replaced tokens."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from lmrep.data.formats import FIELDS
+from lmrep.data.tokenizers import Tokenizer
+from lmrep.inference.load import Run
+from lmrep.objectives.capabilities import ReplacedToken
+
+CONTEXT = 12  # tokens shown on either side of a replaced one
+MAX_SHOWN = 6  # validation examples that are shown
+CLOSING = frozenset(".,;:!?)]}'-")  # not preceded by a space, where the tokenizer keeps no record of spaces
+
+
+class ShadedToken(NamedTuple):
+    """A token of a text.
+
+    Attributes:
+      gap: the text between it and the token before.
+      word: its characters.
+      probability: that it was replaced.
+      original: the token of the text, where this one replaced it.
+    """
+
+    gap: str
+    word: str
+    probability: float
+    original: str | None = None
+
+
+class ShadedText(NamedTuple):
+    """A text as its tokens, and what follows the last one."""
+
+    tokens: list[ShadedToken]
+    end: str
+
+
+class Replaced(NamedTuple):
+    """Validation text with replaced tokens.
+
+    Attributes:
+      texts: (untrained, trained) `ShadedText` around a replaced token, one pair for each of some examples; None where
+        there is no such network.
+      examples, replaced, originals: the numbers of all examples, and of their replaced and other predicted tokens.
+      before, now: how many of either each network takes for replaced; None where there is no such network.
+    """
+
+    texts: list[tuple[ShadedText | None, ShadedText | None]]
+    examples: int
+    replaced: int
+    originals: int
+    before: tuple[int, int] | None
+    now: tuple[int, int] | None
+
+
+def shade(text: str, prediction: Sequence[ReplacedToken]) -> ShadedText:
+    """A text and its prediction as tokens to show; the bytes of one character become one token, with their largest
+    probability."""
+    tokens: list[ShadedToken] = []
+    end = 0
+    for word, start, stop, probability in prediction:
+        if start >= end and word:
+            tokens.append(ShadedToken(text[end:start], word, probability))
+        elif word:
+            last = tokens[-1]
+            tokens[-1] = last._replace(word=last.word + text[end:stop], probability=max(last.probability, probability))
+        end = max(end, stop)
+    return ShadedText(tokens, text[end:])
+
+
+def held_out(runs: Sequence[Run | None], batch: Mapping[str, np.ndarray]) -> Replaced | None:
+    """Predictions for validation examples whose masked tokens were replaced, by the trained model where there is one.
+
+    Args:
+      runs: the untrained and the trained run; None for one that is missing.
+      batch: a prepared batch.
+
+    Returns:
+      None where the objective replaces no tokens, or replaced none here.
+    """
+    run = next(run for run in reversed(runs) if run)
+    if run.objective.replace_tokens is None:
+        return None
+    shown = jax.device_get(jax.jit(run.objective.replace_tokens)(run.params, batch))
+    inputs = {name: value for name, value in batch.items() if name in FIELDS} | {"tokens": shown}
+    probabilities = [run and run.predict_batch(inputs)["replaced"] for run in runs]
+    replaced, predicted = (shown != batch["tokens"]) & (batch["segment_ids"] > 0), batch["token_weights"] > 0
+    examples = np.flatnonzero(replaced.any(1))
+    if not len(examples):
+        return None
+    chosen = examples[np.unique(np.linspace(0, len(examples) - 1, MAX_SHOWN).astype(int))]
+    texts = [_excerpt(batch, shown, replaced, probabilities, int(i), run.tokenizer) for i in chosen]
+    groups = predicted & replaced, predicted & ~replaced
+    counts = [None if p is None else tuple(int(((p > 0.5) & group).sum()) for group in groups) for p in probabilities]
+    return Replaced(texts, len(shown), *(int(group.sum()) for group in groups), *counts)
+
+
+def _excerpt(
+    batch: Mapping[str, np.ndarray], shown: np.ndarray, replaced: np.ndarray, probabilities: Sequence[Any], i: int,
+    tokenizer: Tokenizer,
+) -> tuple[ShadedText | None, ShadedText | None]:
+    """The tokens around the middle one of example `i`'s replaced tokens, within its packed segment."""
+    positions = np.flatnonzero(replaced[i])
+    middle, segments, special = positions[len(positions) // 2], batch["segment_ids"][i], tokenizer.vocabulary.specials
+    ends = [special[role] for role in ("cls", "sep") if role in special]
+    segment = np.flatnonzero((segments == segments[middle]) & (replaced[i] | ~np.isin(batch["tokens"][i], ends)))
+    window = segment[abs(segment - middle) <= CONTEXT]
+    words = []
+    for t, (gap, word) in zip(window, spaced(shown[i, window].tolist(), tokenizer), strict=True):
+        original = None
+        if replaced[i, t]:  # as they are in the vocabulary, since they may differ in how they join the token before
+            word, original = (tokenizer.id_to_token(int(ids[i, t])).strip() or "␣" for ids in (shown, batch["tokens"]))
+        words.append((gap, word or "␣", original))
+    words[0] = ("… " if window[0] > segment[0] else "", *words[0][1:])
+    end = " …" if window[-1] < segment[-1] else ""
+    return tuple(None if p is None else ShadedText(
+        [ShadedToken(gap, word, float(p[i, t]), original)
+         for t, (gap, word, original) in zip(window, words, strict=True)], end) for p in probabilities)
+
+
+def spaced(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """Each token as (the space before it, its characters)."""
+    found, gap = [], ""
+    for text in map(tokenizer.spaced_token, ids):
+        word = text.strip()
+        before = gap + text[: len(text) - len(text.lstrip())]
+        found.append(("" if word in CLOSING and not tokenizer.keeps_spacing else before, word))
+        gap = text[len(text.rstrip()):] if word else ""
+    return found
