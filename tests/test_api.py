@@ -158,7 +158,7 @@ def test_another_corpus_is_not_evaluated_as_the_run_s(home, run, tmp_path):
     small.corpus(tmp_path / "texts")
     lmrep.train(config(tmp_path, steps=1), tmp_path / "run", data_dir=home / "data")
     (tmp_path / "texts/00.txt").write_text("The red cat sees the blue dog.\n")
-    with pytest.raises(UserError, match=r"the corpus is not the one that .*: its files have changed"):
+    with pytest.raises(UserError, match=r"the files of the corpus have changed since .* was trained"):
         lmrep.evaluate(tmp_path / "run", data_dir=home / "data")
 
 

@@ -41,8 +41,10 @@ def choices() -> list[Choice]:
 
     found = []
     for name, command in COMMANDS.items():
-        flags = {key: COMMON[key] for key in command.common} | dict(flags_of(importlib.import_module(command.module)))
-        spelled = tuple((f"--{key}" if flag.value_type is bool else f"--{key}=", flag.help) for key, flag in flags.items())
+        own = flags_of(importlib.import_module(command.module))
+        flags = {key: COMMON[key] for key in command.common} | dict(own)
+        spelled = tuple((f"--{key}" if flag.value_type is bool else f"--{key}=", flag.help)
+                        for key, flag in flags.items())
         found.append(Choice(name, command.summary, (*spelled, ("--help", "describe the command")),
                             "config" in command.common))
     return found

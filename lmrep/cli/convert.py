@@ -1,5 +1,5 @@
-"""Converts a published checkpoint, a directory in the layout of Hugging Face, to a workdir that the other commands take;
-or, with --to=huggingface, a workdir to such a directory.
+"""Converts a published checkpoint, a directory in the layout of Hugging Face, to a workdir;
+with --to=huggingface, converts a workdir to such a directory.
 
     lmrep convert SOURCE TARGET
     lmrep convert WORKDIR TARGET --to=huggingface [--part=generator]
@@ -19,7 +19,8 @@ from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
 
 FLAGS = {
-    "to": Flag("workdir", "what TARGET becomes: workdir or huggingface", bounds=Bounds(choices=("workdir", "huggingface"))),
+    "to": Flag("workdir", "what TARGET becomes: workdir or huggingface",
+               bounds=Bounds(choices=("workdir", "huggingface"))),
     "part": Flag("", "which network of a run of two to write, for example generator (default: the main one)"),
     "step": STEP,
     "shard_mb": Flag(5000, "the largest size of a written file of tensors, in megabytes", bounds=at_least(1)),

@@ -50,7 +50,8 @@ def run(arguments: Arguments) -> int:
 
 def shown(field: Field) -> str:
     """The lines of one field."""
-    limits = [text for text in (field.type_name, bounded(field.bounds), field.choice and f"with {field.choice}") if text]
+    choice = field.choice and f"with {field.choice}"
+    limits = [text for text in (field.type_name, bounded(field.bounds), choice) if text]
     value = ",".join(map(str, field.value)) if isinstance(field.value, tuple | list) else field.value
     return f"--config.{field.path}={value}   ({'; '.join(limits)})\n      {field.bounds.help}"
 

@@ -1,8 +1,8 @@
-"""Contextual vectors of texts: which layers, which texts share a row, which pieces are a word.
+"""Contextual vectors of texts: choosing layers, packing texts into sequences, combining the tokens of a word.
 
-Texts are packed: several short ones stand in one row, each seeing itself alone and counting its positions from 0, so
-that hardly anything computed is padding. Rows have few lengths and batches few sizes, so that little is compiled. The
-vectors are those of each text alone, but for rounding.
+Several short texts are packed into a sequence as segments, so that there is little padding; a token attends to its own
+text only, and positions start from 0 in each. There are few lengths and batch sizes, so that little is compiled. The
+vectors equal those of each text alone, up to rounding.
 """
 
 import bisect
@@ -22,22 +22,22 @@ from lmrep.models.base import Inputs, Model, model_inputs
 
 JOINS = ("sum", "concat")
 POOLINGS = ("mean", "cls", "max")
-PIECES = ("mean", "first", "last")
+WORD_POOLINGS = ("mean", "first", "last")
 LONG = ("refuse", "windows")
-SHORTEST_ROW = 64  # tokens; texts of up to that many are packed into such rows
-BATCH = {"cpu": 1024}  # tokens a batch, by backend: on a processor, more of them leave its caches
+MIN_LENGTH = 64  # tokens of a packed sequence
+BATCH = {"cpu": 1024}  # tokens in a batch, by backend: on a CPU, larger ones do not fit its caches
 BATCH_ELSEWHERE = 8192
 
 
-# Which layers
+# Layers
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Which layers' outputs are wanted, and how they become one.
+    """Which layers' outputs to return, and how to combine them.
 
     Attributes:
-      numbers: 0 is the embedding output, l the last layer's, which has passed the final norm where there is one.
+      numbers: 0 is the embedding output, l the last layer's, after the final norm where there is one.
       join: "stack" keeps each [n, t, d]; "sum" gives [1, t, d]; "concat" gives [1, t, n * d].
     """
 
@@ -45,32 +45,32 @@ class Layers:
     join: str = "stack"
 
 
-def parse_layers(asked: str | int | Sequence[int], last: int) -> Layers:
-    """What `asked` means for a model of `last` layers.
+def parse_layers(layers: str | int | Sequence[int], last: int) -> Layers:
+    """Parses a choice of layers of a model with `last` layers.
 
     Args:
-      asked: "last", "all" (the embedding output and every layer), numbers as 4, (3, 4) or "3,4", negative ones counted
-        from the last; "sum:" or "concat:" before any of these.
+      layers: "last", "all" (the embedding output and every layer), or numbers such as 4, (3, 4) or "3,4", where
+        negative ones count from the last; "sum:" or "concat:" may precede any of these.
       last: l.
 
     Raises:
-      UserError: it means nothing, or a layer that is not there.
+      UserError: it cannot be parsed, or there is no such layer.
     """
-    text = asked if isinstance(asked, str) else ",".join(map(str, np.atleast_1d(asked).tolist()))
+    text = layers if isinstance(layers, str) else ",".join(map(str, np.atleast_1d(layers).tolist()))
     join, colon, names = text.rpartition(":")
     if colon and join not in JOINS:
-        raise UserError(f"layers is {text!r}; expected all, last, or numbers as 3,4, with sum: or concat: before them")
+        raise UserError(f"layers is {text!r}; expected all, last, or numbers such as 3,4; sum: or concat: may precede")
     if names in ("all", "last"):
         return Layers(tuple(range(last + 1)) if names == "all" else (last,), join or "stack")
     try:
         numbers = [int(name) for name in names.split(",")]
     except ValueError:
-        raise UserError(f"layers is {text!r}; expected all, last, or numbers as 3,4 (with sum: or concat: before them "
-                        "to make them one)") from None
+        raise UserError(f"layers is {text!r}; expected all, last, or numbers such as 3,4, after sum: or concat: to "
+                        "combine them") from None
     for number in numbers:
         if not -last - 1 <= number <= last:
             raise UserError(f"layers is {text!r}, and there is no layer {number}: this model has 0 (the embeddings) to "
-                            f"{last}, or {-last - 1} to -1")
+                            f"{last}, or {-last - 1} to -1; choose among them")
     return Layers(tuple(number % (last + 1) for number in numbers), join or "stack")
 
 
@@ -86,9 +86,9 @@ def states(
     params: Tree, batch: dict[str, Array], *, model: Model, layers: Layers, attention: bool = False,
     context: str = "both",
 ) -> tuple[Array, Array | None]:
-    """The hidden states f32[n, b, t, d] that `layers` asks for, and attention probabilities f32[l, b, h, t, s] or None.
+    """The hidden states f32[n, b, t, d] of the chosen layers, and attention probabilities f32[l, b, h, t, s] or None.
 
-    Pure. Under `jax.jit`, layers above the highest that is asked for are not computed.
+    A pure function. Under `jax.jit`, layers above the highest chosen one are not computed.
 
     Args:
       params: of the model.
@@ -96,10 +96,10 @@ def states(
       model: the network.
       layers: which layers.
       attention: whether to return the attention probabilities.
-      context: what a position is conditioned on, as it was trained: "left" or "both".
+      context: what a position attends to, as in training: "left" or "both".
 
     Raises:
-      UserError: layers of unlike width are to be stacked or summed.
+      UserError: layers of different widths cannot be stacked or summed.
     """
     encoded = model.encode(params, model_inputs(model, batch, context=context), layers=True, attention=attention)
     last = len(encoded.layers) - 1
@@ -107,10 +107,9 @@ def states(
               for number in layers.numbers]
     if layers.join != "concat" and len({x.shape[-1] for x in chosen}) > 1:
         widths = ", ".join(f"{number}: {x.shape[-1]}" for number, x in zip(layers.numbers, chosen, strict=True))
-        raise UserError(f"the layers that were asked for have unlike widths ({widths}); ask for them one by one, or "
-                        "concat: them")
-    hidden = {"stack": jnp.stack, "sum": lambda each: sum(each)[None],
-              "concat": lambda each: jnp.concatenate(each, -1)[None]}[layers.join](chosen)
+        raise UserError(f"the chosen layers have different widths ({widths}); choose one at a time, or use concat:")
+    hidden = {"stack": jnp.stack, "sum": lambda chosen: sum(chosen)[None],
+              "concat": lambda chosen: jnp.concatenate(chosen, -1)[None]}[layers.join](chosen)
     return hidden, encoded.attention.astype(jnp.float32) if attention else None
 
 
@@ -122,38 +121,41 @@ class EncodedText(TokenizedText):
     """A text with its vectors.
 
     Attributes:
-      hidden: f32[n, t, d], the layers that were asked for.
-      attention: f32[l, h, t, s], where asked for: how much of position s enters position t.
+      hidden: f32[n, t, d], of the chosen layers.
+      attention: f32[l, h, t, s], the probability with which position t attends to position s; None unless requested.
     """
 
     hidden: np.ndarray
     attention: np.ndarray | None = None
 
-    def pool(self, how: str = "mean") -> np.ndarray:
-        """A vector of the whole text, f32[n, d]: the mean or the maximum over all tokens, special ones included (as
-        Reimers and Gurevych, 2019), or "cls", that of the token [CLS].
+    def pool(self, method: str = "mean") -> np.ndarray:
+        """One vector for the text, f32[n, d].
+
+        Args:
+          method: "mean" or "max" over all tokens, special ones included (as Reimers and Gurevych, 2019), or "cls", the
+            vector of [CLS].
 
         Raises:
-          UserError: another word, or "cls" of a model without [CLS].
+          UserError: the method is unknown, or "cls" for a model without [CLS].
         """
-        check_choice("pooling", how, POOLINGS)
-        if how == "cls" and (not self.words or self.words[0] is not None):
-            raise UserError("pooling is 'cls', and this model's texts do not begin with [CLS]; pool by mean or max")
+        check_choice("pooling", method, POOLINGS)
+        if method == "cls" and (not self.words or self.words[0] is not None):
+            raise UserError("pooling is 'cls', and this model's texts do not begin with [CLS]; use mean or max")
         return {"mean": lambda: self.hidden.mean(1), "max": lambda: self.hidden.max(1),
-                "cls": lambda: self.hidden[:, 0]}[how]()
+                "cls": lambda: self.hidden[:, 0]}[method]()
 
-    def by_word(self, how: str = "mean") -> np.ndarray:
-        """A vector for each word, f32[n, w, d]: the mean of its pieces', or that of the first or the last."""
-        return by_word(self.hidden, self.words, how)
+    def by_word(self, method: str = "mean") -> np.ndarray:
+        """One vector per word, f32[n, w, d]: the mean over its tokens, or the vector of the first or the last one."""
+        return by_word(self.hidden, self.words, method)
 
 
-def by_word(hidden: np.ndarray, words: Sequence[int | None], how: str = "mean") -> np.ndarray:
-    """[n, t, d] -> [n, w, d]: one vector a word, as `EncodedText.by_word`."""
-    check_choice("pieces", how, PIECES)
+def by_word(hidden: np.ndarray, words: Sequence[int | None], method: str = "mean") -> np.ndarray:
+    """[n, t, d] -> [n, w, d]: one vector per word, as `EncodedText.by_word`."""
+    check_choice("pieces", method, WORD_POOLINGS)
     starts, ends = word_boundaries(words)
-    if how == "first":
+    if method == "first":
         return hidden[:, starts]
-    if how == "last":
+    if method == "last":
         return hidden[:, ends - 1]
     sums = np.zeros((hidden.shape[0], len(hidden[0]) + 1, hidden.shape[2]))
     np.cumsum(hidden, 1, out=sums[:, 1:])
@@ -170,150 +172,153 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 class Window(NamedTuple):
-    """Tokens that the model reads at once, and the share of their text's vectors that come from it."""
+    """Tokens that the model reads at once. The vectors [start, stop) of the window are those of the text from
+    `position` on."""
 
-    text: int  # which text
+    text: int  # index of the text
     ids: np.ndarray  # int32[t], special tokens included
-    low: int  # the vectors [low, high) of this window are those of the text from `place` on
-    high: int
-    place: int
+    start: int
+    stop: int
+    position: int
 
 
 def windows(
-    text: int, ids: np.ndarray, edges: tuple[int, int], longest: int, long: str = "refuse", name: str = "a text"
+    text: int, ids: np.ndarray, special: tuple[int, int], max_length: int, long: str = "refuse", name: str = "a text"
 ) -> list[Window]:
-    """The windows in which a text is read: one where it fits.
+    """Splits a text into windows that the model can read: a single one where it fits.
 
-    A longer one is read in windows as long as the model, each between the special tokens, that overlap by half (the
-    last may overlap by more). A piece has its vector from the window in whose middle it is most nearly, so at least a
-    quarter of the model's length of context on each side, wherever the text has it.
+    Windows of a longer text are as long as the model allows, each with its special tokens, and overlap by half (the
+    last may overlap by more). The vector of a token comes from the window in which it is nearest to the middle, so that
+    it has at least a quarter of the model's length as context on each side, where the text has that much.
 
     Args:
-      text: its number.
+      text: its index.
       ids: int32[t], special tokens included.
-      edges: how many special tokens stand before and after it.
-      longest: tokens that the model takes; 0 for any number.
+      special: the number of special tokens before and after it.
+      max_length: tokens that the model takes; 0 for any number.
       long: "refuse" or "windows".
-      name: of the text, for the message.
+      name: of the text, for messages.
 
     Raises:
-      UserError: it is longer, and `long` is "refuse"; or the model is too short for windows.
+      UserError: it is longer and `long` is "refuse", or the model is too short for windows.
     """
     check_choice("long", long, LONG)
-    if not longest or len(ids) <= longest:
+    if not max_length or len(ids) <= max_length:
         return [Window(text, ids, 0, len(ids), 0)]
     if long == "refuse":
-        raise UserError(f"{name} has {len(ids):,} tokens; the model takes {longest:,} at most: shorten it, or have it "
-                        "read in overlapping windows (long=windows)")
-    before, after = edges
-    room, content = longest - before - after, len(ids) - before - after
-    if room < 2:
-        raise UserError(f"{name} is longer than the model, whose {longest} tokens leave no room for windows")
-    starts = [*range(0, content - room, room // 2), content - room]
-    middles = [(a + b + room) // 2 for a, b in itertools.pairwise(starts)]
+        raise UserError(f"{name} has {len(ids):,} tokens; the model takes {max_length:,} at most: shorten it, or read "
+                        "it in overlapping windows (long=windows)")
+    before, after = special
+    capacity, content = max_length - before - after, len(ids) - before - after
+    if capacity < 2:
+        raise UserError(f"{name} is longer than the model, whose {max_length} tokens are too few for windows")
+    starts = [*range(0, content - capacity, capacity // 2), content - capacity]
+    middles = [(a + b + capacity) // 2 for a, b in itertools.pairwise(starts)]
     found = []
     for start, first, end in zip(starts, [-before, *middles], [*middles, content + after], strict=True):
-        part = np.concatenate([ids[:before], ids[before + start : before + start + room], ids[len(ids) - after :]])
-        found.append(Window(text, part, before + first - start, before + end - start, before + first))
+        tokens = ids[before + start : before + start + capacity]
+        window = np.concatenate([ids[:before], tokens, ids[len(ids) - after :]])
+        found.append(Window(text, window, before + first - start, before + end - start, before + first))
     return found
 
 
 # Packing and computing
 
 
-def pack(lengths: Sequence[int], longest: int, shared: bool = True) -> list[tuple[int, list[int]]]:
-    """Rows that hold all texts: (length of the row, the texts in it), the longest rows first.
+def pack(lengths: Sequence[int], max_length: int, packed: bool = True) -> list[tuple[int, list[int]]]:
+    """Packs texts into sequences: (length of the sequence, indices of its texts), the longest first.
 
-    A row is as long as a power of two, SHORTEST_ROW at least and `longest` at most (0: any length). Where texts may
-    share a row, the longest that still fits is put in next.
+    A length is a power of two, at least MIN_LENGTH and at most `max_length` (0: any). If texts may be packed, the
+    longest that still fits is added next.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    sorted_lengths, rows = [lengths[i] for i in order], []
+    sorted_lengths, sequences = [lengths[i] for i in order], []
     while order:
-        room = max(SHORTEST_ROW, 1 << max(0, sorted_lengths[-1] - 1).bit_length())
-        size = room = min(room, longest) if longest else room
+        free = max(MIN_LENGTH, 1 << max(0, sorted_lengths[-1] - 1).bit_length())
+        length = free = min(free, max_length) if max_length else free
         members = []
-        while at := bisect.bisect_right(sorted_lengths, room):
-            room -= sorted_lengths.pop(at - 1)
+        while at := bisect.bisect_right(sorted_lengths, free):
+            free -= sorted_lengths.pop(at - 1)
             members.append(order.pop(at - 1))
-            if not shared:
+            if not packed:
                 break
-        rows.append((size, members))
-    return rows
+        sequences.append((length, members))
+    return sequences
 
 
-def batches(rows: Sequence[tuple[int, list[int]]], tokens: int) -> Iterator[tuple[int, list[list[int]]]]:
-    """Groups of packed rows of one length, of `tokens` tokens at most but one row at least."""
-    while rows:
-        size = rows[0][0]
-        number = max(1, tokens // size)
-        alike = [members for length, members in rows[:number] if length == size]
-        yield size, alike
-        rows = rows[len(alike):]
+def batches(sequences: Sequence[tuple[int, list[int]]], tokens: int) -> Iterator[tuple[int, list[list[int]]]]:
+    """Groups packed sequences of one length into batches of at most `tokens` tokens, but at least one sequence."""
+    while sequences:
+        length = sequences[0][0]
+        batch_size = max(1, tokens // length)
+        batch = [members for own_length, members in sequences[:batch_size] if own_length == length]
+        yield length, batch
+        sequences = sequences[len(batch):]
 
 
 def compute(
-    run: Callable[[dict[str, np.ndarray]], tuple[Array, Array | None]], parts: Sequence[Window], longest: int,
-    pad: int = 0, tokens: int | None = None, shared: bool = True,
+    run: Callable[[dict[str, np.ndarray]], tuple[Array, Array | None]], windows: Sequence[Window], max_length: int,
+    pad: int = 0, tokens: int | None = None, packed: bool = True,
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-    """The vectors of texts, in no particular order: (which text, hidden f32[n, t, d], attention f32[l, h, t, s]).
+    """The vectors of texts, in any order: (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s]).
 
     Args:
       run: a compiled `states` with its parameters.
-      parts: of `windows`; those of one text follow each other.
-      longest: tokens that the model takes; 0 for any number.
+      windows: of all texts; those of one text follow each other.
+      max_length: tokens that the model takes; 0 for any number.
       pad: id of padding.
-      tokens: tokens a batch; by default as suits the backend.
-      shared: whether texts may share a row: whether the model keeps segments apart.
+      tokens: in a batch; by default what suits the backend.
+      packed: whether texts may share a sequence, which needs a model that masks segments.
     """
     tokens = tokens or BATCH.get(jax.default_backend(), BATCH_ELSEWHERE)
-    sizes = {part.text: part.place + part.high - part.low for part in parts}
-    unfinished: dict[int, tuple[np.ndarray, int]] = {}  # texts of several windows: the vectors so far, how many
+    lengths = {window.text: window.position + window.stop - window.start for window in windows}
+    unfinished: dict[int, tuple[np.ndarray, int]] = {}  # texts of several windows: vectors so far, and their number
 
-    def finished(rows: list[list[int]], outcome: tuple[Array, Array | None]) -> Iterator[tuple]:
-        hidden, maps = (None if x is None else np.asarray(x) for x in outcome)
-        for row, members in enumerate(rows):
-            start = 0
-            for part in (parts[i] for i in members):
-                end, size = start + len(part.ids), sizes[part.text]
-                kept = hidden[:, row, start + part.low : start + part.high]
-                if part.high - part.low == size:
-                    yield part.text, kept.copy(), None if maps is None else maps[:, row, :, start:end, start:end].copy()
+    def split(batch: list[list[int]], outputs: tuple[Array, Array | None]) -> Iterator[tuple]:
+        hidden, attention = (None if x is None else np.asarray(x) for x in outputs)
+        for row, members in enumerate(batch):
+            begin = 0
+            for window in (windows[i] for i in members):
+                end, length = begin + len(window.ids), lengths[window.text]
+                vectors = hidden[:, row, begin + window.start : begin + window.stop]
+                if window.stop - window.start == length:
+                    own = None if attention is None else attention[:, row, :, begin:end, begin:end].copy()
+                    yield window.text, vectors.copy(), own
                 else:
-                    whole, done = unfinished.pop(part.text, (None, 0))
-                    whole = np.empty((len(kept), size, kept.shape[2]), kept.dtype) if whole is None else whole
-                    whole[:, part.place : part.place + kept.shape[1]] = kept
-                    done += kept.shape[1]
-                    if done == size:
-                        yield part.text, whole, None
+                    full, done = unfinished.pop(window.text, (None, 0))
+                    full = np.empty((len(vectors), length, vectors.shape[2]), vectors.dtype) if full is None else full
+                    full[:, window.position : window.position + vectors.shape[1]] = vectors
+                    done += vectors.shape[1]
+                    if done == length:
+                        yield window.text, full, None
                     else:
-                        unfinished[part.text] = whole, done
-                start = end
+                        unfinished[window.text] = full, done
+                begin = end
 
-    waiting = None
-    for size, rows in batches(pack([len(part.ids) for part in parts], longest, shared), tokens):
-        texts = [[parts[i].ids for i in members] for members in rows]
-        outcome = run(_batch(texts, size, _room(len(rows), max(1, tokens // size)), pad))
-        if waiting:  # the batch before is read while this one is computed
-            yield from finished(*waiting)
-        waiting = rows, outcome
-    if waiting:
-        yield from finished(*waiting)
+    pending = None
+    for length, batch in batches(pack([len(window.ids) for window in windows], max_length, packed), tokens):
+        texts = [[windows[i].ids for i in members] for members in batch]
+        outputs = run(_batch(texts, length, _batch_size(len(batch), max(1, tokens // length)), pad))
+        if pending:  # the previous batch is read while this one is computed
+            yield from split(*pending)
+        pending = batch, outputs
+    if pending:
+        yield from split(*pending)
 
 
-def _room(number: int, full: int) -> int:
-    """How many rows to compute where `number` are wanted: a full batch's, or a quarter of that, a quarter of a quarter
-    and so on, so that few shapes are compiled."""
-    while full // 4 >= number:
+def _batch_size(needed: int, full: int) -> int:
+    """`full`, or that divided by a power of 4, whichever is the least that holds `needed` sequences: few shapes are
+    compiled."""
+    while full // 4 >= needed:
         full //= 4
     return full
 
 
-def _batch(rows: Sequence[Sequence[np.ndarray]], size: int, b: int, pad: int) -> dict[str, np.ndarray]:
-    """`b` packed rows of `size` places, the last of them empty where there are fewer."""
-    tokens, segments = np.full((b, size), pad, np.int32), np.zeros((b, size), np.int32)
-    positions = np.zeros((b, size), np.int32)
-    for row, texts in enumerate(rows):
+def _batch(packed: Sequence[Sequence[np.ndarray]], length: int, batch_size: int, pad: int) -> dict[str, np.ndarray]:
+    """Packed sequences as a batch; sequences beyond them are padding."""
+    tokens, segments = np.full((batch_size, length), pad, np.int32), np.zeros((batch_size, length), np.int32)
+    positions = np.zeros((batch_size, length), np.int32)
+    for row, texts in enumerate(packed):
         start = 0
         for number, ids in enumerate(texts, 1):
             end = start + len(ids)

@@ -1,4 +1,4 @@
-"""What a trained run comes to on text: the metrics of its objective, or how well it foresees the text as it stands."""
+"""Evaluates a trained run on text: the metrics of its objective, or its sliding-window perplexity."""
 
 import contextlib
 import dataclasses
@@ -51,44 +51,45 @@ def evaluate(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None,
 ) -> dict[str, float]:
-    """The metrics of a run on a split of its corpus, or on other files; also written to eval.json in the workdir, and
-    to eval.jsonl, which keeps every evaluation, a line each.
+    """The metrics of a run on a split of its corpus, or on other files. They are also written to eval.json in the
+    workdir, and added to eval.jsonl, which keeps every evaluation.
 
-    With a `stride`, how well a run that reads from left to right foresees the raw documents, as
-    `generation.Perplexity.figures` has it: `perplexity` says what is read and asked for.
+    With a `stride`, they are the `Perplexity.figures` of the raw documents under a run that predicts from left to
+    right; see `perplexity`.
 
     Args:
       directory: the workdir.
-      split: "train", "validation" or "test", which None is too.
-      data_dir: where token stores live.
-      examples: how many, from the first on; None for all. With a stride, how many documents.
+      split: "train", "validation" or "test"; None for "test".
+      data_dir: the directory of token stores.
+      examples: the number of examples, from the first on; None for all. With a stride, the number of documents.
       step: of the checkpoint; None for the newest.
-      files: a glob of text files, all of which to take in place of a split. A file is a document; without a stride, a
-        single one holds a document between blank lines.
-      stride: tokens from where one window begins to where the next does.
-      length: tokens of a window; None for as many as the rows that the run was trained on, or, of a converted
-        checkpoint, as its network takes.
+      files: a glob of text files to use instead of a split. A file is a document; without a stride, the documents of a
+        single file are separated by blank lines.
+      stride: tokens between the starts of two windows.
+      length: tokens in a window; None for the length that the run was trained with, or, of a converted checkpoint, the
+        longest that its network takes.
 
     Raises:
-      UserError: there is no such run, split, text or checkpoint, or the run is not of a kind to be asked this.
+      UserError: there is no such run, split, text or checkpoint; or a stride is given for a run that does not predict
+        from left to right.
     """
     if examples is not None and examples < 1:
         raise UserError(f"examples is {examples}; expected at least 1")
     if files and split:
-        raise UserError(f"files and a split ({split!r}) were asked for: other files are evaluated whole, a split is of "
-                        "the run's own corpus; leave one out")
+        raise UserError(f"both files and a split ({split!r}) are given: a split is one of the run's own corpus; leave "
+                        "one out")
     if length is not None and stride is None:
-        raise UserError(f"length is {length}, of the windows that a stride asks for; give a stride too")
+        raise UserError(f"length is {length}, that of sliding windows; give a stride too")
     run = load(directory, step)
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
     if stride is None:
         number, values = _metrics(run, split, data_dir, examples, files)
-        asked = {"examples": number}
+        settings = {"examples": number}
     else:
         length = _window(run, length, stride)
-        values = _foresight(run, split, data_dir, examples, files, length, stride).figures
-        asked = {"stride": stride, "length": length}
-    result = {"step": run.step, **({"files": files} if files else {"split": split}), **asked,
+        values = _perplexity(run, split, data_dir, examples, files, length, stride).figures
+        settings = {"stride": stride, "length": length}
+    result = {"step": run.step, **({"files": files} if files else {"split": split}), **settings,
               "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
     newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
     workdir.write_json(newest, result)
@@ -96,7 +97,7 @@ def evaluate(
         mirror.merge_lines(url, every)
     append(every, result)
     log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}", files or f"split {split}",
-             ", ".join(f"{name} {value:,}" for name, value in asked.items()))
+             ", ".join(f"{name} {value:,}" for name, value in settings.items()))
     if url:
         mirror.upload(url, newest)
         mirror.upload(url, every)
@@ -104,7 +105,7 @@ def evaluate(
 
 
 def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
-    """What the run was trained on; refuses a split that it lacks, and a corpus that is the run's no longer."""
+    """The data that the run was trained on. Refuses a split that it lacks, and a corpus whose files have changed."""
     recorded = read_config(run.directory)["data"]
     if "train" not in recorded:
         raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
@@ -113,22 +114,23 @@ def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
     if prepared.stores[split].fingerprint != recorded.get(split):
-        raise UserError(f"the corpus is not the one that {run.directory} was trained on: its files have changed")
+        raise UserError(f"the files of the corpus have changed since {run.directory} was trained; restore them, or "
+                        "evaluate other files with --files")
     return prepared
 
 
 def other_corpus(data: corpora.Config, files: str, documents: str = "auto") -> corpora.Config:
-    """What `evaluate` takes a glob of text files for: a corpus of one split."""
+    """The corpus that `evaluate` makes of a glob of text files: one split, everything else as in `data`."""
     return dataclasses.replace(data, corpus="text_files", files=files, documents=documents, validation=0.0, test=0.0)
 
 
-def _held(run: Run, objective: Objective) -> Tree:
-    """The parameters that an objective asks with, without a pooler, say, that came along."""
-    wanted, held = flatten(specs_of(objective)), flatten(run.params)
-    if lacking := sorted(wanted.keys() - held.keys()):
-        raise UserError(f"{run.directory} lacks what its objective asks with: {', '.join(lacking[:3])}; train it "
-                        f"first, from a run that starts with :init={run.directory}")
-    return unflatten({path: held[path] for path in wanted})
+def _objective_params(run: Run, objective: Objective) -> Tree:
+    """The parameters of an objective; a converted checkpoint may have more, such as a pooler."""
+    needed, params = flatten(specs_of(objective)), flatten(run.params)
+    if missing := sorted(needed.keys() - params.keys()):
+        raise UserError(f"{run.directory} lacks parameters of its objective: {', '.join(missing[:3])}; train them "
+                        f"first, in a run with :init={run.directory}")
+    return unflatten({path: params[path] for path in needed})
 
 
 # The metrics of the objective
@@ -142,9 +144,9 @@ def _metrics(
     stage = stage_at(run.experiment, run.step)
     vocabulary = prepared.tokenizer.vocabulary
     objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary)
-    params = _held(run, objective)
+    params = _objective_params(run, objective)
     plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir)
-    # Not the training's mesh: what was trained on eight devices is evaluated on those that are here.
+    # Not the mesh of training: the devices may be other ones.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.evaluation.seed, stage.microbatches)
     batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, indices=evaluator.indices, limit=examples)
@@ -155,7 +157,7 @@ def _metrics(
 
 
 def _shared_carry(run: Run, objective: Objective) -> Tree:
-    """`carry.shared` of the run's checkpoint, such as running statistics; None where it has none."""
+    """`carry.shared` of the run's checkpoint, such as running statistics; None if it has none."""
     shapes = jax.eval_shape(lambda: objective.carry(1)).shared
     if not jax.tree.leaves(shapes):
         return None
@@ -165,7 +167,7 @@ def _shared_carry(run: Run, objective: Objective) -> Tree:
 
 
 def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
-    """Other text files under the run's tokenizer, and the split that holds all of them."""
+    """Other text files with the run's tokenizer, and the split that holds all of them."""
     data = other_corpus(run.experiment.data, files)
     tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
     return prepare(data, tokenizer, data_dir, log.info), "train"
@@ -175,20 +177,19 @@ def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
 
 
 def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, characters: int = 0) -> Perplexity:
-    """How well a run that reads from left to right foresees raw texts, which are taken one by one.
+    """The perplexity of raw texts under a run that predicts from left to right.
 
-    A text is read in windows of `length` tokens that begin `stride` apart: each of its tokens is asked for once, after
-    the `length - stride` before it at least, or all that there are. Its first is predicted from what the run was
-    trained to see before a document (`questions.start_token`); where that is nothing, it is given and not asked for, though
-    its word and bytes count. What ends a document is not asked for. Words and bytes are those of the text as it was
-    given, whatever the tokenizer makes of it, so that case or spacing that it drops need not be foreseen, nor what it
-    does not know but as that: how many such pieces there are is logged. A text that gives no token to ask for is left
-    out.
+    A text is read in windows of `length` tokens that begin `stride` apart. Each token is predicted once, from at least
+    `length - stride` tokens before it, or all that there are. The first token is predicted from the token that the run
+    was trained to read before a document (`prompts.start_token`); without one it is read but not predicted, though its
+    word and bytes count. The end of a document is not predicted. Words and bytes are counted in the raw text: case or
+    white space that the tokenizer drops need not be predicted, nor the words that it replaces by [UNK], whose number is
+    logged. Texts without a token to predict are left out.
 
     Args:
-      run: its objective has `follow`.
-      texts: any number, as corpora give them.
-      length: tokens of a window.
+      run: its objective has `next_token_logits`.
+      texts: any number, read one by one.
+      length: tokens in a window.
       stride: 1 to `length - 1`.
       characters: of all texts, where that is known: for the time that is left.
 
@@ -201,7 +202,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     keep = keeps_whitespace(run.experiment.tokenizer)
     mesh = make_mesh(data=jax.device_count())
     tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
-    params = jax.device_put(_held(run, run.objective), shardings(specs_of(run.objective), mesh))
+    params = jax.device_put(_objective_params(run, run.objective), shardings(specs_of(run.objective), mesh))
     sum_nll = jax.jit(partial(sliding.sum_nll, objective=run.objective))
 
     def sequences() -> Iterator[np.ndarray]:
@@ -219,27 +220,27 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     def compute(batch: dict[str, np.ndarray]) -> jax.Array:
         return sum_nll(params, jax.device_put(batch, batch_sharding(mesh)))
 
-    nats, asked, report = 0.0, 0, _Report(counts, characters)
+    nll, predicted, report = 0.0, 0, _Report(counts, characters)
     with use_mesh(mesh):
-        for more, number in sliding.sliding_window_nll(compute, sequences(), length, stride, specials.get("pad", 0), tokens,
-                                               mesh.size):
-            nats, asked = nats + more, asked + number
-            report(nats, asked)
-    if not asked:
-        raise UserError(f"the text has no token to predict: not one of its {counts['left out']:,} documents gives the "
-                        "tokenizer any; give other text")
-    if left := counts["left out"]:
-        log.info("%s documents without a token to predict are left out", f"{left:,}")
-    if strange := counts["unknown"]:
-        log.info("%s of %s tokens are %s; what they stand for is not foreseen, which flatters the figures",
-                 f"{strange:,}", f"{counts['tokens']:,}", run.tokenizer.tokens[unknown])
-    return Perplexity(nats, asked, counts["words"], counts["bytes"], counts["documents"])
+        for batch_nll, count in sliding.sliding_window_nll(
+                compute, sequences(), length, stride, specials.get("pad", 0), tokens, mesh.size):
+            nll, predicted = nll + batch_nll, predicted + count
+            report(nll, predicted)
+    if not predicted:
+        raise UserError(f"the text has no token to predict: its {counts['left out']:,} documents give the tokenizer "
+                        "none; give other text")
+    if left_out := counts["left out"]:
+        log.info("%s documents without a token to predict are left out", f"{left_out:,}")
+    if unknown_tokens := counts["unknown"]:
+        log.info("%s of %s tokens are %s; the words that they replace are not predicted, so the perplexity is too low",
+                 f"{unknown_tokens:,}", f"{counts['tokens']:,}", run.tokenizer.tokens[unknown])
+    return Perplexity(nll, predicted, counts["words"], counts["bytes"], counts["documents"])
 
 
 def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_CHARACTERS) -> np.ndarray:
-    """int32 ids of a text with its white space, as published models were trained to read it; corpora here give theirs
-    sentence by sentence (`data/store/tokenize.py`). One of more than `most` characters is cut where no tokenizer looks
-    across: before a space or line break between two words."""
+    """int32 ids of a text with its white space, as published models were trained to read it; corpora here are read
+    sentence by sentence (`data/store/tokenize.py`). A text of more than `most` characters is split where no tokenizer
+    merges: before a space or line break between two words."""
     cuts = [0]
     while len(text) - cuts[-1] > most:
         low, high = cuts[-1] + most // 2, cuts[-1] + most
@@ -248,11 +249,11 @@ def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_C
 
 
 def _window(run: Run, length: int | None, stride: int) -> int:
-    """The tokens of a window. Raises UserError where the run is of no use for windows of that length and stride."""
+    """The tokens in a window. Raises UserError where the run cannot predict windows of that length and stride."""
     if run.objective.next_token_logits is None:
-        raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and a stride asks how "
-                        "well a run foresees text from left to right; evaluate it without a stride, or train one with "
-                        "objective=causal")
+        raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and sliding-window "
+                        "perplexity needs a run that predicts from left to right; evaluate it without a stride, or "
+                        "train one with objective=causal")
     most = run.model.max_length
     if length is None:
         stages = experiments.resolve_stages(run.experiment)
@@ -266,7 +267,7 @@ def _window(run: Run, length: int | None, stride: int) -> int:
     return length
 
 
-def _foresight(
+def _perplexity(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int, stride: int
 ) -> Perplexity:
     """`perplexity` of a split of the run's own corpus, all sources together, or of other files."""
@@ -281,20 +282,20 @@ def _foresight(
 
 
 class _Report:
-    """Says every ten seconds how far the reading is. `counts` are of what was taken, of `characters` in all."""
+    """Logs progress every ten seconds. `counts` are of the texts read so far, out of `characters`."""
 
     def __init__(self, counts: Counter[str], characters: int):
         self._counts, self._characters = counts, characters
         self._start = self._last = time.monotonic()
 
-    def __call__(self, nats: float, tokens: int) -> None:
+    def __call__(self, nll: float, tokens: int) -> None:
         now = time.monotonic()
         if now - self._last < 10:
             return
         self._last, seconds = now, now - self._start
-        line = f"{tokens:,} tokens, {nats / tokens:.4g} nats each, {tokens / seconds:,.0f} a second"
-        if self._characters:  # of those taken, a share is with the windows that wait
-            share = tokens / self._counts["tokens"] * self._counts["characters"] / self._characters
-            left = round(seconds * (1 / share - 1))
+        line = f"{tokens:,} tokens, loss {nll / tokens:.4g}, {tokens / seconds:,.0f} tokens/s"
+        if self._characters:  # some of the texts read so far wait for a full batch
+            done = tokens / self._counts["tokens"] * self._counts["characters"] / self._characters
+            left = round(seconds * (1 / done - 1))
             line += f", {left // 60}:{left % 60:02} left"
         log.info("%s", line)

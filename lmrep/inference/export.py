@@ -1,7 +1,8 @@
-"""Vectors of a whole text file, line by line, into safetensors: in bounded memory, and whole or not at all.
+"""Writes the vectors of a text file, line by line, to safetensors: in bounded memory, and completely or not at all.
 
-A safetensors file is the length of a header in 8 bytes, the header as JSON (each tensor's dtype, shape and place), and
-the tensors' bytes. The header comes first and is known last; so the lines are counted beforehand, and room is left.
+The safetensors library writes tensors that are in memory; these may be larger than that, so the file is written here.
+It has the length of its header in 8 bytes, the header as JSON (dtype, shape and offsets of each tensor), and the
+tensors. The header comes first but is known last, so lines are counted beforehand, and space is reserved for it.
 """
 
 import contextlib
@@ -21,21 +22,21 @@ from lmrep.inference import encode
 from lmrep.inference.encode import Layers
 from lmrep.inference.load import Run
 
-LINES, CHARACTERS = 4096, 2**20  # as many lines, or as much text, are in memory at once; their order is free
+LINES, CHARACTERS = 4096, 2**20  # in memory at once, whichever is reached first
 LONGEST_LINE = 2**20  # bytes
-HEADER = 100_000_000  # bytes that a header may have for the format's own library to read it
-DIGITS = 7, 15  # of a number of tokens in a line, of an offset
+HEADER = 100_000_000  # bytes; the library reads no longer header
+DIGITS = 7, 15  # of the number of tokens in a line, of an offset
 
 
 class CorpusScan(NamedTuple):
-    """What a text file holds."""
+    """The size of a text file."""
 
     lines: int
     size: int  # bytes
 
 
 class Progress(NamedTuple):
-    """How far it has come."""
+    """Progress through a text file, in lines."""
 
     lines: int
     of: int
@@ -47,7 +48,7 @@ class Progress(NamedTuple):
 
 
 def survey(path: str | os.PathLike) -> CorpusScan:
-    """Reads a text file once through. Lines end with "\\n"; the last one may lack it.
+    """Counts the lines of a text file. Lines end with "\\n"; the last one may lack it.
 
     Raises:
       UserError: it cannot be read twice, is not UTF-8, or has a line of more than LONGEST_LINE bytes.
@@ -56,22 +57,22 @@ def survey(path: str | os.PathLike) -> CorpusScan:
     try:
         with open(path, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path} is not a file that can be read twice; write the text into a file")
+                raise UserError(f"{path} is not a regular file, and it is read twice; write the text to a file")
             while line := file.readline(LONGEST_LINE + 1):
                 lines += 1
                 if len(line) > LONGEST_LINE:
-                    raise UserError(f"line {lines:,} of {path} has more than {LONGEST_LINE:,} bytes; break it up")
+                    raise UserError(f"line {lines:,} of {path} has more than {LONGEST_LINE:,} bytes; split it")
                 line.decode("utf8")
             return CorpusScan(lines, file.tell())
     except UnicodeDecodeError as error:
         raise UserError(f"line {lines:,} of {path} is not UTF-8 text: byte 0x{error.object[error.start]:02x}; "
-                        "convert it") from None
+                        "convert it to UTF-8") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[list[str]]:
-    """The lines of a UTF-8 file without their ends, some thousands at a time."""
+    """The lines of a UTF-8 file without line ends, in chunks of some thousands."""
     found, characters = [], 0
     with open(path, encoding="utf-8-sig", newline="\n") as file:
         for line in file:
@@ -93,37 +94,37 @@ def embed(
 ) -> list[Path]:
     """Writes the vectors of each line of a text file: line i, from 0, as the float32 tensor named `i`, [n, t, d].
 
-    A line has the vectors that `run.encode` gives of it. Files of more lines than the format's library reads in one
-    (about a million) become several, named as in "vectors-00001-of-00003.safetensors".
+    The vectors are those of `run.encode`. A text of more lines than the library reads in one file (about a million)
+    becomes several files, named as "vectors-00001-of-00003.safetensors".
 
     Args:
       run: the trained run.
       source: a UTF-8 text file.
-      target: the .safetensors file to write. Must not exist; appears when it is whole.
-      layers: as `run.encode`.
-      words: "mean", "first" or "last" for one vector a word, [n, w, d], made so of its pieces'; "" for one a token,
-        special tokens included.
+      target: the .safetensors file to write. It must not exist, and appears when it is complete.
+      layers: as in `run.encode`.
+      words: "mean", "first" or "last" for one vector per word, [n, w, d], that combines its tokens' this way; "" for
+        one per token, special tokens included.
       long: "refuse" or "windows", for lines longer than the model.
-      tell: is told of the progress after each batch of lines.
+      tell: called with the progress after each line.
 
     Returns:
       The files written.
 
     Raises:
-      UserError: something does not fit, or a line is too long.
+      UserError: an argument is invalid, or a line is too long.
       RunFault: writing failed.
     """
     target, chosen = Path(target), run.layers(layers)
     encode.check_choice("long", long, encode.LONG)
     if words:
-        encode.check_choice("words", words, encode.PIECES)
+        encode.check_choice("words", words, encode.WORD_POOLINGS)
     if target.suffix != ".safetensors":
-        raise UserError(f"the output is {target}, and vectors are written as safetensors; give a name that ends in "
+        raise UserError(f"the output is {target}; vectors are written as safetensors, so give a name that ends in "
                         ".safetensors")
     if not target.parent.is_dir():
         raise UserError(f"there is no directory {target.parent} for the output; make it, or give another --output")
     found = survey(source)
-    entry, about = _entry_room(run, chosen, found.lines), _about(run, chosen, words)
+    entry, about = _entry_size(run, chosen, found.lines), _about(run, chosen, words)
     most = (HEADER - len(about) - 8) // entry  # lines a file
     targets = _targets(target, -(-found.lines // most) or 1)
     for path in targets:
@@ -138,8 +139,8 @@ def embed(
             for texts in read_lines(source):
                 if lines + len(texts) > found.lines:
                     break
-                places = [(files[i // most], str(i)) for i in range(lines, lines + len(texts))]
-                for new in _embed(run, texts, places, chosen, words, long, source):
+                locations = [(files[i // most], str(i)) for i in range(lines, lines + len(texts))]
+                for new in _embed(run, texts, locations, chosen, words, long, source):
                     done, tokens = done + 1, tokens + new
                     tell(Progress(done, found.lines, tokens, time.monotonic() - began))
                 for file in files[lines // most : (lines + len(texts)) // most]:
@@ -152,25 +153,25 @@ def embed(
             for file in files:
                 file.publish()
         except OSError as error:
-            raise RunFault(f"cannot write {target}: {error.strerror}; nothing of it is left") from None
+            raise RunFault(f"cannot write {target}: {error.strerror}; nothing is written") from None
     return targets
 
 
 def _embed(
-    run: Run, texts: list[str], places: list[tuple["_Writer", str]], layers: Layers, words: str, long: str,
+    run: Run, texts: list[str], locations: list[tuple["_Writer", str]], layers: Layers, words: str, long: str,
     source: str | os.PathLike,
 ) -> Iterator[int]:
-    """Writes the vectors of some lines, and yields for each the number of its tokens."""
-    names = [f"line {int(name) + 1:,} of {source}" for _, name in places]
-    pieces = [tokenized_text.tokenize_text(text, run.tokenizer) for text in texts]
-    vectors = run.vectors(pieces, layers, long, names=names)  # refuses what is too long
+    """Writes the vectors of a chunk of lines, and yields the number of tokens of each."""
+    names = [f"line {int(name) + 1:,} of {source}" for _, name in locations]
+    tokenized = [tokenized_text.tokenize_text(text, run.tokenizer) for text in texts]
+    vectors = run.vectors(tokenized, layers, long, names=names)  # refuses what is too long
     n, d = _shape(run, layers)
-    for (file, name), p in zip(places, pieces, strict=True):
-        file.reserve(name, (n, len(p.word_offsets) if words else len(p.ids), d))
+    for (file, name), each in zip(locations, tokenized, strict=True):
+        file.reserve(name, (n, len(each.word_offsets) if words else len(each.ids), d))
     for i, hidden, _ in vectors:
-        file, name = places[i]
-        file.write(name, encode.by_word(hidden, pieces[i].words, words) if words else hidden)
-        yield len(pieces[i].ids)
+        file, name = locations[i]
+        file.write(name, encode.by_word(hidden, tokenized[i].words, words) if words else hidden)
+        yield len(tokenized[i].ids)
 
 
 def _shape(run: Run, layers: Layers) -> tuple[int, int]:
@@ -181,7 +182,7 @@ def _shape(run: Run, layers: Layers) -> tuple[int, int]:
 
 
 def _about(run: Run, layers: Layers, words: str) -> bytes:
-    """The header's entry about the file as a whole."""
+    """The header's entry about the whole file."""
     numbers = ",".join(map(str, layers.numbers))
     return json.dumps({"__metadata__": {
         "layers": numbers if layers.join == "stack" else f"{layers.join}:{numbers}",
@@ -189,37 +190,37 @@ def _about(run: Run, layers: Layers, words: str) -> bytes:
 
 
 def _targets(target: Path, number: int) -> list[Path]:
-    """The files that the lines go to."""
+    """The paths of the files."""
     if number == 1:
         return [target]
     return [target.with_name(f"{target.stem}-{i:05}-of-{number:05}{target.suffix}") for i in range(1, number + 1)]
 
 
-def _entry_room(run: Run, layers: Layers, lines: int) -> int:
-    """Bytes that a tensor's entry in the header may need."""
+def _entry_size(run: Run, layers: Layers, lines: int) -> int:
+    """The most bytes that a tensor's entry in the header needs."""
     (n, d), (tokens, offset) = _shape(run, layers), (10**digits - 1 for digits in DIGITS)
     return len(_entry(str(lines), (n, tokens, d), (offset, offset)))
 
 
-def _entry(name: str, shape: tuple[int, ...], places: tuple[int, int]) -> bytes:
+def _entry(name: str, shape: tuple[int, ...], offsets: tuple[int, int]) -> bytes:
     """A tensor's entry in the header."""
-    tensor = json.dumps({"dtype": "F32", "shape": shape, "data_offsets": places}, separators=(",", ":"))
+    tensor = json.dumps({"dtype": "F32", "shape": shape, "data_offsets": offsets}, separators=(",", ":"))
     return f',"{name}":{tensor}'.encode()
 
 
 class _Writer:
-    """A safetensors file in the making, under another name until `publish`; removed where it does not come to that.
+    """A safetensors file that is being written under a temporary name until `publish`; it is removed otherwise.
 
     Args:
       path: of the file.
       about: the header's first entry.
-      room: bytes to leave for the others.
+      entries: bytes to reserve for the other entries.
     """
 
-    def __init__(self, path: Path, about: bytes, room: int):
+    def __init__(self, path: Path, about: bytes, entries: int):
         self._path, self._partial = path, path.with_name(f".{path.name}.{os.getpid()}.partial")
-        self._header, self._places = [b"{" + about], {}
-        self._room = -(-(len(about) + 2 + room) // 8) * 8  # so that the data are aligned
+        self._header, self._starts = [b"{" + about], {}
+        self._header_size = -(-(len(about) + 2 + entries) // 8) * 8  # so that the data are aligned
         self._end = 0
 
     def __enter__(self) -> "_Writer":
@@ -227,19 +228,19 @@ class _Writer:
         return self
 
     def __exit__(self, *_) -> None:
-        with contextlib.suppress(OSError):  # it holds what a full disk did not take
+        with contextlib.suppress(OSError):  # it flushes, which fails on a full disk
             self._file.close()
         self._partial.unlink(missing_ok=True)
 
     def reserve(self, name: str, shape: tuple[int, ...]) -> None:
-        """Gives a tensor its place, after those before it."""
+        """Reserves space for a tensor, after the previous ones."""
         start, self._end = self._end, self._end + 4 * int(np.prod(shape))
-        self._places[name] = start
+        self._starts[name] = start
         self._header.append(_entry(name, shape, (start, self._end)))
 
     def write(self, name: str, values: np.ndarray) -> None:
-        """Writes float32 values to the place of a tensor."""
-        self._file.seek(8 + self._room + self._places.pop(name))
+        """Writes the values of a tensor as float32."""
+        self._file.seek(8 + self._header_size + self._starts.pop(name))
         self._file.write(np.ascontiguousarray(values, "<f4").data)
 
     def finish(self) -> None:
@@ -247,10 +248,10 @@ class _Writer:
         header = b"".join(self._header) + b"}"
         self._header.clear()
         self._file.seek(0)
-        self._file.write(self._room.to_bytes(8, "little"))
-        self._file.write(header.ljust(self._room))
+        self._file.write(self._header_size.to_bytes(8, "little"))
+        self._file.write(header.ljust(self._header_size))
         self._file.close()
 
     def publish(self) -> None:
-        """Gives the file its name."""
+        """Gives the file its final name."""
         os.replace(self._partial, self._path)

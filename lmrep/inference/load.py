@@ -1,4 +1,4 @@
-"""A trained run, loaded from its workdir: vectors, predictions, and the network as a pure function."""
+"""Loads a trained run from its workdir: vectors, predictions, and the network as a pure function."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ from lmrep.storage import averaging, mirror
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
 
-SHORTEST_BATCH = 16  # tokens; `Run.inputs` pads to powers of two from here on
+MIN_INPUT_LENGTH = 16  # `Run.inputs` pads to this length, or a larger power of two
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, so that jax.jit takes its methods
@@ -42,14 +42,14 @@ class Run:
         text, *_ = run.encode(["Return the value of the key.", "A list."], layers="all")
         text.hidden                             # f32[l + 1, t, d]: the embedding output and every layer
         list(zip(text.tokens, text.offsets, text.words))
-        text.pool("mean")[-1]                   # f32[d], a vector of the sentence
+        text.pool("mean")[-1]                   # f32[d], a vector for the sentence
         text.by_word("first")[-1]               # f32[w, d], a vector for each word
         run.predict(["Return the [MASK] of the key."])
 
-    What `predict` returns depends on the objective: `fill_masks`, `generate` and `detect_replaced` are its forms for
+    What `predict` returns depends on the objective: `fill_masks`, `generate` and `detect_replaced` are `predict` for
     masked, causal and replaced-token objectives.
 
-    The network is a pure function of parameters and inputs, for one's own `jax.jit` and `jax.grad`:
+    The network is a pure function of parameters and inputs, for use with `jax.jit` and `jax.grad`:
 
         inputs = run.inputs(["Return the value of the key.", "A list."])
 
@@ -61,13 +61,13 @@ class Run:
         gradient = jax.grad(loss)(run.params, inputs)
 
     Attributes:
-      directory: its workdir, or the copy of a remote one.
+      directory: the workdir, or the local copy of a remote one.
       step: of the checkpoint.
-      experiment: its record.
-      tokenizer: its own.
+      experiment: its config.
+      tokenizer: the one that it was trained with.
       model: the network.
-      objective: of the stage that the checkpoint is of.
-      params: arrays as `objective.specs`, on the first device.
+      objective: of the stage that wrote the checkpoint.
+      params: arrays as in `objective.specs`, on the first device.
     """
 
     directory: Path
@@ -93,16 +93,16 @@ class Run:
         """The contextual vectors of each text, with its tokens, their characters and their words.
 
         Args:
-          texts: any number. The names of special tokens in them, "[MASK]" say, stand for these.
-          layers: "last", "all" (the embedding output and every layer), or numbers as 4 or (3, 4) or "3,4", negative
-            ones from the last; "sum:9,10,11,12" and "concat:9,10,11,12" make them one.
+          texts: any number. Names of special tokens in them, such as "[MASK]", are read as these tokens.
+          layers: "last", "all" (the embedding output and every layer), or numbers such as 4 or (3, 4) or "3,4", where
+            negative ones count from the last; "sum:9,10,11,12" and "concat:9,10,11,12" combine layers.
           attention: whether to return the attention probabilities too.
-          long: what becomes of texts longer than the model: "refuse", or "windows" that overlap by half, a token's
-            vector being that of the window in whose middle it is most nearly (`encode.windows`).
+          long: for texts longer than the model: "refuse", or "windows" that overlap by half, where the vector of a
+            token comes from the window in which it is nearest to the middle (`encode.windows`).
 
         Raises:
-          UserError: a text is too long, or no Unicode text; there is no such layer; attention over windows, or of a
-            network that has none.
+          UserError: a text is too long or not valid Unicode; there is no such layer; attention is requested for a text
+            longer than the model, or of a network that has none.
         """
         if isinstance(texts, str):
             raise UserError(f"encode takes a list of texts; it was given one: encode([{texts[:40]!r}])")
@@ -111,23 +111,23 @@ class Run:
         tokenized = [tokenized_text.tokenize_text(text, self.tokenizer) for text in texts]
         limit = self.model.max_length
         if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):
-            raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is of texts that the "
-                            f"model reads at once, {limit} tokens at most")
+            raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is returned only for "
+                            f"texts that the model reads at once, {limit} tokens at most; shorten it")
         found: list = [None] * len(tokenized)
-        for i, hidden, maps in self.vectors(tokenized, self.layers(layers), long=long, attention=attention):
-            found[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=maps)
+        for i, hidden, probabilities in self.vectors(tokenized, self.layers(layers), long=long, attention=attention):
+            found[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=probabilities)
         return found
 
     def layers(self, layers: str | int | Sequence[int]) -> Layers:
-        """What `encode` takes as `layers`, as numbers of this model's. Raises UserError as `parse_layers`."""
+        """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`."""
         return encode.parse_layers(layers, self._num_layers)
 
     def vectors(
         self, texts: Sequence[TokenizedText], layers: Layers, long: str = "refuse", attention: bool = False,
         names: Sequence[str] | None = None,
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-        """What `encode` is made of: (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s] or None), in no
-        particular order. `names` are what messages call the texts.
+        """Computes what `encode` returns: (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s] or None),
+        in no particular order. `names` are those of the texts, for messages.
 
         Raises:
           UserError: at once, where a text is too long.
@@ -142,19 +142,19 @@ class Run:
             {"positions", "attention_mask"} <= self.model.inputs)
 
     def inputs(self, texts: Sequence[str | tuple[str, str]], length: int | None = None) -> Inputs:
-        """Texts as `apply` takes them, a text or a pair of texts an example.
+        """Texts, or pairs of texts, as inputs of `apply`.
 
         Args:
-          texts: any number; a tuple of two is a pair.
-          length: tokens to pad to; by default the next power of two from 16 on, at most the model's length, so that
-            batches of texts have few shapes.
+          texts: one per example; a tuple of two is a pair.
+          length: tokens to pad to; by default the next power of two, at least 16 and at most the model's length, so
+            that batches have few shapes.
 
         Raises:
-          UserError: a text is longer than the model or than `length`, or no Unicode text.
+          UserError: a text is longer than the model or than `length`, or not valid Unicode.
         """
         examples = [self._example(text) for text in texts]
         limit, longest = self.model.max_length, max((len(ids) for ids, _ in examples), default=1)
-        size = length or max(SHORTEST_BATCH, 1 << (longest - 1).bit_length())
+        size = length or max(MIN_INPUT_LENGTH, 1 << (longest - 1).bit_length())
         size = min(size, limit) if limit else size
         for text, (ids, _) in zip(texts, examples, strict=True):
             if len(ids) > size:
@@ -170,26 +170,29 @@ class Run:
         return model_inputs(self.model, batch, context=self.context)
 
     def _example(self, text: str | tuple[str, str]) -> tuple[list[int], list[int]]:
-        """(ids, token types) of a text or a pair, with the special tokens around them."""
+        """(ids, token types) of a text or a pair, with special tokens. A network with token types reads a pair as BERT,
+        [CLS] a [SEP] b [SEP]; one without as RoBERTa, <s> a </s></s> b </s>."""
         if isinstance(text, str):
             ids = tokenized_text.tokenize_text(text, self.tokenizer).ids.tolist()
             return ids, [0] * len(ids)
         first, second = (tokenized_text.tokenize_text(each, self.tokenizer).ids.tolist() for each in text)
-        before, _ = tokenized_text.special_tokens_around(self.tokenizer)
+        before, after = tokenized_text.special_tokens_around(self.tokenizer)
+        if "token_type_ids" not in self.model.inputs and self.context == "both":
+            first += after
         second = second[len(before):]
         return [*first, *second], [0] * len(first) + [1] * len(second)
 
     def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **options) -> Encoded:
-        """The network as a pure function of its arguments, for one's own `jax.jit`, `jax.grad` and `jax.vmap`.
+        """The network as a pure function of its arguments, for `jax.jit`, `jax.grad` and `jax.vmap`.
 
         Args:
           params: as `self.params`.
-          inputs: as `self.inputs` makes them; `Inputs(tokens=...)` with i32[b, t] is enough where nothing is padding.
+          inputs: as `self.inputs` returns them; `Inputs(tokens=...)` with i32[b, t] is enough without padding.
           key: for dropout, or None for none.
-          **options: `layers=True`, `attention=True` or `at` i32[b, m], as the network's `encode` takes them.
+          **options: `layers=True`, `attention=True` or `at` i32[b, m], passed to the network's `encode`.
 
         Returns:
-          `hidden` [b, t, d] and, where asked for, `layers`, l + 1 of [b, t, d], and `attention` [l, b, h, t, s].
+          `hidden` [b, t, d] and, if requested, `layers`, l + 1 arrays [b, t, d], and `attention` [l, b, h, t, s].
         """
         return self.model.encode(params["encoder"], inputs, key, **options)
 
@@ -204,7 +207,7 @@ class Run:
 
     @property
     def context(self) -> str:
-        """What a position is conditioned on, as the run was trained: "left" or "both"."""
+        """What a position attends to, as in training: "left" or "both"."""
         if self.objective is not None:
             return self.objective.context
         return "both" if "both" in self.model.context else "left"
@@ -213,33 +216,33 @@ class Run:
 
     @property
     def capabilities(self) -> tuple[Capability, ...]:
-        """What it can be asked."""
+        """What the run can predict from texts."""
         return OBJECTIVES[self.objective.name].capabilities
 
     def capability_of(self, text: str) -> Capability:
-        """The capability that a text is a prompt for: the first that accepts it, or else the last.
+        """The capability for a text: the first that accepts it, or else the last.
 
         Raises:
           UserError: the objective has none.
         """
         if not self.capabilities:
             raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, which predicts "
-                            "nothing from texts; ask for vectors (lmrep embed)")
+                            "nothing from texts; use its vectors with lmrep embed")
         return next((each for each in self.capabilities if each.accepts(text)), self.capabilities[-1])
 
     def predict(
         self, texts: Sequence[str], capability: str = "", names: Sequence[str | None] | None = None, **options: Any
     ) -> list[Any]:
-        """What the objective taught it, for each text.
+        """A prediction for each text, by the run's capabilities.
 
         Args:
           texts: any number.
-          capability: the name of one of `capabilities`; by default each text's own (`capability_of`).
-          names: what messages call the texts.
-          **options: fields of the capabilities' options, `k=5` or `temperature=0.7`.
+          capability: the name of one of `capabilities`; by default that of each text (`capability_of`).
+          names: of the texts, for messages.
+          **options: fields of the capability's options, such as `k=5` or `temperature=0.7`.
 
         Raises:
-          UserError: the run has no such capability, or lacks a head for it; a text is no prompt for it, or too long; an
+          UserError: the run has no such capability, or lacks its head; a text is no prompt for it, or too long; an
             option is unknown or out of range.
         """
         names = list(names or [None] * len(texts))
@@ -259,16 +262,16 @@ class Run:
     def fill_masks(
         self, texts: Sequence[str], k: int = 5, names: Sequence[str | None] | None = None
     ) -> list[list[list[tuple[str, float]]]]:
-        """For each text and each [MASK] in it, the k likeliest tokens with their probabilities; of ELECTRA, those of
-        its generator. Raises UserError as `predict`."""
+        """For each text and each [MASK] in it, the k most probable tokens with their probabilities. Raises UserError as
+        `predict`."""
         return self.predict(texts, "fill_mask", names, k=k)
 
     def generate(
         self, texts: Sequence[str], tokens: int = 50, samples: int = 1, sampling: Sampling = Sampling(), seed: int = 0,
         names: Sequence[str | None] | None = None,
     ) -> list[list[str]]:
-        """For each text `samples` continuations of up to `tokens` tokens; fewer where the document ends before. The
-        same seed gives the same ones. Raises UserError as `predict`."""
+        """For each text, `samples` continuations of up to `tokens` tokens, fewer where the document ends. The same seed
+        gives the same continuations. Raises UserError as `predict`."""
         return self.predict(texts, "generate_text", names, tokens=tokens, samples=samples, seed=seed,
                             temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
 
@@ -288,13 +291,13 @@ class Run:
                             f"capability {name!r} ({summary}); objectives that have it: {', '.join(able) or 'none'}")
         return choose(known, name, "capability")
 
-    # What capabilities go by
+    # Used by capabilities
 
     def require_head(self, heads: Sequence[str], description: str) -> None:
-        """Raises UserError where the parameters have none of these heads, as those of some converted checkpoints."""
+        """Raises UserError where the parameters have none of these heads; some converted checkpoints lack them."""
         if not set(heads) & self.params.get("objective", {}).keys():
-            raise UserError(f"{self.directory} has no {description}; the checkpoint that it was converted from has none "
-                            f"either. Train one with :init={self.directory}, or use its vectors with lmrep embed")
+            raise UserError(f"{self.directory} has no {description}; the checkpoint that it was converted from has "
+                            f"none either. Train one with :init={self.directory}, or use vectors with lmrep embed")
 
     def predict_batch(self, batch: dict[str, np.ndarray], **static: Any) -> dict[str, np.ndarray]:
         """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
@@ -305,29 +308,29 @@ class Run:
         return jax.jit(self.objective.predict, static_argnames="k")
 
     def prompt(self, text: str, name: str | None = None) -> list[int]:
-        """The ids of a text after `start_token`, where there is one. A converted checkpoint continues a text from its
-        first token, as its reference does; the start token stands for an empty text alone.
+        """The ids of a text after `start_token`, if there is one. A converted checkpoint continues a text without it,
+        as the published implementation does, unless the text is empty.
 
         Raises:
-          UserError: the text is empty, and nothing stands before a document's first token.
+          UserError: the text is empty and there is no start token.
         """
         before, after = map(len, tokenized_text.special_tokens_around(self.tokenizer))
         ids = tokenized_text.tokenize_text(text, self.tokenizer, name).ids.tolist()
         ids = ids[before : len(ids) - after]
         found = ids if self.start_token is None or (ids and self.converted) else [self.start_token, *ids]
         if not found:
-            raise UserError(f"{name or 'a text'} is empty, and {self.directory} learned of no token before the first "
-                            "one of a document; give a word at least")
+            raise UserError(f"{name or 'a text'} is empty, and {self.directory} was trained without a token before the "
+                            "first one of a document; give at least one word")
         return found
 
     def generate_tokens(self, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
-        """Continuations of a prompt as ids, each up to where the document ends.
+        """Continuations of a prompt as ids, each up to the end of its document.
 
         Args:
           prompt: its ids.
           options: `tokens`, `samples`, `seed` and the fields of `Sampling`.
-          number: of the prompt; its draws depend on it and on the seed.
-          name: for messages.
+          number: the index of the prompt; draws depend on it and on the seed.
+          name: of the prompt, for messages.
 
         Raises:
           UserError: the prompt and its continuation are longer than the model.
@@ -335,7 +338,7 @@ class Run:
         limit, tokens = self.model.max_length, options.tokens
         if limit and len(prompt) + tokens > limit:
             raise UserError(f"{name} has {len(prompt):,} tokens, and {tokens:,} are to be generated; the model takes "
-                            f"{limit:,} at most: ask for fewer (--tokens)")
+                            f"{limit:,} at most: generate fewer (--tokens)")
         # Prompts of many lengths share a program: they are padded to a power of two.
         size = min(1 << (len(prompt) - 1).bit_length(), limit or 2**31)
         padded = np.zeros((options.samples, size), np.int32)
@@ -349,29 +352,30 @@ class Run:
 
     @functools.cached_property
     def _generate(self) -> Callable:
-        # Of a converted checkpoint, as by its reference, any token may follow.
+        # A converted checkpoint may generate any token, as in the published implementation.
         never = set() if self.converted else self._specials("pad", "cls", "mask", "unk", "bos") - self._end_tokens
-        banned = never | set(range(self.tokenizer.size, self.model.vocab_size))  # rows of the table without a token
+        banned = never | set(range(self.tokenizer.size, self.model.vocab_size))  # ids without a token
         function = functools.partial(generate.generate, model=self.model, objective=self.objective,
                                      banned_token_ids=tuple(sorted(banned)))
         return jax.jit(function, static_argnames=("sampling", "tokens", "capacity"))
 
     @functools.cached_property
     def converted(self) -> bool:
-        """Whether it was made of a published checkpoint and never trained here."""
+        """Whether it was converted from a published checkpoint, and not trained here."""
         return "train" not in read_config(self.directory)["data"]
 
     @functools.cached_property
     def start_token(self) -> int | None:
-        """`prompts.start_token` of the stage that made the checkpoint."""
+        """`prompts.start_token` of the stage that wrote the checkpoint."""
         stage = None if self.converted else stage_at(self.experiment, self.step)
         return prompts.start_token(stage, self.tokenizer.vocabulary)
 
     @functools.cached_property
     def _end_tokens(self) -> set[int]:
-        """What ends a continuation: what ends documents. To GPT as it was published a line break does not."""
+        """The tokens that end a continuation: those that end documents, except a line break in a converted checkpoint,
+        whose published implementation generates beyond it."""
         ends = self._specials("eos", "sep")
-        return {i for i in ends if self.tokenizer.tokens[i] != bpe.NEWLINE} if self.converted else ends
+        return {i for i in ends if self.tokenizer.tokens[i] != bpe.LINE_BREAK} if self.converted else ends
 
     def _specials(self, *roles: str) -> set[int]:
         special = self.tokenizer.vocabulary.specials
@@ -379,11 +383,11 @@ class Run:
 
 
 def load(directory: str | os.PathLike, step: int | None = None) -> Run:
-    """The run in `directory`, at its newest checkpoint that verifies or at `step`. A remote one is fetched.
+    """The run in a workdir, at its newest checkpoint that verifies, or at `step`. A remote one is downloaded.
 
     Raises:
-      UserError: there is no run.
-      RunFault: no checkpoint verifies.
+      UserError: there is no run, or no checkpoint of that step.
+      RunFault: no checkpoint verifies, or the tokenizer has changed.
     """
     directory = mirror.local_copy(directory, step)
     record = read_config(directory)

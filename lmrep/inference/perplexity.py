@@ -1,4 +1,4 @@
-"""Perplexity of raw texts under a network that reads from left to right, in sliding windows."""
+"""Sliding-window perplexity of raw texts under a network that predicts from left to right."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,22 +8,22 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.inference.encode import SHORTEST_ROW
+from lmrep.inference.encode import MIN_LENGTH
 from lmrep.objectives.base import Carry, Objective
 
 
 class Perplexity(NamedTuple):
-    """How well texts were foreseen, from left to right.
+    """How well texts were predicted, from left to right.
 
     Attributes:
-      nats: the sum of -log probability over all tokens that were asked for.
-      tokens: how many these are.
-      words: of the raw texts, what white space separates.
-      bytes: of the raw texts, in UTF-8.
-      documents: how many texts.
+      nll: the sum of -log probability over all predicted tokens, in nats.
+      tokens: the number of predicted tokens.
+      words: in the raw texts, separated by white space.
+      bytes: of the raw texts in UTF-8.
+      documents: the number of texts.
     """
 
-    nats: float
+    nll: float
     tokens: int
     words: int
     bytes: int
@@ -31,11 +31,11 @@ class Perplexity(NamedTuple):
 
     @property
     def figures(self) -> dict[str, float]:
-        """`token_perplexity` and `word_perplexity`, which compares models of different tokenizers, and
-        `bits_per_byte`."""
-        return {"token_perplexity": _exp(self.nats / max(1, self.tokens)),
-                "word_perplexity": _exp(self.nats / max(1, self.words)),
-                "bits_per_byte": self.nats / math.log(2) / max(1, self.bytes),
+        """`token_perplexity`; `word_perplexity`, which compares models of different tokenizers; `bits_per_byte`; and
+        the counts."""
+        return {"token_perplexity": _exp(self.nll / max(1, self.tokens)),
+                "word_perplexity": _exp(self.nll / max(1, self.words)),
+                "bits_per_byte": self.nll / math.log(2) / max(1, self.bytes),
                 "tokens": self.tokens, "words": self.words, "bytes": self.bytes, "documents": self.documents}
 
 
@@ -43,89 +43,89 @@ def _exp(x: float) -> float:
     return math.inf if x > 700 else math.exp(x)
 
 
-def windows(length: int, longest: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """(start, end, first) of the windows that a text of `length` tokens is read in: tokens [start, end) are read, of
-    which those from `first` on are asked for, each of the text but its first in one window.
+def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """The windows of a text of `length` tokens: (start, end, first), where tokens [start, end) are read and those from
+    `first` on are predicted. Each token but the text's first is predicted in one window.
 
-    A window is `longest` tokens and begins `stride` after the one before, so that a token has at least
-    `longest - stride` before it, or all that there are.
+    Windows have `window` tokens and begin `stride` apart, so that a token is predicted from at least
+    `window - stride` tokens, or from all that precede it.
 
     Raises:
-      UserError: at once, for a stride that leaves tokens out or asks for none.
+      UserError: at once, where the stride would skip tokens or predict none.
     """
-    if not 0 < stride < longest:
-        raise UserError(f"stride is {stride}; expected 1 to {longest - 1}, below the {longest} tokens of a window")
+    if not 0 < stride < window:
+        raise UserError(f"stride is {stride}; expected 1 to {window - 1}, less than the {window} tokens of a window")
 
-    def found() -> Iterator[tuple[int, int, int]]:
+    def generate() -> Iterator[tuple[int, int, int]]:
         first, start = 1, 0
         while first < length:
-            end = min(start + longest, length)
+            end = min(start + window, length)
             yield start, end, first
             first, start = end, start + stride
 
-    return found()
+    return generate()
 
 
 def sliding_window_nll(
-    run: Callable[[dict[str, np.ndarray]], Array], texts: Iterable[np.ndarray], longest: int, stride: int, pad: int,
+    run: Callable[[dict[str, np.ndarray]], Array], texts: Iterable[np.ndarray], window: int, stride: int, pad: int,
     tokens: int = 8192, multiple: int = 1,
 ) -> Iterator[tuple[float, int]]:
-    """(nats, tokens asked for) of batches of windows over token sequences, which are taken as they are needed.
+    """(sum of -log probability in nats, number of predicted tokens) of batches of windows.
 
-    A batch holds windows of like length, of any texts, so that short texts are not mostly padding.
+    A batch holds windows of similar length, of any texts, so that there is little padding.
 
     Args:
       run: a compiled `sum_nll` with its parameters.
-      texts: int[n] each, beginning with what marks a text's start where there is such a token.
-      longest, stride: as of `windows`.
+      texts: int[n] each, with the token that marks the start of a text if there is one; read as they are needed.
+      window, stride: as in `windows`.
       pad: id of padding.
-      tokens: of a batch, about, padding included.
-      multiple: of which the rows of a batch are one.
+      tokens: in a batch, about, with padding.
+      multiple: the batch size is a multiple of it.
     """
-    waiting = None
-    for parts, room, rows in _group_windows(texts, longest, stride, tokens, multiple):
-        batch = _batch(parts, room, rows, pad)
-        nats = run(batch)
-        if waiting:  # the batch before is read while this one is computed
-            yield float(waiting[0]), waiting[1]
-        waiting = nats, int(batch["weights"].sum())
-    if waiting:
-        yield float(waiting[0]), waiting[1]
+    pending = None
+    for members, length, batch_size in _group_windows(texts, window, stride, tokens, multiple):
+        batch = _batch(members, length, batch_size, pad)
+        nll = run(batch)
+        if pending:  # the previous batch is read while this one is computed
+            yield float(pending[0]), pending[1]
+        pending = nll, int(batch["weights"].sum())
+    if pending:
+        yield float(pending[0]), pending[1]
 
 
 def _group_windows(
-    texts: Iterable[np.ndarray], longest: int, stride: int, tokens: int, multiple: int
+    texts: Iterable[np.ndarray], window: int, stride: int, tokens: int, multiple: int
 ) -> Iterator[tuple[list[tuple[np.ndarray, int]], int, int]]:
-    """(windows, each with where it is asked from; tokens a row; rows) of batches. Rows have few lengths, each with one
-    number of rows, so that little is compiled."""
+    """(windows, each with its first predicted position; their padded length; batch size) of each batch. There are few
+    lengths, each with one batch size, so that little is compiled."""
     waiting: dict[int, list[tuple[np.ndarray, int]]] = {}
     for text in texts:
-        for start, end, first in windows(len(text), longest, stride):
-            room = min(max(SHORTEST_ROW, 1 << (end - start - 1).bit_length()), longest)
-            parts = waiting.setdefault(room, [])
-            parts.append((np.array(text[start:end]), first - start))  # a copy: the text, which may be long, can go
-            if len(parts) == (rows := _rows(room, tokens, multiple)):
-                yield waiting.pop(room), room, rows
-    for room, parts in waiting.items():
-        yield parts, room, _rows(room, tokens, multiple)
+        for start, end, first in windows(len(text), window, stride):
+            length = min(max(MIN_LENGTH, 1 << (end - start - 1).bit_length()), window)
+            members = waiting.setdefault(length, [])
+            members.append((np.array(text[start:end]), first - start))  # a copy, so that a long text can be freed
+            if len(members) == (batch_size := _batch_size(length, tokens, multiple)):
+                yield waiting.pop(length), length, batch_size
+    for length, members in waiting.items():
+        yield members, length, _batch_size(length, tokens, multiple)
 
 
-def _rows(room: int, tokens: int, multiple: int) -> int:
-    return -(-max(1, tokens // room) // multiple) * multiple
+def _batch_size(length: int, tokens: int, multiple: int) -> int:
+    return -(-max(1, tokens // length) // multiple) * multiple
 
 
-def _batch(parts: Sequence[tuple[np.ndarray, int]], room: int, rows: int, pad: int) -> dict[str, np.ndarray]:
-    """Windows one a row, and of which of their tokens the next is asked for."""
-    tokens, segments = np.full((rows, room), pad, np.int32), np.zeros((rows, room), np.int32)
-    asked = np.zeros((rows, room), np.float32)
-    for row, (part, first) in enumerate(parts):
-        tokens[row, : len(part)], segments[row, : len(part)] = part, 1
-        asked[row, first - 1 : len(part) - 1] = 1
+def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, batch_size: int, pad: int) -> dict[str, np.ndarray]:
+    """Windows as a batch, with weight 1 where the next token is predicted."""
+    tokens, segments = np.full((batch_size, length), pad, np.int32), np.zeros((batch_size, length), np.int32)
+    weights = np.zeros((batch_size, length), np.float32)
+    for row, (ids, first) in enumerate(members):
+        tokens[row, : len(ids)], segments[row, : len(ids)] = ids, 1
+        weights[row, first - 1 : len(ids) - 1] = 1
     targets = np.pad(tokens[:, 1:], ((0, 0), (0, 1)))
-    return {"tokens": tokens, "segment_ids": segments, "targets": targets, "weights": asked}
+    return {"tokens": tokens, "segment_ids": segments, "targets": targets, "weights": weights}
 
 
 def sum_nll(params: Tree, batch: dict[str, Array], *, objective: Objective) -> Array:
-    """The sum of -log probability of the `targets` that have a weight."""
+    """The sum of -log probability of the `targets` that have a weight, in nats."""
     _, (metrics, _) = objective.loss(params, batch, None, Carry())
     return metrics["lm_loss"][0]

@@ -1,4 +1,4 @@
-"""What a trained model is asked: sample texts, and what stands before a document's first token."""
+"""Prompts of a trained model: sample texts, and the token before a document's first one."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from lmrep.objectives.base import Capability
 
 
 def sample_prompts(samples: Sequence[str], capabilities: Sequence[Capability]) -> list[str]:
-    """Those of a run's sample texts that are prompts for one of these capabilities, or the first one's example where
-    none is: samples may be left over from another objective. [] where there are no samples, or no capability."""
+    """The sample texts that one of these capabilities accepts, or the last capability's example if none is: samples may
+    be left over from another objective. [] without samples or capabilities."""
     if not samples or not capabilities:
         return []
     accepted = [text for text in samples if any(each.accepts(text) for each in capabilities)]
@@ -18,12 +18,12 @@ def sample_prompts(samples: Sequence[str], capabilities: Sequence[Capability]) -
 
 
 def example(samples: Sequence[str], capabilities: Sequence[Capability]) -> str:
-    """A text for `lmrep predict`; "" where there is no capability."""
+    """A text for `lmrep predict`; "" without capabilities."""
     return next(iter(sample_prompts(samples, capabilities)), capabilities[-1].example if capabilities else "")
 
 
 def start_token(stage: StagePlan | None, vocabulary: Vocabulary) -> int | None:
-    """The token that stands before a document's first one, as a run was trained; None where nothing does.
+    """The token before a document's first one, as in training; None where there is none.
 
     That is the special token that the stage's format puts there, [CLS] for example, or the token that ends the previous
     document, where the first token attends to it. `stage` is None for a converted checkpoint: [CLS], or the token that

@@ -135,7 +135,7 @@ def to_published(
 
 
 def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
-    """A run's checkpoint under the names of the files that it was read from, or else under the library's; and remarks."""
+    """(a run's checkpoint, under the names of the files that it was read from or else under the library's; remarks)."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
     objective = experiments.stage_at(run.experiment, run.step).objective
     networks = next((found for family in FAMILIES.values() if family.objective == run.objective.name
@@ -176,8 +176,8 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     """The experiment of a run that would have trained this checkpoint, as far as it is known."""
     if tokenizer.size > checkpoint.config.vocab:
         raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table has "
-                        f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; download "
-                        "both again")
+                        f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; "
+                        "download both again")
     heads, family = checkpoint.heads, checkpoint.family
     objective = "masked" if "masked" in heads else family.objective
     config = experiments.default_config(objective=objective, format="segment_pair" if "pair" in heads else "packed",

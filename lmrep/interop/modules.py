@@ -1,11 +1,11 @@
-"""A model as a Flax module, to stand in one's own: Linen or NNX, with its weights, trainable like any other.
+"""Wraps a model as a Flax module, Linen or NNX, with its weights, to use and train inside other modules.
 
     run = lmrep.load("runs/mine")
     encoder = modules.linen(run.model, run.params["encoder"])    # inside a linen.Module: encoder(Inputs(tokens=...))
     encoder = modules.nnx(run.model, run.params["encoder"])      # an nnx.Module that holds nnx.Param
 
-Both call the model's pure `encode` on their parameters, so vectors and gradients are its own. The parameters are a copy
-of those given; the run's are left as they are.
+Both call the model's pure `encode` on their parameters, so that outputs and gradients are the same. The parameters are
+a copy: training them does not change the run's.
 """
 
 from collections.abc import Callable
@@ -21,43 +21,43 @@ from lmrep.models.base import Encoded, Inputs, Model
 
 
 class LinenEncoder(flax_linen.Module):
-    """`encode` over one variable, `params/encoder`: the model's parameter tree. Made by `linen`."""
+    """`encode` with one variable, `params/encoder`, the model's parameter tree. Made by `linen`."""
 
     encode: Callable[..., Encoded]
     initial: Callable[[Array], Tree]
 
     @flax_linen.compact
-    def __call__(self, inputs: Inputs, *, deterministic: bool = True, **asked) -> Encoded:
-        """As the model's `encode`; `asked` are its keywords. Dropout draws from the stream "dropout"."""
+    def __call__(self, inputs: Inputs, *, deterministic: bool = True, **options) -> Encoded:
+        """As the model's `encode`; `options` are its keywords. Dropout draws from the stream "dropout"."""
         params = self.param("encoder", self.initial)
-        return self.encode(params, inputs, None if deterministic else self.make_rng("dropout"), **asked)
+        return self.encode(params, inputs, None if deterministic else self.make_rng("dropout"), **options)
 
 
 def linen(model: Model, params: Tree | None = None) -> LinenEncoder:
-    """The model as a Linen module whose `init` gives `params`, or where there are none draws them from the key.
+    """The model as a Linen module whose `init` returns `params`, or initializes them with its key if there are none.
 
     Args:
-      model: `lmrep.load(...).model`, say.
-      params: as `model.specs`.
+      model: for example `lmrep.load(...).model`.
+      params: as in `model.specs`.
     """
     return LinenEncoder(model.encode, lambda key: P.init(model.specs, key) if params is None else _copy(params))
 
 
 class NNXEncoder(flax_nnx.Module):
-    """`encode` over `nnx.Param`s in `params`, a tree as the model's. Made by `nnx`."""
+    """`encode` with the `nnx.Param`s in `params`, a tree like the model's. Made by `nnx`."""
 
     def __init__(self, encode: Callable[..., Encoded], params: Tree):
         self.encode = flax_nnx.static(encode)
         self.params = flax_nnx.data(jax.tree.map(flax_nnx.Param, params))
 
-    def __call__(self, inputs: Inputs, *, rngs: flax_nnx.Rngs | None = None, **asked) -> Encoded:
-        """As the model's `encode`; `asked` are its keywords. With `rngs` dropout is on, drawn from its "dropout"."""
+    def __call__(self, inputs: Inputs, *, rngs: flax_nnx.Rngs | None = None, **options) -> Encoded:
+        """As the model's `encode`; `options` are its keywords. With `rngs`, dropout draws from its stream "dropout"."""
         params = jax.tree.map(lambda p: p[...], self.params, is_leaf=lambda p: isinstance(p, flax_nnx.Variable))
-        return self.encode(params, inputs, None if rngs is None else rngs.dropout(), **asked)
+        return self.encode(params, inputs, None if rngs is None else rngs.dropout(), **options)
 
 
 def nnx(model: Model, params: Tree | None = None, *, rngs: flax_nnx.Rngs | None = None) -> NNXEncoder:
-    """The model as an NNX module that holds `params`, or where there are none draws them from `rngs`.
+    """The model as an NNX module with `params`, or with parameters initialized from `rngs` if there are none.
 
     Raises:
       ValueError: neither is given.

@@ -119,16 +119,16 @@ def test_long_lines_are_read_in_windows_where_asked(home, run, tmp_path):
     (None, [], "cannot read {source}: No such file or directory"),
     (b"Old.\nUn caf\xe9.\n", [], "line 2 of {source} is not UTF-8 text: byte 0xe9; convert it"),
     (b"Old.\n" + b"cat " * 60, [], "line 2 of {source} has 62 tokens; the model takes 48 at most"),
-    (b"Old.\n" + b"cat " * 600, [], "line 2 of {source} has more than 2,000 bytes; break it up"),
+    (b"Old.\n" + b"cat " * 600, [], "line 2 of {source} has more than 2,000 bytes; split it"),
     (b"Old.\n", ["--layers=4"], "layers is '4', and there is no layer 4"),
     (b"Old.\n", ["--long=cut"], "long is 'cut'; expected one of refuse, windows"),
     (b"Old.\n", ["--words", "--pieces=max"], "words is 'max'; expected one of mean, first, last"),
     (b"Old.\n", ["--output={there}"], "{there} exists; remove it, or give another --output"),
     (b"Old.\n", ["--output={source}/v.safetensors"], "there is no directory {source} for the output"),
-    (b"Old.\n", ["--output={source}.npz"], "the output is {source}.npz, and vectors are written as safetensors; give"),
+    (b"Old.\n", ["--output={source}.npz"], "the output is {source}.npz; vectors are written as safetensors, so give"),
     (b"Old.\n", ["--output=/"], "give a name that ends in .safetensors"),
     (b"Old.\n", ["--input="], "lmrep embed needs --input"),
-    (b"Old.\n", ["--input=/dev/null"], "/dev/null is not a file that can be read twice"),
+    (b"Old.\n", ["--input=/dev/null"], "/dev/null is not a regular file, and it is read twice"),
     (b"Old.\n", ["--step=3"], "holds no checkpoint 3; it holds 0"),
     (b"Old.\n", ["Old."], "takes no argument 'Old.'"),
 ])
@@ -151,7 +151,7 @@ def test_a_disk_that_is_full_leaves_nothing(home, tmp_path):
         answer = embed(home, tmp_path / "v.safetensors", "--layers=all")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert answer.code == 3 and "v.safetensors: File too large; nothing of it is left" in answer.err
+    assert answer.code == 3 and "v.safetensors: File too large; nothing is written" in answer.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -59,7 +59,7 @@ def alone():
     ([5], (5,), "stack"), (np.int64(5), (5,), "stack"), ("sum:9,10,11,12", (9, 10, 11, 12), "sum"),
     ("concat:-4,-3,-2,-1", (9, 10, 11, 12), "concat"), ("sum:all", tuple(range(13)), "sum"),
 ])
-def test_layers_are_asked_for_by_name_or_number(asked, numbers, join):
+def test_layers_are_chosen_by_name_or_number(asked, numbers, join):
     assert R.parse_layers(asked, 12) == R.Layers(numbers, join)
 
 
@@ -68,7 +68,7 @@ def test_layers_are_asked_for_by_name_or_number(asked, numbers, join):
     ("top", "layers is 'top'; expected all, last, or numbers"), ("", "layers is ''"), ("1,,2", "layers is '1,,2'"),
     ("1.5", "layers is '1.5'"), ("mean:1,2", "layers is 'mean:1,2'"), ("sum:", "layers is 'sum:'"), ((), "layers is"),
 ])
-def test_layers_that_are_not_there_are_refused(asked, message):
+def test_missing_layers_are_refused(asked, message):
     with pytest.raises(UserError, match=message):
         R.parse_layers(asked, 12)
 
@@ -77,7 +77,7 @@ def test_the_depth_of_a_model_is_the_number_of_its_layers():
     assert R.num_layers(MODEL) == 3
 
 
-def test_layers_are_joined_as_asked(run, alone):
+def test_layers_are_stacked_summed_or_concatenated(run, alone):
     [ids] = texts([7])
     states, _ = alone(ids)
     for layers, expected in [(R.Layers((3,)), states[3:]), (R.Layers((2, 0)), states[[2, 0]]),
@@ -111,14 +111,14 @@ def test_vectors_are_float32_whatever_is_computed_in():
 
 @pytest.mark.parametrize("edges", [(1, 1), (0, 0), (1, 0)])
 @pytest.mark.parametrize("length", [11, 12, 13, 14, 20, 31, 64])
-def test_each_vector_comes_from_the_window_in_whose_middle_its_piece_stands(length, edges):
+def test_each_vector_comes_from_the_window_where_its_token_is_nearest_the_middle(length, edges):
     longest, (before, after) = 12, edges
     ids = np.arange(length, dtype=np.int32)
     found = R.windows(7, ids, edges, longest, "windows")
     assert all(len(w.ids) <= longest and w.text == 7 for w in found)
-    assert [place for w in found for place in range(w.place, w.place + w.high - w.low)] == list(range(length))
+    assert [place for w in found for place in range(w.position, w.position + w.stop - w.start)] == list(range(length))
     for w in found:
-        assert w.ids[w.low : w.high].tolist() == ids[w.place : w.place + w.high - w.low].tolist()
+        assert w.ids[w.start : w.stop].tolist() == ids[w.position : w.position + w.stop - w.start].tolist()
         assert w.ids[:before].tolist() == ids[:before].tolist()
         assert w.ids[len(w.ids) - after :].tolist() == ids[length - after :].tolist()
     if length <= longest:
@@ -132,7 +132,7 @@ def test_each_vector_comes_from_the_window_in_whose_middle_its_piece_stands(leng
         return min(piece - content[0], content[-1] - piece) if content[0] <= piece <= content[-1] else -1
 
     for w in found:
-        for piece in w.ids[w.low : w.high]:
+        for piece in w.ids[w.start : w.stop]:
             if before <= piece < length - after:
                 assert margin(w, piece) == max(margin(other, piece) for other in found)
 
@@ -140,7 +140,7 @@ def test_each_vector_comes_from_the_window_in_whose_middle_its_piece_stands(leng
 def test_a_long_text_is_refused_by_name():
     with pytest.raises(UserError, match=r"line 3 has 13 tokens; the model takes 12 at most: .*long=windows"):
         R.windows(0, np.zeros(13, np.int32), (1, 1), 12, name="line 3")
-    with pytest.raises(UserError, match="leave no room for windows"):
+    with pytest.raises(UserError, match="are too few for windows"):
         R.windows(0, np.zeros(13, np.int32), (1, 1), 3, "windows")
     with pytest.raises(UserError, match="long is 'cut'; expected one of refuse, windows"):
         R.windows(0, np.zeros(3, np.int32), (1, 1), 12, "cut")
@@ -151,21 +151,21 @@ def test_a_long_text_is_refused_by_name():
 
 
 @pytest.mark.parametrize("longest", [512, 100, 40, 0])
-def test_packed_rows_hold_every_text_once_and_little_padding(longest):
+def test_packed_sequences_hold_every_text_once_and_little_padding(longest):
     rng = np.random.default_rng(0)
     lengths = [*np.minimum(rng.geometric(1 / 30, 2000) + 1, longest or 5000).tolist(), 0, 2]
     rows = R.pack(lengths, longest)
     assert sorted(i for _, members in rows for i in members) == list(range(len(lengths)))
     for size, members in rows:
         assert sum(lengths[i] for i in members) <= size
-        assert size == longest or (size & (size - 1) == 0 and size >= R.SHORTEST_ROW)
+        assert size == longest or (size & (size - 1) == 0 and size >= R.MIN_LENGTH)
         assert size <= longest or not longest
     assert [size for size, _ in rows] == sorted((size for size, _ in rows), reverse=True)
-    assert sum(size for size, _ in rows) < 1.05 * sum(lengths) + R.SHORTEST_ROW
+    assert sum(size for size, _ in rows) < 1.05 * sum(lengths) + R.MIN_LENGTH
 
 
-def test_texts_that_may_not_share_a_row_stand_alone():
-    assert all(len(members) == 1 for _, members in R.pack([3, 5, 8, 8, 0], 64, shared=False))
+def test_texts_that_may_not_be_packed_are_alone():
+    assert all(len(members) == 1 for _, members in R.pack([3, 5, 8, 8, 0], 64, packed=False))
 
 
 def test_batches_are_of_one_length_and_no_larger_than_asked():
@@ -200,7 +200,7 @@ def test_windows_are_put_together(run, alone):
     assert found[0].shape == (4, 300, 16) and len(parts) > 2
     for w in parts:
         states, _ = alone(w.ids)
-        np.testing.assert_allclose(found[0][:, w.place : w.place + w.high - w.low], states[:, w.low : w.high],
+        np.testing.assert_allclose(found[0][:, w.position : w.position + w.stop - w.start], states[:, w.start : w.stop],
                                    rtol=0, atol=1e-5)
 
 
@@ -208,7 +208,7 @@ def test_windows_are_put_together(run, alone):
 
 
 @pytest.mark.parametrize("words", [[None, 0, 0, 1, 2, 2, 2, None], [0], [None, None], [], [0, 0, None, 1], [3, 4, 4]])
-def test_a_word_s_vector_comes_of_its_pieces(words):
+def test_the_vector_of_a_word_combines_its_tokens(words):
     hidden = np.random.default_rng(0).normal(size=(2, len(words), 4)).astype(np.float32)
     numbers = sorted({word for word in words if word is not None})
     for how, take in [("mean", lambda x: x.mean(1)), ("first", lambda x: x[:, 0]), ("last", lambda x: x[:, -1])]:

@@ -1,4 +1,4 @@
-"""How well a run foresees raw text: `lmrep evaluate --stride` and `lmrep.evaluate(..., stride=...)`.
+"""Sliding-window perplexity of raw text: `lmrep evaluate --stride` and `lmrep.evaluate(..., stride=...)`.
 
 What the objective's own metrics come to is in test_api.py and test_cli_runs.py.
 """
@@ -90,16 +90,16 @@ def sequence(run, text):
 
 
 @pytest.mark.parametrize(("text", "stride"), [("the", 1), ("the red cat sees the old dog. the dog sleeps.", 31)])
-def test_a_text_of_one_window_is_foreseen_as_the_network_says(run, scored, text, stride):
+def test_a_text_of_one_window_is_predicted_as_by_the_network(run, scored, text, stride):
     ids = sequence(run, text)
     logs = scored(ids)
     expected = -sum(logs[i - 1, ids[i]] for i in range(1, len(ids)))
     found = evaluate.perplexity(run, [text], LENGTH, stride)
-    assert found.tokens == len(ids) - 1 < LENGTH and found.nats == pytest.approx(expected, rel=1e-5)
+    assert found.tokens == len(ids) - 1 < LENGTH and found.nll == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("stride", [1, 7, LENGTH - 1])
-def test_a_long_text_is_foreseen_window_by_window(run, scored, stride):
+def test_a_long_text_is_predicted_window_by_window(run, scored, stride):
     text = " ".join(f"the {kind} {noun} {verb} the cat." for kind, noun, verb in zip(
         itertools.cycle(small.KINDS), itertools.cycle(small.NOUNS), small.VERBS * 5, strict=False))
     ids, expected = sequence(run, text), 0.0
@@ -108,7 +108,7 @@ def test_a_long_text_is_foreseen_window_by_window(run, scored, stride):
         assert i - start >= min(i, LENGTH - stride)
         expected -= scored(ids[start:i])[-1, ids[i]]
     found = evaluate.perplexity(run, [text], LENGTH, stride)
-    assert found.tokens == len(ids) - 1 > 3 * LENGTH and found.nats == pytest.approx(expected, rel=1e-5)
+    assert found.tokens == len(ids) - 1 > 3 * LENGTH and found.nll == pytest.approx(expected, rel=1e-5)
 
 
 def test_texts_do_not_change_each_other(run):
@@ -228,7 +228,7 @@ def test_the_command_prints_what_it_writes(home):
     assert "windows of 32 tokens, 16 apart" in answer.err
 
 
-def test_a_file_is_a_document_and_what_was_trained_longer_is_foreseen_better(home, tmp_path):
+def test_a_file_is_a_document_and_a_longer_trained_run_has_lower_perplexity(home, tmp_path):
     (tmp_path / "one.txt").write_text("The red cat sees the old dog.\n\nThe dog eats.\n")
     step = {n: lmrep.evaluate(home / "run", files=f"{tmp_path}/one.txt", stride=8, step=n) for n in (4, 12)}
     assert step[12]["documents"] == 1 and step[12]["tokens"] == 12 and step[12]["words"] == 10
@@ -255,25 +255,25 @@ def test_sources_are_read_together(home, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "part"), [
-    (["--stride=0"], "stride is 0; expected 1 to 31, below the 32 tokens of a window"),
+    (["--stride=0"], "stride is 0; expected 1 to 31, less than the 32 tokens of a window"),
     (["--stride=32"], "stride is 32; expected 1 to 31"),
     (["--stride=8", "--length=33"], "length is 33; expected at least 2, and 32 at most, which the model takes"),
     (["--stride=8", "--length=8"], "stride is 8; expected 1 to 7"),
     (["--stride=1", "--length=1"], "length is 1; expected at least 2"),
-    (["--length=8"], "length is 8, of the windows that a stride asks for; give a stride too"),
+    (["--length=8"], "length is 8, that of sliding windows; give a stride too"),
     (["--stride=8", "--examples=-1"], "examples is -1; expected at least 1"),
     (["--stride=8", "--split=dev"], "no split 'dev'; this run's corpus has train, test"),
     (["--stride=8", "--split=test", "--files=a.txt"], "leave one out"),
     (["--stride=8", "--files={home}/nothing.txt"], "nothing.txt' matches no file"),
     (["--stride=8", "--files={home}/empty.txt"], "holds no text: 1 files, all of them blank"),
-    (["--stride=8", "--files={home}/unseen.txt"], "the text has no token to predict: not one of its 1 documents"),
-    (["--files={home}/latin.txt"], "leave it out, or have the run trained with --config.data.undecodable=replace"),
+    (["--stride=8", "--files={home}/unseen.txt"], "the text has no token to predict: its 1 documents give the tokenizer none"),
+    (["--files={home}/latin.txt"], "leave it out, or set --config.data.undecodable=replace"),
     (["--files={home}/foreign.txt"], "choose another to train with (--config.tokenizer.vocab_file)"),
     (["--stride=8", "--workdir={home}/converted"], "was converted, not trained, and has no corpus of its own"),
-    (["--stride=8", "--workdir={home}/masked"], "was trained with objective 'masked', and a stride asks how well"),
+    (["--stride=8", "--workdir={home}/masked"], "was trained with objective 'masked', and sliding-window perplexity needs"),
     (["--stride=half"], "--stride is 'half'; expected a whole number"),
 ])
-def test_what_cannot_be_foreseen_is_refused(home, words, part):
+def test_what_cannot_be_evaluated_is_refused(home, words, part):
     (home / "empty.txt").write_text("\n \n")
     (home / "unseen.txt").write_text("\u0301\u0300\n")  # accents alone, which the tokenizer drops
     (home / "latin.txt").write_bytes("Un caf\u00e9.\n".encode("latin-1"))
@@ -291,7 +291,7 @@ def test_another_corpus_is_not_the_run_s(home, tmp_path):
     record = json.loads((home / "run/config.json").read_text())
     record["config"]["data"]["test"] = 0.2
     (tmp_path / "run/config.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=r"the corpus is not the one that .* was trained on"):
+    with pytest.raises(UserError, match=r"the files of the corpus have changed since .* was trained"):
         lmrep.evaluate(tmp_path / "run", stride=8, data_dir=home / "data")
 
 
@@ -306,7 +306,7 @@ def test_texts_are_taken_as_they_are_needed():
     assert next(taken) < 5
 
 
-def test_a_document_that_no_memory_should_hold_twice_is_foreseen(run, monkeypatch):
+def test_a_long_document_is_never_copied_in_full(run, monkeypatch):
     """A window at a time: no array is of the whole text but its ids."""
     text, largest = "the red cat sees the old dog. " * 20_000, []
     batch = sliding._batch
@@ -314,7 +314,7 @@ def test_a_document_that_no_memory_should_hold_twice_is_foreseen(run, monkeypatc
         largest.append(room * rows) or batch(parts, room, rows, pad)))
     monkeypatch.setattr(sliding, "sum_nll", lambda params, batch, objective: batch["weights"].sum())
     found = evaluate.perplexity(run, [text], LENGTH, 31)
-    assert found.tokens == found.nats == len(tokenize.tokenize(run.tokenizer, [text]).tokens)
+    assert found.tokens == found.nll == len(tokenize.tokenize(run.tokenizer, [text]).tokens)
     assert len(largest) > 10 and len({*largest}) == 1 and largest[0] < found.tokens / 10
 
 
@@ -326,4 +326,4 @@ def test_long_work_tells_how_far_it_is(monkeypatch, caplog):
     report = evaluate._Report(Counter(tokens=400, characters=1000), 4000)
     for tokens in (100, 200, 300):
         report(2.0 * tokens, tokens)
-    assert caplog.messages == ["200 tokens, 2 nats each, 17 a second, 1:24 left"]  # 200 of 1600 tokens in 12 s
+    assert caplog.messages == ["200 tokens, loss 2, 17 tokens/s, 1:24 left"]  # 200 of 1600 tokens in 12 s

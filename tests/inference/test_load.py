@@ -105,7 +105,7 @@ def test_long_texts_are_refused_or_read_in_windows(run):
 @pytest.mark.parametrize(("texts", "options", "message"), [
     ("A cat.", {}, r"encode takes a list of texts; it was given one: encode\(\['A cat.'\]\)"),
     (["A \udcff cat."], {}, "is not UTF-8 text"),
-    (["cat " * 60], {"attention": True, "long": "windows"}, "has 62 tokens; attention is of texts .* 48 tokens"),
+    (["cat " * 60], {"attention": True, "long": "windows"}, "has 62 tokens; attention is returned only for texts .* 48 tokens"),
     (["A cat."], {"layers": "4"}, r"no layer 4: this model has 0 \(the embeddings\) to 3"),
 ])
 def test_what_cannot_be_encoded_is_refused(run, texts, options, message):
@@ -139,6 +139,45 @@ def test_the_network_is_a_pure_function(run, every):
 def test_inputs_that_do_not_fit_are_refused(run):
     with pytest.raises(UserError, match="has 62 tokens; the model takes 48 at most"):
         run.inputs(["cat " * 60])
+
+
+def test_batches_of_texts_have_few_shapes(run):
+    draw = np.random.default_rng(0)
+    shapes = set()
+    for _ in range(100):
+        inputs = run.inputs(["cat " * draw.integers(0, 46) for _ in range(4)])
+        assert {inputs.tokens.shape, inputs.positions.shape, inputs.token_type_ids.shape} == {inputs.tokens.shape}
+        shapes.add(inputs.tokens.shape)
+    assert shapes <= {(4, 16), (4, 32), (4, 48)}
+    assert run.inputs(["A cat."], length=20).tokens.shape == (1, 20)
+    with pytest.raises(UserError, match="has 22 tokens; length is 20: give a larger one"):
+        run.inputs(["cat " * 20], length=20)
+
+
+def test_pairs_have_separators_and_token_types(run):
+    special, pair = run.tokenizer.vocabulary.specials, ("The old cat.", "A dog")
+    first, second = (run.tokenizer.encode(text).ids.tolist() for text in pair)
+    inputs = run.inputs([pair, "A cat."])
+    ids = [special["cls"], *first, special["sep"], *second, special["sep"]]
+    assert inputs.tokens[0].tolist() == ids + [special["pad"]] * (16 - len(ids))
+    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    assert inputs.token_type_ids[0].tolist() == types + [0] * (16 - len(ids))
+    assert np.isfinite(run.apply(run.params, inputs).hidden).all()
+
+
+def test_a_network_without_token_types_reads_pairs_as_roberta(tmp_path):
+    run = lmrep.load(given.workdir(tmp_path, token_types=0))
+    special, pair = run.tokenizer.vocabulary.specials, ("The old cat.", "A dog")
+    first, second = (run.tokenizer.encode(text).ids.tolist() for text in pair)
+    ids = [special["cls"], *first, special["sep"], special["sep"], *second, special["sep"]]
+    inputs = run.inputs([pair])
+    assert inputs.tokens[0].tolist()[: len(ids)] == ids and inputs.token_type_ids is None
+
+
+def test_a_run_shows_its_network_objective_and_tokenizer(run, home):
+    shown = repr(run)
+    assert str(home) in shown and "step=0" in shown and "masked" in shown and "wordpiece" in shown
+    assert f"{sum(x.size for x in flatten(run.params['encoder']).values()):,} parameters" in shown
 
 
 def test_what_the_docstring_shows_is_true(home):
@@ -182,5 +221,5 @@ def test_a_continuation_is_what_comes_after_the_text(before, whole, said):
 def test_nothing_to_continue_is_refused(run):
     bare = dataclasses.replace(run, tokenizer=Bpe(["<unk>", "a</w>"], [], specials={"unk": "<unk>"}))
     assert bare.prompt("a") == [1]
-    with pytest.raises(UserError, match=r"line 3 is empty, and .* learned of no token before"):
+    with pytest.raises(UserError, match=r"line 3 is empty, and .* was trained without a token before"):
         bare.prompt("", "line 3")

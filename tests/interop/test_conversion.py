@@ -86,7 +86,7 @@ def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
     answer = small.command(*base, f"--files={tmp_path}/a.txt")
     metric = {"masked": "mlm_loss", "causal": "lm_loss"}.get("".join(read(directory).heads[:1]))
     assert answer.code == (0 if metric else 2), answer
-    assert metric in answer.out if metric else "lacks what its objective asks with" in answer.err
+    assert metric in answer.out if metric else "lacks parameters of its objective" in answer.err
     answer = small.command(*base)
     assert answer.code == 2 and "was converted, not trained, and has no corpus of its own" in answer.err
     answer = small.command("inspect", f"--workdir={workdir}")

@@ -1,4 +1,5 @@
-"""GPT (Radford et al., 2018), and what GPT-2 shares with it. Kernels are [in, out], and query, key and value are one."""
+"""GPT (Radford et al., 2018), and what GPT-2 shares with it. Kernels are [in, out]; those of query, key and value are
+joined."""
 
 from dataclasses import dataclass
 

@@ -112,7 +112,8 @@ def _refuse_code(directory: Path, config_json: Mapping[str, Any]) -> None:
             raise UserError(f"{path} names code to run ({', '.join(named)}), which lmrep never runs; published "
                             f"checkpoints of {', '.join(FAMILIES)} need none: delete the key if this is one")
     if config_json.get("quantization_config"):
-        raise UserError(f"{directory / CONFIG} describes quantised weights; give the checkpoint that they were made from")
+        raise UserError(f"{directory / CONFIG} describes quantised weights; give the checkpoint that they were made "
+                        "from")
 
 
 def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
@@ -164,12 +165,12 @@ def _refuse_pickled(directory: Path) -> None:
     if not pickled:
         return
     torch = [name for name in pickled if name.endswith((".bin", ".pt", ".pth"))]
-    source = str(directory / (torch or pickled)[0])
+    source, target = str(directory / (torch or pickled)[0]), str(directory / MODEL)
     raise UserError(
         f"{directory} has only pickled weights ({', '.join(pickled[:3])}), which may run code when they are loaded. "
         + (f"""Download its {MODEL} if there is one, or make it in Python:
   import torch; from safetensors.torch import save_file; weights = torch.load({source!r}, weights_only=True)
-  save_file({{name: w.clone().contiguous() for name, w in weights.items()}}, {str(directory / MODEL)!r}, {{"format": "pt"}})"""
+  save_file({{k: w.clone().contiguous() for k, w in weights.items()}}, {target!r}, {{"format": "pt"}})"""
            if torch else f"Download its {MODEL}, or save the model as safetensors with the library that wrote it"))
 
 
