@@ -145,7 +145,7 @@ def test_words_and_bytes_of_files_are_the_raw_text_s(home, run, tmp_path):
 @pytest.mark.parametrize("most", [20, 25, 40])
 def test_a_long_text_has_the_pieces_of_the_whole(run, most):
     text = "the cat  sees\nthe\u00a0dog , it's a b 12 345 6   \n\n x y z " * 3
-    bytes_ = byte_level.train(300, lambda: iter([text, "the the cat cat sees sees"]))
+    bytes_ = byte_level.train(300, False, lambda: iter([text, "the the cat cat sees sees"]))
     for tokenizer in (run.tokenizer, bytes_):
         whole = tokenizer.encode_batch([text])[0]
         np.testing.assert_array_equal(evaluate.encode_verbatim(tokenizer, text, most), whole)
