@@ -78,7 +78,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     head = {"objective": {"skip": head_specs}} if (head_specs := output_specs(model)) else {}
     return Objective(
         "skip", {"encoder": model.specs, **head}, partial(prepare, c=c), partial(loss, model=model),
-        predict=partial(predict, model=model), describe=describe, context="left", terms={"skip_loss": 1.0})
+        predict=partial(predict, model=model), describe=describe, context="left", terms={"skip_loss": 1.0},
+        carry=lambda batch_size: Carry((), jnp.float32(0)))  # how many batches it was trained on
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:
@@ -106,7 +107,9 @@ def loss(
     rank = (log_probabilities > own).sum(-1)
     target_mask = batch["weights"] > 0
     metrics = {"skip_loss": (-(own[..., 0] * target_mask).sum(), target_mask.sum()),
-               "top3": (((rank < 3) & target_mask).sum(), target_mask.sum())}
+               "top3": (((rank < 3) & target_mask).sum(), target_mask.sum()), "batches": (carry.shared, 1)}
+    if key is not None:
+        carry = carry._replace(shared=carry.shared + 1)
     return -(own[..., 0] * batch["weights"]).sum(), (metrics, carry)
 
 
@@ -125,5 +128,6 @@ DEFINITION = ObjectiveDef(
     Config, lambda c: None, build, batch_fields=lambda c: ("tokens", "segment_ids", "example"),
     context=lambda c: "left",
     metrics={"skip_loss": loss_metric("Skip loss"),
-             "top3": Metric("Among the three most probable", "accuracy", True, ".1%", headline=True)},
+             "top3": Metric("Among the three most probable", "accuracy", True, ".1%", headline=True),
+             "batches": Metric("Batches of training", "batches", format=".0f")},
     capabilities=(Suggest(),))

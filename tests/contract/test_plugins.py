@@ -72,9 +72,15 @@ def test_it_learns_and_keeps_the_best_by_its_own_metric(home):
     assert [line["step"] for line in small.lines(home / "run", "train")] == list(range(1, 9))
 
 
+def test_validation_reads_the_shared_carry_of_the_run(home):
+    lines = small.lines(home / "run", "validation")
+    assert [line["batches"] for line in lines] == [line["step"] for line in lines] != []
+
+
 def test_evaluate(home):
     metrics = lmrep.evaluate(home / "run", split="test", data_dir=home / "data")
     assert metrics["loss"] == pytest.approx(metrics["skip_loss"]) and 0 < metrics["top3"] < 1
+    assert metrics["batches"] == 8  # the shared carry of the checkpoint
     assert "top3" in command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data")
 
 

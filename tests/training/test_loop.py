@@ -165,6 +165,26 @@ def test_progress_shows_headline_metrics_in_their_formats(tmp_path):
     assert list(shown) == ["f1", "loss"] and shown["f1"].endswith("%") and "%" not in shown["loss"]
 
 
+def test_validation_draws_depend_on_the_evaluation_seed_and_not_on_the_run_s(tmp_path):
+    plain = toys.cloze("encoder")
+
+    def loss(params, batch, key, carry):
+        total, (metrics, carry) = plain.loss(params, batch, key, carry)
+        return total, (metrics | {"position": (batch["position"].sum(), len(batch["position"]))}, carry)
+
+    def positions(seed, evaluation_seed):
+        recorder, checkpoints = Recorder(), Checkpoints(tmp_path / f"{seed}-{evaluation_seed}")
+        config = TrainerConfig(evaluation=EvaluationConfig(seed=evaluation_seed))
+        try:
+            Trainer([stage(plain._replace(loss=loss))], make_mesh(1, 1, 1), seed,
+                    RunOutputs(checkpoints, recorder.metrics), config).run()
+        finally:
+            checkpoints.close()
+        return [values["position"] for _, split, values in recorder.lines if split == "validation"]
+
+    assert positions(0, 0) == positions(1, 0) != positions(0, 1)
+
+
 def test_a_validation_loss_that_is_not_finite_stops_the_run_before_saving(tmp_path):
     """The values overflow in validation only."""
     def loss(params, batch, key, carry):
