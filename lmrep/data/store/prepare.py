@@ -239,23 +239,23 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
 def _complete(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | None]:
     """Yields a folder to fill, which becomes `path` if no error occurs; None if `path` exists. If `keep`, the folder
     has the files that were written before an interruption."""
-    making = path.with_name(path.name + ".making")
+    temporary = path.with_name(path.name + ".making")
     if path.exists():
         yield None
         return
     if not keep:
-        shutil.rmtree(making, ignore_errors=True)
-    making.mkdir(exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(exist_ok=True)
     try:
-        yield making
-        for file in making.rglob("*"):  # so that a power failure leaves no incomplete file
+        yield temporary
+        for file in temporary.rglob("*"):  # so that a power failure leaves no incomplete file
             if file.is_file():
                 with file.open("rb") as opened:
                     os.fsync(opened.fileno())
-        making.rename(path)
+        temporary.rename(path)
     except BaseException:
         if not keep:
-            shutil.rmtree(making, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
@@ -306,21 +306,21 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     processes = tokenize.cores() if total - done > SMALL else 0
     with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", _batches(documents),
                                                     processes, keep)) as stream:
-        for number, found in itertools.groupby(stream, lambda each: each[0].part):
-            with _complete(parts[number]) as making:
+        for number, batches in itertools.groupby(stream, lambda each: each[0].part):
+            with _complete(parts[number]) as temporary:
                 before = parts[number - 1] if number else None
                 with contextlib.ExitStack() as stack:
                     writers = {split: stack.enter_context(token_store.Writer(
-                        making / split, split, tokenizer.size, before and before / split, number == len(parts) - 1))
+                        temporary / split, split, tokenizer.size, before and before / split, number == len(parts) - 1))
                         for split in splits}
-                    _write(making, writers, found, tokenizer.size, report)
+                    _write(temporary, writers, batches, tokenizer.size, report)
 
 
-def _write(making: pathlib.Path, writers: dict[str, token_store.Writer], found: Iterable[tuple[Batch, Tokenized]],
+def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer], batches: Iterable[tuple[Batch, Tokenized]],
            size: int, report: Report) -> None:
     """Writes the stores of a part, and its counts."""
     tallies, counts = {split: Counter() for split in writers}, np.zeros(size, np.int64)
-    for batch, ids in found:
+    for batch, ids in batches:
         writers[batch.split].add(ids.tokens, ids.sentences, ids.documents)
         words, unknown, long = ids.tally.tolist()
         tallies[batch.split].update(documents=len(ids.documents), sentences=len(ids.sentences), tokens=len(ids.tokens),
@@ -328,8 +328,8 @@ def _write(making: pathlib.Path, writers: dict[str, token_store.Writer], found: 
         if batch.split == "train":
             counts += np.bincount(ids.tokens, minlength=size)
         report.add(batch.characters)
-    np.save(making / "counts.npy", counts)
-    (making / "tallies.json").write_text(json.dumps(tallies))
+    np.save(temporary / "counts.npy", counts)
+    (temporary / "tallies.json").write_text(json.dumps(tallies))
 
 
 def _batches(documents: Iterable[tuple[int, int, str]]) -> Iterator[Batch]:
@@ -362,10 +362,10 @@ def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, pr
     if empty:
         raise UserError(f"the {empty[0]} split has no text: none of its documents has a token; give the corpus "
                         "more documents, or that split a larger fraction")
-    share = statistics["train"]["unknown_share"]
-    line = f"{share:.0%} of the corpus is [UNK] to {config.vocab_file or 'the trained vocabulary'}"
-    if share > 0.5:
+    fraction = statistics["train"]["unknown_share"]
+    line = f"{fraction:.0%} of the corpus is [UNK] to {config.vocab_file or 'the trained vocabulary'}"
+    if fraction > 0.5:
         raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another "
                         "(--config.tokenizer.vocab_file), or train one (vocab_file='')")
-    if share > 0.05:
+    if fraction > 0.05:
         progress(f"warning: {line}; check that it is the right vocabulary")

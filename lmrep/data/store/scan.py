@@ -62,9 +62,9 @@ def describe_anomalies(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
 
 
-def reread(corpus: corpora.Corpus, found: CorpusScan) -> Iterator[str]:
+def reread(corpus: corpora.Corpus, scanned: CorpusScan) -> Iterator[str]:
     """The documents. Raises RunFault if they are not those of the first time."""
-    for position, text in itertools.zip_longest(found.positions, corpus.documents()):
+    for position, text in itertools.zip_longest(scanned.positions, corpus.documents()):
         if position is None or text is None or corpora.hash_position(text) != position:
             raise RunFault("the corpus changed while it was read; run again when its files no longer change")
         yield text
@@ -74,26 +74,26 @@ def documents(data: corpora.Config, split: str, progress: Progress) -> tuple[int
     """(characters, raw documents in order) of a split. The corpus is read once to find the splits, and again as the
     documents are consumed. Raises as `survey` and `reread`."""
     corpus = corpora.open_corpus(data)
-    found = survey(corpus, data, progress)
-    if anomalies := describe_anomalies(found.text):
+    scanned = survey(corpus, data, progress)
+    if anomalies := describe_anomalies(scanned.text):
         progress(f"in the text: {anomalies}")
-    texts = (text for text, selected in zip(reread(corpus, found), found.of(split), strict=True) if selected)
-    return found.characters(split), texts
+    texts = (text for text, selected in zip(reread(corpus, scanned), scanned.of(split), strict=True) if selected)
+    return scanned.characters(split), texts
 
 
 LINES = re.compile(r"(?<=\S)(?=[^\S\n]*\n)")  # before white space with a line break
 
 
-def sample(corpus: corpora.Corpus, found: CorpusScan, budget: float, keep_whitespace: bool,
+def sample(corpus: corpora.Corpus, scanned: CorpusScan, budget: float, keep_whitespace: bool,
            report: "Report") -> Iterator[str]:
     """The lines of the train split, about `budget` characters: if the split is smaller, some documents more than once,
     and if it is larger, those that a hash selects. If `keep_whitespace`, a line includes the white space before it.
 
     The library that trains tokenizers holds a text in memory several times; a document may be too long for that.
     """
-    times, fraction = divmod(budget / max(1, found.characters("train")), 1)
-    once_more = (found.positions & np.uint64(0xFFFFFFFF)) < fraction * 2**32
-    for text, train, more in zip(reread(corpus, found), found.of("train"), once_more, strict=True):
+    times, fraction = divmod(budget / max(1, scanned.characters("train")), 1)
+    once_more = (scanned.positions & np.uint64(0xFFFFFFFF)) < fraction * 2**32
+    for text, train, more in zip(reread(corpus, scanned), scanned.of("train"), once_more, strict=True):
         for _ in range((int(times) + more) * train):
             yield from LINES.split(text) if keep_whitespace else text.split("\n")
         report.add(len(text))

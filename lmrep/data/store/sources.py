@@ -56,19 +56,19 @@ def prepare_sources(
     if not tokenizer.vocab_file:
         home = _common_tokenizer(sources, temperature, tokenizer, pathlib.Path(data_dir).expanduser(), progress)
         tokenizer = dataclasses.replace(tokenizer, vocab_file=str(home))
-    each = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
-    tokens = [one.stores["train"].tokens for one in each]
+    prepared = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
+    tokens = [corpus.stores["train"].tokens for corpus in prepared]
     shares = block_counts(temperature_weights(sources, tokens, temperature))
     weights = np.array(shares) / sum(shares) / tokens * sum(tokens)
-    counts = sum(weight * one.tokenizer.vocabulary.counts for weight, one in zip(weights, each, strict=True))
-    counted = each[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
-    splits = [split for split in each[0].stores if all(split in one.stores for one in each)]
+    counts = sum(weight * corpus.tokenizer.vocabulary.counts for weight, corpus in zip(weights, prepared, strict=True))
+    counted = prepared[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
+    splits = [split for split in prepared[0].stores if all(split in corpus.stores for corpus in prepared)]
     names = tuple(source.name for source in sources)
-    stores = {split: Sources(names, tuple(one.stores[split] for one in each), shares, counted.vocabulary)
+    stores = {split: Sources(names, tuple(corpus.stores[split] for corpus in prepared), shares, counted.vocabulary)
               for split in splits}
-    statistics = {split: _sum_statistics([one.statistics[split] for one in each]) for split in splits}
-    text = dict(sum((Counter(one.text) for one in each), Counter()))
-    return dataclasses.replace(each[0], tokenizer=counted, stores=stores, statistics=statistics, text=text)
+    statistics = {split: _sum_statistics([corpus.statistics[split] for corpus in prepared]) for split in splits}
+    text = dict(sum((Counter(corpus.text) for corpus in prepared), Counter()))
+    return dataclasses.replace(prepared[0], tokenizer=counted, stores=stores, statistics=statistics, text=text)
 
 
 def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:
