@@ -1,8 +1,8 @@
-"""From an experiment file, the argument after its colon and `--config.` overrides to a config.
+"""Loads a config from an experiment file, the argument after its colon, and `--config.` overrides.
 
-An experiment is a Python file that defines `get_config(argument) -> ml_collections.ConfigDict`. The argument
-chooses whole parts (`size=tiny,objective=masked`, read by `parse_argument`); overrides then set single fields that exist.
-Whatever goes wrong is one `UserError`.
+An experiment is a Python file that defines `get_config(argument) -> ml_collections.ConfigDict`. The argument chooses
+components (`size=tiny,objective=masked`, read by `parse_argument`); overrides then set single existing fields. All
+errors are `UserError`s.
 """
 
 import ast
@@ -27,12 +27,12 @@ def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, st
     """The config of an experiment file.
 
     Args:
-      file: a Python file that defines `get_config`. It is run, as any program that its user starts.
-      argument: passed to `get_config`; what stands after the colon of `--config=FILE.py:ARGUMENT`.
-      overrides: ("optimizer.learning_rate", "1e-3") and the like, set in this order; see `override`.
+      file: a Python file that defines `get_config`. It is executed.
+      argument: passed to `get_config`; the text after the colon of `--config=FILE.py:ARGUMENT`.
+      overrides: such as ("optimizer.learning_rate", "1e-3"), applied in order; see `override`.
 
     Raises:
-      UserError: for a file that cannot be run, fails, or returns no config, and for a bad override.
+      UserError: the file cannot be executed or returns no config, or an override is invalid.
     """
     file = Path(file)
     get_config = _guarded(file, lambda: _get_config(file))
@@ -50,7 +50,7 @@ def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, st
 
 
 def apply_overrides(config: Mapping, overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
-    """A config with the overrides, which are set in their order. Raises UserError for a bad one."""
+    """A copy of a config with the overrides, applied in order. Raises UserError for an invalid one."""
     config = ml_collections.ConfigDict(config).lock()
     for path, text in overrides:
         override(config, path, text)
@@ -58,13 +58,13 @@ def apply_overrides(config: Mapping, overrides: Sequence[tuple[str, str]]) -> ml
 
 
 def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
-    """Sets one field that exists, in place: `override(config, "stages.0.length", "128")`.
+    """Sets an existing field in place: `override(config, "stages.0.length", "128")`.
 
-    The value takes the type of the present one: a whole number, a number, True or False, any text, or several of
-    one kind between commas, in brackets or not. What is None takes any Python literal, or else the text as it is.
+    The value is parsed as the type of the current one: a whole number, a number, True or False, a string, or several of
+    one type separated by commas, with or without brackets. If the current value is None, any Python literal or string.
 
     Raises:
-      UserError: for a field that does not exist, a value of another type, or a part that has fields of its own.
+      UserError: the field does not exist, has fields of its own, or the value has another type.
     """
     def replaced(node: Any, keys: list[str], where: str) -> Any:
         if not keys:
@@ -85,7 +85,7 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
             return {**node, key: value}
         try:
             node[key] = value
-        except TypeError as error:  # a placeholder, which knows its type but has no value to show it
+        except TypeError as error:  # a placeholder, which has a type but no value
             raise UserError(f"{where}.{key} cannot be {text!r}: {error}") from None
         return node
 
@@ -93,14 +93,14 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
 
 
 def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
-    """The parts that an experiment's argument chooses: `parse_argument("size=base", size=("tiny", PRESETS), length=128)`.
+    """Parses an experiment's argument: `parse_argument("size=base", size=("tiny", PRESETS), length=128)`.
 
     Args:
       argument: "name=value,name=value", or "".
-      **defaults: a part's default, or (default, choices); a value takes the default's type.
+      **defaults: name=default or name=(default, choices). A value is parsed as the type of the default.
 
     Raises:
-      UserError: for a part that was not declared, or a value that is not among its choices.
+      UserError: a name is unknown, or a value is not among its choices.
     """
     declared = {name: d if isinstance(d, tuple) else (d, ()) for name, d in defaults.items()}
     chosen = {name: default for name, (default, _) in declared.items()}
@@ -120,7 +120,7 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
 
 
 def _get_config(file: Path) -> Callable | None:
-    """The file's `get_config`, if it has one."""
+    """The `get_config` of the file, if any."""
     if not file.exists():
         beside = suggestion(file.name, [f.name for f in file.parent.glob("*.py")])
         raise UserError(f"there is no experiment file {file}{beside}")
@@ -128,7 +128,7 @@ def _get_config(file: Path) -> Callable | None:
     if file.is_dir() or spec is None or spec.loader is None:
         raise UserError(f"{file} is not a Python file; expected one that ends in .py and defines get_config")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look up the module that they stand in
+    sys.modules[spec.name] = module  # dataclasses look up their module here
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
@@ -138,7 +138,7 @@ def _get_config(file: Path) -> Callable | None:
 
 
 def _guarded(file: Path, action: Callable[[], Any]) -> Any:
-    """The action's result; an error of the experiment file's own code, as one line that says where."""
+    """The result of `action()`. Errors of the experiment file become one line with the line number."""
     try:
         return action()
     except UserError:
@@ -153,7 +153,7 @@ def _guarded(file: Path, action: Callable[[], Any]) -> Any:
 
 
 def _parsed(text: str, present: Any, where: str) -> Any:
-    """`text` as a value of the type of `present`."""
+    """`text` parsed as the type of `present`."""
     if isinstance(present, Mapping | ml_collections.ConfigDict):
         return _table(text, present, where)
     if isinstance(present, str):
@@ -164,7 +164,7 @@ def _parsed(text: str, present: Any, where: str) -> Any:
 
 
 def _typed(value: Any, present: Any, text: str, where: str) -> Any:
-    """`value` as the type of `present`, where that loses nothing."""
+    """`value` converted to the type of `present` without loss."""
     if present is None or (type(value) is type(present)):
         return value
     if isinstance(present, float) and type(value) is int:
@@ -178,7 +178,7 @@ def _typed(value: Any, present: Any, text: str, where: str) -> Any:
 
 
 def _items(text: str, present: Sequence[Any], where: str) -> Iterable[Any]:
-    """The entries of "a,b", "(a, b)" or "[a, b]", each of the type of the first present one."""
+    """The entries of "a,b", "(a, b)" or "[a, b]", parsed as the type of the first present entry."""
     first = present[0] if present else None
     if not text.strip("()[] "):
         return []
@@ -195,7 +195,7 @@ def _items(text: str, present: Sequence[Any], where: str) -> Iterable[Any]:
 
 
 def _table(text: str, present: Mapping, where: str) -> Mapping:
-    """A dict literal, for a part that is empty and so has no fields to set one by one."""
+    """A dict literal, for an empty dict, which has no fields to set one by one."""
     if len(present):
         raise UserError(f"{where} cannot be set as a whole; set its fields, as --{where}.{next(iter(present))}=..., "
                         "or choose a part after the colon, as --config=FILE.py:part=choice")
@@ -209,7 +209,7 @@ def _table(text: str, present: Mapping, where: str) -> Mapping:
 
 
 def _literal(text: str) -> Any:
-    """The Python literal that `text` spells (true, false and none in any case), or else `text`."""
+    """The value of `text` as a Python literal (true, false and none in any case), or else `text` itself."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

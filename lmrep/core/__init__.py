@@ -1,1 +1,1 @@
-"""What every room stands on: parameters, sharding, precision, random keys, errors."""
+"""Parameters, sharding, precision, random keys, files and errors, which all other packages use."""

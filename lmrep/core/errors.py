@@ -1,7 +1,7 @@
-"""The two kinds of failure a user can meet, each with the exit code that `lmrep` gives it.
+"""Errors that users see, with the exit codes of `lmrep`.
 
-A message says what was found, what was expected and what to do, in one or two lines. Anything
-else that reaches the console is a bug and shows its traceback.
+A message says what was found, what was expected and what to do, in one or two lines. Any other exception is a bug and
+shows its traceback.
 """
 
 
@@ -12,13 +12,13 @@ class UserError(Exception):
 
 
 class RunFault(Exception):
-    """Stopped by a fault in the run: a non-finite loss, no verifiable checkpoint, a full disk. Exit code 3."""
+    """An error during the run: a non-finite loss, no intact checkpoint, a full disk. Exit code 3."""
 
     exit_code = 3
 
 
 class Stopped(Exception):
-    """Asked to stop, and everything saved: not an error. Exit code 128 + the signal's number, 143 for SIGTERM."""
+    """The run was stopped by a signal, and is saved. Exit code 128 + the signal's number, 143 for SIGTERM."""
 
     def __init__(self, message: str, exit_code: int = 143):
         super().__init__(message)

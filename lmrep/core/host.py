@@ -1,4 +1,4 @@
-"""The machine that a process runs on."""
+"""The machine on which a process runs."""
 
 import ctypes
 import glob
@@ -17,7 +17,7 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
 
 
 def default_data_dir() -> Path:
-    """Where token stores live unless told otherwise: $LMREP_DATA_DIR or ~/.cache/lmrep."""
+    """The default directory of token stores: $LMREP_DATA_DIR or ~/.cache/lmrep."""
     return Path(os.environ.get("LMREP_DATA_DIR") or "~/.cache/lmrep").expanduser()
 
 
@@ -34,13 +34,12 @@ def check_address_space() -> None:
 
 
 def keep_memory() -> bool:
-    """Lets freed memory stay with this process, where its processor does the computing; whether it could be done.
+    """Makes malloc keep freed memory in this process, if it computes on the CPU. Returns whether that succeeded.
 
-    XLA's CPU backend allocates the temporaries of every step anew, and glibc gives blocks of that size back to the
-    kernel, which clears each page when it is touched again: a quarter of a small model's step. One arena that grows and
-    keeps what is freed does without, but needs up to 2.3 times the memory (BERT-mini, batch 64: 4.6 GB at most in place
-    of 2.0). So it is asked for: LMREP_KEEP_MEMORY=1 lmrep train ... To be called before JAX starts its threads, each of
-    which would get an arena of its own.
+    XLA's CPU backend allocates the temporaries of every step anew. glibc returns blocks of that size to the kernel, which
+    clears each page when it is used again; this takes a quarter of a small model's step. A single arena that keeps freed
+    memory avoids this, but needs up to 2.3 times the memory (BERT-mini, batch 64: at most 4.6 GB instead of 2.0), so it
+    is optional: LMREP_KEEP_MEMORY=1 lmrep train ... Call it before JAX starts threads, which get arenas of their own.
     """
     if not sys.platform.startswith("linux") or any(glob.glob(pattern) for pattern in ACCELERATORS):
         return False
@@ -48,15 +47,15 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    wanted = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, 2**31 - 1), (TOP_PAD, 64 * 2**20))
-    return all([mallopt(parameter, value) == 1 for parameter, value in wanted])
+    settings = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, 2**31 - 1), (TOP_PAD, 64 * 2**20))
+    return all([mallopt(parameter, value) == 1 for parameter, value in settings])
 
 
 def peak_memory() -> dict[str, int]:
-    """The most bytes that this process and its fullest device have held so far, as far as the system tells."""
+    """Peak memory in bytes of this process and, if known, of the device with the highest peak."""
     import jax  # not before `keep_memory`
 
     unit = 1 if sys.platform == "darwin" else 1024
-    found = {"host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    peak = {"host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
     peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
-    return found | ({"device_peak_bytes": max(peaks)} if None not in peaks else {})
+    return peak | ({"device_peak_bytes": max(peaks)} if None not in peaks else {})

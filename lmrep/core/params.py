@@ -1,8 +1,7 @@
-"""Parameters as data: a model declares `ParamSpec`s, everything else is derived from them.
+"""Parameters: a model declares a tree of `ParamSpec`s, from which everything else is derived.
 
-A spec tree is a nested dict of `ParamSpec`; a parameter tree is the same nested dict with arrays in
-their place. Initialisation, shapes, counts and shardings all read the one spec tree, so they cannot
-disagree. A parameter's *path* is its keys joined by slashes: `encoder/layers/attention/query/kernel`.
+A spec tree is a nested dict of `ParamSpec`; a parameter tree is the same nested dict with arrays as leaves.
+Initialization, shapes, counts and shardings are read from the spec tree, so that they agree. A parameter's *path* is its keys joined by slashes: `encoder/layers/attention/query/kernel`.
 """
 
 import math
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 Array = jax.Array
-Tree = Any  # a nested dict; its leaves are named where it is used
+Tree = Any  # a nested dict; the types of its leaves are documented where it is used
 Initializer = Callable[[Array, tuple[int, ...]], Array]
 
 
@@ -25,22 +24,22 @@ def normal(stddev: float = 0.02) -> Initializer:
 
 
 def truncated_normal(stddev: float = 0.02) -> Initializer:
-    """Gaussian with mean 0, redrawn beyond two standard deviations, as TensorFlow's initializer of that name."""
+    """Gaussian with mean 0, truncated at two standard deviations, as TensorFlow's initializer of that name."""
     return lambda key, shape: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape)
 
 
 def glorot_uniform(key: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform of variance 2 / (rows + columns) (Glorot and Bengio, 2010): TensorFlow's default for matrices."""
+    """Uniform with variance 2 / (rows + columns) (Glorot and Bengio, 2010): TensorFlow's default for matrices."""
     return jax.nn.initializers.glorot_uniform()(key, shape)
 
 
 def zeros(key: Array, shape: tuple[int, ...]) -> Array:
-    """All zero."""
+    """Zeros."""
     return jnp.zeros(shape)
 
 
 def ones(key: Array, shape: tuple[int, ...]) -> Array:
-    """All one."""
+    """Ones."""
     return jnp.ones(shape)
 
 
@@ -48,11 +47,11 @@ class ParamSpec(NamedTuple):
     """One parameter.
 
     Attributes:
-      shape: its dimensions.
+      shape: the size of each dimension.
       axes: the logical axis of each dimension.
-      init: how it starts.
-      blocks: the smallest unit that a mesh axis may cut each dimension into, as the width of an attention head; () for
-        single rows and columns.
+      init: the initializer.
+      blocks: for each dimension, the smallest block that a mesh axis may shard, such as an attention head's width; ()
+        if all are 1.
     """
 
     shape: tuple[int, ...]
@@ -67,8 +66,8 @@ def is_spec(x: Any) -> bool:
 
 
 def init(specs: Tree, key: Array) -> Tree:
-    """Draws float32 parameters. A parameter's key depends on its path alone, so that adding one
-    parameter never changes how the others start."""
+    """Draws float32 parameters. A parameter's key depends only on its path, so that adding a parameter does not change
+    the initial values of the others."""
 
     def draw(path: str, spec: ParamSpec) -> Array:
         return spec.init(jax.random.fold_in(key, zlib.crc32(path.encode())), spec.shape)
@@ -77,17 +76,17 @@ def init(specs: Tree, key: Array) -> Tree:
 
 
 def abstract(specs: Tree) -> Tree:
-    """The parameters' shapes and dtypes, with no memory allocated."""
+    """The parameters as `jax.ShapeDtypeStruct`, without allocating memory."""
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.float32), specs, is_leaf=is_spec)
 
 
 def count(specs: Tree) -> int:
-    """The number of scalars."""
+    """The number of scalar parameters."""
     return sum(math.prod(s.shape) for s in jax.tree.leaves(specs, is_leaf=is_spec))
 
 
 def stacked(specs: Tree, layers: int) -> Tree:
-    """The same parameters for each of `layers` layers, along a new leading axis named `layers`."""
+    """Specs of the same parameters for `layers` layers, stacked along a new leading axis `layers`."""
 
     def stack(spec: ParamSpec) -> ParamSpec:
         def draw(key, shape):
@@ -100,7 +99,7 @@ def stacked(specs: Tree, layers: int) -> Tree:
 
 
 def flatten(tree: Tree) -> dict[str, Any]:
-    """{path: leaf} of a spec tree or a parameter tree. Empty dicts leave no trace."""
+    """{path: leaf} of a spec tree or a parameter tree. Empty dicts are dropped."""
     return traverse_util.flatten_dict(tree, is_leaf=lambda _, x: is_spec(x), sep="/")
 
 
@@ -110,7 +109,7 @@ def unflatten(leaves: dict[str, Any]) -> Tree:
 
 
 def map_paths(f: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """`f(path, leaf, *rest_leaves)` at every leaf of a spec tree or parameter tree; empty dicts are kept."""
+    """Applies `f(path, leaf, *rest_leaves)` to every leaf of a spec or parameter tree. Empty dicts are kept."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, *leaves: f(jax.tree_util.keystr(keys, simple=True, separator="/"), *leaves),
         tree, *rest, is_leaf=is_spec)

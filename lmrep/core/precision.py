@@ -1,4 +1,4 @@
-"""Compute dtypes. Parameters, optimizer state, norms, softmax and losses are float32 whatever the choice here."""
+"""Dtypes for computation. Parameters, optimizer state, norms, softmax and losses are always float32."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Random keys that may be absent: `None` stands for a deterministic computation."""
+"""Optional random keys: `None` means deterministic."""
 
 import jax
 
@@ -6,5 +6,5 @@ from lmrep.core.params import Array
 
 
 def split(key: Array | None, n: int) -> tuple[Array | None, ...]:
-    """`n` keys from one, or `n` times None."""
+    """Splits a key into `n` keys; `n` times None if it is None."""
     return (None,) * n if key is None else tuple(jax.random.split(key, n))

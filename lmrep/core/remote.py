@@ -1,4 +1,4 @@
-"""Places in remote stores: `gs://bucket/path`, `s3://...`, whatever fsspec has a package for."""
+"""Files in remote stores: `gs://bucket/path`, `s3://...`, and all other protocols of fsspec."""
 
 import contextlib
 import os
@@ -14,20 +14,25 @@ PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "a
             "http": "aiohttp requests", "https": "aiohttp requests", "hf": "huggingface_hub"}
 
 
-def as_url(place: str | os.PathLike) -> str | None:
-    """`place` as a URL where it is remote, else None. A `Path` of a URL, which has lost a slash, is one too."""
-    text = os.fspath(place)
-    found = re.match(r"([a-z][a-z0-9+.-]+):/(/?)", text)
-    if not found:
+def as_url(path: str | os.PathLike) -> str | None:
+    """`path` as a URL if it is remote, else None. A `Path` made from a URL, which has lost a slash, is remote too."""
+    text = os.fspath(path)
+    match = re.match(r"([a-z][a-z0-9+.-]+):/(/?)", text)
+    if not match:
         return None
-    return (text if found[2] else f"{found[1]}://{text[found.end():]}").rstrip("/")
+    return (text if match[2] else f"{match[1]}://{text[match.end():]}").rstrip("/")
 
 
 def file_system(url: str, what: str, example: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it. `what` names the setting in messages.
+    """The fsspec file system of a URL, and the path in it.
+
+    Args:
+      url: the URL.
+      what: the setting, for error messages.
+      example: of a valid value, for error messages.
 
     Raises:
-      UserError: its protocol is unknown, or needs a package that is not installed.
+      UserError: the protocol is unknown, or needs a package that is not installed.
     """
     import fsspec
 
@@ -38,13 +43,13 @@ def file_system(url: str, what: str, example: str) -> tuple[Any, str]:
         raise UserError(f"{protocol}:// needs a package that is not installed ({error}); "
                         f"pip install {PACKAGES.get(protocol, protocol)}") from error
     except ValueError as error:
-        raise UserError(f"{what} {url!r}: {error}; expected a path on this machine, or one that fsspec knows, such "
+        raise UserError(f"{what} {url!r}: {error}; expected a local path, or a URL that fsspec supports, such "
                         f"as {example}") from error
 
 
 @contextlib.contextmanager
 def user_errors(url: str) -> Iterator[None]:
-    """Whatever a store raises becomes a UserError that names `url`."""
+    """Turns the errors of a store into UserErrors that name `url`."""
     try:
         yield
     except (UserError, RunFault):
@@ -55,17 +60,17 @@ def user_errors(url: str) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """What an exception says, in one line."""
+    """An exception as one line."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
     return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
 
 
 class Store:
-    """The files under `url`, by their paths from there. Each method raises whatever the store does.
+    """The files below `url`, named by their relative paths. The methods raise the errors of the store.
 
     Args:
-      what, example: as `file_system` takes them.
+      url, what, example: as for `file_system`.
     """
 
     def __init__(self, url: str, what: str, example: str):
@@ -73,39 +78,39 @@ class Store:
         self._system, self._top = file_system(url, what, example)
 
     def names(self) -> list[str]:
-        """Of all files there."""
-        self._system.invalidate_cache()  # others write there too
+        """The names of all files."""
+        self._system.invalidate_cache()  # other processes write there too
         return sorted(posixpath.relpath(name, self._top) for name in self._system.find(self._top))
 
     def read(self, name: str) -> bytes | None:
-        """A file's bytes; None where it is not there."""
+        """The content of a file; None if it does not exist."""
         try:
             return self._system.cat_file(self._path(name))
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Makes or replaces a file."""
+        """Creates or replaces a file."""
         self._in_folder(name, lambda path: self._system.pipe_file(path, content))
 
     def upload(self, source: Path, name: str) -> None:
-        """As `write`, for files too large to be held."""
+        """Creates or replaces a file with the content of a local one, which may be larger than memory."""
         self._in_folder(name, lambda path: self._system.put_file(str(source), path))
 
     def download(self, name: str, target: Path) -> None:
-        """To a file, whose folder is made."""
+        """Copies a file to a local one, and makes its directory."""
         target.parent.mkdir(parents=True, exist_ok=True)
         self._system.get_file(self._path(name), str(target))
 
     def remove(self, name: str) -> None:
-        """Removes a file, or all under a folder, if it is there."""
+        """Removes a file or a directory, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._system.rm(self._path(name), recursive=True)
 
     def _in_folder(self, name: str, write: Callable[[str], Any]) -> None:
         try:
             write(self._path(name))
-        except FileNotFoundError:  # of stores that have folders
+        except FileNotFoundError:  # some stores have directories
             self._system.makedirs(posixpath.dirname(self._path(name)), exist_ok=True)
             write(self._path(name))
 

@@ -1,8 +1,7 @@
-"""Where arrays live: a mesh of named axes, and rules from logical axes to mesh axes.
+"""Sharding: a mesh of named axes, and rules that map logical axes to mesh axes.
 
-A parameter's spec names the logical axis of each of its dimensions; `shard` names those of an
-activation. The rules below say which mesh axis cuts a logical axis. They are the whole of the layout:
-a new mesh is a new table, not a change in any model.
+A parameter's spec names the logical axis of each of its dimensions; `shard` names those of an activation. The rules say
+over which mesh axes a logical axis is sharded. They define the layout completely: no model depends on the mesh.
 """
 
 import contextlib
@@ -20,22 +19,22 @@ Rules = Mapping[str, Any]  # logical axis -> mesh axis, several mesh axes, or No
 
 AXES = ("data", "fsdp", "tensor")
 
-# Logical axes that no rule names are replicated.
+# Logical axes without a rule are replicated.
 RULES: Rules = {
-    "batch": ("data", "fsdp"),  # each row of a batch lives on one cell of data x fsdp
-    "vocab": "tensor",  # rows of the token table, and the scores over the vocabulary
+    "batch": ("data", "fsdp"),  # each example is on one (data, fsdp) position
+    "vocab": "tensor",  # the token embedding and the logits
     "heads": "tensor",  # attention heads
     "mlp": "tensor",  # the feed-forward width
-    "embed": "fsdp",  # the model width of a parameter: gathered just before it is used
+    "embed": "fsdp",  # the model width of a parameter, which is gathered just before use
 }
 
 _active: contextvars.ContextVar[tuple[Mesh, Rules] | None] = contextvars.ContextVar("layout", default=None)
 
 
 def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, devices: list | None = None) -> Mesh:
-    """A mesh of data * fsdp * tensor devices, the first ones unless `devices` are given.
+    """A mesh of data * fsdp * tensor devices, by default the first ones.
 
-    Neighbouring devices share the `tensor` axis, then `fsdp`: the axes that talk most lie closest.
+    Neighboring devices are along the `tensor` axis, then along `fsdp`: these axes communicate most.
     """
     devices = devices or jax.devices()[: data * fsdp * tensor]
     return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
@@ -43,7 +42,7 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, devices: list | Non
 
 @contextlib.contextmanager
 def use_mesh(mesh: Mesh, rules: Rules = RULES) -> Iterator[Mesh]:
-    """Runs a block on `mesh`, with `rules` deciding what `shard` means."""
+    """A context in which `shard` constrains arrays to `mesh` by `rules`."""
     token = _active.set((mesh, rules))
     try:
         with jax.set_mesh(mesh):
@@ -53,32 +52,34 @@ def use_mesh(mesh: Mesh, rules: Rules = RULES) -> Iterator[Mesh]:
 
 
 def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, rules: Rules = RULES) -> PartitionSpec:
-    """The partition of an array of this shape whose dimensions have these logical axes.
+    """The PartitionSpec of an array with this shape and these logical axes.
 
-    A dimension that its mesh axes do not divide stays whole: BERT's 30,522 rows on a `tensor` axis of 4, say.
+    A dimension that its mesh axes do not divide is replicated, for example BERT's vocabulary of 30,522 on a `tensor` axis
+    of 4.
     """
-    cuts = (rules.get(axis) if axis else None for axis in axes)
-    return PartitionSpec(*(cut if divides(mesh, cut, size) else None for cut, size in zip(cuts, shape, strict=True)))
+    mesh_axes = (rules.get(axis) if axis else None for axis in axes)
+    return PartitionSpec(*(names if divides(mesh, names, size) else None
+                           for names, size in zip(mesh_axes, shape, strict=True)))
 
 
-def divides(mesh: Mesh, cut: str | tuple[str, ...] | None, size: int) -> bool:
-    """Whether the mesh axes `cut` share out `size` evenly."""
-    names = (cut,) if isinstance(cut, str) else cut or ()
+def divides(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> bool:
+    """Whether the number of devices along the mesh axes divides `size`."""
+    names = (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes or ()
     return size % math.prod(mesh.shape[name] for name in names) == 0
 
 
 def shard(x: Array, *axes: str | None) -> Array:
-    """Constrains an activation to the layout of its logical `axes`; the identity outside of `use_mesh`."""
+    """Constrains an activation to the layout of its logical `axes`; the identity outside `use_mesh`."""
     if (active := _active.get()) is None:
         return x
     return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, *active))
 
 
 def gather_params(params: Tree, specs: Tree) -> Tree:
-    """Parameters as they are used: whole along `embed`, cut as before along all else.
+    """Parameters gathered along `embed`, and sharded as before along other axes.
 
-    Said out loud so that the partitioner gathers a weight just before its product, and never moves the
-    (larger) activation instead. The identity outside of `use_mesh`.
+    With this constraint the partitioner gathers a weight just before its product, and never the larger activation. The
+    identity outside `use_mesh`.
     """
     return jax.tree.map(
         lambda spec, x: shard(x, *(None if axis == "embed" else axis for axis in spec.axes)),
@@ -86,16 +87,16 @@ def gather_params(params: Tree, specs: Tree) -> Tree:
 
 
 def shardings(specs: Tree, mesh: Mesh, rules: Rules = RULES) -> Tree:
-    """The layout of each parameter, read off its logical axes."""
+    """The sharding of each parameter."""
     return jax.tree.map(
         lambda s: NamedSharding(mesh, partition_spec(s.axes, s.shape, mesh, rules)), specs, is_leaf=is_spec)
 
 
 def batch_sharding(mesh: Mesh, rules: Rules = RULES) -> NamedSharding:
-    """The layout of anything whose leading axis is the batch."""
+    """The sharding of arrays whose leading axis is the batch."""
     return NamedSharding(mesh, PartitionSpec(rules["batch"]))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same whole array on every device."""
+    """The sharding of an array that every device holds completely."""
     return NamedSharding(mesh, PartitionSpec())

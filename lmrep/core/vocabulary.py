@@ -1,4 +1,4 @@
-"""What an objective needs to know of a tokenizer, as plain data."""
+"""The properties of a tokenizer that objectives need."""
 
 from dataclasses import dataclass, field
 
@@ -7,16 +7,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary of `size` ids.
+    """A vocabulary of `size` token ids.
 
     Attributes:
-      size: number of ids, specials included.
-      specials: role -> id, for the roles this tokenizer has, out of `pad unk cls sep mask bos eos`.
-      starts_word: bool[size], False for pieces that continue the word before them ("##ing"); None where `ends_word`
-        says what is a word.
-      counts: int64[size], how often each id occurs in the training split; zeros where unknown.
-      ends_word: bool[size], True for pieces after which a word starts (GPT's, with "</w>"); None where `starts_word`
-        says what is a word.
+      size: number of ids, including special tokens.
+      specials: role -> id, for the roles that the tokenizer has, out of `pad unk cls sep mask bos eos`.
+      starts_word: bool[size], False for tokens that continue a word ("##ing"); None if `ends_word` defines words.
+      counts: int64[size], number of occurrences of each id in the training split; zeros if unknown.
+      ends_word: bool[size], True for tokens that end a word (GPT's, with "</w>"); None if `starts_word` defines words.
     """
 
     size: int
