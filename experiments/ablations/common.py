@@ -1,7 +1,7 @@
-"""What the ablations share: the quickstart's network, as many tokens a step whatever the format, runs one after the
-other, and scores on test text by a question that no run was trained on.
+"""What the ablations have in common: the quickstart's network, the same number of tokens in a step whatever the format,
+training one run after the other, and evaluation on test text by an objective that no run was trained on.
 
-Found beside the script that imports it: `python experiments/ablations/NAME.py`.
+Imported from the same directory: `python experiments/ablations/NAME.py`.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from lmrep.objectives.base import Objective
 from lmrep.training.evaluation import Evaluator
 from lmrep.training.state import specs_of
 
-LENGTH, TOKENS = 64, 1792  # of a row, and of a step
+LENGTH, TOKENS = 64, 1792  # tokens of a sequence, and of a step
 PAIRS = ("segment_pair", "sentence_pair")
 
 
-def told(main: Callable[[], None]) -> None:
-    """Runs a script; what a user can mend is one line and an exit code, as with `lmrep`."""
+def run_script(main: Callable[[], None]) -> None:
+    """Runs a script. Errors that a user can fix are one line and an exit code, as with `lmrep`."""
     try:
         main()
     except (UserError, RunFault) as error:
@@ -47,13 +47,13 @@ def arguments(about: str, steps: int = 1000) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about.split("\n")[0])
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=steps)
-    parser.add_argument("--files", default="", help="a glob of text files; none: the interpreter's documentation")
+    parser.add_argument("--files", default="", help="a glob of text files; empty: the documentation of Python")
     parser.add_argument("--data_dir", type=Path, default=default_data_dir())
     return parser
 
 
 def small(objective: str, form: str, given: argparse.Namespace) -> ConfigDict:
-    """The quickstart's model and optimizer under an objective and a format; `train` sets `batch_size`."""
+    """The quickstart's model and optimizer with an objective and a format; `train` sets `batch_size`."""
     c = default_config("bert_tiny", objective, form, "adamw", "1x1x1")
     c.steps, c.length = given.steps, LENGTH
     c.model.update({"vocab": 0, "heads": 4, "norm": "pre", "init_stddev": 0.08, "dropout": 0.0,
@@ -73,8 +73,8 @@ def small(objective: str, form: str, given: argparse.Namespace) -> ConfigDict:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that is done: its workdir, the rows of a step, the tokens and the padding of its rows
-    (`tokens_per_example`, `padding`), what training came to, and the seconds of this call, few where it was trained before."""
+    """A finished run: its workdir, its batch size, the statistics of its examples (`tokens_per_example`, `padding`), the
+    outcome of training, and the seconds that this call took, few if the run was trained before."""
 
     place: Path
     rows: int
@@ -84,8 +84,8 @@ class Trained:
 
 
 def train(configs: Mapping[str, ConfigDict], given: argparse.Namespace) -> Iterator[Trained]:
-    """Trains each config in a folder of its name, with TOKENS tokens a step, one after the other. A run that is there
-    is not trained again, and one that was stopped goes on."""
+    """Trains each config in a directory of its name, with TOKENS tokens in a step, one after the other. A finished run
+    is not trained again, and one that was stopped is resumed."""
     for name, c in configs.items():
         c.name, place = name, given.workdir / name
         c.batch_size, facts = rows(c, given.data_dir)

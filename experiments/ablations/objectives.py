@@ -1,34 +1,34 @@
-"""One small network under every objective: the same text, as many tokens a step, as many steps.
+"""One small network under every objective, with the same text, tokens in a step, and steps.
 
     python experiments/ablations/objectives.py --workdir=runs/objectives
 
 trains the quickstart's network on the documentation that comes with Python, or on --files='texts/*.txt', six times one
-after the other, prints a table and writes one page about all of them, report.html in the workdir. It needs two cores
-and under ten minutes; a run that is there is not trained again, and one that was stopped goes on.
+after the other, prints a table and writes one report of all of them, report.html in the workdir. Cost: under ten
+minutes on two cores. A finished run is not trained again, and one that was stopped is resumed.
 
-    masked             BERT's hidden words, of single texts
-    causal             BERT's "no NSP & LTR" (Devlin et al., 2019, section 5.1): each next word, from the left
-    span_boundary      SpanBERT's spans, by their own states and by those around them
-    masked_nsp         hidden words of pairs, and whether the second text is the next one
+    masked             BERT's masked tokens, in single texts
+    causal             BERT's "no NSP & LTR" (Devlin et al., 2019, section 5.1): each next token, from left to right
+    span_boundary      SpanBERT's spans, from their own states and from those at their boundaries
+    masked_nsp         masked tokens in pairs, and whether the second text is the next one
     masked_sop         the same, and whether the two are in order (ALBERT)
     electra            ELECTRA: which tokens a small generator has replaced
 
---runs=masked,causal chooses; ELECTRA's other kinds are there by their names too: electra_15 replace_mlm all_tokens_mlm.
+--runs=masked,causal chooses among them; ELECTRA's other variants are electra_15, replace_mlm and all_tokens_mlm.
 
-What each is asked differs, so that "own question" in the table says only that it learns: a hidden word is guessed from
-both sides, 15 % of which are hidden too, a next word from the left. For the worth of the right context there is one
-question to all that were trained to name words: one token in each row of the test split, the same for all. From those
-that read both sides it alone is hidden; the causal network reads up to it. `saved` is the share of the nats by
-frequency alone, of these tokens, that a network saves. The rows are `packed`, as those without pairs were trained.
-ELECTRA's kinds are not asked, as no encoder of theirs was trained to read [MASK]; their generator's nats are in the
-page. A step of causal or electra asks about every token, one of the others about 15 % of them: that is part of what is
-compared, and puts the causal network ahead after few steps. --steps=3200 gives the others time.
+Objectives differ, so that "own objective" in the table shows only that a network learns: a masked token is predicted
+from both sides, where 15 % of the tokens are masked too, a next token from the left. To compare them, every network
+that was trained to predict tokens predicts one token in each sequence of the test split, the same for all. For those
+that see both sides, only this token is masked; the causal network sees the tokens before it. `saved` is the fraction by
+which a network lowers the loss of predicting by frequency alone. Sequences are `packed`, as in training without pairs.
+ELECTRA's variants are left out, since their encoders were not trained on [MASK]; the loss of their generator is in the
+report. A step of causal or electra predicts at every token, one of the others at about 15 % of them. That is part of
+the comparison, and puts the causal network ahead after few steps; --steps=3200 gives the others time.
 """
 
 from dataclasses import replace
 
 import jax.numpy as jnp
-from common import arguments, page, score, small, told, train
+from common import arguments, page, run_script, score, small, train
 
 from lmrep.data.formats.packed import Packed
 from lmrep.experiment import build
@@ -82,7 +82,7 @@ def ask(stage, network, vocabulary):
 
 
 def line(name, run, found):
-    """A row of the table."""
+    """A line of the table."""
     after = run.outcome.after
 
     def first(metrics, *names, form=".2%"):
@@ -94,8 +94,8 @@ def line(name, run, found):
 
     nats = first(found, "lm_loss", "mlm_loss", form="")
     saved = 1 - float(nats) / found["by_frequency"] if nats else ""
-    others = {"pair_accuracy": "pairs", "boundary_accuracy": "by the boundary", "replaced_accuracy": "replaced found",
-              "original_accuracy": "others let pass", "copied_fraction": "copied"}
+    others = {"pair_accuracy": "pairs", "boundary_accuracy": "from the boundary", "replaced_accuracy": "replaced found",
+              "original_accuracy": "originals kept", "copied_fraction": "copied"}
     return (f"{name:16}{run.rows:5}{figures(after, 'mlm', 'lm', 'generator')}{figures(found, 'mlm', 'lm')}"
             f"{format(saved, '.1%') if nats else '':>8}{run.seconds:9.0f}  "
             + ", ".join(f"{said} {after[metric]:.1%}" for metric, said in others.items() if metric in after))
@@ -115,13 +115,13 @@ def main(words=None):
         lines.append(line(name, run, found))
         blind += [found["by_frequency"]] if found else []
         done.append(run)
-    print(f"\n{'':21}{'own question':>19}{'one token of a row':>27}\n{'objective':16}{'rows':>5}{'accuracy':>11}"
+    print(f"\n{'':21}{'own objective':>19}{'one token of each':>27}\n{'objective':16}{'rows':>5}{'accuracy':>11}"
           f"{'nats':>8}{'accuracy':>11}{'nats':>8}{'saved':>8}{'seconds':>9}")
     print("\n".join(lines))
     if blind:
-        print(f"\nBy frequency alone these tokens take {blind[0]:.3f} nats.")
+        print(f"\nPredicting these tokens by frequency alone has a loss of {blind[0]:.3f} nats.")
     print(page(done, given))
 
 
 if __name__ == "__main__":
-    told(main)
+    run_script(main)

@@ -1,22 +1,22 @@
-"""RoBERTa's first two ablations in little: the four input formats, and static against dynamic masks.
+"""RoBERTa's first two ablations on two cores: the four input formats, and static against dynamic masks.
 
     python experiments/ablations/roberta_inputs.py --workdir=runs/roberta_inputs
 
 trains five small models (the quickstart's, on the documentation that comes with Python, or --files='texts/*.txt'), one
-after the other, prints a table and writes one page about all of them, report.html in the workdir. It needs two cores
-and under ten minutes; a run that is there is not trained again, and one that was stopped goes on.
+after the other, prints a table and writes one report of all of them, report.html in the workdir. Cost: under ten
+minutes on two cores. A finished run is not trained again, and one that was stopped is resumed.
 
-All take as many steps, of about as many tokens: as in the paper (Liu et al., 2019, sections 4.1 and 4.2), formats with
-shorter rows get more rows a step. Each is scored on the test split in one format that none of them was trained on
-(`packed`: documents cut at the row's length, none seeing another), each row under four masks. At this size and length
-the order of the formats is not the paper's: read it as a check that each does what it says. The paper found, for base
-after a million steps, doc_sentences a little ahead of full_sentences, both ahead of segment_pair, and sentence_pair
+All take the same number of steps, of about the same number of tokens: as in the paper (Liu et al., 2019, sections 4.1
+and 4.2), formats with shorter sequences have larger batches. Each is evaluated on the test split in a format that none
+of them was trained on (`packed`: documents split at the sequence length, none seeing another), with four masks for each
+sequence. At this size and length the order of the formats is not the paper's. The paper found, for base after a million
+steps, doc_sentences a little ahead of full_sentences, both ahead of segment_pair, and sentence_pair
 behind; static and dynamic masks came out about alike.
 """
 
 from dataclasses import replace
 
-from common import PAIRS, arguments, page, score, small, told, train
+from common import PAIRS, arguments, page, run_script, score, small, train
 
 from lmrep.data.formats.packed import Packed
 from lmrep.experiment import build
@@ -55,9 +55,9 @@ def main(words=None):
     print(f"\n{'format':16}{'masks':9}{'rows':>6}{'tokens/step':>13}{'padding':>10}{'accuracy':>11}{'nats':>8}"
           f"{'pairs':>8}{'seconds':>9}")
     print("\n".join(lines))
-    print("\naccuracy, nats: of hidden words of the test split, packed; pairs: of its own question, held out\n"
+    print("\naccuracy, nats: of masked tokens of the test split, packed; pairs: pair accuracy on held-out text\n"
           f"{page(done, given)}")
 
 
 if __name__ == "__main__":
-    told(main)
+    run_script(main)

@@ -107,7 +107,7 @@ def test_an_unknown_run_is_refused(objectives, capsys):
     assert "expected some of masked" in capsys.readouterr().err
 
 
-def test_what_a_user_can_mend_is_one_line(objectives, capsys, tmp_path):
+def test_an_error_that_a_user_can_fix_is_one_line(objectives, capsys, tmp_path):
     with pytest.raises(SystemExit) as stopped:
-        objectives.told(lambda: objectives.main([f"--workdir={tmp_path}", f"--files={tmp_path}/no.txt"]))
+        objectives.run_script(lambda: objectives.main([f"--workdir={tmp_path}", f"--files={tmp_path}/no.txt"]))
     assert stopped.value.code == 2 and capsys.readouterr().err.count("\n") == 1
