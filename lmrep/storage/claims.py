@@ -1,5 +1,5 @@
-"""Who trains the run in a remote store, which has no locks: MARK there names the process that holds it, when that was
-last heard of, and whose copy of the run the store's is."""
+"""Locking of runs in remote stores, which have no locks. The file MARK in the store names the process that trains the
+run, the time of its last sign of life, and the local copy whose uploads the store holds."""
 
 import contextlib
 import json
@@ -13,72 +13,72 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.remote import Store
 
 MARK = "mirror.json"
-EVERY, SILENT = 30.0, 600.0  # seconds between signs of life; after which a holder that gives none is gone
+EVERY, SILENT = 30.0, 600.0  # seconds between signs of life, and without one until the holder counts as gone
 
 
 def mark(store: Store) -> dict:
-    """What MARK says; {} where it is not there."""
+    """The content of MARK; {} if there is none."""
     try:
-        found = json.loads(store.read(MARK) or b"{}")
-    except ValueError:
-        found = {}
-    return found if isinstance(found, dict) else {}
+        content = json.loads(store.read(MARK) or b"{}")
+    except (ValueError, RecursionError):
+        content = {}
+    return content if isinstance(content, dict) else {}
 
 
-def check_free(url: str, said: dict) -> None:
-    """Raises UserError where, by what its mark said, a run holds the store."""
-    host, number, silence = said.get("host"), said.get("process"), time.time() - said.get("time", 0)
+def check_free(url: str, content: dict) -> None:
+    """Raises UserError if a run holds the store, according to the content of its mark."""
+    host, number, silence = content.get("host"), content.get("process"), time.time() - content.get("time", 0)
     gone = host == socket.gethostname() and not _alive(number)
-    if said.get("held") and silence < SILENT and not gone:
+    if content.get("held") and silence < SILENT and not gone:
         raise UserError(
-            f"the workdir {url} is in use by process {number} on {host}, heard of {max(silence, 0):.0f} s ago; wait "
+            f"the workdir {url} is in use by process {number} on {host}, last active {max(silence, 0):.0f} s ago; wait "
             "for that run, stop it, or give another --workdir (a run that was killed on another machine counts as gone "
-            f"{SILENT / 60:.0f} minutes after it was last heard of)")
+            f"{SILENT / 60:.0f} minutes after it was last active)")
 
 
 class Claim:
-    """This process's hold of a store, to train in `place`: from `take` to `release`.
+    """This process's lock on a store while it trains in the local directory `place`, from `take` to `release`.
 
     Attributes:
-      copy: names the copy whose uploads the store holds from then on.
+      copy: id of the local copy whose uploads the store holds from then on.
     """
 
     def __init__(self, store: Store, place: Path):
         self._store, self._place = store, str(place)
-        self._former, self._mark, self._marked = {}, {}, 0.0
+        self._previous, self._mark, self._marked = {}, {}, 0.0
 
     @property
     def copy(self) -> str:
         return self._mark["copy"]
 
     def take(self, origin: str | None) -> None:
-        """Takes the store. `origin` is the `copy` that `place` was of before; where the store's is another, or there is
-        none, it begins a new one. Raises UserError where another process holds the store."""
-        self._former = mark(self._store)
-        # A process that had the lock of this copy is gone, for the lock is ours.
-        if self._former.get("host") != socket.gethostname() or self._former.get("place") != self._place:
-            check_free(self._store.url, self._former)
-        known = origin and origin == self._former.get("copy")
+        """Locks the store. `origin` is the previous `copy` of the local directory; if the store has another one, or none,
+        a new copy begins. Raises UserError if another process holds the store."""
+        self._previous = mark(self._store)
+        # A previous holder with the same local copy is gone, because we hold the lock of that directory.
+        if self._previous.get("host") != socket.gethostname() or self._previous.get("place") != self._place:
+            check_free(self._store.url, self._previous)
+        known = origin and origin == self._previous.get("copy")
         self._mark = {"copy": origin if known else uuid.uuid4().hex, "held": True, "host": socket.gethostname(),
                       "process": os.getpid(), "place": self._place}
         self._write()
 
     def refresh(self, after: float = EVERY) -> None:
-        """Says that this process is alive, if it has not for so long. Raises RunFault where another has taken the
-        store."""
+        """Gives a sign of life, if the last one is at least `after` seconds old. Raises RunFault if another process has
+        taken the store."""
         if time.monotonic() - self._marked < after:
             return
-        if (found := mark(self._store)).get("copy") != self.copy:
-            raise RunFault(f"process {found.get('process')} on {found.get('host')} has taken {self._store.url}, or it "
-                           "was removed there")
+        if (content := mark(self._store)).get("copy") != self.copy:
+            raise RunFault(f"process {content.get('process')} on {content.get('host')} has taken {self._store.url}, or "
+                           f"{MARK} was removed there")
         self._write()
 
     def release(self, used: bool) -> None:
-        """Lets the store go; where it was not `used` its mark is as it was found."""
-        with contextlib.suppress(Exception):  # it will count as gone
+        """Releases the store. If it was not `used`, the previous mark is restored."""
+        with contextlib.suppress(Exception):  # otherwise this process counts as gone after a while
             if mark(self._store).get("copy") != self.copy:
                 return
-            if left := self._mark if used else self._former:
+            if left := self._mark if used else self._previous:
                 self._store.write(MARK, json.dumps({**left, "held": False}).encode())
             else:
                 self._store.remove(MARK)

@@ -1,15 +1,15 @@
-"""A run in a remote store (`gs://bucket/runs/x`): it lives in a directory of this machine, and is mirrored.
+"""Runs in a remote store (`gs://bucket/runs/x`): trained in a local directory and mirrored to the store.
 
-    URL/config.json, metrics.jsonl, ...     whole each time they have changed
-    URL/checkpoints/STEP/                   its files first and its manifest.json last: without that it is none
-    URL/mirror.json                         who trains here, when it was last heard of, and whose copy the run's is
+    URL/config.json, metrics.jsonl, ...     uploaded completely whenever they have changed
+    URL/checkpoints/STEP/                   manifest.json is uploaded last: without it the checkpoint does not count
+    URL/mirror.json                         see `claims`
 
-    ~/.cache/lmrep/workdirs/HASH/run/x      where this machine trains it (under $LMREP_DATA_DIR where that is set)
-    ~/.cache/lmrep/workdirs/HASH/read/x     its copy of a run that is trained elsewhere
+    ~/.cache/lmrep/workdirs/HASH/run/x      the local directory for training (or under $LMREP_DATA_DIR, if set)
+    ~/.cache/lmrep/workdirs/HASH/read/x     the local copy of a run that another machine trains
 
-A store that is cut off in the middle of anything holds a run that can go on: the lines up to a checkpoint are there
-before it is complete, and a former one goes after. Where the last to upload was this machine, its own copy counts,
-which may be ahead; otherwise the store's.
+If uploading is interrupted at any point, the run in the store can still continue: the metrics up to a checkpoint are
+uploaded before it, and previous checkpoints are removed after it. If this machine was the last to upload, its local copy
+counts, which may be ahead of the store; otherwise the store counts.
 """
 
 import contextlib
@@ -35,40 +35,40 @@ from lmrep.storage.checkpoints import UNFINISHED
 from lmrep.storage.claims import MARK, Claim, mark
 
 CONFIG, CHECKPOINTS = "config.json", "checkpoints"
-ORIGIN = ".mirror"  # in a copy: which upload of the store's it is the origin of
-NOT_READ = ("tensorboard", "profile", "wandb")  # large, and no run needs its former ones
-PUT = ("eval.json", "eval.jsonl")  # written by `put` alone, by any machine that evaluates
-REMAINS, BEGUN = b"remains", b"begun"  # checkpoints that are not complete: others' or being removed, and ours
+ORIGIN = ".mirror"  # in a local copy: its id, see `Claim.copy`
+NOT_READ = ("tensorboard", "profile", "wandb")  # large, and not needed to continue a run
+PUT = ("eval.json", "eval.jsonl")  # written only by `upload`, from any machine that evaluates
+REMAINS, BEGUN = b"remains", b"begun"  # incomplete checkpoints in the store: to be removed, and being uploaded
 EVERY = 30.0  # seconds between uploads
-PAUSES = (0, 5, 20)  # seconds before each try of the last upload
+PAUSES = (0, 5, 20)  # seconds before each attempt of the last upload
 
 log = logging.getLogger(__name__)
 
 
 def cache_dir(url: str) -> Path:
-    """Where this machine keeps its copies of the run at `url`."""
+    """The directory for local copies of the run at `url`."""
     return default_data_dir() / "workdirs" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def training_dir(url: str) -> Path:
-    """Where this machine trains the run at `url`."""
+    """The local directory in which the run at `url` is trained."""
     return cache_dir(url) / "run" / posixpath.basename(url)
 
 
 def open_store(url: str) -> Store:
-    """The store of a remote workdir. Raises UserError where its protocol lacks a package."""
+    """The store of a remote workdir. Raises UserError if its protocol needs a package that is not installed."""
     return Store(url, "--workdir", "gs://bucket/runs/one")
 
 
 def check_single_process(url: str, processes: int) -> None:
-    """Raises UserError where several processes would train there: each would have a part of every checkpoint."""
+    """Raises UserError if several processes would train in a remote store: each would have only a shard of a checkpoint."""
     if processes > 1:
         raise UserError(f"the workdir {url} is in a remote store, and the {processes} processes of this run write "
-                        "checkpoints together; mount it on every host (gcsfuse, say), and give that path")
+                        "checkpoints together; mount it on every host, for example with gcsfuse, and give that path")
 
 
 def complete_steps(names: Iterable[str]) -> list[int]:
-    """The steps whose checkpoint is complete, of the files of a run."""
+    """The steps of complete checkpoints, given the names of all files of a run."""
     parts = [name.split("/") for name in names]
     return sorted(int(p[1]) for p in parts if len(p) == 3 and p[0] == CHECKPOINTS and p[1].isdecimal()
                   and p[2] == workdir.MANIFEST)
@@ -78,17 +78,18 @@ def complete_steps(names: Iterable[str]) -> list[int]:
 
 
 def local_copy(place: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
-    """A directory, or a copy of a remote one to be read: as `read`."""
+    """`place` itself, or for a remote workdir a local copy, as `download` makes it."""
     url = remote.as_url(place)
     return download(url, step, checkpoints) if url else Path(place)
 
 
 def download(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
-    """A directory of this machine with the run at `url`, to be read.
+    """A local directory with the run at `url`, for reading.
 
     Args:
-      step: of the checkpoint that is wanted; None: the newest that verifies.
-      checkpoints: False leaves them out.
+      url: of the remote workdir.
+      step: of the checkpoint to download; by default the newest intact one.
+      checkpoints: whether to download a checkpoint.
 
     Raises:
       UserError: the store cannot be reached, or has no such run or checkpoint.
@@ -97,7 +98,7 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
     with remote.user_errors(url), _alone(cache_dir(url) / ".read"):
         store = open_store(url)
         if mark(store).get("copy", "") == _origin(training_dir(url)):
-            return training_dir(url)  # which may be ahead of the store
+            return training_dir(url)  # it may be ahead of the store
         names = store.names()
         if CONFIG not in names:
             raise UserError(f"there is no run in {url}: {CONFIG} is missing; give the --workdir of a run")
@@ -112,14 +113,14 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
                 fetch(store, names, place, [wanted])
                 workdir.verified(place / CHECKPOINTS / str(wanted))
                 break
-            except (workdir.Damaged, FileNotFoundError) as damage:  # retention may have removed it since
+            except (workdir.Damaged, FileNotFoundError) as damage:  # it may have been deleted since
                 log.warning("checkpoint %d in %s is damaged: %s", wanted, url, damage)
         return place
 
 
 def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int]) -> None:
-    """Makes `local` what the store holds (`names`): the checkpoints of `steps`, and all other files but NOT_READ. Other
-    checkpoints that are there stay where they are the store's."""
+    """Makes `local` a copy of the store's files `names`: the checkpoints of `steps`, and all other files except NOT_READ.
+    Other local checkpoints stay if the store has the same ones."""
     names = [name for name in names if name != MARK]
     small = {name for name in names if name.split("/")[0] not in (CHECKPOINTS, *NOT_READ)}
     local.mkdir(parents=True, exist_ok=True)
@@ -139,12 +140,12 @@ def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int])
         if path.name not in same:
             shutil.rmtree(path)
     for step in steps:
-        if str(step) in same or manifests.get(step) is None:  # it may have been removed since
+        if str(step) in same or manifests.get(step) is None:  # it may have been deleted since
             continue
         log.info("fetching checkpoint %s from %s", f"{step:,}", store.url)
         draft, prefix = local / CHECKPOINTS / f"{UNFINISHED}{step}", f"{CHECKPOINTS}/{step}/"
         shutil.rmtree(draft, ignore_errors=True)
-        # The manifest is what was read before: if another run has replaced the rest since, it does not verify.
+        # The manifest was read before: if another run has replaced the other files since, verification fails.
         _each(lambda name, draft=draft, prefix=prefix: store.download(name, draft / name.removeprefix(prefix)),
               [name for name in names if name.startswith(prefix) and name != _file(step)])
         (draft / workdir.MANIFEST).write_bytes(manifests[step])
@@ -152,15 +153,15 @@ def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int])
 
 
 def merge_lines(url: str, path: Path) -> None:
-    """Puts before the lines of a file those that it has in the run at `url` and lacks here: machines take turns."""
-    with contextlib.suppress(Exception):  # a store that cannot be reached is told of by `put`
+    """Prepends to a local file the lines that only its copy in the run at `url` has: several machines may append to it."""
+    with contextlib.suppress(Exception):  # `upload` reports a store that cannot be reached
         theirs = (open_store(url).read(path.name) or b"").splitlines(keepends=True)
         ours = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         path.write_bytes(b"".join(dict.fromkeys([*theirs, *ours])))
 
 
 def upload(url: str, path: Path) -> None:
-    """Writes one file into the run at `url`, at its top. Where that fails a warning says so."""
+    """Uploads one file to the top directory of the run at `url`. Logs a warning if that fails."""
     try:
         open_store(url).write(path.name, path.read_bytes())
     except Exception as error:
@@ -172,12 +173,12 @@ def upload(url: str, path: Path) -> None:
 
 @contextlib.contextmanager
 def mirrored(url: str, every: float = EVERY) -> Iterator[Path]:
-    """The directory in which this machine, and no other meanwhile, trains the run at `url`. What changes there is
-    uploaded every so many seconds, and at the end, however that comes.
+    """A context with the local directory in which this machine trains the run at `url`, exclusively. Changes are uploaded
+    every `every` seconds and at the end, whether the run succeeds or fails.
 
     Raises:
       UserError: the store cannot be reached, or another run holds it.
-      RunFault: at the end, where something could not be uploaded; it says what, and where it lies.
+      RunFault: at the end, if files could not be uploaded; the message lists them and the local directory.
     """
     stop, failure = threading.Event(), None
     with workdir.lock(cache_dir(url)), contextlib.ExitStack() as stack:
@@ -206,63 +207,63 @@ def mirrored(url: str, every: float = EVERY) -> Iterator[Path]:
 
 
 class Mirror:
-    """Uploads this machine's copy of a run to its store, while its `claim` holds.
+    """Uploads the local copy of a run to its store.
 
     Attributes:
-      local: the copy.
-      claim: this process's hold of the store.
+      local: the directory of the local copy.
+      claim: this process's lock on the store.
       pushed: whether anything was uploaded.
     """
 
     def __init__(self, store: Store):
         self.local, self._store = training_dir(store.url), store
         self.claim, self.pushed = Claim(store, self.local), False
-        self._there: dict[int, bytes] = {}  # manifests of the store's checkpoints, or one of the next two
-        self._seen: dict[str, tuple[int, int]] = {}  # size and time of the files that this process has uploaded
+        self._there: dict[int, bytes] = {}  # manifest of each checkpoint in the store, or REMAINS or BEGUN
+        self._seen: dict[str, tuple[int, int]] = {}  # size and modification time of each uploaded file
         self._settled = False
 
     def settle(self) -> None:
-        """Brings the local copy to where the store's is, if it is not ahead of it already."""
+        """Downloads the run, unless the local copy is the one that the store was uploaded from."""
         names = self._store.names()
-        if MARK not in names:  # some stores leave out what they could not list
+        if MARK not in names:  # some stores omit files that they could not list
             raise OSError("its list of files lacks what was just written")
-        if _origin(self.local) != self.claim.copy:  # else the local one is the store's, or ahead of it
+        if _origin(self.local) != self.claim.copy:  # otherwise the local copy equals the store or is ahead of it
             with contextlib.suppress(FileNotFoundError):
                 (self.local / ORIGIN).unlink()
             fetch(self._store, names, self.local, complete_steps(names))
-            workdir.write_text(self.local / ORIGIN, self.claim.copy)  # it counts once it is complete
+            workdir.write_text(self.local / ORIGIN, self.claim.copy)  # only after everything is downloaded
         steps = {int(name.split("/")[1]) for name in names
                  if name.startswith(f"{CHECKPOINTS}/") and name.split("/")[1].isdecimal()}
         self._there = {step: self._store.read(_file(step)) or REMAINS for step in steps}
         self._settled = True
 
     def keep_up(self, stop: threading.Event, every: float) -> None:
-        """Pushes until `stop` is set."""
-        told = ""
+        """Calls `push` every `every` seconds until `stop` is set."""
+        reported = ""
         while not stop.wait(every):
             try:
                 self.push()
-                told = ""
+                reported = ""
             except Exception as error:
-                if (why := remote.describe(error)) != told:
+                if (why := remote.describe(error)) != reported:
                     log.warning("%s could not be brought up to date: %s; trying again every %g s",
                                 self._store.url, why, every)
-                told = why
+                reported = why
 
     def push(self) -> None:
-        """Brings the store to where the local copy is. Raises what the store does, and RunFault where another run has
-        taken it."""
+        """Uploads all changes of the local copy. Raises the errors of the store, and RunFault if another run has taken
+        it."""
         self.claim.refresh(0)
         if not self._settled or not (self.local / CONFIG).is_file():
-            return  # nothing is begun yet
+            return  # there is no run yet
         self.pushed = True
-        held = _held(self.local)  # before the lines of metrics.jsonl, which must be there up to the newest of these
-        for step in sorted(self._there):  # those that the run has gone back before, or that others left
+        held = _held(self.local)  # read first: metrics.jsonl must include the steps up to the newest
+        for step in sorted(self._there):  # the run has gone back before these, or others left them
             if step > max(held, default=-1) or self._there[step] not in (BEGUN, held.get(step, self._there[step])):
                 self._drop(step)
         for name, path, stamp in self._changed():
             self.claim.refresh()
-            with contextlib.suppress(FileNotFoundError):  # dropped meanwhile
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 self._store.write(name, path.read_bytes())
                 self._seen[name] = stamp
         for step in sorted(held):
@@ -273,7 +274,7 @@ class Mirror:
             self._drop(step)
 
     def finish(self, failure: BaseException | None) -> None:
-        """The last push of a run, which ended with `failure`."""
+        """The last `push` of a run, which ended with `failure` (None: with success)."""
         if isinstance(failure, UserError):
             return  # nothing was written
         for pause in PAUSES:
@@ -281,14 +282,14 @@ class Mirror:
             try:
                 return self.push()
             except RunFault as error:
-                text = f"{error}; what this run has made since is in {self.local}"
+                text = f"{error}; the later results of this run are in {self.local}"
                 break
             except Exception as error:
                 why = remote.describe(error)
                 log.warning("%s could not be brought up to date: %s", self._store.url, why)
         else:
             text = (f"{self._store.url} lacks {self._lacking()}, which could not be uploaded ({why}). All of it is in "
-                    f"{self.local}; the same command on this machine uploads it and goes on")
+                    f"{self.local}; the same command on this machine uploads it and continues")
         if failure is None or isinstance(failure, RunFault | Stopped):
             raise RunFault(f"{failure}. And {text}" if failure else text) from failure
         log.error("%s", text)
@@ -330,12 +331,12 @@ class Mirror:
     def _lacking(self) -> str:
         held = _held(self.local)
         return ", ".join([*(f"checkpoint {step}" for step in sorted(held) if self._there.get(step) != held[step]),
-                          *(name for name, _, _ in self._changed())][:8]) or "its last word"
+                          *(name for name, _, _ in self._changed())][:8]) or "the last changes"
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Waits until no other process of this machine is in a block of that `path`."""
+    """A context that one process of this machine at a time can enter, by a lock on `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -358,7 +359,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _held(local: Path) -> dict[int, bytes]:
-    """The manifests of the checkpoints in a directory that are complete."""
+    """The manifests of the complete checkpoints in a local directory."""
     found = {}
     for path in local.glob(f"{CHECKPOINTS}/*/{workdir.MANIFEST}"):
         with contextlib.suppress(FileNotFoundError):

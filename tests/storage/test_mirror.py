@@ -287,7 +287,7 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
             pass
 
     held(time=time.time() - 60)
-    with pytest.raises(UserError, match=f"{URL} is in use by process 1 on other, heard of 6. s ago"):
+    with pytest.raises(UserError, match=f"{URL} is in use by process 1 on other, last active 6. s ago"):
         tried()
     assert claims.mark(mirror.open_store(URL))["copy"] == "theirs"
     held(time=time.time() - claims.SILENT - 1)
