@@ -129,12 +129,14 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Seen:
     """Token stores that exist open, and some of their records decode; else reports where they will be built."""
     checks.check_writable(data_dir, "data_dir")
 
-    def absent(line: str) -> None:  # the first message when stores are missing is that text will be read
-        raise _Absent
+    def absent(line: str) -> None:  # called first where stores are missing or damaged
+        raise _Absent(line)
 
     try:
         found = build.prepared(experiment, data_dir, absent)
-    except _Absent:
+    except _Absent as error:
+        if " is damaged: " in str(error):
+            return Seen(str(error).replace("; building it again", "; the run will build it again"), None, WARNING)
         return Seen(f"not built yet; the run will build it in {data_dir}", None)
     for split in found.stores.values():
         for each in split.stores if isinstance(split, Sources) else (split,):

@@ -130,7 +130,7 @@ def test_a_damaged_config_of_the_run_fails(home, config, copied):
 
 def test_initial_parameters_are_loaded_and_matched(home, config, copied, tmp_path):
     config.init = "/nowhere/run"
-    assert "no directory" in failed(examined(config, tmp_path / "run", home / "data"))["init"]
+    assert "not a directory" in failed(examined(config, tmp_path / "run", home / "data"))["init"]
     config.init = str(home / "run")
     found = examined(config, tmp_path / "new", home / "data")["init"]
     assert found.mark == doctor.OK and "step 12: " in found.text and " 0 missing" in found.text
