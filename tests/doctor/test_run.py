@@ -138,7 +138,7 @@ def test_initial_parameters_are_loaded_and_matched(home, config, copied, tmp_pat
     config_file.write_text(config_file.read_text().replace('"init": ""', f'"init": "{config.init}"'))
     assert "not checked" in examined(config, copied, home / "data")["init"].text
     config.model.width = 64
-    assert "give the model the sizes" in failed(examined(config, tmp_path / "new", home / "data"))["init"]
+    assert "use the sizes of that checkpoint" in failed(examined(config, tmp_path / "new", home / "data"))["init"]
 
 
 # Dashboards
