@@ -1,4 +1,4 @@
-"""Eight devices for every test, and quick compilation: what is tested is what programs compute, not how fast."""
+"""Eight devices for every test, and quick compilation: tests check what programs compute, not how fast."""
 
 import gc
 import os

@@ -1,5 +1,5 @@
-"""A run that nobody trained, for tests of what a run can be asked: a workdir of given parameters at step 0, as
-converting a published checkpoint leaves it."""
+"""A workdir with given parameters at step 0 instead of trained ones, as after the conversion of a published
+checkpoint."""
 
 import contextlib
 import dataclasses

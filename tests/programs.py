@@ -1,4 +1,4 @@
-"""What a function does, read off the program that JAX traces it to."""
+"""Properties of the program that JAX traces a function to."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from jax.extend import core
 
 
 def equations(f, *arguments) -> Iterator[core.JaxprEqn]:
-    """Every operation of `f(*arguments)`, those inside of loops, derivatives and other calls too."""
+    """Every operation of `f(*arguments)`, including those inside loops, derivatives and other calls."""
     yield from _equations(jax.make_jaxpr(f)(*arguments).jaxpr)
 
 

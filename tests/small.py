@@ -1,5 +1,5 @@
-"""A whole experiment in little, for tests of the whole: text files of a few words, a Transformer that trains in a
-second, and ways to run commands on them."""
+"""A small experiment for end-to-end tests: text files of a few words, a Transformer that trains in a second, and
+functions that run commands on them."""
 
 import contextlib
 import hashlib
@@ -38,7 +38,7 @@ def corpus(directory: Path, documents: int = 60, seed: int = 0) -> Path:
 
 
 def config(texts: Path, objective: str = "masked", format: str = "packed", layout: str = "1x1x1") -> ConfigDict:
-    """A BERT of 2 layers of width 32 that takes 12 steps of 16 rows of 32 tokens, without dropout."""
+    """A BERT of 2 layers of width 32 that trains for 12 steps on 16 sequences of 32 tokens, without dropout."""
     c = default_config("bert_tiny", objective, format, layout=layout)
     c.name = "small"
     c.steps, c.batch_size, c.length = 12, 16, 32
@@ -69,7 +69,7 @@ def get_config(argument=""):
 
 
 def experiment_file(directory: Path, texts: Path) -> Path:
-    """Writes an experiment file of `config(texts)`, whose parts are `format` and `mesh`."""
+    """Writes an experiment file of `config(texts)`, whose choices are `format` and `mesh`."""
     path = directory / "small.py"
     path.write_text(EXPERIMENT.format(texts=str(texts)))
     return path
@@ -87,13 +87,13 @@ def losses(workdir: Path, split: str = "train") -> list[float]:
 
 
 def contents(directory: Path) -> dict[str, str]:
-    """{path: SHA-256} of every file under a directory but the lock, to see that nothing changed."""
+    """{path: SHA-256} of every file under a directory except the lock, to check that nothing changed."""
     return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(directory.rglob("*")) if path.is_file() and path.name != ".lock"}
 
 
 class Answer(NamedTuple):
-    """What a command gave."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -118,7 +118,7 @@ SHELL = "import sys; from lmrep.cli.main import main; sys.exit(main())"
 
 
 def start(*words, code: str = SHELL, flags: str = "") -> subprocess.Popen:
-    """Starts `lmrep WORDS` as a process that leads a session of its own, its output piped.
+    """Starts `lmrep WORDS` as a process in a session of its own, with its output piped.
 
     Args:
       code: another program to run on the words.
@@ -131,13 +131,13 @@ def start(*words, code: str = SHELL, flags: str = "") -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> Answer:
-    """Waits for a process that `start` gave."""
+    """Waits for a process of `start`."""
     out, err = process.communicate(timeout=SECONDS)
     return Answer(process.returncode, out, err)
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Returns as soon as `condition()` holds; fails where the process ends before it does."""
+    """Returns as soon as `condition()` holds; fails if the process ends before."""
     deadline = time.monotonic() + SECONDS
     while not condition():
         if process.poll() is not None:

@@ -73,8 +73,8 @@ def small(objective: str, form: str, given: argparse.Namespace) -> ConfigDict:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: its workdir, its batch size, the statistics of its examples (`tokens_per_example`, `padding`), the
-    outcome of training, and the seconds that this call took, few if the run was trained before."""
+    """A finished run: its workdir, its batch size, the statistics of its examples (`tokens_per_example`, `padding`),
+    the outcome of training, and the seconds that this call took, few if the run was trained before."""
 
     place: Path
     rows: int
