@@ -90,7 +90,7 @@ def _masked(tree: Tree, hidden: Array, model: Model) -> Array:
 # The logits of each head: (parameters, hidden states [b, t, d], model) -> logits.
 LOGITS: dict[str, Callable[[Tree, Array, Model], Array]] = {
     "masked": _masked,
-    "pair": lambda tree, hidden, model: sentence_pair.scores(tree["objective"]["pair"], hidden[:, 0]),
+    "pair": lambda tree, hidden, model: sentence_pair.logits(tree["objective"]["pair"], hidden[:, 0]),
     "discriminator": lambda tree, hidden, model: replaced_token.replaced_logits(
         tree["objective"]["discriminator"], hidden, model.activation),
     "causal": lambda tree, hidden, model: causal.next_token_logits(tree, hidden, model=model, c=causal.Config()),

@@ -1,5 +1,5 @@
-"""Pure layers, one concept a file: `specs(...)` gives the parameters, `apply(params, x, ...)` the function.
+"""Pure layers, one concept per file: `specs(...)` declares the parameters, `apply(params, x, ...)` is the function.
 
-Letters, here and everywhere: b batch, t query position, s key position, d model width, h heads, k width of a
-head, f feed-forward width, v vocabulary, l layers, m predicted positions. `key=None` means no dropout.
+Einsum letters: b batch, t query position, s key position, d width, h heads, k head width, f feed-forward width, v
+vocabulary, l layers, m predicted positions. `key=None` means no dropout.
 """

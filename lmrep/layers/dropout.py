@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al., 2014) with masks that cost little and do not depend on the mesh."""
+"""Dropout (Srivastava et al., 2014) with masks that are cheap and do not depend on the mesh."""
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,18 @@ def apply(key: Array | None, x: Array, rate: float) -> Array:
     return _dropped(x, bits(key, x.shape), rate)
 
 
-def rows(key: Array | None, x: Array, places: Array, rate: float) -> Array:
-    """Of a table [v, d] whose rows `places` i32[...] are x [..., d]: what these are of `apply(key, table, rate)`, which
-    is never made."""
+def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array:
+    """`apply(key, table, rate)[ids]`, without computing it for the full table [v, d].
+
+    Args:
+      key: as in `apply`.
+      x: [..., d], the rows table[ids].
+      ids: i32[...].
+      rate: as in `apply`.
+    """
     if key is None or rate == 0:
         return x
-    first = places[..., None].astype(jnp.uint32) * np.uint32(x.shape[-1])
+    first = ids[..., None].astype(jnp.uint32) * np.uint32(x.shape[-1])
     return _dropped(x, _hash(key, first + jax.lax.broadcasted_iota(jnp.uint32, x.shape, x.ndim - 1)), rate)
 
 
@@ -32,11 +38,11 @@ def _dropped(x: Array, words: Array, rate: float) -> Array:
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """uint32[shape], one word an element: a hash of (key, the element's number).
+    """uint32[shape], random bits for each element: a hash of the key and the element's index.
 
-    Threefry costs some fifty operations a word, which made masks a third of a small model's step; dropout
-    does not need that quality. An element's word depends on its place in the whole array alone, so that any
-    sharding gives the same mask, and a backward pass may compute it again rather than keep it.
+    Threefry takes about fifty operations per word, a third of a small model's step, and dropout does not need its
+    quality. The bits depend on the index in the global array only, so that every sharding gives the same mask and the
+    backward pass may recompute it.
     """
     number = jnp.zeros(shape, jnp.uint32)
     for axis, stride in enumerate(np.cumprod((1, *shape[:0:-1]))[::-1]):
@@ -50,8 +56,8 @@ def _hash(key: Array, number: Array) -> Array:
 
 
 def mix(x: Array) -> Array:
-    """A 32-bit permutation in which each bit of the input flips each bit of the output half of the time
-    (the "lowbias32" constants of C. Wellons' search for such functions)."""
+    """A 32-bit permutation in which each input bit flips each output bit about half of the time ("lowbias32" of C.
+    Wellons)."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)

@@ -20,10 +20,10 @@ def specs(
       length: rows of the learned position table; 0 for none.
       token_types: rows of the token-type table; 0 for none.
       init: initializer of all tables.
-      position_init: of the position table, where it differs.
+      position_init: initializer of the position table; by default `init`.
     """
-    # Tokens are looked up in a table cut along its rows or not at all: cut along its width, the partitioner
-    # would replicate the looked-up activations ("involuntary full rematerialization").
+    # At lookup the table is sharded along its rows or not at all: with a sharded width, the partitioner would
+    # replicate the activations ("involuntary full rematerialization").
     tables = {"token": ParamSpec((vocab, d), ("vocab", "embed"), init)}
     if length:
         tables["position"] = ParamSpec((length, d), (None, "embed"), position_init or init)
@@ -38,26 +38,26 @@ def apply(
 ) -> Array:
     """tokens, positions, token_type_ids i32[b, t] -> float32 [b, t, d].
 
-    Where the parameters have a position table, `positions` are rows of it; otherwise `sinusoidal_length`
-    rows of fixed sinusoids are added, unless it is 0. Token types default to 0.
+    `positions` index the position table or, without one, the first `sinusoidal_length` fixed sinusoids, unless that is
+    0. Token types default to 0.
 
-    With a `key` the tables' own entries are dropped before they are looked up, each wherever it is: the token table is
-    then what `thinned` gives.
+    With a `key`, dropout acts on the entries of the tables before the lookup, so that an entry is dropped wherever it
+    occurs; `dropped_table` returns the token table with the same dropout.
     """
     token_key, position_key, type_key = prng.split(key, 3)
-    x = dropout.rows(token_key, jnp.take(params["token"], tokens, axis=0), tokens, rate)
+    x = dropout.apply_to_rows(token_key, jnp.take(params["token"], tokens, axis=0), tokens, rate)
     if "token_type" in params:
-        kinds = jnp.zeros_like(tokens) if token_type_ids is None else token_type_ids
-        # A product with the few rows' one-hot codes: its gradient is a product too, not a scatter.
-        rows = dropout.apply(type_key, params["token_type"], rate)
-        x += jnp.einsum("btr,rd->btd", jnp.eye(rows.shape[0], dtype=x.dtype)[kinds], rows)
+        types = jnp.zeros_like(tokens) if token_type_ids is None else token_type_ids
+        # A product with one-hot codes: its gradient is a product too, not a scatter.
+        table = dropout.apply(type_key, params["token_type"], rate)
+        x += jnp.einsum("btr,rd->btd", jnp.eye(table.shape[0], dtype=x.dtype)[types], table)
     if "position" in params:
-        x += dropout.rows(position_key, jnp.take(params["position"], positions, axis=0), positions, rate)
+        x += dropout.apply_to_rows(position_key, jnp.take(params["position"], positions, axis=0), positions, rate)
     elif sinusoidal_length:
         x += jnp.asarray(fixed.sinusoidal(sinusoidal_length, x.shape[-1]))[positions]
     return x
 
 
-def thinned(table: Array, key: Array | None, rate: float) -> Array:
-    """The token table [v, d] as `apply` looks it up with this key."""
+def dropped_table(table: Array, key: Array | None, rate: float) -> Array:
+    """The token table [v, d] after the dropout that `apply` uses with this key."""
     return dropout.apply(prng.split(key, 3)[0], table, rate)

@@ -1,4 +1,4 @@
-"""Affine maps over the last axis."""
+"""Dense layers over the last axis."""
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +27,14 @@ def product(x: Array, kernel: Array) -> Array:
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    # Not `product` again: rematerialisation that keeps products would not see one behind the derivative's wall.
+    # Not `product` itself: a remat policy that saves products does not see one inside a custom derivative.
     return jnp.einsum("...i,io->...o", x, kernel), (x, kernel)
 
 
-def _backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    # The derivative that JAX would write contracts all leading axes of a transposed pair, which XLA's CPU backend
-    # gives to a kernel a quarter slower than the one that it has for a plain matrix product.
-    x, kernel = kept
+def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    # JAX's derivative contracts all leading axes of a transposed pair, which is a quarter slower than a matrix product
+    # on XLA's CPU backend.
+    x, kernel = residuals
     rows, g_rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
     return jnp.einsum("...o,io->...i", g, kernel), jnp.einsum("ni,no->io", rows, g_rows)
 

@@ -12,14 +12,14 @@ from lmrep.layers import dropout, linear
 
 
 def _recomputed(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """`f`, of which the backward pass keeps the input alone: reading a wide layer's intermediate values back from
-    memory takes longer than computing them again."""
+    """`f` with a backward pass that keeps only its input: recomputing the intermediate values of a wide layer is faster
+    than reading them from memory."""
     g = jax.custom_vjp(f)
     g.defvjp(lambda x: (f(x), x), lambda x, d: jax.vjp(f, x)[1](d))
     return g
 
 
-# The tanh form is BERT's and GPT's, the exact (erf) form RoBERTa's and ELECTRA's.
+# BERT and GPT use the tanh approximation, RoBERTa and ELECTRA the exact (erf) form.
 ACTIVATIONS = {
     "gelu_tanh": _recomputed(partial(jax.nn.gelu, approximate=True)),
     "gelu": _recomputed(partial(jax.nn.gelu, approximate=False)),
@@ -29,13 +29,13 @@ ACTIVATIONS = {
 
 
 def specs(d: int, f: int, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
-    """d -> f -> d, both with bias. `output_init` is the second one's, where it differs."""
+    """d -> f -> d, both with bias. `output_init` is that of the second layer, by default `init`."""
     return {"in": linear.specs(d, f, ("embed", "mlp"), init),
             "out": linear.specs(f, d, ("mlp", "embed"), output_init or init)}
 
 
 def apply(params: Tree, x: Array, activation: str, *, rate: float = 0.0, key: Array | None = None) -> Array:
-    """x [b, t, d] -> [b, t, d]; `rate` is the dropout between the two maps."""
+    """x [b, t, d] -> [b, t, d]; `rate` is the dropout between the two layers."""
     (key,) = prng.split(key, 1)
     hidden = ACTIVATIONS[activation](linear.apply(params["in"], x))
     hidden = shard(dropout.apply(key, hidden, rate), "batch", None, "mlp")

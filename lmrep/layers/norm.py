@@ -24,7 +24,7 @@ def _apply(scale: Array, bias: Array, x: Array, eps: float) -> Array:
 
 
 def _forward(scale: Array, bias: Array, x: Array, eps: float) -> tuple[Array, tuple]:
-    # The backward pass keeps x and two numbers a row. JAX's own derivative keeps two float32 arrays of x's size.
+    # The backward pass keeps x and two numbers per position. JAX's derivative keeps two float32 arrays of x's size.
     y = x.astype(jnp.float32)
     mean = y.mean(-1, keepdims=True)
     y = y - mean
@@ -32,13 +32,13 @@ def _forward(scale: Array, bias: Array, x: Array, eps: float) -> tuple[Array, tu
     return (y * rate * scale + bias).astype(x.dtype), (scale, bias, x, mean, rate)
 
 
-def _backward(eps: float, kept: tuple, g: Array) -> tuple[Array, Array, Array]:
-    scale, bias, x, mean, rate = kept
+def _backward(eps: float, residuals: tuple, g: Array) -> tuple[Array, Array, Array]:
+    scale, bias, x, mean, rate = residuals
     y, g = (x.astype(jnp.float32) - mean) * rate, g.astype(jnp.float32)
     dy = g * scale
     dx = rate * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True))
-    rows = tuple(range(x.ndim - 1))
-    return (g * y).sum(rows).astype(scale.dtype), g.sum(rows).astype(bias.dtype), dx.astype(x.dtype)
+    leading = tuple(range(x.ndim - 1))
+    return (g * y).sum(leading).astype(scale.dtype), g.sum(leading).astype(bias.dtype), dx.astype(x.dtype)
 
 
 _apply.defvjp(_forward, _backward)

@@ -1,4 +1,4 @@
-"""A stack of layers of one shape: scanned or unrolled, rematerialised or not, with shared parameters or not."""
+"""A stack of identical layers: scanned or unrolled, with or without rematerialisation and shared parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from lmrep.core import params as P
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import gather_params
 
-# What the backward pass keeps of a layer instead of computing it again.
+# What the backward pass saves of a layer; the rest is recomputed.
 REMAT = {
     "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -22,12 +22,12 @@ REMAT = {
 
 @dataclass(frozen=True)
 class Execution:
-    """How a stack is run. No field changes what is computed, beyond rounding."""
+    """How a stack is run. Fields change results by rounding only."""
 
     dtype: str = setting("float32", "compute dtype; parameters are float32 always", choices=("float32", "bfloat16"))
     remat: str = setting("none", "what the backward pass recomputes: nothing; all but matrix products; all",
                          choices=tuple(REMAT))
-    scan: bool = setting(False, "run layers as one scanned body, which compiles once, or unrolled, which runs faster")
+    scan: bool = setting(False, "scan over layers, which compiles one layer, instead of unrolling them, which runs faster")
 
 
 def specs(layer: Tree, layers: int, shared: tuple[str, ...] = ()) -> Tree:
@@ -36,10 +36,10 @@ def specs(layer: Tree, layers: int, shared: tuple[str, ...] = ()) -> Tree:
     Args:
       layer: spec tree of one layer.
       layers: l.
-      shared: top-level parts of `layer` of which all layers use one copy (Lan et al., 2019).
+      shared: top-level names in `layer` whose parameters all layers share (Lan et al., 2019).
 
     Returns:
-      The same tree; parts that are not shared have a leading axis `layers`.
+      The same tree; parameters that are not shared have a leading axis `layers`.
     """
     return {name: part if name in shared else P.stacked(part, layers) for name, part in layer.items()}
 
@@ -58,25 +58,25 @@ def apply(
     """Runs x through the stack.
 
     Args:
-      layer: (one layer's parameters, x, key) -> (x, whatever is to be collected).
+      layer: (one layer's parameters, x, key) -> (x, any tree to be collected).
       params: as `specs` of the same `layer_specs`, `layers` and `shared`.
-      layer_specs: spec tree of one layer; says which of its parameters to gather before use.
+      layer_specs: spec tree of one layer, whose axes say which parameters are gathered before use.
       x: the first layer's input.
-      keys: one random key a layer, or anything else [l, ...] of which each layer is given its part, or None.
+      keys: a random key per layer, or any tree of [l, ...] of which each layer is given its slice, or None.
       layers: l.
       shared: as in `specs`.
       execution: scan or unroll, remat.
-      last: runs in place of `layer` as the last one. What it collects is dropped.
+      last: runs in place of `layer` as the last layer. What it collects is dropped.
 
     Returns:
-      (the last layer's output, what was collected, stacked on a leading axis of size l, or l - 1 where `last` runs).
+      (the last layer's output; the collected trees, stacked on a leading axis of size l, or l - 1 with `last`).
     """
     common = {name: params[name] for name in shared}
-    own = {name: part for name, part in params.items() if name not in shared}
-    several = layers if last is None else layers - 1
+    stacked = {name: part for name, part in params.items() if name not in shared}
+    count = layers if last is None else layers - 1
 
     def at(index: int | slice) -> tuple[Tree, Array | None]:
-        return jax.tree.map(lambda leaf: leaf[index], (own, keys))
+        return jax.tree.map(lambda leaf: leaf[index], (stacked, keys))
 
     def body(layer: Callable) -> Callable:
         def run(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
@@ -88,13 +88,13 @@ def apply(
         return jax.checkpoint(run, policy=REMAT[execution.remat], prevent_cse=not execution.scan)
 
     if execution.scan:
-        x, collected = jax.lax.scan(body(layer), x, at(slice(several)), length=several)
+        x, collected = jax.lax.scan(body(layer), x, at(slice(count)), length=count)
     else:
-        run, kept = body(layer), []
-        for i in range(several):
-            x, of_layer = run(x, at(i))
-            kept.append(of_layer)
-        collected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept) if kept else None
+        run, outputs = body(layer), []
+        for i in range(count):
+            x, output = run(x, at(i))
+            outputs.append(output)
+        collected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs) if outputs else None
     if last is not None:
         x, _ = body(last)(x, at(layers - 1))
     return x, collected

@@ -141,8 +141,8 @@ def encode(
     if 0 < c.max_length < inputs.tokens.shape[1]:
         raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model takes {c.max_length} at most")
     state = initial_state(inputs.tokens.shape[0], c=c) if inputs.carry is None else inputs.carry
-    real = mask.segments > 0
-    starts = real & (mask.segments != jnp.pad(mask.segments[:, :-1], ((0, 0), (1, 0))))
+    real = mask.segment_ids > 0
+    starts = real & (mask.segment_ids != jnp.pad(mask.segment_ids[:, :-1], ((0, 0), (1, 0))))
     starts = starts.at[:, 0].set(False)
 
     run = partial(_layer, cell=c.cell, real=real, starts=starts)

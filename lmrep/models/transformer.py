@@ -53,9 +53,9 @@ class Config:
     init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))
     init_stddev: float = setting(0.02, "standard deviation of initial weights", above=0)
     position_stddev: float = setting(0.0, "that of the position table (GPT-2: 0.01); 0: the same", at_least=0)
-    project_init: str = setting("same", "the projection of the tables starts as all other maps, or by Glorot's rule "
+    project_init: str = setting("same", "the projection of the tables starts as all other probabilities, or by Glorot's rule "
                                 "(ELECTRA)", choices=("same", "glorot"))
-    residual_init: str = setting("same", "the maps that add to the residual stream start as all others, or "
+    residual_init: str = setting("same", "the probabilities that add to the residual stream start as all others, or "
                                  "1 / sqrt(2 l) as wide (GPT-2)", choices=("same", "scaled"))
 
     @property
@@ -72,8 +72,8 @@ class Config:
 class Cache(NamedTuple):
     """What a network that reads from left to right keeps of the tokens read."""
 
-    past: KVCache  # keys and values of every layer, [l, b, s, h, k] each
-    place: Array  # i32[], how many tokens were read
+    kv: KVCache  # keys and values of every layer, [l, b, s, h, k] each
+    length: Array  # i32[], number of tokens read
 
 
 def check(c: Config) -> None:
@@ -106,11 +106,11 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         init=initializer(c),
         start_cache=partial(start_cache, c=c, execution=execution),
         decode=partial(decode, c=c, execution=execution),
-        make_generator=lambda share, layers=0: build(narrowed(c, share, layers), execution, name),
+        make_generator=lambda share, layers=0: build(generator_config(c, share, layers), execution, name),
     )
 
 
-def narrowed(c: Config, share: float, layers: int = 0) -> Config:
+def generator_config(c: Config, share: float, layers: int = 0) -> Config:
     """A network of that share of the width and that many layers (0: as many) over tables like these (Clark et al.,
     2020: the generator). Heads are as wide as here, or wider where these do not divide the width, and there is one at
     least."""
@@ -196,31 +196,31 @@ def encode(
     check_inputs(inputs, input_fields(c))
     if inputs.positions is None and 0 < c.max_tokens < inputs.tokens.shape[1]:
         raise ValueError(f"{inputs.tokens.shape[1]} tokens were given; the model has positions for {c.max_length}")
-    allowed = (inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))).allowed()
+    mask = (inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))).to_bool()
     embedding_key, stack_key = prng.split(key, 2)
     x = _embed(params, inputs, embedding_key, c).astype(DTYPES[execution.dtype])
 
     def run(layer_params: Tree, x: Array, key: Array | None) -> tuple[Array, tuple]:
-        x, probabilities = _layer(layer_params, x, allowed, key, c)
+        x, probabilities = _layer(layer_params, x, mask, key, c)
         return x, (x if layers else None, probabilities if attention else None)
 
     def run_at(layer_params: Tree, x: Array, key: Array | None) -> tuple[Array, None]:
-        return _layer(layer_params, x, allowed, key, c, at)[0], None
+        return _layer(layer_params, x, mask, key, c, at)[0], None
 
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     last, collected = stack.apply(run, params["layers"], layer_specs(c), x, keys, c.layers, SHARING[c.share],
                                   execution, last=None if at is None else run_at)
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
-    each, maps = collected or (None, None)
-    return Encoded(last, None if each is None else (x, *each), maps)
+    hidden_states, probabilities = collected or (None, None)
+    return Encoded(last, None if hidden_states is None else (x, *hidden_states), probabilities)
 
 
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
     """The token table [v, e]: as `encode` with this key looks it up, where dropout acts on the tables."""
     embedding_key, _ = prng.split(key, 2)
     table = params["embedding"]["token"]
-    return embedding.thinned(table, embedding_key, c.dropout) if c.table_dropout else table
+    return embedding.dropped_table(table, embedding_key, c.dropout) if c.table_dropout else table
 
 
 def start_cache(rows: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
@@ -241,19 +241,19 @@ def decode(
 
     `real` i32[] is how many of the t tokens count, where the others only fill up: what is read next takes their place.
     """
-    positions = jnp.broadcast_to(cache.place + jnp.arange(tokens.shape[1]), tokens.shape)
+    positions = jnp.broadcast_to(cache.length + jnp.arange(tokens.shape[1]), tokens.shape)
     x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(DTYPES[execution.dtype])
 
-    def run(p: Tree, x: Array, past: KVCache) -> tuple[Array, KVCache]:
-        y, past = attention.cached_attention(p["attention"], _before(p, "attention_norm", x, c), past, cache.place, c.heads)
-        x = _after(p, "attention_norm", x, y, c)
-        return _after(p, "mlp_norm", x, mlp.apply(p["mlp"], _before(p, "mlp_norm", x, c), c.activation), c), past
+    def run(p: Tree, x: Array, kv: KVCache) -> tuple[Array, KVCache]:
+        y, kv = attention.cached_attention(p["attention"], _block_input(p, "attention_norm", x, c), kv, cache.length, c.heads)
+        x = _add_output(p, "attention_norm", x, y, c)
+        return _add_output(p, "mlp_norm", x, mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation), c), kv
 
-    x, past = stack.apply(run, params["layers"], layer_specs(c), x, cache.past, c.layers, SHARING[c.share],
+    x, kv = stack.apply(run, params["layers"], layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],
                           replace(execution, scan=True, remat="none"))
     if c.norm == "pre":
         x = norm.apply(params["final_norm"], x, c.norm_eps)
-    return x, Cache(past, cache.place + (tokens.shape[1] if real is None else real))
+    return x, Cache(kv, cache.length + (tokens.shape[1] if real is None else real))
 
 
 def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
@@ -275,28 +275,28 @@ def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
 
 
 def _layer(
-    p: Tree, x: Array, allowed: Array, key: Array | None, c: Config, at: Array | None = None
+    p: Tree, x: Array, mask: Array, key: Array | None, c: Config, at: Array | None = None
 ) -> tuple[Array, Array]:
     """One layer: x [b, s, d] -> (x [b, t, d], attention probabilities [b, h, t, s]), at the t positions `at` or all."""
-    maps_key, attention_key, inner_key, mlp_key = prng.split(key, 4)
+    probabilities_key, attention_key, inner_key, mlp_key = prng.split(key, 4)
 
-    seen = _before(p, "attention_norm", x, c)
-    asking = seen
+    y_in = _block_input(p, "attention_norm", x, c)
+    queries = y_in
     if at is not None:
-        x, asking, allowed = (jnp.take_along_axis(y, at[..., None], axis=1) for y in (x, seen, allowed))
-    y, maps = attention.apply(p["attention"], seen, allowed, c.heads, queries=asking,
-                              rate=c.attention_dropout, key=maps_key)
-    x = _after(p, "attention_norm", x, y, c, attention_key)
-    y = mlp.apply(p["mlp"], _before(p, "mlp_norm", x, c), c.activation, rate=c.mlp_dropout, key=inner_key)
-    return _after(p, "mlp_norm", x, y, c, mlp_key), maps
+        x, queries, mask = (jnp.take_along_axis(y, at[..., None], axis=1) for y in (x, y_in, mask))
+    y, probabilities = attention.apply(p["attention"], y_in, mask, c.heads, queries=queries,
+                              rate=c.attention_dropout, key=probabilities_key)
+    x = _add_output(p, "attention_norm", x, y, c, attention_key)
+    y = mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation, rate=c.mlp_dropout, key=inner_key)
+    return _add_output(p, "mlp_norm", x, y, c, mlp_key), probabilities
 
 
-def _before(p: Tree, name: str, x: Array, c: Config) -> Array:
+def _block_input(p: Tree, name: str, x: Array, c: Config) -> Array:
     """What a block reads of the residual stream."""
     return norm.apply(p[name], x, c.norm_eps) if c.norm == "pre" else x
 
 
-def _after(p: Tree, name: str, x: Array, y: Array, c: Config, key: Array | None = None) -> Array:
+def _add_output(p: Tree, name: str, x: Array, y: Array, c: Config, key: Array | None = None) -> Array:
     """The residual stream with a block's output y."""
     x = x + dropout.apply(key, y, c.dropout)
     return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", None, None)

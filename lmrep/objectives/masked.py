@@ -1,7 +1,7 @@
 """Masked language modelling (Devlin et al., 2019; Liu et al., 2019; Lan et al., 2019), with or without a question about
 sentence pairs.
 
-The masking rule is `mask_example`. The published ones differ in how many tokens are asked for, whether specials may be
+The masking rule is `mask_example`. The published ones differ in how many tokens are target_mask for, whether specials may be
 among them, whether they are words or runs of words, and what replaces them: fields of `Config`, of which `RULES` holds
 the published values.
 """
@@ -68,16 +68,16 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 
     `predicted` holds positions; those beyond the number that a row asks for have weight 0.
     """
-    inputs, predicted, targets, asked = jax.vmap(partial(masking.mask_example, c=c, vocabulary=vocabulary))(
+    inputs, predicted, targets, target_mask = jax.vmap(partial(masking.mask_example, c=c, vocabulary=vocabulary))(
         keys.per_example, batch["tokens"], batch["segment_ids"])
-    batch = batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": normalize_weights(asked)}
+    batch = batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": normalize_weights(target_mask)}
     return batch | sentence_pair.weights(batch) if c.sentence_pair else batch
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Mean cross-entropy of the batch's masked tokens; plus, where asked for, that of the pairs' labels."""
+    """Mean cross-entropy of the batch's masked tokens; plus, where target_mask for, that of the pairs' labels."""
     first, hidden = mlm_head.encode_predicted(params, batch, batch["inputs"], model, key)
     total, metrics = mlm_head.loss_and_metrics(params, hidden, batch, model, most_frequent, key)
     if c.sentence_pair:

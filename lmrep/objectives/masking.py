@@ -1,7 +1,7 @@
 """Which tokens of an example are hidden, and what stands in their place: the masking rules of BERT, RoBERTa and ALBERT.
 
 The rule is `mask_example`. The published ones differ in how many tokens are predicted, whether special tokens may be
-among them, whether they are pieces, words or runs of words, and what replaces them: fields of `Config`.
+among them, whether they are tokens_text, words or runs of words, and what replaces them: fields of `Config`.
 """
 
 import math
@@ -22,7 +22,7 @@ from lmrep.objectives.base import Batch
 class Config:
     """How tokens are chosen and what stands in their place."""
 
-    rate: float = setting(0.15, "share of a row's tokens that is asked for", above=0, at_most=1)
+    rate: float = setting(0.15, "share of a row's tokens that is target_mask for", above=0, at_most=1)
     mask: float = setting(0.8, "of those, shown as [MASK]", at_least=0, at_most=1)
     keep: float = setting(0.1, "of those, shown as they are", at_least=0, at_most=1)
     random: float = setting(0.1, "of those, shown as a random word", at_least=0, at_most=1)
@@ -30,13 +30,13 @@ class Config:
                            choices=("dynamic", "static"))
     count: str = setting("round", "BERT: max(1, round(rate * n)) of a row's n tokens; "
                          "RoBERTa: floor(rate * n + u), u uniform in [0, 1)", choices=("round", "floor"))
-    mask_specials: bool = setting(False, "whether [CLS] and [SEP] may be asked for (RoBERTa: yes)")
+    mask_specials: bool = setting(False, "whether [CLS] and [SEP] may be target_mask for (RoBERTa: yes)")
     random_specials: bool = setting(True, "whether the random word may be special, as in BERT; otherwise it may "
                                     "be any but padding, unknown and separators")
-    whole_word: bool = setting(False, "whether all pieces of a word are asked for together")
-    ngram: int = setting(0, "runs of up to this many whole words are asked for together, one of n words with a "
+    whole_word: bool = setting(False, "whether all tokens_text of a word are target_mask for together")
+    ngram: int = setting(0, "runs of up to this many whole words are target_mask for together, one of n words with a "
                          "probability as 1 / n (ALBERT: 3); 0: none", at_least=0)
-    max_predictions: int = setting(0, "most tokens asked for in a row; 0: as many as the rate gives", at_least=0)
+    max_predictions: int = setting(0, "most tokens target_mask for in a row; 0: as many as the rate gives", at_least=0)
 
 
 def check(c: Config) -> None:
@@ -46,7 +46,7 @@ def check(c: Config) -> None:
                         "chosen tokens and must add to 1, as 0.8 + 0.1 + 0.1")
 
 
-def predictions(c: Config, length: int) -> int:
+def max_predictions(c: Config, length: int) -> int:
     """m, the static number of predicted positions of a row of `length` tokens."""
     most = max(1, round(c.rate * length)) if c.count == "round" else math.floor(c.rate * length + 1)
     return min(most, length, c.max_predictions or most)
@@ -62,36 +62,36 @@ def mask_example(
       tokens: i32[t].
       segment_ids: i32[t], 0 for padding.
       c: the config.
-      vocabulary: gives the special ids and which pieces start a word.
+      vocabulary: gives the special ids and which tokens_text start a word.
 
     Returns:
       (inputs i32[t], predicted positions i32[m], their tokens i32[m], which of the m count bool[m]).
     """
-    special, m = vocabulary.specials, predictions(c, tokens.shape[0])
+    special, m = vocabulary.specials, max_predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4 + (c.ngram > 1), *tokens.shape))  # one call: a generator costs a second to compile
     choice, action, fraction = uniform(draws[0]), uniform(draws[1])[:m], uniform(draws[2, 0])
-    words = random_words(draws[3, :m], c, vocabulary)
+    replacements = random_tokens(draws[3, :m], c, vocabulary)
     real = segment_ids > 0
     maskable = real
     if not c.mask_specials:
         maskable &= ~one_of(tokens, special, ("cls", "sep", "bos", "eos", "pad"))
-    wanted = jnp.minimum(how_many(fraction, real.sum(), tokens.shape[0], c), m)
+    count = jnp.minimum(num_predictions(fraction, real.sum(), tokens.shape[0], c), m)
 
     words_together = c.whole_word or c.ngram > 0
     if words_together:
         lengths = 1 + sample_index(draws[4], 1 / np.arange(1, c.ngram + 1)) if c.ngram > 1 else None
         starts_word = word_starts(tokens, vocabulary)
-        chosen = _choose_words(choice, maskable, segment_ids, starts_word, wanted, lengths, max(1, c.ngram))
+        chosen = _choose_words(choice, maskable, segment_ids, starts_word, count, lengths, max(1, c.ngram))
         order = chosen.astype(jnp.float32)
     else:
         order = jnp.where(maskable, choice, -1.0)
-        wanted = jnp.minimum(wanted, maskable.sum())
+        count = jnp.minimum(count, maskable.sum())
     _, predicted = jax.lax.top_k(order, m)
-    asked = chosen[predicted] if words_together else jnp.arange(m) < wanted
+    target_mask = chosen[predicted] if words_together else jnp.arange(m) < count
 
     targets = tokens[predicted]
-    shown = jnp.where(action < c.mask, special["mask"], jnp.where(action < c.mask + c.random, words, targets))
-    return tokens.at[predicted].set(jnp.where(asked, shown, targets)), predicted, targets, asked
+    shown = jnp.where(action < c.mask, special["mask"], jnp.where(action < c.mask + c.random, replacements, targets))
+    return tokens.at[predicted].set(jnp.where(target_mask, shown, targets)), predicted, targets, target_mask
 
 
 def uniform(bits: Array) -> Array:
@@ -106,8 +106,8 @@ def sample_index(bits: Array, shares: np.ndarray) -> Array:
     return jnp.searchsorted(jnp.asarray(limits), bits, side="right").astype(jnp.int32)
 
 
-def how_many(fraction: Array, n: Array, length: int, c: Config) -> Array:
-    """How many of a row's n real tokens, specials included, are asked for; 0 of an empty row."""
+def num_predictions(fraction: Array, n: Array, length: int, c: Config) -> Array:
+    """How many of a row's n real tokens, specials included, are target_mask for; 0 of an empty row."""
     if c.count == "floor":
         return jnp.floor(c.rate * n + fraction).astype(jnp.int32)
     # Tabulated on the host: rounding of .15 * n in float32 would differ from the published code's float64.
@@ -128,40 +128,40 @@ def word_starts(tokens: Array, vocabulary: Vocabulary) -> Array:
     return jnp.pad(jnp.asarray(vocabulary.ends_word)[tokens], (1, 0), constant_values=True)[:-1]
 
 
-def random_words(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
+def random_tokens(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
     """A word for each of the random `bits`, uniform over the vocabulary, with specials or without. (fairseq leaves
     out its four, not its mask.)"""
     if c.random_specials:
         return (bits % np.uint32(vocabulary.size)).astype(jnp.int32)
-    barred = {i for role, i in vocabulary.specials.items() if role != "mask"}
-    allowed = np.array([i for i in range(vocabulary.size) if i not in barred], np.int32)
+    excluded = {i for role, i in vocabulary.specials.items() if role != "mask"}
+    allowed = np.array([i for i in range(vocabulary.size) if i not in excluded], np.int32)
     return jnp.asarray(allowed)[bits % np.uint32(len(allowed))]
 
 
 def _choose_words(
-    choice: Array, maskable: Array, segment_ids: Array, starts_word: Array, wanted: Array,
-    lengths: Array | None = None, longest: int = 1,
+    choice: Array, maskable: Array, segment_ids: Array, starts_word: Array, count: Array,
+    lengths: Array | None = None, max_ngram: int = 1,
 ) -> Array:
     """Whole words in random order, each taken if all of it still fits: bool[t].
 
-    A continuation piece belongs to the maskable piece before it in its packed segment, even across a separator, as
+    A continuation token belongs to the maskable token before it in its packed segment, even across a separator, as
     in BERT's script (where the second text of a pair, cut at its front, may begin inside a word).
 
-    With `lengths` i32[t], of 1 to `longest`, word i is the first of a run of lengths[i] words, shortened until it fits,
+    With `lengths` i32[t], of 1 to `max_ngram`, word i is the first of a run of lengths[i] words, shortened until it fits,
     and skipped where one of them was taken before; a run ends with its packed segment.
     """
     t = maskable.shape[0]
-    before = jnp.pad(jax.lax.cummax(jnp.where(maskable, segment_ids, 0)), (1, 0))[:-1]  # segment of the piece before
+    before = jnp.pad(jax.lax.cummax(jnp.where(maskable, segment_ids, 0)), (1, 0))[:-1]  # segment of the token before
     first = maskable & (starts_word | (segment_ids > before))
     word = jnp.where(maskable, jnp.cumsum(first) - 1, t)  # t: none
     sizes = jnp.zeros(t + 1, jnp.int32).at[word].add(1)[:t]
     order = jnp.argsort(jnp.where(sizes > 0, choice, 2.0))
-    if longest > 1:
-        chosen = _choose_runs(order, word, sizes, segment_ids, wanted, lengths, longest)
+    if max_ngram > 1:
+        chosen = _choose_runs(order, word, sizes, segment_ids, count, lengths, max_ngram)
         return jnp.append(chosen, False)[word]
 
     def take(total: Array, size: Array) -> tuple[Array, Array]:
-        fits = (size > 0) & (total + size <= wanted)
+        fits = (size > 0) & (total + size <= count)
         return jnp.where(fits, total + size, total), fits
 
     _, fits = jax.lax.scan(take, jnp.int32(0), sizes[order])
@@ -170,11 +170,11 @@ def _choose_words(
 
 
 def _choose_runs(
-    order: Array, word: Array, sizes: Array, segment_ids: Array, wanted: Array, lengths: Array, longest: int
+    order: Array, word: Array, sizes: Array, segment_ids: Array, count: Array, lengths: Array, max_ngram: int
 ) -> Array:
     """Which words are taken, bool[t]; `order`, `sizes` and `lengths` are of words, `word` of positions."""
-    t, runs = order.shape[0], jnp.arange(longest)
-    segment = jnp.zeros(t + longest, jnp.int32).at[word].max(segment_ids)[:t]
+    t, runs = order.shape[0], jnp.arange(max_ngram)
+    segment = jnp.zeros(t + max_ngram, jnp.int32).at[word].max(segment_ids)[:t]
     ahead = jnp.arange(t)[:, None] + runs  # [t, n]: a word and those after it
     along = jnp.where(ahead < t, segment[ahead.clip(0, t - 1)], 0) == segment[:, None]  # in its packed segment
     totals = jnp.cumsum(jnp.where(along, sizes[ahead.clip(0, t - 1)], 0), axis=1)  # tokens of a run of 1, 2, ... words
@@ -182,14 +182,14 @@ def _choose_runs(
     def take(carry: tuple[Array, Array], given: tuple) -> tuple[tuple[Array, Array], None]:
         number, taken = carry
         first, length, totals, along = given
-        n = ((runs < length) & (number + totals <= wanted)).sum()  # as many words as fit
+        n = ((runs < length) & (number + totals <= count)).sum()  # as many words as fit
         run = (runs < n) & along
-        there = jax.lax.dynamic_slice(taken, (first,), (longest,))
+        there = jax.lax.dynamic_slice(taken, (first,), (max_ngram,))
         n = jnp.where((there & run).any() | (totals[0] == 0), 0, n)
         taken = jax.lax.dynamic_update_slice(taken, there | (run & (n > 0)), (first,))
         return (number + jnp.where(n > 0, totals[n - 1], 0), taken), None
 
-    start = jnp.int32(0), jnp.zeros(t + longest, bool)
+    start = jnp.int32(0), jnp.zeros(t + max_ngram, bool)
     (_, taken), _ = jax.lax.scan(take, start, (order, lengths[order], totals[order], along[order]))
     return taken[:t]
 
@@ -199,12 +199,12 @@ def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
     texts = []
     for row in range(len(batch["tokens"])):
         inputs, tokens, segments = (np.asarray(batch[name][row]) for name in ("inputs", "tokens", "segment_ids"))
-        asked = set(np.asarray(batch["predicted"][row])[np.asarray(batch["weights"][row]) > 0].tolist())
-        pieces = []
+        target_mask = set(np.asarray(batch["predicted"][row])[np.asarray(batch["weights"][row]) > 0].tolist())
+        tokens_text = []
         for i in np.flatnonzero(segments):
-            piece = tokenizer.id_to_token(int(tokens[i]))
+            token = tokenizer.id_to_token(int(tokens[i]))
             shown = tokenizer.id_to_token(int(inputs[i]))
-            pieces.append(f"{{{piece} {'=' if shown == piece else '->'} {shown}}}" if i in asked else piece)
+            tokens_text.append(f"{{{token} {'=' if shown == token else '->'} {shown}}}" if i in target_mask else token)
         label = f"[pair label {int(batch['pair_label'][row])}] " if pair else ""
-        texts.append(label + " ".join(pieces))
+        texts.append(label + " ".join(tokens_text))
     return texts

@@ -30,13 +30,13 @@ def loss_and_metrics(
     `key` is what the states were encoded with."""
     own = params["objective"]["masked"]
     table = output_table(model, params, own, key)
-    nats, hits = lm_head.cross_entropy(own, table, transform(own, hidden, model), batch["targets"])
-    asked = batch["weights"] > 0
-    number = asked.sum()
-    return (nats * batch["weights"]).sum(), {
-        "mlm_loss": ((nats * asked).sum(), number),
-        "mlm_accuracy": ((hits & asked).sum(), number),
-        "most_frequent_accuracy": (((batch["targets"] == most_frequent) & asked).sum(), number),
+    nll, correct = lm_head.cross_entropy(own, table, transform(own, hidden, model), batch["targets"])
+    target_mask = batch["weights"] > 0
+    number = target_mask.sum()
+    return (nll * batch["weights"]).sum(), {
+        "mlm_loss": ((nll * target_mask).sum(), number),
+        "mlm_accuracy": ((correct & target_mask).sum(), number),
+        "most_frequent_accuracy": (((batch["targets"] == most_frequent) & target_mask).sum(), number),
     }
 
 

@@ -32,7 +32,7 @@ TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
 
 @dataclass(frozen=True)
 class Config:
-    """The generator, what it hides, and what the encoder is asked."""
+    """The generator, what it hides, and what the encoder is target_mask."""
 
     variant: str = setting("electra", "of every token whether it was replaced; that of the hidden ones alone; which word "
                         "stood at the hidden ones; which word stands at every one, with a copy gate", choices=VARIANTS)
@@ -107,19 +107,19 @@ def generator_params(params: Tree, c: Config) -> Tree:
     return own | {name: shared[name] for name in TABLES[c.tie] if name in shared}
 
 
-def generator_alone(params: Tree, c: Config) -> Tree:
+def generator_as_masked_lm(params: Tree, c: Config) -> Tree:
     """Parameters of the generator and its head as those of a masked language model, which it is."""
     return {"encoder": generator_params(params, c), "objective": {"masked": params["objective"]["generator_head"]}}
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds `inputs` i32[b, t], what the generator sees; `predicted`, `targets`, `weights` [b, m]; `seeds` uint32[b, m]
-    of its choices; `token_weights` [b, t], of what the encoder is asked."""
+    of its choices; `token_weights` [b, t], of what the encoder is target_mask."""
     row = partial(mask_example, c=c, vocabulary=vocabulary)
-    inputs, predicted, targets, asked, seeds = jax.vmap(row)(keys.per_example, batch["tokens"], batch["segment_ids"])
-    hidden = jax.vmap(lambda places, asked: jnp.zeros(inputs.shape[1], bool).at[places].max(asked))(predicted, asked)
+    inputs, predicted, targets, target_mask, seeds = jax.vmap(row)(keys.per_example, batch["tokens"], batch["segment_ids"])
+    hidden = jax.vmap(lambda places, target_mask: jnp.zeros(inputs.shape[1], bool).at[places].max(target_mask))(predicted, target_mask)
     of = hidden if c.variant in ("electra_15", "replace_mlm") else batch["segment_ids"] > 0
-    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": normalize_weights(asked),
+    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": normalize_weights(target_mask),
                     "seeds": seeds, "token_weights": normalize_weights(of)}
 
 
@@ -129,8 +129,8 @@ def mask_example(
     """The rule for one row: as `masking.mask_example`, and seeds uint32[m], equal where positions are."""
     key, seed_key = jax.random.split(key)
     rule = masking.mask_example if not c.with_replacement else _mask_with_replacement
-    inputs, predicted, targets, asked = rule(key, tokens, segment_ids, c=_rule(c), vocabulary=vocabulary)
-    return inputs, predicted, targets, asked, jax.random.bits(seed_key, tokens.shape)[predicted]
+    inputs, predicted, targets, target_mask = rule(key, tokens, segment_ids, c=_rule(c), vocabulary=vocabulary)
+    return inputs, predicted, targets, target_mask, jax.random.bits(seed_key, tokens.shape)[predicted]
 
 
 def _rule(c: Config) -> masking.Config:
@@ -148,31 +148,31 @@ def _mask_with_replacement(
     among = jnp.cumsum(maskable)
     number = jnp.floor(masking.uniform(draws[0]) * among[-1]).astype(jnp.int32)  # of the maskable ones, from 0
     predicted = jnp.searchsorted(among, number + 1).astype(jnp.int32).clip(0, t - 1)
-    wanted = masking.how_many(jnp.float32(0), (segment_ids > 0).sum(), t, c)
-    asked = (jnp.arange(m) < jnp.minimum(wanted, m)) & (among[-1] > 0)
+    count = masking.num_predictions(jnp.float32(0), (segment_ids > 0).sum(), t, c)
+    target_mask = (jnp.arange(m) < jnp.minimum(count, m)) & (among[-1] > 0)
     action, targets = masking.uniform(draws[1]), tokens[predicted]
-    words = masking.random_words(draws[2], c, vocabulary)
+    words = masking.random_tokens(draws[2], c, vocabulary)
     # A position drawn twice shows [MASK] where either draw says so.
-    place = jnp.where(asked & (action >= c.mask) & (action < c.mask + c.random), predicted, t)
+    place = jnp.where(target_mask & (action >= c.mask) & (action < c.mask + c.random), predicted, t)
     inputs = jnp.append(tokens, 0).at[place].set(words)
-    place = jnp.where(asked & (action < c.mask), predicted, t)
-    return inputs.at[place].set(special["mask"])[:t], predicted, targets, asked
+    place = jnp.where(target_mask & (action < c.mask), predicted, t)
+    return inputs.at[place].set(special["mask"])[:t], predicted, targets, target_mask
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, generator: Model
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The generator's mean cross-entropy, and the weighted mean of what the encoder is asked."""
+    """The generator's mean cross-entropy, and the weighted mean of what the encoder is target_mask."""
     generator_key, encoder_key = prng.split(key, 2)
     own = params["objective"]
-    nats, hits, words = generate(params, batch, generator_key, c, generator)
-    asked = batch["weights"] > 0
+    nll, correct, words = generate(params, batch, generator_key, c, generator)
+    target_mask = batch["weights"] > 0
     shown = replace(batch, words)
     replaced = shown != batch["tokens"]
     real = batch["segment_ids"] > 0
-    total = c.generator_weight * (nats * batch["weights"]).sum()
-    metrics = {"generator_loss": ((nats * asked).sum(), asked.sum()),
-               "generator_accuracy": ((hits & asked).sum(), asked.sum()),
+    total = c.generator_weight * (nll * batch["weights"]).sum()
+    metrics = {"generator_loss": ((nll * target_mask).sum(), target_mask.sum()),
+               "generator_accuracy": ((correct & target_mask).sum(), target_mask.sum()),
                "replaced_fraction": ((replaced & real).sum(), real.sum())}
     if c.variant in DETECTING:
         hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
@@ -180,22 +180,22 @@ def loss(
         return total + c.weight * more, (metrics | found, carry)
     if c.variant == "replace_mlm":
         hidden = _hidden(params["encoder"], model, batch, shown, encoder_key, at=batch["predicted"])
-        nats, hits = lm_head.cross_entropy(own["masked"], output_table(model, params, own["masked"], encoder_key),
+        nll, correct = lm_head.cross_entropy(own["masked"], output_table(model, params, own["masked"], encoder_key),
                                 mlm_head.transform(own["masked"], hidden, model), batch["targets"])
-        metrics |= {"mlm_loss": ((nats * asked).sum(), asked.sum()),
-                    "mlm_accuracy": ((hits & asked).sum(), asked.sum())}
-        return total + (nats * batch["weights"]).sum(), (metrics, carry)
+        metrics |= {"mlm_loss": ((nll * target_mask).sum(), target_mask.sum()),
+                    "mlm_accuracy": ((correct & target_mask).sum(), target_mask.sum())}
+        return total + (nll * batch["weights"]).sum(), (metrics, carry)
     hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
     table = output_table(model, params, own["masked"], encoder_key)
-    nats, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
-    metrics |= {"lm_loss": ((nats * real).sum(), real.sum()), "copied_fraction": ((copied * real).sum(), real.sum())}
-    return total + (nats * batch["token_weights"]).sum(), (metrics, carry)
+    nll, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
+    metrics |= {"lm_loss": ((nll * real).sum(), real.sum()), "copied_fraction": ((copied * real).sum(), real.sum())}
+    return total + (nll * batch["token_weights"]).sum(), (metrics, carry)
 
 
 def generate(
     params: Tree, batch: Batch, key: Array | None, c: Config, generator: Model
 ) -> tuple[Array, Array, Array]:
-    """(nats, whether the likeliest word is right, the words drawn i32) of the generator, [b, m] each."""
+    """(nll, whether the likeliest word is right, the words drawn i32) of the generator, [b, m] each."""
     own, whole = params["objective"]["generator_head"], generator_params(params, c)
     hidden = _hidden(whole, generator, batch, batch["inputs"], key, at=batch["predicted"])
     return lm_head.cross_entropy_and_sample(own, output_table(generator, {"encoder": whole}, own, key), mlm_head.transform(own, hidden, generator),
@@ -203,7 +203,7 @@ def generate(
 
 
 def replace(batch: Batch, words: Array) -> Array:
-    """The text with the generator's words where it was asked, i32[b, t]."""
+    """The text with the generator's words where it was target_mask, i32[b, t]."""
     t = batch["tokens"].shape[1]
     places = jnp.where(batch["weights"] > 0, batch["predicted"], t)
     put = jax.vmap(lambda tokens, places, words: jnp.append(tokens, 0).at[places].set(words)[:t])
@@ -220,13 +220,13 @@ def discriminator_loss_and_metrics(
 ) -> tuple[Array, Metrics]:
     """The weighted sum of the binary cross-entropies of `replaced` bool[b, t], and figures."""
     logits = replaced_logits(own, hidden, activation)
-    nats = jax.nn.softplus(logits) - logits * replaced
-    asked = weights > 0
-    right = ((logits > 0) == replaced) & asked
-    return (nats * weights).sum(), {
-        "discriminator_loss": ((nats * asked).sum(), asked.sum()),
-        "replaced_accuracy": ((right & replaced).sum(), (asked & replaced).sum()),
-        "original_accuracy": ((right & ~replaced).sum(), (asked & ~replaced).sum()),
+    nll = jax.nn.softplus(logits) - logits * replaced
+    target_mask = weights > 0
+    right = ((logits > 0) == replaced) & target_mask
+    return (nll * weights).sum(), {
+        "discriminator_loss": ((nll * target_mask).sum(), target_mask.sum()),
+        "replaced_accuracy": ((right & replaced).sum(), (target_mask & replaced).sum()),
+        "original_accuracy": ((right & ~replaced).sum(), (target_mask & ~replaced).sum()),
     }
 
 
@@ -242,7 +242,7 @@ def copy_or_predict(
     """-log of D [the token shown is the text's own] + (1 - D) softmax(scores)[its own], and D; [b, t] each. D is the
     copy gate's sigmoid, `same` bool[b, t] whether the token shown is the text's own."""
     gate = linear.apply(own["copy"], hidden.astype(jnp.float32))[..., 0]
-    predicted = jax.nn.log_sigmoid(-gate) - _nats(own["masked"], table, hidden, targets, model)
+    predicted = jax.nn.log_sigmoid(-gate) - _nll(own["masked"], table, hidden, targets, model)
     either = jnp.logaddexp(jax.nn.log_sigmoid(gate), predicted)
     return -jnp.where(same, either, predicted), jax.nn.sigmoid(gate)
 
@@ -257,8 +257,8 @@ def predict(
     generator's likeliest in place of each [MASK], as in training.
     """
     if "predicted" not in batch:
-        return {"replaced": doubt(params, batch, c, model)}
-    found = mlm_head.predict(generator_alone(params, c), batch, model=generator, size=vocabulary.size, k=k)
+        return {"replaced": replaced_probability(params, batch, c, model)}
+    found = mlm_head.predict(generator_as_masked_lm(params, c), batch, model=generator, size=vocabulary.size, k=k)
     if c.variant in DETECTING:
         return found
     own, places = params["objective"], batch["predicted"]
@@ -275,7 +275,7 @@ def predict(
     return {"words": words, "probabilities": best}
 
 
-def doubt(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
+def replaced_probability(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
     """The encoder's probability, float32[b, t], that each of the tokens is not the text's own: where it finds words,
     1 less the probability of the one that stands there."""
     own, tokens = params["objective"], batch["tokens"]
@@ -284,10 +284,10 @@ def doubt(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
         return jax.nn.sigmoid(replaced_logits(own["discriminator"], hidden, model.activation))
     table = output_table(model, params, own["masked"])
     if c.variant == "replace_mlm":
-        nats = _nats(own["masked"], table, hidden, tokens, model)
+        nll = _nll(own["masked"], table, hidden, tokens, model)
     else:
-        nats, _ = copy_or_predict(own, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)
-    return -jnp.expm1(-nats)
+        nll, _ = copy_or_predict(own, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)
+    return -jnp.expm1(-nll)
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
@@ -302,7 +302,7 @@ def _hidden(
     return model.encode(params, inputs, key, at=at).hidden
 
 
-def _nats(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
+def _nll(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
     """-log of the probability of `targets` i32[b, t] by the states [b, t, d] there, a part of t at a time."""
     return lm_head.map_chunks(lambda x, targets: lm_head.cross_entropy(own, table, mlm_head.transform(own, x, model), targets)[0],
                          table.shape[0], hidden, targets)

@@ -26,7 +26,7 @@ def weights(batch: Batch) -> Batch:
     return {"pair_weights": normalize_weights(batch["segment_ids"][:, 0] > 0)}
 
 
-def scores(params: Tree, first: Array) -> Array:
+def logits(params: Tree, first: Array) -> Array:
     """The last layer's output at the first position [b, d] -> float32 [b, 2]: for label 0 (next, in order) and
     1 (random, swapped)."""
     pooled = jnp.tanh(linear.apply(params["pooler"], first))
@@ -35,11 +35,11 @@ def scores(params: Tree, first: Array) -> Array:
 
 def loss(params: Tree, first: Array, batch: Batch) -> tuple[Array, Metrics]:
     """The mean cross-entropy over the batch's pairs."""
-    y = scores(params, first)
-    nats = lm_head.softmax_cross_entropy(y, batch["pair_label"])
-    asked = batch["pair_weights"] > 0
-    hits = (y.argmax(-1) == batch["pair_label"]) & asked
-    return (nats * batch["pair_weights"]).sum(), {
-        "pair_loss": ((nats * asked).sum(), asked.sum()),
-        "pair_accuracy": (hits.sum(), asked.sum()),
+    y = logits(params, first)
+    nll = lm_head.softmax_cross_entropy(y, batch["pair_label"])
+    target_mask = batch["pair_weights"] > 0
+    correct = (y.argmax(-1) == batch["pair_label"]) & target_mask
+    return (nll * batch["pair_weights"]).sum(), {
+        "pair_loss": ((nll * target_mask).sum(), target_mask.sum()),
+        "pair_accuracy": (correct.sum(), target_mask.sum()),
     }

@@ -28,9 +28,9 @@ from lmrep.objectives.capabilities import FillMask
 
 @dataclass(frozen=True)
 class Config:
-    """How spans are chosen, what stands in their place, and what is asked of them."""
+    """How spans are chosen, what stands in their place, and what is target_mask of them."""
 
-    rate: float = setting(0.15, "share of a row's tokens that is asked for", above=0, at_most=1)
+    rate: float = setting(0.15, "share of a row's tokens that is target_mask for", above=0, at_most=1)
     count: str = setting("ceil", "SpanBERT: ceil(rate * n) of a row's n tokens that are not special; BERT: "
                          "max(1, round(rate * n)), special ones counted", choices=("ceil", "round"))
     p: float = setting(0.2, "a span has l words with a probability as p (1 - p)^(l - 1)", above=0, at_most=1)
@@ -41,12 +41,12 @@ class Config:
                             at_most=1)
     replace: str = setting("span", "whether a span is shown in one way, or each token of it in its own",
                            choices=("span", "token"))
-    boundary: bool = setting(True, "whether its tokens are asked for by the states around a span too")
+    boundary: bool = setting(True, "whether its tokens are target_mask for by the states around a span too")
     weight: float = setting(1.0, "of that loss", at_least=0)
-    max_targets: int = setting(20, "tokens of a span, from its first, that are asked for so; rows of the table of "
+    max_targets: int = setting(20, "tokens of a span, from its first, that are target_mask for so; rows of the table of "
                                "places (released: 15)", at_least=1)
     place_width: int = setting(200, "columns of that table", at_least=1)
-    sentence_pair: bool = setting(False, "whether the pair's label is asked for too (NSP or SOP, by the format)")
+    sentence_pair: bool = setting(False, "whether the pair's label is target_mask for too (NSP or SOP, by the format)")
 
 
 def check(c: Config) -> None:
@@ -101,7 +101,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
     """Adds the question as `mask_example` gives it, its `weights` and `boundary_weights` float32 [b, m] in place of which
     of the m count (and `pair_weights` [b])."""
     found = jax.vmap(partial(mask_example, c=c, vocabulary=vocabulary))(keys.per_example, batch["tokens"], batch["segment_ids"])
-    found["weights"] = normalize_weights(found.pop("asked"))
+    found["weights"] = normalize_weights(found.pop("target_mask"))
     if c.boundary:
         bounded = found.pop("bounded").astype(jnp.float32)
         found["boundary_weights"] = bounded / (bounded.sum() + 1)  # one more, as in the released code
@@ -120,10 +120,10 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
       vocabulary: gives the special ids, which pieces start a word, and how often each occurs.
 
     Returns:
-      `inputs` i32[t]; `predicted` i32[m], positions from left to right, `targets` i32[m], their tokens, and `asked`
+      `inputs` i32[t]; `predicted` i32[m], positions from left to right, `targets` i32[m], their tokens, and `target_mask`
       bool[m], which of the m count; `needed` i32[n], the positions whose states are needed, and `own` i32[m], which of
       the n is the predicted one. With c.boundary also `left`, `right` i32[m], which of the n stand around the span,
-      `place` i32[m], the place in the span, from 0, and `bounded` bool[m], which of the m are asked for by these.
+      `place` i32[m], the place in the span, from 0, and `bounded` bool[m], which of the m are target_mask for by these.
     """
     t, m = tokens.shape[0], predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4, t))
@@ -131,8 +131,8 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))  # the text of the token before it
     starts_word = maskable & (~goes_on | masking.word_starts(tokens, vocabulary))
     lengths = 1 + masking.sample_index(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.longest))
-    wanted = jnp.minimum(_budget(segment_ids > 0, maskable, c), m)
-    chosen = _choose(masking.uniform(draws[0]), lengths, maskable, goes_on, starts_word, wanted, m)
+    count = jnp.minimum(_budget(segment_ids > 0, maskable, c), m)
+    chosen = _choose(masking.uniform(draws[0]), lengths, maskable, goes_on, starts_word, count, m)
 
     positions, inner = jnp.arange(t), chosen & goes_on & _before(chosen)
     starts, ends = chosen & ~inner, chosen & ~_after(inner)
@@ -140,13 +140,13 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     end = jax.lax.cummin(jnp.where(ends, positions, t - 1), reverse=True)
     between = chosen & goes_on[start] & _after(goes_on)[end]  # two tokens of its text
     predicted = _first(chosen, m)
-    asked, targets = chosen[predicted], tokens[predicted]
+    target_mask, targets = chosen[predicted], tokens[predicted]
 
     action = masking.uniform(draws[2])[start[predicted] if c.replace == "span" else predicted]
     words = _corpus_words(draws[3, :m], vocabulary)
     shown = jnp.where(action < c.mask, vocabulary.specials["mask"],
                       jnp.where(action < c.mask + c.random, words, targets))
-    inputs = tokens.at[predicted].set(jnp.where(asked, shown, targets))
+    inputs = tokens.at[predicted].set(jnp.where(target_mask, shown, targets))
 
     needed = chosen
     if c.boundary:
@@ -156,7 +156,7 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     number = min(t, m * (3 if c.boundary else 1) + c.sentence_pair)  # no two spans touch, but each may be one token
     places = _first(needed, number)
     slot = (jnp.cumsum(needed) - 1).clip(0, number - 1)
-    found = {"inputs": inputs, "predicted": predicted, "targets": targets, "asked": asked, "needed": places,
+    found = {"inputs": inputs, "predicted": predicted, "targets": targets, "target_mask": target_mask, "needed": places,
              "own": slot[predicted]}
     if not c.boundary:
         return found
@@ -164,39 +164,39 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     place = predicted - first
     return found | {"left": slot[(first - 1).clip(0)], "right": slot[(last + 1).clip(0, t - 1)],
                     "place": place.clip(0, c.max_targets - 1),
-                    "bounded": asked & between[predicted] & (place < c.max_targets)}
+                    "bounded": target_mask & between[predicted] & (place < c.max_targets)}
 
 
 def _choose(
-    choice: Array, lengths: Array, maskable: Array, goes_on: Array, starts_word: Array, wanted: Array, m: int
+    choice: Array, lengths: Array, maskable: Array, goes_on: Array, starts_word: Array, count: Array, m: int
 ) -> Array:
-    """Spans until `wanted` tokens are chosen, at most m: bool[t].
+    """Spans until `count` tokens are chosen, at most m: bool[t].
 
     Each begins at the start of the word of a token drawn from those not chosen yet, has the number of words that
-    `lengths` i32[t] says there, and ends with its text, or where no more tokens are wanted.
+    `lengths` i32[t] says there, and ends with its text, or where no more tokens are count.
     """
     text, word = jnp.cumsum(maskable & ~goes_on), jnp.cumsum(starts_word)
     choice = jnp.where(maskable, choice, -1.0)
-    wanted = jnp.minimum(wanted, maskable.sum())
+    count = jnp.minimum(count, maskable.sum())
 
     def add(i: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         by, number = carry  # which span, the first of them, chose a position, m: none; and how many positions are
         anchor = jnp.where(by == m, choice, -1.0).argmax()
         span = maskable & (text == text[anchor]) & (word >= word[anchor]) & (word < word[anchor] + lengths[anchor])
-        new = span & (by == m) & (number < wanted)
+        new = span & (by == m) & (number < count)
         return jnp.where(new, i, by), number + new.sum()
 
     # Every span adds one token at least. What is too much is the end of the last.
     by, _ = jax.lax.fori_loop(0, m, add, (jnp.full(maskable.shape, m), jnp.int32(0)))
     last = by == jnp.where(by < m, by, -1).max()
     earlier = (by < m) & ~last
-    return earlier | (last & (by < m) & (jnp.cumsum(last) <= wanted - earlier.sum()))
+    return earlier | (last & (by < m) & (jnp.cumsum(last) <= count - earlier.sum()))
 
 
 def _budget(real: Array, maskable: Array, c: Config) -> Array:
-    """How many tokens of a row are asked for."""
+    """How many tokens of a row are target_mask for."""
     if c.count == "round":
-        return masking.how_many(jnp.float32(0), real.sum(), real.shape[0], c)
+        return masking.num_predictions(jnp.float32(0), real.sum(), real.shape[0], c)
     table = [math.ceil(c.rate * i) for i in range(real.shape[0] + 1)]  # on the host, as the published code's float64
     return jnp.asarray(table, jnp.int32)[maskable.sum()]
 
@@ -229,17 +229,17 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens by their own states, plus `weight` times that by the states
-    around their spans; plus, where asked for, that of the pairs' labels."""
+    around their spans; plus, where target_mask for, that of the pairs' labels."""
     hidden = mlm_head.encode_at(params, batch, batch["inputs"], batch["needed"], model, key)
     total, metrics = mlm_head.loss_and_metrics(params, _states(hidden, batch["own"]), batch, model, most_frequent, key)
     if c.boundary:
         x = by_boundary(params["objective"]["boundary"], hidden, batch, model)
         table = output_table(model, params, params["objective"]["masked"], key)
-        asked = batch["boundary_weights"] > 0
-        nats, hits = lm_head.cross_entropy(params["objective"]["boundary"], table, x, batch["targets"])
-        total += c.weight * (nats * batch["boundary_weights"]).sum()
-        metrics |= {"boundary_loss": ((nats * asked).sum(), asked.sum()),
-                    "boundary_accuracy": ((hits & asked).sum(), asked.sum())}
+        target_mask = batch["boundary_weights"] > 0
+        nll, correct = lm_head.cross_entropy(params["objective"]["boundary"], table, x, batch["targets"])
+        total += c.weight * (nll * batch["boundary_weights"]).sum()
+        metrics |= {"boundary_loss": ((nll * target_mask).sum(), target_mask.sum()),
+                    "boundary_accuracy": ((correct & target_mask).sum(), target_mask.sum())}
     if c.sentence_pair:  # position 0 is the first that is needed
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], hidden[:, 0], batch)
         total, metrics = total + pair_total, metrics | pair_metrics
@@ -261,22 +261,22 @@ def _states(hidden: Array, which: Array) -> Array:
 
 def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
     """Each row as text, its spans marked: "the {old cat -> [MASK] [MASK]} sat", {old cat = old cat} where it is shown
-    as it is; in double braces where it is asked for by the tokens around it too."""
+    as it is; in double braces where it is target_mask for by the tokens around it too."""
     texts = []
     for row in range(len(batch["tokens"])):
         get = {name: np.asarray(batch[name][row]) for name in ("inputs", "tokens", "segment_ids", "predicted")}
-        asked, bounded = (dict(zip(get["predicted"].tolist(), np.asarray(batch[name][row]) > 0, strict=True))
+        target_mask, bounded = (dict(zip(get["predicted"].tolist(), np.asarray(batch[name][row]) > 0, strict=True))
                           if name in batch else {} for name in ("weights", "boundary_weights"))
         real, parts = np.flatnonzero(get["segment_ids"]).tolist(), []
         while real:
             begin = end = real[0]
-            while asked.get(begin) and asked.get(end + 1) and \
+            while target_mask.get(begin) and target_mask.get(end + 1) and \
                     get["segment_ids"][end + 1] == get["segment_ids"][begin]:
                 end += 1
             real = real[end + 1 - begin:]
             own, shown = (" ".join(tokenizer.id_to_token(int(i)) for i in get[name][begin:end + 1])
                           for name in ("tokens", "inputs"))
-            text = f"{{{own} {'=' if shown == own else '->'} {shown}}}" if asked.get(begin) else own
+            text = f"{{{own} {'=' if shown == own else '->'} {shown}}}" if target_mask.get(begin) else own
             parts.append(f"{{{text}}}" if bounded.get(begin) else text)
         label = f"[pair label {int(batch['pair_label'][row])}] " if pair else ""
         texts.append(label + " ".join(parts))

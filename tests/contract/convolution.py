@@ -45,7 +45,7 @@ def encode(params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array 
            attention: bool = False, c: Config) -> Encoded:
     """Hidden states [b, t, d], each of its own token and those before it in the same segment."""
     check_inputs(inputs, INPUTS)
-    segments = jnp.ones_like(inputs.tokens) if inputs.attention_mask is None else inputs.attention_mask.segments
+    segments = jnp.ones_like(inputs.tokens) if inputs.attention_mask is None else inputs.attention_mask.segment_ids
     x = jnp.take(params["token"], inputs.tokens, axis=0)
     outputs = [x]
     for i, layer_key in enumerate(prng.split(key, c.layers)):

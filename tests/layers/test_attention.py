@@ -32,7 +32,7 @@ def attend(params, x, allowed):
 
 
 def visible(segments, causal=False, mask=None):
-    """AttentionMask.allowed, by its definition."""
+    """AttentionMask.to_bool, by its definition."""
     allowed = np.zeros((B, T, T), bool)
     for b in range(B):
         for t in range(T):
@@ -46,7 +46,7 @@ def visible(segments, causal=False, mask=None):
 @pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
 def test_visibility(causal, mask):
     given = AttentionMask(jnp.asarray(SEGMENTS), causal, None if mask is None else jnp.asarray(mask))
-    np.testing.assert_array_equal(given.allowed(), visible(SEGMENTS, causal, mask))
+    np.testing.assert_array_equal(given.to_bool(), visible(SEGMENTS, causal, mask))
 
 
 @pytest.mark.parametrize("allowed", [
@@ -120,7 +120,7 @@ def test_gradients_under_dropout_and_of_the_weights():
         query, keys, values = (linear.apply(params[name], x).reshape(B, T, HEADS, -1)
                                for name in ("query", "key", "value"))
         scores = jnp.einsum("bthk,bshk->bhts", query, keys) / np.sqrt(D / HEADS)
-        maps = jax.nn.softmax(jnp.where(allowed[:, None], scores, attention.HIDDEN))
+        maps = jax.nn.softmax(jnp.where(allowed[:, None], scores, attention.MASKED_LOGIT))
         mixed = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, maps, 0.3), values)
         return (linear.apply(params["output"], mixed.reshape(B, T, D)) * WEIGHTS).sum() + (maps * to_maps).sum()
 
@@ -145,7 +145,7 @@ def test_what_is_common_to_the_weights_of_a_row_moves_no_bfloat16_score():
 
     def mixed(query, keys):
         past = attention.KVCache(keys, values)
-        return attention._mix(query, past, jnp.ones((B, T, T), bool))[0].astype(jnp.float32).sum()
+        return attention._attention(query, past, jnp.ones((B, T, T), bool))[0].astype(jnp.float32).sum()
 
     for gradient in jax.grad(mixed, argnums=(0, 1))(x, x):
         np.testing.assert_allclose(gradient.astype(np.float32), 0, atol=1e-5)

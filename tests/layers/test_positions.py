@@ -22,5 +22,5 @@ def test_products_depend_on_the_distance_alone():
 
 
 def test_an_odd_width_is_refused():
-    with pytest.raises(ValueError, match="even width, not 7"):
+    with pytest.raises(ValueError, match="even width; got 7"):
         sinusoidal(4, 7)

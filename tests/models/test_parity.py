@@ -87,7 +87,7 @@ def test_bert(ours, theirs):
     params = parameters(reference, config, "bert")
     states, scores, hidden = compare(config, params, expected, token_type_ids=jnp.asarray(TYPES))
     assert max(states, scores) <= 1e-5
-    np.testing.assert_allclose(sentence_pair.scores(params["objective"]["pair"], hidden[:, 0]),
+    np.testing.assert_allclose(sentence_pair.logits(params["objective"]["pair"], hidden[:, 0]),
                                expected.seq_relationship_logits.numpy(), rtol=0, atol=1e-5)
 
 

@@ -58,9 +58,9 @@ def embedded(model, params, key, tokens=TOKENS):
 
 def test_rows_are_those_of_the_whole_table():
     table = jnp.asarray(np.random.default_rng(1).normal(size=(V, D)), jnp.float32)
-    np.testing.assert_array_equal(dropout.rows(KEY, table[TOKENS], TOKENS, RATE),
+    np.testing.assert_array_equal(dropout.apply_to_rows(KEY, table[TOKENS], TOKENS, RATE),
                                   dropout.apply(KEY, table, RATE)[TOKENS])
-    assert dropout.rows(None, table, TOKENS, RATE) is table is dropout.rows(KEY, table, TOKENS, 0.0)
+    assert dropout.apply_to_rows(None, table, TOKENS, RATE) is table is dropout.apply_to_rows(KEY, table, TOKENS, 0.0)
 
 
 def test_lookup_and_output_drop_the_same_entries_and_scale_the_others(asked):

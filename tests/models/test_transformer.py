@@ -50,7 +50,7 @@ class Network:
         self.params = reference.random_params(self.model.specs, seed=11)
 
         def f(params, x, causal):
-            x = x._replace(attention_mask=AttentionMask(x.attention_mask.segments, causal))
+            x = x._replace(attention_mask=AttentionMask(x.attention_mask.segment_ids, causal))
             encoded = self.model.encode(params, x, layers=True, attention=True)
             return (encoded.hidden * WEIGHTS).sum(), encoded
 
@@ -59,7 +59,7 @@ class Network:
     def __call__(self, params=None, **changed):
         x = inputs(self.c, **changed)
         causal = x.attention_mask.causal
-        x = jax.tree.map(jnp.asarray, x._replace(attention_mask=AttentionMask(x.attention_mask.segments, None)))
+        x = jax.tree.map(jnp.asarray, x._replace(attention_mask=AttentionMask(x.attention_mask.segment_ids, None)))
         (_, encoded), grads = self.compiled(self.params if params is None else params, x, causal)
         return encoded, grads
 
@@ -255,7 +255,7 @@ def test_what_does_not_fit_is_refused():
 def test_a_narrower_network_has_any_share_of_the_width():
     """Over the same tables; its heads are as wide where that goes (a prime width has one)."""
     c = Config(width=768, heads=12, mlp=3072)
-    found = {share: transformer.narrowed(c, share, 3) for share in (1 / 3, 0.4, 0.3, 1, 1e-9)}
+    found = {share: transformer.generator_config(c, share, 3) for share in (1 / 3, 0.4, 0.3, 1, 1e-9)}
     assert {share: (n.width, n.heads, n.mlp) for share, n in found.items()} == {
         1 / 3: (256, 4, 1024), 0.4: (307, 1, 1228), 0.3: (230, 2, 920), 1: (768, 12, 3072), 1e-9: (1, 1, 4)}
     assert {(n.layers, n.embedding) for n in found.values()} == {(3, 768)}

@@ -104,7 +104,7 @@ def test_no_position_sees_a_later_one_nor_another_document():
 @pytest.mark.parametrize(("b", "t", "v", "e"), [(2, 7, 11, 4), (3, 32, 50, 8), (1, 1, 5, 3)])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_in_parts_the_sum_and_its_gradients_are_the_same(monkeypatch, b, t, v, e, with_bias):
-    monkeypatch.setattr(lm_head, "LEAST", 1)
+    monkeypatch.setattr(lm_head, "CHUNK_LOGITS", 1)
     rng = np.random.default_rng(1)
     given = [rng.standard_normal(shape).astype(np.float32) for shape in ((v, e), (b, t, e))]
     given += [np.abs(rng.standard_normal((b, t)).astype(np.float32)) * (rng.random((b, t)) < 0.7)]
@@ -153,7 +153,7 @@ def test_reading_on_gives_what_reading_all_gives(network):
     cache, parts = model.start_cache(4, T), []
     decode = jax.jit(model.decode)
     for size in (5, 1, 1, 1, 1, 1, 1, 1):
-        at = int(cache.place)
+        at = int(cache.length)
         hidden, cache = decode(params["encoder"], tokens[:, at : at + size], cache)
         parts.append(hidden)
     np.testing.assert_allclose(np.concatenate(parts, 1), whole.hidden, rtol=1e-4, atol=2e-5)

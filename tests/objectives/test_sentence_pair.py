@@ -29,9 +29,9 @@ def test_counts_a_pooler_and_a_classifier_of_two():
 
 
 def test_scores_equal_their_definition():
-    y = sentence_pair.scores(PARAMS, FIRST)
+    y = sentence_pair.logits(PARAMS, FIRST)
     np.testing.assert_allclose(y, by_hand(*reference.float64((PARAMS, FIRST))), atol=1e-5)
-    assert sentence_pair.scores(PARAMS, jnp.asarray(FIRST, jnp.bfloat16)).dtype == jnp.float32
+    assert sentence_pair.logits(PARAMS, jnp.asarray(FIRST, jnp.bfloat16)).dtype == jnp.float32
 
 
 def test_rows_with_content_count_alike():

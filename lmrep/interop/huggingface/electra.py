@@ -36,8 +36,8 @@ def networks(config: transformer.Config, params: Params, objective: Any) -> dict
         return config, {path: value for path, value in params.items() if not path.startswith(GENERATOR)}
 
     def generator() -> tuple[transformer.Config, Params]:
-        return (transformer.narrowed(config, objective.generator, objective.generator_layers),
-                flatten(replaced_token.generator_alone(unflatten(dict(params)), objective)))
+        return (transformer.generator_config(config, objective.generator, objective.generator_layers),
+                flatten(replaced_token.generator_as_masked_lm(unflatten(dict(params)), objective)))
 
     return {"discriminator": discriminator, "generator": generator}
 
