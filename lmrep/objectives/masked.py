@@ -1,9 +1,7 @@
-"""Masked language modelling (Devlin et al., 2019; Liu et al., 2019; Lan et al., 2019), with or without a question about
-sentence pairs.
+"""Masked language modelling (Devlin et al., 2019; Liu et al., 2019; Lan et al., 2019), with or without a sentence-pair
+objective.
 
-The masking rule is `mask_example`. The published ones differ in how many tokens are target_mask for, whether specials may be
-among them, whether they are words or runs of words, and what replaces them: fields of `Config`, of which `RULES` holds
-the published values.
+The masking rule is `masking.mask_example`; `RULES` has the published values of its config.
 """
 
 from dataclasses import dataclass
@@ -31,14 +29,14 @@ RULES = {
 
 @dataclass(frozen=True)
 class Config(masking.Config):
-    """How tokens are chosen, and what is predicted beside them."""
+    """How tokens are chosen, and what else is predicted."""
 
     sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the "
                                   "format)")
 
 
 def batch_fields(c: Config) -> tuple[str, ...]:
-    """What it needs of a batch."""
+    """The batch fields that it needs."""
     return ("tokens", "segment_ids", "example", *(("pair_label",) if c.sentence_pair else ()))
 
 
@@ -66,7 +64,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds `inputs` i32[b, t] and `predicted`, `targets`, `weights` [b, m] (and `pair_weights` [b]).
 
-    `predicted` holds positions; those beyond the number that a row asks for have weight 0.
+    `predicted` are positions, of which those beyond the example's number of targets have weight 0.
     """
     inputs, predicted, targets, target_mask = jax.vmap(partial(masking.mask_example, c=c, vocabulary=vocabulary))(
         keys.per_example, batch["tokens"], batch["segment_ids"])
@@ -77,7 +75,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Mean cross-entropy of the batch's masked tokens; plus, where target_mask for, that of the pairs' labels."""
+    """Mean cross-entropy of the batch's masked tokens, plus that of the pairs' labels with `sentence_pair`."""
     first, hidden = mlm_head.encode_predicted(params, batch, batch["inputs"], model, key)
     total, metrics = mlm_head.loss_and_metrics(params, hidden, batch, model, most_frequent, key)
     if c.sentence_pair:

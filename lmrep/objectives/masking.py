@@ -1,7 +1,8 @@
-"""Which tokens of an example are hidden, and what stands in their place: the masking rules of BERT, RoBERTa and ALBERT.
+"""Which tokens of an example are masked, and what replaces them: the rules of BERT, RoBERTa and ALBERT, and the sampling
+functions that objectives share.
 
-The rule is `mask_example`. The published ones differ in how many tokens are predicted, whether special tokens may be
-among them, whether they are tokens_text, words or runs of words, and what replaces them: fields of `Config`.
+The rule is `mask_example`. Published rules differ in how many tokens are predicted, whether special tokens may be among
+them, whether single tokens, words or n-grams are masked, and what replaces them: the fields of `Config`.
 """
 
 import math
@@ -20,34 +21,34 @@ from lmrep.objectives.base import Batch
 
 @dataclass(frozen=True)
 class Config:
-    """How tokens are chosen and what stands in their place."""
+    """How tokens are chosen and what replaces them."""
 
-    rate: float = setting(0.15, "share of a row's tokens that is target_mask for", above=0, at_most=1)
-    mask: float = setting(0.8, "of those, shown as [MASK]", at_least=0, at_most=1)
-    keep: float = setting(0.1, "of those, shown as they are", at_least=0, at_most=1)
-    random: float = setting(0.1, "of those, shown as a random word", at_least=0, at_most=1)
-    masking: str = setting("dynamic", "a new question at every step, or `format.duplicates` of them an example",
+    rate: float = setting(0.15, "fraction of an example's tokens that is predicted", above=0, at_most=1)
+    mask: float = setting(0.8, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.1, "fraction of those left unchanged", at_least=0, at_most=1)
+    random: float = setting(0.1, "fraction of those replaced by a random token", at_least=0, at_most=1)
+    masking: str = setting("dynamic", "new masks at every step, or `format.duplicates` masks of each example",
                            choices=("dynamic", "static"))
-    count: str = setting("round", "BERT: max(1, round(rate * n)) of a row's n tokens; "
+    count: str = setting("round", "BERT: max(1, round(rate * n)) of an example's n tokens; "
                          "RoBERTa: floor(rate * n + u), u uniform in [0, 1)", choices=("round", "floor"))
-    mask_specials: bool = setting(False, "whether [CLS] and [SEP] may be target_mask for (RoBERTa: yes)")
-    random_specials: bool = setting(True, "whether the random word may be special, as in BERT; otherwise it may "
-                                    "be any but padding, unknown and separators")
-    whole_word: bool = setting(False, "whether all tokens_text of a word are target_mask for together")
-    ngram: int = setting(0, "runs of up to this many whole words are target_mask for together, one of n words with a "
-                         "probability as 1 / n (ALBERT: 3); 0: none", at_least=0)
-    max_predictions: int = setting(0, "most tokens target_mask for in a row; 0: as many as the rate gives", at_least=0)
+    mask_specials: bool = setting(False, "whether [CLS] and [SEP] may be predicted (RoBERTa: yes)")
+    random_specials: bool = setting(True, "whether random tokens may be special, as in BERT; otherwise of special "
+                                    "tokens only [MASK]")
+    whole_word: bool = setting(False, "whether all tokens of a word are masked together")
+    ngram: int = setting(0, "n-grams of up to this many whole words are masked together, with a probability "
+                         "proportional to 1 / n (ALBERT: 3); 0: none", at_least=0)
+    max_predictions: int = setting(0, "most predicted tokens of an example; 0: as many as the rate gives", at_least=0)
 
 
 def check(c: Config) -> None:
     """Raises UserError where fields do not fit each other."""
     if not math.isclose(c.mask + c.keep + c.random, 1, abs_tol=1e-6):
-        raise UserError(f"objective.mask + keep + random is {c.mask + c.keep + c.random:g}; they are shares of the "
-                        "chosen tokens and must add to 1, as 0.8 + 0.1 + 0.1")
+        raise UserError(f"objective.mask + keep + random is {c.mask + c.keep + c.random:g}; they are fractions of the "
+                        "chosen tokens and must add to 1, for example 0.8 + 0.1 + 0.1")
 
 
 def max_predictions(c: Config, length: int) -> int:
-    """m, the static number of predicted positions of a row of `length` tokens."""
+    """m, the static number of predicted positions of an example of `length` tokens."""
     most = max(1, round(c.rate * length)) if c.count == "round" else math.floor(c.rate * length + 1)
     return min(most, length, c.max_predictions or most)
 
@@ -55,20 +56,20 @@ def max_predictions(c: Config, length: int) -> int:
 def mask_example(
     key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array]:
-    """The masking rule, for one row.
+    """The masking rule, for one example (Devlin et al., 2019, section 3.1).
 
     Args:
-      key: the row's.
+      key: of the example.
       tokens: i32[t].
       segment_ids: i32[t], 0 for padding.
       c: the config.
-      vocabulary: gives the special ids and which tokens_text start a word.
+      vocabulary: the special ids, and which tokens start a word.
 
     Returns:
-      (inputs i32[t], predicted positions i32[m], their tokens i32[m], which of the m count bool[m]).
+      (inputs i32[t], predicted positions i32[m], their tokens i32[m], target_mask bool[m], which of the m are used).
     """
     special, m = vocabulary.specials, max_predictions(c, tokens.shape[0])
-    draws = jax.random.bits(key, (4 + (c.ngram > 1), *tokens.shape))  # one call: a generator costs a second to compile
+    draws = jax.random.bits(key, (4 + (c.ngram > 1), *tokens.shape))  # one call: each takes a second to compile
     choice, action, fraction = uniform(draws[0]), uniform(draws[1])[:m], uniform(draws[2, 0])
     replacements = random_tokens(draws[3, :m], c, vocabulary)
     real = segment_ids > 0
@@ -99,18 +100,18 @@ def uniform(bits: Array) -> Array:
     return (bits >> 8).astype(jnp.float32) * 2.0**-24
 
 
-def sample_index(bits: Array, shares: np.ndarray) -> Array:
-    """uint32 -> i32, i with probability shares[i] / their sum, to within 2^-32; every share is above 0."""
-    below = np.cumsum(shares, dtype=np.float64)[:-1] / np.sum(shares, dtype=np.float64)
+def sample_index(bits: Array, weights: np.ndarray) -> Array:
+    """uint32 -> i32, i with probability weights[i] / sum(weights), to within 2^-32; all weights are above 0."""
+    below = np.cumsum(weights, dtype=np.float64)[:-1] / np.sum(weights, dtype=np.float64)
     limits = np.minimum(below * 2.0**32, 2.0**32 - 1).astype(np.uint32)
     return jnp.searchsorted(jnp.asarray(limits), bits, side="right").astype(jnp.int32)
 
 
 def num_predictions(fraction: Array, n: Array, length: int, c: Config) -> Array:
-    """How many of a row's n real tokens, specials included, are target_mask for; 0 of an empty row."""
+    """The number of predicted tokens of an example with n real tokens, special ones included; 0 of an empty example."""
     if c.count == "floor":
         return jnp.floor(c.rate * n + fraction).astype(jnp.int32)
-    # Tabulated on the host: rounding of .15 * n in float32 would differ from the published code's float64.
+    # A table from the host: 0.15 * n in float32 rounds differently from the published code's float64.
     table = [0] + [max(1, round(c.rate * i)) for i in range(1, length + 1)]
     return jnp.asarray(table, jnp.int32)[n]
 
@@ -122,15 +123,15 @@ def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> A
 
 
 def word_starts(tokens: Array, vocabulary: Vocabulary) -> Array:
-    """bool[t]: which tokens i32[t] of a row start a word."""
+    """bool[t]: which tokens i32[t] of an example start a word."""
     if vocabulary.ends_word is None:
         return jnp.asarray(vocabulary.starts_word)[tokens]
     return jnp.pad(jnp.asarray(vocabulary.ends_word)[tokens], (1, 0), constant_values=True)[:-1]
 
 
 def random_tokens(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
-    """A word for each of the random `bits`, uniform over the vocabulary, with specials or without. (fairseq leaves
-    out its four, not its mask.)"""
+    """A token for each of the random `bits`, uniform over the vocabulary, with or without special tokens. (fairseq
+    excludes its four special tokens, but not its mask.)"""
     if c.random_specials:
         return (bits % np.uint32(vocabulary.size)).astype(jnp.int32)
     excluded = {i for role, i in vocabulary.specials.items() if role != "mask"}
@@ -142,16 +143,16 @@ def _choose_words(
     choice: Array, maskable: Array, segment_ids: Array, starts_word: Array, count: Array,
     lengths: Array | None = None, max_ngram: int = 1,
 ) -> Array:
-    """Whole words in random order, each taken if all of it still fits: bool[t].
+    """Whole words in random order, each chosen if all of it fits: bool[t].
 
-    A continuation token belongs to the maskable token before it in its packed segment, even across a separator, as
-    in BERT's script (where the second text of a pair, cut at its front, may begin inside a word).
+    A continuation token belongs to the previous maskable token of its packed segment, even across a separator, as in
+    BERT's script (where the second text of a pair, truncated at its front, may start inside a word).
 
-    With `lengths` i32[t], of 1 to `max_ngram`, word i is the first of a run of lengths[i] words, shortened until it fits,
-    and skipped where one of them was taken before; a run ends with its packed segment.
+    With `lengths` i32[t], of 1 to `max_ngram`, word i starts an n-gram of lengths[i] words, which is shortened until it
+    fits, skipped if one of its words was chosen before, and ends with its packed segment.
     """
     t = maskable.shape[0]
-    before = jnp.pad(jax.lax.cummax(jnp.where(maskable, segment_ids, 0)), (1, 0))[:-1]  # segment of the token before
+    before = jnp.pad(jax.lax.cummax(jnp.where(maskable, segment_ids, 0)), (1, 0))[:-1]  # segment of the previous token
     first = maskable & (starts_word | (segment_ids > before))
     word = jnp.where(maskable, jnp.cumsum(first) - 1, t)  # t: none
     sizes = jnp.zeros(t + 1, jnp.int32).at[word].add(1)[:t]
@@ -172,17 +173,17 @@ def _choose_words(
 def _choose_runs(
     order: Array, word: Array, sizes: Array, segment_ids: Array, count: Array, lengths: Array, max_ngram: int
 ) -> Array:
-    """Which words are taken, bool[t]; `order`, `sizes` and `lengths` are of words, `word` of positions."""
+    """Which words are chosen, bool[t]; `order`, `sizes` and `lengths` are indexed by word, `word` by position."""
     t, runs = order.shape[0], jnp.arange(max_ngram)
     segment = jnp.zeros(t + max_ngram, jnp.int32).at[word].max(segment_ids)[:t]
-    ahead = jnp.arange(t)[:, None] + runs  # [t, n]: a word and those after it
+    ahead = jnp.arange(t)[:, None] + runs  # [t, n]: a word and the next ones
     along = jnp.where(ahead < t, segment[ahead.clip(0, t - 1)], 0) == segment[:, None]  # in its packed segment
-    totals = jnp.cumsum(jnp.where(along, sizes[ahead.clip(0, t - 1)], 0), axis=1)  # tokens of a run of 1, 2, ... words
+    totals = jnp.cumsum(jnp.where(along, sizes[ahead.clip(0, t - 1)], 0), axis=1)  # tokens of n-grams of 1, 2, ... words
 
-    def take(carry: tuple[Array, Array], given: tuple) -> tuple[tuple[Array, Array], None]:
+    def take(carry: tuple[Array, Array], word: tuple) -> tuple[tuple[Array, Array], None]:
         number, taken = carry
-        first, length, totals, along = given
-        n = ((runs < length) & (number + totals <= count)).sum()  # as many words as fit
+        first, length, totals, along = word
+        n = ((runs < length) & (number + totals <= count)).sum()  # the number of words that fit
         run = (runs < n) & along
         there = jax.lax.dynamic_slice(taken, (first,), (max_ngram,))
         n = jnp.where((there & run).any() | (totals[0] == 0), 0, n)
@@ -195,16 +196,16 @@ def _choose_runs(
 
 
 def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
-    """Each row as text, its targets marked: "the {cat -> [MASK]} sat"; {cat = cat} where it is shown as it is."""
+    """Each example as text with its targets marked: "the {cat -> [MASK]} sat", or {cat = cat} where it is unchanged."""
     texts = []
-    for row in range(len(batch["tokens"])):
-        inputs, tokens, segments = (np.asarray(batch[name][row]) for name in ("inputs", "tokens", "segment_ids"))
-        target_mask = set(np.asarray(batch["predicted"][row])[np.asarray(batch["weights"][row]) > 0].tolist())
-        tokens_text = []
+    for example in range(len(batch["tokens"])):
+        inputs, tokens, segments = (np.asarray(batch[name][example]) for name in ("inputs", "tokens", "segment_ids"))
+        targets = set(np.asarray(batch["predicted"][example])[np.asarray(batch["weights"][example]) > 0].tolist())
+        words = []
         for i in np.flatnonzero(segments):
             token = tokenizer.id_to_token(int(tokens[i]))
             shown = tokenizer.id_to_token(int(inputs[i]))
-            tokens_text.append(f"{{{token} {'=' if shown == token else '->'} {shown}}}" if i in target_mask else token)
-        label = f"[pair label {int(batch['pair_label'][row])}] " if pair else ""
-        texts.append(label + " ".join(tokens_text))
+            words.append(f"{{{token} {'=' if shown == token else '->'} {shown}}}" if i in targets else token)
+        label = f"[pair label {int(batch['pair_label'][example])}] " if pair else ""
+        texts.append(label + " ".join(words))
     return texts

@@ -1,5 +1,5 @@
 """The masked-LM head (Devlin et al., 2019, appendix A): its parameters, loss and predictions, for every objective that
-predicts hidden tokens.
+predicts masked tokens.
 """
 
 import jax
@@ -19,15 +19,15 @@ METRICS = {
 
 
 def specs(model: Model) -> Tree:
-    """The head's parameters; with a table of its own where the network ties none."""
+    """The head's parameters, with an output table where the network ties none."""
     return lm_head.specs(model.width, model.output_dim, model.vocab_size, model.init) | output_specs(model)
 
 
 def loss_and_metrics(
     params: Tree, hidden: Array, batch: Batch, model: Model, most_frequent: int, key: Array | None
 ) -> tuple[Array, Metrics]:
-    """The weighted sum of the cross-entropies of `targets` by the states [b, m, d] at their positions, and figures;
-    `key` is what the states were encoded with."""
+    """The weighted sum of the cross-entropies of `targets` given the hidden states [b, m, d] at their positions, and
+    metrics. `key` is the one that the states were encoded with."""
     own = params["objective"]["masked"]
     table = output_table(model, params, own, key)
     nll, correct = lm_head.cross_entropy(own, table, transform(own, hidden, model), batch["targets"])
@@ -41,8 +41,8 @@ def loss_and_metrics(
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:
-    """The k likeliest words at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]. Rows of
-    the table beyond the vocabulary's `size` are no words, though they have their share of the probabilities."""
+    """The k likeliest tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]. Rows of
+    the table beyond the vocabulary's `size` are never returned, but are part of the softmax."""
     _, hidden = encode_predicted(params, batch, batch["tokens"], model, None)
     own = params["objective"]["masked"]
     table = output_table(model, params, own)
@@ -53,13 +53,13 @@ def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) 
 
 
 def encode_predicted(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None) -> tuple[Array, Array]:
-    """The last layer's output at the first position [b, d] and at the predicted ones [b, m, d]: no other is needed."""
+    """The last layer's output at the first position [b, d] and at the predicted ones [b, m, d]."""
     hidden = encode_at(params, batch, tokens, jnp.pad(batch["predicted"], ((0, 0), (1, 0))), model, key)
     return hidden[:, 0], hidden[:, 1:]
 
 
 def encode_at(params: Tree, batch: Batch, tokens: Array, at: Array, model: Model, key: Array | None) -> Array:
-    """The last layer's output [b, m, d] at the positions `at` i32[b, m] of a batch whose texts show `tokens`."""
+    """The last layer's output [b, m, d] at the positions `at` i32[b, m], with `tokens` i32[b, t] as the batch's inputs."""
     inputs = model_inputs(model, batch, tokens=tokens)
     return model.encode(params["encoder"], inputs, key, at=at).hidden
 

@@ -1,9 +1,9 @@
-"""Replaced-token detection (Clark et al., 2020): a small masked language model, the generator, fills in hidden tokens;
-the encoder tells of every token whether it is the text's own.
+"""Replaced-token detection (Clark et al., 2020): a small masked language model, the generator, fills in masked tokens;
+the encoder predicts for every token whether it was replaced.
 
-Both are trained in one step. No gradient passes through the generator's choice; tables that they share get both.
-`variant` holds the paper's ablations. One thing differs from the released code: where a position was drawn twice, and the
-generator would answer twice, the code shows the mean of the two words' numbers, and we show one answer.
+Both are trained together. No gradient passes through the generator's samples; shared tables get both gradients.
+`variant` selects the paper's ablations. One thing differs from the released code: where a position is drawn twice, it
+shows the mean of the two sampled ids, and this code one of the samples.
 """
 
 from dataclasses import dataclass
@@ -26,28 +26,28 @@ from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, Object
 from lmrep.objectives.capabilities import DetectReplaced, FillMask
 
 VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
-DETECTING = VARIANTS[:2]  # those whose encoder tells tokens apart; that of the others finds words
+DETECTING = VARIANTS[:2]  # those whose encoder detects replaced tokens; the others predict tokens
 TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
 
 
 @dataclass(frozen=True)
 class Config:
-    """The generator, what it hides, and what the encoder is target_mask."""
+    """The generator, the masking, and what the encoder predicts."""
 
-    variant: str = setting("electra", "of every token whether it was replaced; that of the hidden ones alone; which word "
-                        "stood at the hidden ones; which word stands at every one, with a copy gate", choices=VARIANTS)
-    generator: float = setting(0.25, "the generator's width, as a share of the encoder's", above=0, at_most=1)
+    variant: str = setting("electra", "detect replaced tokens among all, or among the masked ones; predict the masked "
+                        "tokens, or all tokens with a copy gate", choices=VARIANTS)
+    generator: float = setting(0.25, "the generator's width, as a fraction of the encoder's", above=0, at_most=1)
     generator_layers: int = setting(0, "its layers; 0: as many as the encoder's", at_least=0)
-    tie: str = setting("all", "what it shares with the encoder: all tables with their norm, the token table, nothing",
+    tie: str = setting("all", "what it shares with the encoder: all tables with their norm, the token table, none",
                        choices=tuple(TABLES))
-    rate: float = setting(0.15, "share of a row's tokens that is hidden (large: 0.25)", above=0, at_most=1)
-    mask: float = setting(0.85, "of those, shown to the generator as [MASK]", at_least=0, at_most=1)
-    keep: float = setting(0.15, "of those, shown as they are", at_least=0, at_most=1)
-    random: float = setting(0.0, "of those, shown as a random word", at_least=0, at_most=1)
+    rate: float = setting(0.15, "fraction of an example's tokens that is masked (large: 0.25)", above=0, at_most=1)
+    mask: float = setting(0.85, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.15, "fraction of those left unchanged", at_least=0, at_most=1)
+    random: float = setting(0.0, "fraction of those replaced by a random token", at_least=0, at_most=1)
     with_replacement: bool = setting(True, "whether a position may be drawn twice, as in the released code")
-    temperature: float = setting(1.0, "at which the generator's words are drawn", above=0)
+    temperature: float = setting(1.0, "of sampling from the generator", above=0)
     generator_weight: float = setting(1.0, "of the generator's loss", at_least=0)
-    weight: float = setting(50.0, "of the loss of telling tokens apart; the other kinds have 1", at_least=0)
+    weight: float = setting(50.0, "of the detection loss; other variants have 1", at_least=0)
 
 
 def check(c: Config) -> None:
@@ -56,7 +56,7 @@ def check(c: Config) -> None:
 
 
 def batch_fields(c: Config) -> tuple[str, ...]:
-    """What it needs of a batch."""
+    """The batch fields that it needs."""
     return ("tokens", "segment_ids", "example")
 
 
@@ -100,7 +100,7 @@ def specs(c: Config, model: Model, generator: Model) -> Tree:
 
 
 def generator_params(params: Tree, c: Config) -> Tree:
-    """The generator's parameters, whole."""
+    """The generator's parameters, with those that it shares."""
     own, shared = params["objective"]["generator"], params["encoder"]
     if c.tie == "tokens":
         return own | {"embedding": own["embedding"] | {"token": shared["embedding"]["token"]}}
@@ -108,13 +108,13 @@ def generator_params(params: Tree, c: Config) -> Tree:
 
 
 def generator_as_masked_lm(params: Tree, c: Config) -> Tree:
-    """Parameters of the generator and its head as those of a masked language model, which it is."""
+    """The generator and its head as the parameters of a masked language model."""
     return {"encoder": generator_params(params, c), "objective": {"masked": params["objective"]["generator_head"]}}
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
-    """Adds `inputs` i32[b, t], what the generator sees; `predicted`, `targets`, `weights` [b, m]; `seeds` uint32[b, m]
-    of its choices; `token_weights` [b, t], of what the encoder is target_mask."""
+    """Adds `inputs` i32[b, t] of the generator; `predicted`, `targets`, `weights` [b, m]; `seeds` uint32[b, m] of its
+    samples; `token_weights` float32 [b, t] of the encoder's predictions."""
     row = partial(mask_example, c=c, vocabulary=vocabulary)
     inputs, predicted, targets, target_mask, seeds = jax.vmap(row)(keys.per_example, batch["tokens"], batch["segment_ids"])
     hidden = jax.vmap(lambda places, target_mask: jnp.zeros(inputs.shape[1], bool).at[places].max(target_mask))(predicted, target_mask)
@@ -126,7 +126,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 def mask_example(
     key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """The rule for one row: as `masking.mask_example`, and seeds uint32[m], equal where positions are."""
+    """The rule for one example: as `masking.mask_example`, and seeds uint32[m], equal where positions are."""
     key, seed_key = jax.random.split(key)
     rule = masking.mask_example if not c.with_replacement else _mask_with_replacement
     inputs, predicted, targets, target_mask = rule(key, tokens, segment_ids, c=_rule(c), vocabulary=vocabulary)
@@ -140,7 +140,7 @@ def _rule(c: Config) -> masking.Config:
 def _mask_with_replacement(
     key: Array, tokens: Array, segment_ids: Array, *, c: masking.Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array]:
-    """Positions drawn with replacement from all tokens but special ones, as the released code does."""
+    """Positions sampled with replacement from all tokens but special ones, as in the released code."""
     t, special = tokens.shape[0], vocabulary.specials
     m = max(1, int((c.rate + 0.005) * t))
     draws = jax.random.bits(key, (3, m))
@@ -152,7 +152,7 @@ def _mask_with_replacement(
     target_mask = (jnp.arange(m) < jnp.minimum(count, m)) & (among[-1] > 0)
     action, targets = masking.uniform(draws[1]), tokens[predicted]
     words = masking.random_tokens(draws[2], c, vocabulary)
-    # A position drawn twice shows [MASK] where either draw says so.
+    # A position drawn twice is [MASK] if either draw is.
     place = jnp.where(target_mask & (action >= c.mask) & (action < c.mask + c.random), predicted, t)
     inputs = jnp.append(tokens, 0).at[place].set(words)
     place = jnp.where(target_mask & (action < c.mask), predicted, t)
@@ -162,7 +162,7 @@ def _mask_with_replacement(
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, generator: Model
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The generator's mean cross-entropy, and the weighted mean of what the encoder is target_mask."""
+    """The generator's mean cross-entropy, plus the weighted loss of the encoder."""
     generator_key, encoder_key = prng.split(key, 2)
     own = params["objective"]
     nll, correct, words = generate(params, batch, generator_key, c, generator)
@@ -195,7 +195,7 @@ def loss(
 def generate(
     params: Tree, batch: Batch, key: Array | None, c: Config, generator: Model
 ) -> tuple[Array, Array, Array]:
-    """(nll, whether the likeliest word is right, the words drawn i32) of the generator, [b, m] each."""
+    """The generator's (nll, whether its likeliest token is correct, sampled tokens i32), [b, m] each."""
     own, whole = params["objective"]["generator_head"], generator_params(params, c)
     hidden = _hidden(whole, generator, batch, batch["inputs"], key, at=batch["predicted"])
     return lm_head.cross_entropy_and_sample(own, output_table(generator, {"encoder": whole}, own, key), mlm_head.transform(own, hidden, generator),
@@ -203,7 +203,7 @@ def generate(
 
 
 def replace(batch: Batch, words: Array) -> Array:
-    """The text with the generator's words where it was target_mask, i32[b, t]."""
+    """The tokens i32[b, t] with `words` i32[b, m] at the predicted positions."""
     t = batch["tokens"].shape[1]
     places = jnp.where(batch["weights"] > 0, batch["predicted"], t)
     put = jax.vmap(lambda tokens, places, words: jnp.append(tokens, 0).at[places].set(words)[:t])
@@ -218,7 +218,7 @@ def replace_tokens(params: Tree, batch: Batch, *, c: Config, generator: Model) -
 def discriminator_loss_and_metrics(
     own: Tree, hidden: Array, replaced: Array, weights: Array, activation: str
 ) -> tuple[Array, Metrics]:
-    """The weighted sum of the binary cross-entropies of `replaced` bool[b, t], and figures."""
+    """The weighted sum of the binary cross-entropies of `replaced` bool[b, t], and metrics."""
     logits = replaced_logits(own, hidden, activation)
     nll = jax.nn.softplus(logits) - logits * replaced
     target_mask = weights > 0
@@ -231,7 +231,7 @@ def discriminator_loss_and_metrics(
 
 
 def replaced_logits(own: Tree, hidden: Array, activation: str) -> Array:
-    """The head that tells tokens apart: hidden [b, t, d] -> float32 [b, t], above 0 where one seems replaced."""
+    """The detection head: hidden [b, t, d] -> logits float32 [b, t], above 0 where a token is likely replaced."""
     x = ACTIVATIONS[activation](linear.apply(own["transform"], hidden))
     return linear.apply(own["out"], x.astype(jnp.float32))[..., 0]
 
@@ -239,8 +239,8 @@ def replaced_logits(own: Tree, hidden: Array, activation: str) -> Array:
 def copy_or_predict(
     own: Tree, table: Array, hidden: Array, targets: Array, same: Array, model: Model
 ) -> tuple[Array, Array]:
-    """-log of D [the token shown is the text's own] + (1 - D) softmax(scores)[its own], and D; [b, t] each. D is the
-    copy gate's sigmoid, `same` bool[b, t] whether the token shown is the text's own."""
+    """-log(D * same + (1 - D) * softmax(logits)[target]), and D; [b, t] each. D is the sigmoid of the copy gate, `same`
+    bool[b, t] whether the input token is the original one."""
     gate = linear.apply(own["copy"], hidden.astype(jnp.float32))[..., 0]
     predicted = jax.nn.log_sigmoid(-gate) - _nll(own["masked"], table, hidden, targets, model)
     either = jnp.logaddexp(jax.nn.log_sigmoid(gate), predicted)
@@ -250,11 +250,11 @@ def copy_or_predict(
 def predict(
     params: Tree, batch: Batch, *, c: Config, model: Model, generator: Model, vocabulary: Vocabulary, k: int = 5
 ) -> dict[str, Array]:
-    """What `batch` asks: with `predicted` i32[b, m] in it, the k likeliest words there as `mlm_head.predict` gives them;
-    without, `replaced` float32[b, t], for each token the probability that it is not the text's own.
+    """With `predicted` i32[b, m] in the batch, the k likeliest tokens there, as `mlm_head.predict`; without, `replaced`
+    float32 [b, t], the probability that each token was replaced.
 
-    The words are the generator's or, of the kinds whose encoder finds words, those of the encoder, which sees the
-    generator's likeliest in place of each [MASK], as in training.
+    The tokens are the generator's or, in variants whose encoder predicts tokens, the encoder's, whose inputs have the
+    generator's likeliest token at each [MASK], as in training.
     """
     if "predicted" not in batch:
         return {"replaced": replaced_probability(params, batch, c, model)}
@@ -276,8 +276,8 @@ def predict(
 
 
 def replaced_probability(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
-    """The encoder's probability, float32[b, t], that each of the tokens is not the text's own: where it finds words,
-    1 less the probability of the one that stands there."""
+    """The encoder's probability float32 [b, t] that each token was replaced; in variants whose encoder predicts tokens,
+    1 minus the probability of the token."""
     own, tokens = params["objective"], batch["tokens"]
     hidden = _hidden(params["encoder"], model, batch, tokens, None)
     if c.variant in DETECTING:
@@ -291,7 +291,7 @@ def replaced_probability(params: Tree, batch: Batch, c: Config, model: Model) ->
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
-    """Each row as the generator sees it, its targets marked."""
+    """Each example as the generator's input, its targets marked."""
     return masking.describe(batch, tokenizer, pair=False)
 
 
@@ -303,7 +303,7 @@ def _hidden(
 
 
 def _nll(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
-    """-log of the probability of `targets` i32[b, t] by the states [b, t, d] there, a part of t at a time."""
+    """-log probability of `targets` i32[b, t] given the states [b, t, d], in chunks of t."""
     return lm_head.map_chunks(lambda x, targets: lm_head.cross_entropy(own, table, mlm_head.transform(own, x, model), targets)[0],
                          table.shape[0], hidden, targets)
 

@@ -1,5 +1,5 @@
-"""A question about two sentences: next-sentence prediction (Devlin et al., 2019, section 3.1) or sentence order
-(Lan et al., 2019, section 3.1). Which of them is the format's choice; network and loss are the same."""
+"""Classification of sentence pairs: next-sentence prediction (Devlin et al., 2019, section 3.1) or sentence-order
+prediction (Lan et al., 2019, section 3.1). The format makes the labels; network and loss are the same."""
 
 import jax.numpy as jnp
 
@@ -22,12 +22,12 @@ def specs(model: Model) -> Tree:
 
 
 def weights(batch: Batch) -> Batch:
-    """`pair_weights` float32 [b]: rows that hold an example count alike, empty rows not at all."""
+    """`pair_weights` float32 [b]: the same for all examples but empty ones, which have 0."""
     return {"pair_weights": normalize_weights(batch["segment_ids"][:, 0] > 0)}
 
 
 def logits(params: Tree, first: Array) -> Array:
-    """The last layer's output at the first position [b, d] -> float32 [b, 2]: for label 0 (next, in order) and
+    """The last layer's output at the first position [b, d] -> logits float32 [b, 2] of label 0 (next, in order) and
     1 (random, swapped)."""
     pooled = jnp.tanh(linear.apply(params["pooler"], first))
     return linear.apply(params["classifier"], pooled.astype(jnp.float32))

@@ -28,25 +28,25 @@ from lmrep.objectives.capabilities import FillMask
 
 @dataclass(frozen=True)
 class Config:
-    """How spans are chosen, what stands in their place, and what is target_mask of them."""
+    """How spans are chosen, what replaces them, and how they are predicted."""
 
-    rate: float = setting(0.15, "share of a row's tokens that is target_mask for", above=0, at_most=1)
-    count: str = setting("ceil", "SpanBERT: ceil(rate * n) of a row's n tokens that are not special; BERT: "
+    rate: float = setting(0.15, "fraction of an example's tokens that is predicted", above=0, at_most=1)
+    count: str = setting("ceil", "SpanBERT: ceil(rate * n) of an example's n tokens that are not special; BERT: "
                          "max(1, round(rate * n)), special ones counted", choices=("ceil", "round"))
-    p: float = setting(0.2, "a span has l words with a probability as p (1 - p)^(l - 1)", above=0, at_most=1)
-    longest: int = setting(10, "words of a span, at most; spans that touch become one", at_least=1)
-    mask: float = setting(0.8, "of the spans, shown as [MASK]", at_least=0, at_most=1)
-    keep: float = setting(0.1, "of those, shown as they are", at_least=0, at_most=1)
-    random: float = setting(0.1, "of those, shown as words drawn as often as the corpus has them", at_least=0,
+    p: float = setting(0.2, "a span has l words with a probability proportional to p (1 - p)^(l - 1)", above=0, at_most=1)
+    longest: int = setting(10, "most words of a span; adjacent spans are merged", at_least=1)
+    mask: float = setting(0.8, "fraction of the spans replaced by [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.1, "fraction of the spans left unchanged", at_least=0, at_most=1)
+    random: float = setting(0.1, "fraction of the spans replaced by tokens drawn by their frequency in the corpus", at_least=0,
                             at_most=1)
-    replace: str = setting("span", "whether a span is shown in one way, or each token of it in its own",
+    replace: str = setting("span", "whether the replacement is chosen for each span or for each token",
                            choices=("span", "token"))
-    boundary: bool = setting(True, "whether its tokens are target_mask for by the states around a span too")
+    boundary: bool = setting(True, "whether tokens are also predicted from the states around their span")
     weight: float = setting(1.0, "of that loss", at_least=0)
-    max_targets: int = setting(20, "tokens of a span, from its first, that are target_mask for so; rows of the table of "
-                               "places (released: 15)", at_least=1)
-    place_width: int = setting(200, "columns of that table", at_least=1)
-    sentence_pair: bool = setting(False, "whether the pair's label is target_mask for too (NSP or SOP, by the format)")
+    max_targets: int = setting(20, "first tokens of a span that are predicted so; rows of the position table "
+                               "(released: 15)", at_least=1)
+    place_width: int = setting(200, "width of that table", at_least=1)
+    sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the format)")
 
 
 def check(c: Config) -> None:
@@ -55,12 +55,12 @@ def check(c: Config) -> None:
 
 
 def batch_fields(c: Config) -> tuple[str, ...]:
-    """What it needs of a batch."""
+    """The batch fields that it needs."""
     return ("tokens", "segment_ids", "example", *(("pair_label",) if c.sentence_pair else ()))
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict spans from both sides, and from their ends."""
+    """Predict spans from both sides, and from their boundaries."""
     check(c)
     if "mask" not in vocabulary.specials:
         raise UserError("objective=span_boundary needs a [MASK] token, which this tokenizer lacks; "
@@ -83,7 +83,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def specs(c: Config, model: Model) -> Tree:
-    """The boundary head: a table of places in a span, two dense layers with norms, and an output bias of its own."""
+    """The boundary head: a table of positions in a span, two dense layers with norms, and an output bias."""
     return {
         "place": ParamSpec((c.max_targets, c.place_width), (None, None), model.init),
         "join": linear.specs(2 * model.width + c.place_width, model.width, (None, "embed"), model.init),
@@ -93,42 +93,43 @@ def specs(c: Config, model: Model) -> Tree:
 
 
 def predictions(c: Config, length: int) -> int:
-    """m, the static number of predicted positions of a row of `length` tokens."""
+    """m, the static number of predicted positions of an example of `length` tokens."""
     return min(length, math.ceil(c.rate * length) if c.count == "ceil" else max(1, round(c.rate * length)))
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
-    """Adds the question as `mask_example` gives it, its `weights` and `boundary_weights` float32 [b, m] in place of which
-    of the m count (and `pair_weights` [b])."""
+    """Adds the fields of `mask_example`, with `weights` and `boundary_weights` float32 [b, m] in place of its masks (and
+    `pair_weights` [b])."""
     found = jax.vmap(partial(mask_example, c=c, vocabulary=vocabulary))(keys.per_example, batch["tokens"], batch["segment_ids"])
     found["weights"] = normalize_weights(found.pop("target_mask"))
     if c.boundary:
         bounded = found.pop("bounded").astype(jnp.float32)
-        found["boundary_weights"] = bounded / (bounded.sum() + 1)  # one more, as in the released code
+        found["boundary_weights"] = bounded / (bounded.sum() + 1)  # plus 1, as in the released code
     batch = batch | found
     return batch | sentence_pair.weights(batch) if c.sentence_pair else batch
 
 
 def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary) -> Batch:
-    """The masking rule, for one row.
+    """The masking rule, for one example (Joshi et al., 2019, section 3.1).
 
     Args:
-      key: the row's.
+      key: of the example.
       tokens: i32[t].
       segment_ids: i32[t], 0 for padding.
       c: the config.
-      vocabulary: gives the special ids, which pieces start a word, and how often each occurs.
+      vocabulary: the special ids, which tokens start a word, and how often each occurs.
 
     Returns:
-      `inputs` i32[t]; `predicted` i32[m], positions from left to right, `targets` i32[m], their tokens, and `target_mask`
-      bool[m], which of the m count; `needed` i32[n], the positions whose states are needed, and `own` i32[m], which of
-      the n is the predicted one. With c.boundary also `left`, `right` i32[m], which of the n stand around the span,
-      `place` i32[m], the place in the span, from 0, and `bounded` bool[m], which of the m are target_mask for by these.
+      `inputs` i32[t]; `predicted` i32[m], positions from left to right; `targets` i32[m], their tokens; `target_mask`
+      bool[m], which of the m are used; `needed` i32[n], the positions whose states are needed; and `own` i32[m], the
+      index of each predicted position in `needed`. With c.boundary also `left` and `right` i32[m], the indices in
+      `needed` of the positions around the span; `place` i32[m], the position in the span, from 0; and `bounded`
+      bool[m], which of the m are predicted from the boundary.
     """
     t, m = tokens.shape[0], predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4, t))
     maskable = (segment_ids > 0) & ~masking.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))
-    goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))  # the text of the token before it
+    goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))  # continues the previous token's text
     starts_word = maskable & (~goes_on | masking.word_starts(tokens, vocabulary))
     lengths = 1 + masking.sample_index(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.longest))
     count = jnp.minimum(_budget(segment_ids > 0, maskable, c), m)
@@ -136,9 +137,9 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
 
     positions, inner = jnp.arange(t), chosen & goes_on & _before(chosen)
     starts, ends = chosen & ~inner, chosen & ~_after(inner)
-    start = jax.lax.cummax(jnp.where(starts, positions, 0))  # of the span that a position is in
+    start = jax.lax.cummax(jnp.where(starts, positions, 0))  # of the span of each position
     end = jax.lax.cummin(jnp.where(ends, positions, t - 1), reverse=True)
-    between = chosen & goes_on[start] & _after(goes_on)[end]  # two tokens of its text
+    between = chosen & goes_on[start] & _after(goes_on)[end]  # both neighbours are of its text
     predicted = _first(chosen, m)
     target_mask, targets = chosen[predicted], tokens[predicted]
 
@@ -153,7 +154,7 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
         needed |= _after(starts & between) | _before(ends & between)
     if c.sentence_pair:
         needed |= positions == 0
-    number = min(t, m * (3 if c.boundary else 1) + c.sentence_pair)  # no two spans touch, but each may be one token
+    number = min(t, m * (3 if c.boundary else 1) + c.sentence_pair)  # spans are not adjacent, but may have one token
     places = _first(needed, number)
     slot = (jnp.cumsum(needed) - 1).clip(0, number - 1)
     found = {"inputs": inputs, "predicted": predicted, "targets": targets, "target_mask": target_mask, "needed": places,
@@ -170,23 +171,23 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
 def _choose(
     choice: Array, lengths: Array, maskable: Array, goes_on: Array, starts_word: Array, count: Array, m: int
 ) -> Array:
-    """Spans until `count` tokens are chosen, at most m: bool[t].
+    """Samples spans until `count` tokens are chosen, at most m: bool[t].
 
-    Each begins at the start of the word of a token drawn from those not chosen yet, has the number of words that
-    `lengths` i32[t] says there, and ends with its text, or where no more tokens are count.
+    A span starts with the word of a token sampled from those not chosen yet, has `lengths` i32[t] of that token words,
+    and ends with its text, or when `count` is reached.
     """
     text, word = jnp.cumsum(maskable & ~goes_on), jnp.cumsum(starts_word)
     choice = jnp.where(maskable, choice, -1.0)
     count = jnp.minimum(count, maskable.sum())
 
     def add(i: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        by, number = carry  # which span, the first of them, chose a position, m: none; and how many positions are
+        by, number = carry  # the first span that chose each position (m: none), and the number of chosen positions
         anchor = jnp.where(by == m, choice, -1.0).argmax()
         span = maskable & (text == text[anchor]) & (word >= word[anchor]) & (word < word[anchor] + lengths[anchor])
         new = span & (by == m) & (number < count)
         return jnp.where(new, i, by), number + new.sum()
 
-    # Every span adds one token at least. What is too much is the end of the last.
+    # Every span adds at least one token. The last one is truncated.
     by, _ = jax.lax.fori_loop(0, m, add, (jnp.full(maskable.shape, m), jnp.int32(0)))
     last = by == jnp.where(by < m, by, -1).max()
     earlier = (by < m) & ~last
@@ -194,15 +195,15 @@ def _choose(
 
 
 def _budget(real: Array, maskable: Array, c: Config) -> Array:
-    """How many tokens of a row are target_mask for."""
+    """The number of predicted tokens of an example."""
     if c.count == "round":
         return masking.num_predictions(jnp.float32(0), real.sum(), real.shape[0], c)
-    table = [math.ceil(c.rate * i) for i in range(real.shape[0] + 1)]  # on the host, as the published code's float64
+    table = [math.ceil(c.rate * i) for i in range(real.shape[0] + 1)]  # computed on the host in float64, as in the published code
     return jnp.asarray(table, jnp.int32)[maskable.sum()]
 
 
 def _corpus_words(bits: Array, vocabulary: Vocabulary) -> Array:
-    """A word for each of the random `bits`, as often as the corpus has it; where its counts are unknown, any."""
+    """A token for each of the random `bits`, by its frequency in the corpus, or uniform if counts are unknown."""
     counts = np.array(vocabulary.counts, np.float64) if np.any(vocabulary.counts) else np.ones(vocabulary.size)
     counts[[i for role, i in vocabulary.specials.items() if role != "unk"]] = 0
     words = np.flatnonzero(counts)
@@ -228,8 +229,8 @@ def _after(x: Array) -> Array:
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Mean cross-entropy of the batch's masked tokens by their own states, plus `weight` times that by the states
-    around their spans; plus, where target_mask for, that of the pairs' labels."""
+    """Mean cross-entropy of the batch's masked tokens given their own states, plus `weight` times that given the states
+    around their spans, plus that of the pairs' labels with `sentence_pair`."""
     hidden = mlm_head.encode_at(params, batch, batch["inputs"], batch["needed"], model, key)
     total, metrics = mlm_head.loss_and_metrics(params, _states(hidden, batch["own"]), batch, model, most_frequent, key)
     if c.boundary:
@@ -247,7 +248,7 @@ def loss(
 
 
 def by_boundary(own: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
-    """What the table is multiplied with, [b, m, e], from the states `hidden` [b, n, d] at the needed positions."""
+    """The boundary head before the output table: states `hidden` [b, n, d] at the needed positions -> [b, m, e]."""
     place = jnp.take(own["place"], batch["place"], axis=0).astype(hidden.dtype)
     x = jnp.concatenate([_states(hidden, batch["left"]), _states(hidden, batch["right"]), place], axis=-1)
     x = norm.apply(own["join_norm"], ACTIVATIONS[model.activation](linear.apply(own["join"], x)), model.norm_eps)
@@ -260,8 +261,8 @@ def _states(hidden: Array, which: Array) -> Array:
 
 
 def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
-    """Each row as text, its spans marked: "the {old cat -> [MASK] [MASK]} sat", {old cat = old cat} where it is shown
-    as it is; in double braces where it is target_mask for by the tokens around it too."""
+    """Each example as text with its spans marked: "the {old cat -> [MASK] [MASK]} sat", {old cat = old cat} if
+    unchanged, and in double braces if it is predicted from its boundary too."""
     texts = []
     for row in range(len(batch["tokens"])):
         get = {name: np.asarray(batch[name][row]) for name in ("inputs", "tokens", "segment_ids", "predicted")}

@@ -13,7 +13,8 @@ from lmrep.core.sharding import make_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import lstm
 from lmrep.objectives import causal
-from lmrep.training.loop import EvaluationConfig, Trainer
+from lmrep.training.config import EvaluationConfig, LogConfig, TrainerConfig
+from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.stages import Stage
 
 V, BATCH_SIZE, LENGTH, STEPS = 24, 16, 8, 6
@@ -40,8 +41,8 @@ def train(network, sizes=(1, 1, 1), microbatches=1):
     checkpoints = SimpleNamespace(save=lambda *_: None, wait=lambda: None)
     stage = Stage("main", STEPS, objective, optax.adam(0.01), host_batches, BATCH_SIZE, microbatches,
                   validation=lambda rows: host_batches(rows, 0, 3), schedule=lambda step: 0.01)
-    state = Trainer([stage], make_mesh(*sizes), 0, checkpoints, metrics=log, log_every=1,
-                    evaluation=EvaluationConfig(every=3)).run()
+    config = TrainerConfig(evaluation=EvaluationConfig(every=3), log=LogConfig(every=1))
+    state = Trainer([stage], make_mesh(*sizes), 0, RunOutputs(checkpoints, log), config).run()
     return np.array(lines["train"]), np.array(lines["validation"]), jax.device_get(state.carry.per_example)
 
 
