@@ -9,23 +9,23 @@ from lmrep.layers.attention import AttentionMask
 
 
 class Inputs(NamedTuple):
-    """What a network may be given. It takes the fields that its `Model.inputs` names and refuses the others."""
+    """The inputs of networks. A network takes the fields named by its `Model.inputs` and refuses the others."""
 
     tokens: Array | None = None  # i32[b, t]
     characters: Array | None = None  # i32[b, t, c]
-    token_type_ids: Array | None = None  # i32[b, t], BERT's A and B
+    token_type_ids: Array | None = None  # i32[b, t], BERT's segments A and B
     positions: Array | None = None  # i32[b, t]; by default 0, 1, 2, ...
     attention_mask: AttentionMask | None = None  # by default every position attends to every other
-    queries: Any = None  # where a second stream predicts (XLNet)
+    queries: Any = None  # of a second stream (XLNet)
     source: Any = None  # the other sequence of an encoder-decoder
     carry: Tree = None  # recurrent state or memory; by default the initial one
 
 
 class Encoded(NamedTuple):
-    """What a network gives."""
+    """The outputs of a network."""
 
-    hidden: Array  # [b, t, d], the last layer's output; [b, m, d] where only m positions were asked for
-    layers: tuple[Array, ...] | None = None  # the embedding output and each layer's, [b, t, width of the layer] each
+    hidden: Array  # [b, t, d], the last layer's output; [b, m, d] at m chosen positions
+    layers: tuple[Array, ...] | None = None  # outputs of the embedding and of each layer, [b, t, its width]
     attention: Array | None = None  # [l, b, h, t, s], attention probabilities
     queries: Array | None = None  # the second stream's output
     carry: Tree = None  # the state after the last token
@@ -38,11 +38,11 @@ class Model(NamedTuple):
       name: for messages.
       specs: tree of `ParamSpec`.
       encode: (params, Inputs, key=None, *, at=None, layers=False, attention=False) -> Encoded. `key` is for dropout,
-        None for none; `at` i32[b, m] are the positions at which `hidden` is wanted, by default all; `layers` and
-        `attention` ask for these fields of `Encoded`.
+        None for none; `at` i32[b, m] are the positions at which `hidden` is computed, by default all; `layers`
+        and `attention` select these fields of `Encoded`.
       width: d, of `Encoded.hidden`.
-      vocab_size: rows of the token table.
-      max_length: the longest sequence it takes; 0 for any.
+      vocab_size: v.
+      max_length: the longest sequence; 0 for any.
       inputs: the names of the fields of `Inputs` that it takes.
       context: which tokens a position may be conditioned on; a subset of "left" (those before it), "both" (all) and
         "masked" (those of any mask).
@@ -52,12 +52,12 @@ class Model(NamedTuple):
       attention: whether there are attention probabilities to show.
       pooling: the position whose vector stands for a sequence, "first" or "last".
       carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
-      start_cache: (batch_size, max_length) -> the cache before the first token, for generation. None: it cannot.
+      start_cache: (batch_size, max_length) -> an empty cache, for generation. None: not supported.
       decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
-        is how many of the t tokens are real, None for all.
-      make_generator: (fraction of the width, number of layers or 0 for as many) -> a smaller network over tables of
-        the same width, as ELECTRA's generator. None: it cannot.
-      activation, norm_eps, init: of the heads on top.
+        is the number of the t tokens that are not padding, None for all.
+      make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of the
+        same width, for ELECTRA. None: not supported.
+      activation, norm_eps, init: for the heads of objectives.
     """
 
     name: str
@@ -104,7 +104,7 @@ def model_inputs(
     model: Model, batch: Mapping[str, Array], *, tokens: Array | None = None, context: str = "both",
     segment_ids: Array | None = None, positions: bool = True, carry: Tree = None,
 ) -> Inputs:
-    """What `model` takes of a batch: the one way from a batch to a network's inputs.
+    """The inputs of `model` for a batch.
 
     Args:
       model: the network.
@@ -113,7 +113,7 @@ def model_inputs(
       context: "both", or "left" for a causal mask.
       segment_ids: i32[b, t], in place of the batch's; 0 is padding.
       positions: whether to number positions as the batch does, from 0 in each packed segment.
-      carry: recurrent state or memory to go on from.
+      carry: recurrent state or memory to continue from.
 
     Raises:
       UserError: the network cannot be conditioned on that context, takes no mask to keep padding out, or is given a
@@ -121,29 +121,29 @@ def model_inputs(
     """
     check_context(model, context, "this batch")
     segment_ids = batch["segment_ids"] if segment_ids is None else segment_ids
-    given = {"tokens": batch["tokens"] if tokens is None else tokens}
+    fields = {"tokens": batch["tokens"] if tokens is None else tokens}
     if "attention_mask" in model.inputs:
-        given["attention_mask"] = AttentionMask(segment_ids, causal=context == "left")
-    elif context != "left":  # padding stands behind the tokens, where one that reads from left to right never looks
-        raise UserError(f"the network {model.name!r} takes no attention mask, and so would read padding as text; give "
-                        "it a mask to take, or an objective that reads from left to right")
+        fields["attention_mask"] = AttentionMask(segment_ids, causal=context == "left")
+    elif context != "left":  # padding follows the tokens, and does not affect left contexts
+        raise UserError(f"the network {model.name!r} takes no attention mask and would treat padding as text; choose an "
+                        "objective that is conditioned on the left context, or another network")
     if carry is not None and "carry" not in model.inputs:
-        raise UserError(f"the network {model.name!r} has no state to carry from row to row")
+        raise UserError(f"the network {model.name!r} has no state to carry from batch to batch")
     optional = {"positions": batch.get("positions") if positions else None,
                 "token_type_ids": batch.get("token_type_ids"), "carry": carry}
-    given |= {name: value for name, value in optional.items() if name in model.inputs}
-    return Inputs(**given)
+    fields |= {name: value for name, value in optional.items() if name in model.inputs}
+    return Inputs(**fields)
 
 
-def check_context(model: Model, context: str, asker: str) -> None:
-    """Raises UserError where `model` cannot be conditioned on `context`; `asker` is what messages name."""
+def check_context(model: Model, context: str, subject: str) -> None:
+    """Raises UserError where `model` cannot be conditioned on `context`; messages start with `subject`."""
     if context not in model.context:
         meaning = {"left": "only the tokens before a position", "both": "the tokens on both sides of a position"}
-        raise UserError(f"{asker} conditions on {meaning.get(context, context)}, and the network {model.name!r} can "
+        raise UserError(f"{subject} conditions on {meaning.get(context, context)}, and the network {model.name!r} can "
                         f"be conditioned on: {', '.join(sorted(model.context))}; choose another objective or network")
 
 
 def check_inputs(inputs: Inputs, supported: frozenset[str]) -> None:
     """Raises ValueError where `inputs` has a field that a network does not take."""
     if extra := [name for name, value in inputs._asdict().items() if value is not None and name not in supported]:
-        raise ValueError(f"this network takes {', '.join(sorted(supported))}; it was given {', '.join(extra)} too")
+        raise ValueError(f"this network takes {', '.join(sorted(supported))}; got {', '.join(extra)} too")

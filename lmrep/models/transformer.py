@@ -1,6 +1,6 @@
 """The Transformer encoder or decoder-only stack behind BERT, RoBERTa, ALBERT, ELECTRA and GPT-2.
 
-Presets differ, code does not: what distinguishes the systems is `Config`, tabulated in `presets.py`.
+All systems share this code; they differ in `Config`, whose published values are in `presets.py`.
 """
 
 from dataclasses import dataclass, replace
@@ -27,9 +27,9 @@ SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("ml
 
 @dataclass(frozen=True)
 class Config:
-    """The fields in which the Transformers of the contextual-representation line differ."""
+    """The fields in which the published Transformers differ."""
 
-    vocab: int = setting(30522, "rows of the token table; 0: as many as the tokenizer has", at_least=0)
+    vocab: int = setting(30522, "size of the vocabulary; 0: the tokenizer's size", at_least=0)
     width: int = setting(768, "d, the model width", at_least=1)
     layers: int = setting(12, "l, the number of layers", at_least=1)
     heads: int = setting(12, "h, attention heads a layer; a divisor of the width", at_least=1)
@@ -44,19 +44,19 @@ class Config:
                         choices=("post", "pre"))
     norm_eps: float = setting(1e-12, "epsilon of layer norm", above=0)
     activation: str = setting("gelu_tanh", "of the feed-forward block and of heads", choices=tuple(ACTIVATIONS))
-    share: str = setting("none", "what all layers use one copy of (ALBERT: all)", choices=tuple(SHARING))
+    share: str = setting("none", "parameters that all layers share (ALBERT: all)", choices=tuple(SHARING))
     dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
-    table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, and so of the "
-                                  "tied output layer, and not on the sum of embeddings (GPT)")
+    table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, including the tied "
+                                  "output layer, instead of the sum of embeddings (GPT)")
     attention_dropout: float = setting(0.1, "on attention probabilities", at_least=0, below=1)
     mlp_dropout: float = setting(0.0, "inside the feed-forward block", at_least=0, below=1)
     init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))
     init_stddev: float = setting(0.02, "standard deviation of initial weights", above=0)
-    position_stddev: float = setting(0.0, "that of the position table (GPT-2: 0.01); 0: the same", at_least=0)
-    project_init: str = setting("same", "the projection of the tables starts as all other probabilities, or by Glorot's rule "
-                                "(ELECTRA)", choices=("same", "glorot"))
-    residual_init: str = setting("same", "the probabilities that add to the residual stream start as all others, or "
-                                 "1 / sqrt(2 l) as wide (GPT-2)", choices=("same", "scaled"))
+    position_stddev: float = setting(0.0, "of the position table (GPT-2: 0.01); 0: init_stddev", at_least=0)
+    project_init: str = setting("same", "initial projection of the tables: as other weights, or Glorot uniform (ELECTRA)",
+                                choices=("same", "glorot"))
+    residual_init: str = setting("same", "initial projections onto the residual stream: as other weights, or scaled by "
+                                 "1 / sqrt(2 l) (GPT-2)", choices=("same", "scaled"))
 
     @property
     def table_width(self) -> int:
@@ -65,12 +65,12 @@ class Config:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens that the network takes at once: as many as it has positions for; 0, for any number, without them."""
+        """Longest sequence: the number of positions; 0, for any, without positions."""
         return 0 if self.positions == "none" else self.max_length
 
 
 class Cache(NamedTuple):
-    """What a network that reads from left to right keeps of the tokens read."""
+    """The keys and values of all tokens so far, for generation."""
 
     kv: KVCache  # keys and values of every layer, [l, b, s, h, k] each
     length: Array  # i32[], number of tokens read
@@ -81,7 +81,7 @@ def check(c: Config) -> None:
     if c.width % c.heads:
         near = [h for h in range(1, c.width + 1) if c.width % h == 0]
         raise UserError(f"model.width is {c.width}, which model.heads={c.heads} does not divide; "
-                        f"set heads to {min(near, key=lambda h: abs(h - c.heads))}, say")
+                        f"for example, set heads to {min(near, key=lambda h: abs(h - c.heads))}")
     if c.positions == "sinusoidal" and c.table_width % 2:
         raise UserError(f"sinusoidal positions need an even width; model has {c.table_width}")
 
@@ -111,9 +111,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 
 def generator_config(c: Config, share: float, layers: int = 0) -> Config:
-    """A network of that share of the width and that many layers (0: as many) over tables like these (Clark et al.,
-    2020: the generator). Heads are as wide as here, or wider where these do not divide the width, and there is one at
-    least."""
+    """The config of a generator (Clark et al., 2020): a fraction of the width, that many layers (0: the same) and tables
+    of the same width. Heads keep their width or, if that does not divide the new width, are wider."""
     width = max(1, round(share * c.width))
     heads = next(h for h in range(max(1, width * c.heads // c.width), 0, -1) if width % h == 0)
     return replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
@@ -126,7 +125,7 @@ def input_fields(c: Config) -> frozenset[str]:
 
 
 def initializer(c: Config, stddev: float = 0.0) -> Initializer:
-    """The distribution that kernels and tables start from, or one of another standard deviation."""
+    """The initializer of kernels and tables, optionally with another standard deviation."""
     return {"normal": normal, "truncated_normal": truncated_normal}[c.init](stddev or c.init_stddev)
 
 
@@ -179,23 +178,24 @@ def encode(
       params: as `specs`.
       inputs: `tokens` i32[b, t], and optionally `token_type_ids`, `positions`, `attention_mask`.
       key: for dropout, or None for none.
-      at: i32[b, m], the positions at which `hidden` is wanted: the last layer runs there alone. By default all.
-      layers: whether to return the embedding output and every layer's, [l + 1, b, t, d].
+      at: i32[b, m], the positions at which `hidden` is computed: the last layer runs only there. By default all.
+      layers: whether to return the outputs of the embedding and of each layer, l + 1 of [b, t, d].
       attention: whether to return the attention probabilities, [l, b, h, t, s].
       c: the config.
       execution: how the stack is run.
 
-    Under pre norm `layers` are the sums before the final norm, which `hidden` has passed.
+    With pre norm, `layers` are the sums before the final norm, and `hidden` is normalized.
 
     Raises:
       ValueError: a field of `inputs` that the model does not take, more tokens than it has positions for, or `at`
         together with `layers` or `attention`, which are of all positions.
     """
     if at is not None and (layers or attention):
-        raise ValueError("`at` asks for the last layer at some positions; `layers` and `attention` are of all")
+        raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, which need "
+                         "all positions")
     check_inputs(inputs, input_fields(c))
     if inputs.positions is None and 0 < c.max_tokens < inputs.tokens.shape[1]:
-        raise ValueError(f"{inputs.tokens.shape[1]} tokens were given; the model has positions for {c.max_length}")
+        raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model has positions for {c.max_length}")
     mask = (inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))).to_bool()
     embedding_key, stack_key = prng.split(key, 2)
     x = _embed(params, inputs, embedding_key, c).astype(DTYPES[execution.dtype])
@@ -217,15 +217,14 @@ def encode(
 
 
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
-    """The token table [v, e]: as `encode` with this key looks it up, where dropout acts on the tables."""
+    """The token table [v, e], with the dropout that `encode` uses with this key if dropout acts on the tables."""
     embedding_key, _ = prng.split(key, 2)
     table = params["embedding"]["token"]
     return embedding.dropped_table(table, embedding_key, c.dropout) if c.table_dropout else table
 
 
 def start_cache(rows: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
-    """The cache before the first token, with room for `length` of them. Raises ValueError where the model has no
-    positions for so many."""
+    """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was asked for; the model has positions for {c.max_length}")
     empty = jnp.zeros((c.layers, rows, length, c.heads, c.width // c.heads), DTYPES[execution.dtype])
@@ -236,10 +235,10 @@ def decode(
     params: Tree, tokens: Array, cache: Cache, real: Array | None = None, *, c: Config,
     execution: stack.Execution = stack.Execution(),
 ) -> tuple[Array, Cache]:
-    """Reads on, from left to right: the last layer's output [b, t, d] at the next t tokens i32[b, t], as `encode` gives
-    it under causal attention_mask, and the cache with them in it. What leads beyond the cache's room is undefined.
+    """The last layer's output [b, t, d] at the next t tokens i32[b, t], as `encode` with a causal mask, and the cache
+    with these tokens. The result is undefined beyond the cache's capacity.
 
-    `real` i32[] is how many of the t tokens count, where the others only fill up: what is read next takes their place.
+    `real` i32[] is the number of the t tokens that are not padding: the next call overwrites the others.
     """
     positions = jnp.broadcast_to(cache.length + jnp.arange(tokens.shape[1]), tokens.shape)
     x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(DTYPES[execution.dtype])
@@ -280,11 +279,11 @@ def _layer(
     """One layer: x [b, s, d] -> (x [b, t, d], attention probabilities [b, h, t, s]), at the t positions `at` or all."""
     probabilities_key, attention_key, inner_key, mlp_key = prng.split(key, 4)
 
-    y_in = _block_input(p, "attention_norm", x, c)
-    queries = y_in
+    block_input = _block_input(p, "attention_norm", x, c)
+    queries = block_input
     if at is not None:
-        x, queries, mask = (jnp.take_along_axis(y, at[..., None], axis=1) for y in (x, y_in, mask))
-    y, probabilities = attention.apply(p["attention"], y_in, mask, c.heads, queries=queries,
+        x, queries, mask = (jnp.take_along_axis(y, at[..., None], axis=1) for y in (x, block_input, mask))
+    y, probabilities = attention.apply(p["attention"], block_input, mask, c.heads, queries=queries,
                               rate=c.attention_dropout, key=probabilities_key)
     x = _add_output(p, "attention_norm", x, y, c, attention_key)
     y = mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation, rate=c.mlp_dropout, key=inner_key)
@@ -292,12 +291,12 @@ def _layer(
 
 
 def _block_input(p: Tree, name: str, x: Array, c: Config) -> Array:
-    """What a block reads of the residual stream."""
+    """The input of a block: the residual stream, normalized with pre norm."""
     return norm.apply(p[name], x, c.norm_eps) if c.norm == "pre" else x
 
 
 def _add_output(p: Tree, name: str, x: Array, y: Array, c: Config, key: Array | None = None) -> Array:
-    """The residual stream with a block's output y."""
+    """The residual stream after adding a block's output y, normalized with post norm."""
     x = x + dropout.apply(key, y, c.dropout)
     return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", None, None)
 

@@ -27,7 +27,7 @@ class Keys(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What an objective takes from one step to the next."""
+    """What an objective carries from one step to the next."""
 
     per_example: Tree = ()  # leaves lead with the batch axis: recurrent states, memories
     shared: Tree = ()  # leaves that have none: running statistics; threaded through microbatches in their order

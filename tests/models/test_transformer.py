@@ -239,16 +239,16 @@ def test_parts_are_there_by_config():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(UserError, match=r"width is 12, which model.heads=5 does not divide; set heads to 4"):
+    with pytest.raises(UserError, match=r"width is 12, which model.heads=5 does not divide; for example, set heads to 4"):
         transformer.build(Config(**TINY | {"heads": 5}))
     with pytest.raises(UserError, match="even width; model has 5"):
         transformer.build(Config(**TINY, positions="sinusoidal", embedding=5))
     roberta = transformer.build(CONFIGS["roberta"], name="roberta")
-    with pytest.raises(ValueError, match="it was given characters, token_type_ids"):
+    with pytest.raises(ValueError, match="got characters, token_type_ids"):
         roberta.encode({}, Inputs(tokens=TOKENS, token_type_ids=TYPES, characters=TOKENS))
-    with pytest.raises(ValueError, match="tokens were given; the model has positions for"):
+    with pytest.raises(ValueError, match="tokens; the model has positions for"):
         roberta.encode({}, Inputs(tokens=jnp.zeros((1, roberta.max_length + 1), jnp.int32)))
-    with pytest.raises(ValueError, match="`layers` and `attention` are of all"):
+    with pytest.raises(ValueError, match="leave out `layers` and `attention`"):
         roberta.encode({}, Inputs(tokens=TOKENS), at=TOKENS, layers=True)
 
 
