@@ -45,7 +45,6 @@ setup(
         "tensorflow-datasets>=4.9.10",
         "importlib_resources>=6",  # tensorflow-datasets imports it without declaring it
         "ml-collections>=1.1",
-        "absl-py>=2.3",
         "grain>=0.2.18",
         "array-record>=0.8",
         "tokenizers>=0.22",
@@ -53,7 +52,6 @@ setup(
         "safetensors>=0.6",
         "tensorboardX>=2.6",
         "rich>=14",
-        "matplotlib>=3.10",
         "jinja2>=3.1",
         "numpy>=2",
         "pyarrow>=17",

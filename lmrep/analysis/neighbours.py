@@ -82,7 +82,7 @@ def parse(marked: str) -> Occurrence:
 
 def neighbours(
     run: Run, marked: str, lines: Iterable[Sequence[str]], *, layers: str = "last", k: int = 10, least: int = 5,
-    tell: Callable[[int, int], None] = lambda lines, tokens: None,
+    progress: Callable[[int, int], None] = lambda lines, tokens: None,
 ) -> Neighbours:
     """The nearest neighbours, by cosine, of a word in its sentence.
 
@@ -97,7 +97,7 @@ def neighbours(
       layers: as for `run.encode`; one layer, or a sum or concatenation.
       k: number of neighbours.
       least: occurrences that a word needs to be a static neighbour.
-      tell: called with (1, number of tokens) after each line.
+      progress: called with (1, number of tokens) after each line.
 
     Raises:
       UserError: not exactly one word is marked; `layers` are several.
@@ -117,7 +117,7 @@ def neighbours(
             spans, vectors = _words(tokenized[i], encode.by_word(hidden, tokenized[i].words)[0])
             nearest.add(tokenized[i].text, spans, vectors)
             table.add([_key(run, tokenized[i].text[a:b]) for a, b in spans], vectors)
-            tell(1, len(tokenized[i].ids))
+            progress(1, len(tokenized[i].ids))
     count, static = table.nearest(_key(run, query.word), k, least)
     return Neighbours(query, count, nearest.found(), static, len(table.index))
 

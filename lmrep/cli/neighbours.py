@@ -3,10 +3,9 @@
 First come the nearest occurrences by contextual vectors, then the nearest words of a static table, in which each word
 has one vector: the mean over its occurrences."""
 
-import time
 
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
-from lmrep.cli.embed import ProgressLine
+from lmrep.cli.progress import line_progress
 from lmrep.core.errors import UserError
 
 FLAGS = {
@@ -33,15 +32,12 @@ def run(arguments: Arguments) -> int:
     from lmrep.inference import export
 
     parse(arguments.words[0])  # before anything that takes time
-    total, done, began = export.survey(flags.input), [0, 0], time.monotonic()
+    total = export.count_lines(flags.input).lines
     trained = api.load(workdir, arguments.step)
-    with ProgressLine() as line:
-        def tell(lines: int, tokens: int) -> None:
-            done[:] = done[0] + lines, done[1] + tokens
-            line.show(export.Progress(done[0], total.lines, done[1], time.monotonic() - began))
-
+    with line_progress() as progress:
         found = neighbours(trained, arguments.words[0], export.read_lines(flags.input), layers=flags.layers,
-                           k=flags.top, least=flags.least, tell=tell)
+                           k=flags.top, least=flags.least,
+                           progress=lambda lines, tokens: progress(lines, tokens, total))
     print(f"{found.query.marked}\n\nNearest in context:")
     for near in found.context:
         print(f"  {near.cosine:6.3f}  {near.word:16}  {_excerpt(near)}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import ml_collections
 
-from lmrep.config.record import NAMES, suggestion
+from lmrep.config.record import NAMES, convert, suggestion
 from lmrep.core.errors import UserError
 
 SIGNATURE = '`def get_config(argument=""):`'
@@ -165,16 +165,15 @@ def _parsed(text: str, present: Any, where: str) -> Any:
 
 def _typed(value: Any, present: Any, text: str, where: str) -> Any:
     """`value` converted to the type of `present` without loss."""
-    if present is None or (type(value) is type(present)):
+    if present is None:
         return value
-    if isinstance(present, float) and type(value) is int:
-        return float(value)
-    if type(present) is int and isinstance(value, float) and value.is_integer():
-        return int(value)
     if isinstance(present, str):
         return str(value)
-    kind = type(present).__name__
-    raise UserError(f"{where} cannot be {text!r}; expected {NAMES.get(kind, kind)}, as {present!r} is")
+    try:
+        return convert(type(present), value, where)
+    except UserError:
+        name = type(present).__name__
+        raise UserError(f"{where} cannot be {text!r}; expected {NAMES.get(name, name)}, as {present!r} is") from None
 
 
 def _items(text: str, present: Sequence[Any], where: str) -> Iterable[Any]:

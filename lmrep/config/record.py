@@ -77,7 +77,7 @@ def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -
         if key not in fields:
             raise UserError(f"{where} has no field {key!r}{suggestion(key, fields) or '; it has ' + ', '.join(fields)}")
     types_ = typing.get_type_hints(cls)
-    values = {key: _value(types_[key], value, f"{where}.{key}") for key, value in mapping.items()}
+    values = {key: convert(types_[key], value, f"{where}.{key}") for key, value in mapping.items()}
     for key, value in values.items():
         expected = fields[key].metadata.get("bounds", Bounds()).broken_by(value)
         if expected:
@@ -98,8 +98,8 @@ def choose(table: Mapping[str, Any], name: str, what: str) -> Any:
     return table[name]
 
 
-def _value(type_: Any, value: Any, where: str) -> Any:
-    """`value` converted to a type without loss. Raises UserError if that is impossible."""
+def convert(type_: Any, value: Any, where: str) -> Any:
+    """`value` converted to a type, or an annotation of one, without loss. Raises UserError if that is impossible."""
     origin, arguments = typing.get_origin(type_), typing.get_args(type_)
     if type_ is Any:
         return value
@@ -108,11 +108,11 @@ def _value(type_: Any, value: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
-        return _value(next(a for a in arguments if a is not type(None)), value, where)
+        return convert(next(a for a in arguments if a is not type(None)), value, where)
     if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_value(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
+        return tuple(convert(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
-        return {str(k): _value(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
+        return {str(k): convert(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
     if type_ is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type_ is int and isinstance(value, float) and value.is_integer():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lmrep.core.errors import UserError
+from lmrep.core.progress import ProgressReporter
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import corpora, formats, loader, tokenizers
 from lmrep.data.formats import Plan, batch_struct
@@ -83,7 +83,11 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) ->
     """The examples of one split in a stage's format."""
     if isinstance(store, Sources):
         return Mixture(tuple(plan(stage, each, seed, data_dir) for each in store.stores), store)
-    report = _Report(stage.format_name)
+    reporter = ProgressReporter(log.info)
+
+    def report(done: int, total: int) -> None:
+        reporter.report(done, lambda _: f"planning {stage.format_name} examples: {done:,} of {total:,} documents")
+
     return formats.plan(stage.format_name, stage.format, store, stage.length, seed, Path(data_dir) / "plans", report)
 
 
@@ -91,18 +95,6 @@ def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_di
     """As `plan`, with each text once, whatever `duplicates` is."""
     once = dataclasses.replace(stage.format, duplicates=1)
     return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
-
-
-class _Report:
-    """Logs the progress of a plan every few seconds."""
-
-    def __init__(self, name: str):
-        self._name, self._last = name, time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._last > 3:
-            self._last = time.monotonic()
-            log.info("planning %s examples: %s of %s documents", self._name, f"{done:,}", f"{total:,}")
 
 
 def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[Stage]:

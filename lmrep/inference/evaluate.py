@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -20,6 +19,7 @@ from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
+from lmrep.core.progress import ProgressReporter
 from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use_mesh
 from lmrep.data import corpora, loader
 from lmrep.data.store import tokenize
@@ -220,12 +220,14 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     def compute(batch: dict[str, np.ndarray]) -> jax.Array:
         return sum_nll(params, jax.device_put(batch, batch_sharding(mesh)))
 
-    nll, predicted, report = 0.0, 0, _Report(counts, characters)
+    nll, predicted, reporter = 0.0, 0, ProgressReporter(log.info, characters, every=10)
     with use_mesh(mesh):
         for batch_nll, count in sliding.sliding_window_nll(
                 compute, sequences(), length, stride, specials.get("pad", 0), tokens, mesh.size):
             nll, predicted = nll + batch_nll, predicted + count
-            report(nll, predicted)
+            # Some of the texts read so far wait for a full batch.
+            reporter.report(predicted / counts["tokens"] * counts["characters"], lambda seconds, nll=nll, predicted=predicted: (
+                f"{predicted:,} tokens, loss {nll / predicted:.4g}, {predicted / seconds:,.0f} tokens/s"))
     if not predicted:
         raise UserError(f"the text has no token to predict: its {counts['left out']:,} documents give the tokenizer "
                         "none; give other text")
@@ -279,23 +281,3 @@ def _perplexity(
     found = [documents(data, split, log.info) for data in corpus]
     texts = islice(chain.from_iterable(texts for _, texts in found), examples)
     return perplexity(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in found))
-
-
-class _Report:
-    """Logs progress every ten seconds. `counts` are of the texts read so far, out of `characters`."""
-
-    def __init__(self, counts: Counter[str], characters: int):
-        self._counts, self._characters = counts, characters
-        self._start = self._last = time.monotonic()
-
-    def __call__(self, nll: float, tokens: int) -> None:
-        now = time.monotonic()
-        if now - self._last < 10:
-            return
-        self._last, seconds = now, now - self._start
-        line = f"{tokens:,} tokens, loss {nll / tokens:.4g}, {tokens / seconds:,.0f} tokens/s"
-        if self._characters:  # some of the texts read so far wait for a full batch
-            done = tokens / self._counts["tokens"] * self._counts["characters"] / self._characters
-            left = round(seconds * (1 / done - 1))
-            line += f", {left // 60}:{left % 60:02} left"
-        log.info("%s", line)

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -28,26 +27,17 @@ HEADER = 100_000_000  # bytes; the library reads no longer header
 DIGITS = 7, 15  # of the number of tokens in a line, of an offset
 
 
-class CorpusScan(NamedTuple):
+class TextFile(NamedTuple):
     """The size of a text file."""
 
     lines: int
     size: int  # bytes
 
 
-class Progress(NamedTuple):
-    """Progress through a text file, in lines."""
-
-    lines: int
-    of: int
-    tokens: int
-    seconds: float
-
-
 # Text
 
 
-def survey(path: str | os.PathLike) -> CorpusScan:
+def count_lines(path: str | os.PathLike) -> TextFile:
     """Counts the lines of a text file. Lines end with "\\n"; the last one may lack it.
 
     Raises:
@@ -63,7 +53,7 @@ def survey(path: str | os.PathLike) -> CorpusScan:
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"line {lines:,} of {path} has more than {LONGEST_LINE:,} bytes; split it")
                 line.decode("utf8")
-            return CorpusScan(lines, file.tell())
+            return TextFile(lines, file.tell())
     except UnicodeDecodeError as error:
         raise UserError(f"line {lines:,} of {path} is not UTF-8 text: byte 0x{error.object[error.start]:02x}; "
                         "convert it to UTF-8") from None
@@ -90,7 +80,7 @@ def read_lines(path: str | os.PathLike) -> Iterator[list[str]]:
 
 def embed(
     run: Run, source: str | os.PathLike, target: str | os.PathLike, *, layers: str = "last", words: str = "",
-    long: str = "refuse", tell: Callable[[Progress], None] = lambda progress: None,
+    long: str = "refuse", progress: Callable[[int, int, int], None] = lambda lines, tokens, total: None,
 ) -> list[Path]:
     """Writes the vectors of each line of a text file: line i, from 0, as the float32 tensor named `i`, [n, t, d].
 
@@ -105,7 +95,7 @@ def embed(
       words: "mean", "first" or "last" for one vector per word, [n, w, d], that combines its tokens' this way; "" for
         one per token, special tokens included.
       long: "refuse" or "windows", for lines longer than the model.
-      tell: called with the progress after each line.
+      progress: called with (1, number of tokens, lines in all) after each line.
 
     Returns:
       The files written.
@@ -123,7 +113,7 @@ def embed(
                         ".safetensors")
     if not target.parent.is_dir():
         raise UserError(f"there is no directory {target.parent} for the output; make it, or give another --output")
-    found = survey(source)
+    found = count_lines(source)
     entry, about = _entry_size(run, chosen, found.lines), _about(run, chosen, words)
     most = (HEADER - len(about) - 8) // entry  # lines a file
     targets = _targets(target, -(-found.lines // most) or 1)
@@ -131,7 +121,7 @@ def embed(
         if path.exists():
             raise UserError(f"{path} exists; remove it, or give another --output")
 
-    began, lines, done, tokens = time.monotonic(), 0, 0, 0
+    lines = 0
     with contextlib.ExitStack() as stack:
         try:
             files = [stack.enter_context(_Writer(path, about, min(most, found.lines - most * k) * entry))
@@ -141,8 +131,7 @@ def embed(
                     break
                 locations = [(files[i // most], str(i)) for i in range(lines, lines + len(texts))]
                 for new in _embed(run, texts, locations, chosen, words, long, source):
-                    done, tokens = done + 1, tokens + new
-                    tell(Progress(done, found.lines, tokens, time.monotonic() - began))
+                    progress(1, new, found.lines)
                 for file in files[lines // most : (lines + len(texts)) // most]:
                     file.finish()  # now, for its header takes memory
                 lines += len(texts)

@@ -16,14 +16,11 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TextIO
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from typing import Any, Protocol
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_bytes, write_text
+from lmrep.core.progress import Screen, StatusLine, duration
 from lmrep.metrics import Metric
 from lmrep.storage.jsonl import JsonLines, append
 
@@ -248,16 +245,6 @@ def format_metrics(
             if not headlines or (name in metrics and metrics[name].headline)}
 
 
-class Screen(Console):
-    """Standard error, or `file`. Raises where rich would exit with code 1 because the pipe is closed."""
-
-    def __init__(self, file: TextIO | None = None, **options):
-        super().__init__(file=file, stderr=file is None, **options)
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError("the pipe is closed")
-
-
 class Progress:
     """The progress line: rewritten in place on a terminal, a new line every `every` seconds elsewhere. Use it as a
     context; what is printed or logged inside appears above the line.
@@ -273,7 +260,7 @@ class Progress:
                  clock: Callable[[], float] = time.monotonic):
         self._total, self._clock, screen = total, clock, screen or Screen()
         self._every = 0.1 if screen.is_terminal else every
-        self._line = Guarded("the progress line", lambda: _Line(screen))
+        self._line = Guarded("the progress line", lambda: StatusLine(screen))
         self._text, self._printed_at = "", -math.inf
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)  # (time, step); the rate is that of these updates
 
@@ -301,34 +288,13 @@ class Progress:
         if tokens_per_second is not None:
             fields.append(f"{tokens_per_second:,.0f} tokens/s")
         if step > first:
-            fields.append(f"{_duration((self._total - step) * (now - began) / (step - first))} left")
+            fields.append(f"{duration((self._total - step) * (now - began) / (step - first))} left")
         if utilisation is not None:
             fields.append(f"utilisation {utilisation:.0%}")
         self._text = "  ".join(fields)
         if now >= self._printed_at + self._every:
             self._printed_at = now
             self._line.write(self._text)
-
-
-class _Line:
-    def __init__(self, screen: Screen):
-        self._screen, self._text = screen, ""
-        self._live = Live(console=screen, auto_refresh=False) if screen.is_terminal else None
-        if self._live:
-            self._live.start()
-
-    def write(self, text: str) -> None:
-        if text == self._text:
-            return
-        self._text = text
-        if self._live:
-            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
-        else:
-            self._screen.print(Text(text), soft_wrap=True)
-
-    def close(self) -> None:
-        if self._live:
-            self._live.stop()
 
 
 def show_messages() -> None:
@@ -367,9 +333,3 @@ def _step_of(line: bytes) -> int | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return step if type(step) is int and step >= 0 else None
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"

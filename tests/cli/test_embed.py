@@ -165,7 +165,7 @@ def test_told_to_stop_it_leaves_nothing(home, tmp_path):
 
 
 def test_a_file_that_grows_meanwhile_is_noticed(home, tmp_path, monkeypatch):
-    real = export.survey
-    monkeypatch.setattr(export, "survey", lambda path: real(path)._replace(lines=5))
+    real = export.count_lines
+    monkeypatch.setattr(export, "count_lines", lambda path: real(path)._replace(lines=5))
     answer = embed(home, tmp_path / "v.safetensors")
     assert answer.code == 3 and "texts.txt changed while it was read" in answer.err and list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ from itertools import chain
 
 import pytest
 
+from lmrep.core import progress
 from lmrep.core.errors import RunFault
 from lmrep.data import corpora
 from lmrep.data.store import scan
@@ -55,7 +56,7 @@ def test_a_sample_is_of_the_train_split_and_of_the_size_that_is_asked_for(survey
 
 def test_long_work_tells_how_much_is_left(monkeypatch):
     clock, lines = iter([0.0, 1.0, 4.0, 5.0, 8.0]), []
-    monkeypatch.setattr(scan.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     report = scan.Report("tokenizing", 10_000_000, lines.append)
     for _ in range(4):
         report.add(2_000_000)
@@ -65,6 +66,6 @@ def test_long_work_tells_how_much_is_left(monkeypatch):
 
 def test_the_rate_of_what_goes_on_is_that_of_this_process(monkeypatch):
     clock, lines = iter([0.0, 4.0]), []
-    monkeypatch.setattr(scan.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     scan.Report("tokenizing", 10_000_000, lines.append, done=6_000_000).add(2_000_000)
     assert lines == ["tokenizing: 8.0 of 10.0 million characters, 0:04 left"]

@@ -316,14 +316,3 @@ def test_a_long_document_is_never_copied_in_full(run, monkeypatch):
     found = evaluate.perplexity(run, [text], LENGTH, 31)
     assert found.tokens == found.nll == len(tokenize.tokenize(run.tokenizer, [text]).tokens)
     assert len(largest) > 10 and len({*largest}) == 1 and largest[0] < found.tokens / 10
-
-
-def test_long_work_tells_how_far_it_is(monkeypatch, caplog):
-    now = iter([0.0, 5.0, 12.0, 13.0])
-    monkeypatch.setattr(evaluate.time, "monotonic", lambda: next(now))
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
-    report = evaluate._Report(Counter(tokens=400, characters=1000), 4000)
-    for tokens in (100, 200, 300):
-        report(2.0 * tokens, tokens)
-    assert caplog.messages == ["200 tokens, loss 2, 17 tokens/s, 1:24 left"]  # 200 of 1600 tokens in 12 s

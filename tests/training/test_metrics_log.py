@@ -273,7 +273,7 @@ def test_plain_progress_prints_a_line_at_intervals_and_at_the_end(tmp_path):
     shown = show(False, seconds=range(0, 50, 2)).splitlines()  # steps 1 to 25, 2 seconds each
     assert [line.split("  ")[0] for line in shown] == [f"step {step}/100" for step in (1, 6, 11, 16, 21, 25)]
     assert shown[0] == "step 1/100  loss 2.5  masked accuracy 25.00%  12,346 tokens/s  utilisation 30%"
-    assert shown[1] == "step 6/100  loss 2.5  masked accuracy 25.00%  12,346 tokens/s  0:03:08 left  utilisation 30%"
+    assert shown[1] == "step 6/100  loss 2.5  masked accuracy 25.00%  12,346 tokens/s  3:08 left  utilisation 30%"
 
 
 def test_progress_on_a_terminal_rewrites_one_line():

@@ -4,7 +4,6 @@ documents. In between, a document takes 17 bytes of memory.
 
 import itertools
 import re
-import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmrep.core.errors import RunFault
+from lmrep.core.progress import ProgressReporter
 from lmrep.data import corpora
 
 TRAINING_SAMPLE = 10**8  # characters of train splits for training a tokenizer, at most
@@ -100,23 +100,14 @@ def sample(corpus: corpora.Corpus, scanned: CorpusScan, budget: float, keep_whit
 
 
 class Report:
-    """Reports progress every few seconds, with the remaining time if the `total` is known."""
+    """Reports how many characters are processed."""
 
-    def __init__(self, what: str, total: int, progress: Progress, done: int = 0, every: float = 3.0):
-        self.what, self.total, self.progress, self.every = what, total, progress, every
-        self.done = self.before = done
-        self.start = self.last = time.monotonic()
+    def __init__(self, what: str, total: int, progress: Progress, done: int = 0):
+        self.what, self.total, self.done = what, total, done
+        self._reporter = ProgressReporter(progress, total, done)
 
     def add(self, characters: int) -> None:
         """Adds to the number of characters that are done."""
         self.done += characters
-        now = time.monotonic()
-        if now - self.last < self.every or self.done == self.total:
-            return
-        self.last = now
-        line = f"{self.what}: {self.done / 1e6:,.1f}"
-        if self.total:
-            left = round((now - self.start) * (self.total - self.done) / (self.done - self.before))
-            self.progress(f"{line} of {self.total / 1e6:,.1f} million characters, {left // 60}:{left % 60:02} left")
-        else:
-            self.progress(f"{line} million characters")
+        of = f" of {self.total / 1e6:,.1f}" if self.total else ""
+        self._reporter.report(self.done, lambda _: f"{self.what}: {self.done / 1e6:,.1f}{of} million characters")

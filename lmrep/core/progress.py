@@ -1,0 +1,94 @@
+"""Progress of long work: a line every few seconds, with the time left."""
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+
+class ProgressReporter:
+    """Emits a line every few seconds.
+
+    Args:
+      emit: takes a line.
+      total: the amount of work; 0 if it is not known.
+      done: the amount that was done before, by an earlier process.
+      every: seconds between lines.
+    """
+
+    def __init__(self, emit: Callable[[str], None], total: float = 0, done: float = 0, every: float = 3.0):
+        self._emit, self._total, self._before, self._every = emit, total, done, every
+        self._start = self._last = time.monotonic()
+
+    def report(self, done: float, text: Callable[[float], str]) -> None:
+        """Emits `text(seconds since the start)`, and the time left, if the last line is old enough. The last amount of
+        a known total is not reported: what comes next says it."""
+        now = time.monotonic()
+        if now - self._last < self._every or (self._total and done >= self._total):
+            return
+        self._last = now
+        line = text(now - self._start)
+        if self._total and done > self._before:
+            line += f", {duration((now - self._start) * (self._total - done) / (done - self._before))} left"
+        self._emit(line)
+
+    def finish(self, text: Callable[[float], str]) -> None:
+        """Emits the last line."""
+        self._emit(text(time.monotonic() - self._start))
+
+
+def duration(seconds: float) -> str:
+    """"1:02:03", or "2:03" below an hour."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+class Screen(Console):
+    """Standard error, or `file`. Raises where rich would exit with code 1 because the pipe is closed."""
+
+    def __init__(self, file: TextIO | None = None, **options):
+        super().__init__(file=file, stderr=file is None, **options)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError("the pipe is closed")
+
+
+class StatusLine:
+    """A line that is rewritten in place on a terminal, and printed anew elsewhere. What is printed or logged meanwhile
+    appears above it. Use it as a context, or call `close`."""
+
+    def __init__(self, screen: Screen | None = None):
+        self._screen, self._text = screen or Screen(), ""
+        self._live = Live(console=self._screen, auto_refresh=False) if self._screen.is_terminal else None
+        if self._live:
+            self._live.start()
+
+    @property
+    def every(self) -> float:
+        """Seconds between lines that suit the screen."""
+        return 0.2 if self._live else 10.0
+
+    def __enter__(self) -> "StatusLine":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def write(self, text: str) -> None:
+        """Shows a text, if it is another than the last one."""
+        if text == self._text:
+            return
+        self._text = text
+        if self._live:
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            self._screen.print(Text(text), soft_wrap=True)
+
+    def close(self) -> None:
+        """Leaves the last text on the screen."""
+        if self._live:
+            self._live.stop()
