@@ -196,7 +196,8 @@ def test_masks_are_filled_with_the_model_s_own_probabilities(run):
     special = run.tokenizer.vocabulary.specials
     ids = [special["cls"], *run.tokenizer.encode(TEXTS[0], specials=True).ids, special["sep"]]
     tokens = np.array([ids], np.int32)
-    inputs = Inputs(tokens=tokens, attention_mask=AttentionMask(np.ones_like(tokens)), token_type_ids=np.zeros_like(tokens))
+    inputs = Inputs(tokens=tokens, attention_mask=AttentionMask(np.ones_like(tokens)),
+                    token_type_ids=np.zeros_like(tokens))
     hidden = jax.jit(lambda params: run.model.encode(params, inputs).hidden)(run.params["encoder"])
     hidden = hidden[0, ids.index(special["mask"])]
     head = run.params["objective"]["masked"]

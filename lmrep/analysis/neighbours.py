@@ -1,5 +1,5 @@
-"""Nearest neighbours of a word in its sentence, over a corpus: by contextual vectors, one for each occurrence of a word,
-and by static vectors, one for each word, the mean over its occurrences (Bommasani et al., 2020)."""
+"""Nearest neighbours of a word in its sentence, over a corpus: by contextual vectors, one for each occurrence of a
+word, and by static vectors, one for each word, the mean over its occurrences (Bommasani et al., 2020)."""
 
 import heapq
 import re
@@ -104,7 +104,8 @@ def neighbours(
     """
     query, chosen = parse(marked), run.layers(layers)
     if chosen.join == "stack" and len(chosen.numbers) > 1:
-        raise UserError(f"layers is {layers!r}, which are several layers; give one, or combine them: sum:1,2 or concat:1,2")
+        raise UserError(f"layers is {layers!r}, which are several layers; give one, or combine them: "
+                        "sum:1,2 or concat:1,2")
     [own] = run.encode([query.text], layers)
     inside = [t for t, (start, end) in enumerate(own.offsets) if start < query.end and query.start < end]
     if not inside:

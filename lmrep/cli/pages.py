@@ -1,5 +1,6 @@
-"""Lists the experiment files that come with lmrep, each with what it trains. With the name of one, prints its description:
-the command, the cost, the expected figures and its choices; with --copy, writes the file into the current directory.
+"""Lists the experiment files that come with lmrep, each with what it trains. With the name of one, prints its
+description: the command, the cost, the expected figures and its choices; with --copy, writes the file into the current
+directory.
 
     lmrep pages
     lmrep pages bert.py

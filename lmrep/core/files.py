@@ -87,8 +87,8 @@ class Damaged(Exception):
 
 
 def seal(directory: Path, record: dict) -> None:
-    """Flushes `directory` to the disk, then writes its manifest: `record` (JSON), the size and SHA-256 of every file, and
-    the manifest's own SHA-256."""
+    """Flushes `directory` to the disk, then writes its manifest: `record` (JSON), the size and SHA-256 of every file,
+    and the manifest's own SHA-256."""
     files = {}
     for path in sorted(directory.rglob("*")):
         sync(path)
@@ -99,8 +99,8 @@ def seal(directory: Path, record: dict) -> None:
 
 
 def verified(directory: Path, trusted: Collection[str] = ()) -> dict:
-    """Reads every file of a sealed directory, compares it with the manifest, and returns the manifest. Of the files that
-    `trusted` names only the sizes are compared.
+    """Reads every file of a sealed directory, compares it with the manifest, and returns the manifest. Of the files
+    that `trusted` names only the sizes are compared.
 
     Raises:
       Damaged: a file is missing, truncated or changed; the message names it.

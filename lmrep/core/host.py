@@ -29,17 +29,18 @@ def check_address_space() -> None:
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < MIN_ADDRESS_SPACE:
-        raise UserError(f"this process may use {limit / 1e9:.1f} GB of address space (ulimit -v), and JAX needs at least "
-                        f"{MIN_ADDRESS_SPACE / 1e9:g} GB; raise the limit: ulimit -v unlimited")
+        raise UserError(f"this process may use {limit / 1e9:.1f} GB of address space (ulimit -v), and JAX needs at "
+                        f"least {MIN_ADDRESS_SPACE / 1e9:g} GB; raise the limit: ulimit -v unlimited")
 
 
 def keep_memory() -> bool:
     """Makes malloc keep freed memory in this process, if it computes on the CPU. Returns whether that succeeded.
 
-    XLA's CPU backend allocates the temporaries of every step anew. glibc returns blocks of that size to the kernel, which
-    clears each page when it is used again; this takes a quarter of a small model's step. A single arena that keeps freed
-    memory avoids this, but needs up to 2.3 times the memory (BERT-mini, batch 64: at most 4.6 GB instead of 2.0), so it
-    is optional: LMREP_KEEP_MEMORY=1 lmrep train ... Call it before JAX starts threads, which get arenas of their own.
+    XLA's CPU backend allocates the temporaries of every step anew. glibc returns blocks of that size to the kernel,
+    which clears each page when it is used again; this takes a quarter of a small model's step. A single arena that
+    keeps freed memory avoids this, but needs up to 2.3 times the memory (BERT-mini, batch 64: at most 4.6 GB instead of
+    2.0), so it is optional: LMREP_KEEP_MEMORY=1 lmrep train ... Call it before JAX starts threads, which get arenas of
+    their own.
     """
     if not sys.platform.startswith("linux") or any(glob.glob(pattern) for pattern in ACCELERATORS):
         return False

@@ -1,7 +1,8 @@
 """Parameters: a model declares a tree of `ParamSpec`s, from which everything else is derived.
 
 A spec tree is a nested dict of `ParamSpec`; a parameter tree is the same nested dict with arrays as leaves.
-Initialization, shapes, counts and shardings are read from the spec tree, so that they agree. A parameter's *path* is its keys joined by slashes: `encoder/layers/attention/query/kernel`.
+Initialization, shapes, counts and shardings are read from the spec tree, so that they agree. A parameter's *path* is
+its keys joined by slashes: `encoder/layers/attention/query/kernel`.
 """
 
 import math

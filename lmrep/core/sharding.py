@@ -51,11 +51,13 @@ def use_mesh(mesh: Mesh, rules: Rules = RULES) -> Iterator[Mesh]:
         _active.reset(token)
 
 
-def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, rules: Rules = RULES) -> PartitionSpec:
+def partition_spec(
+    axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, rules: Rules = RULES,
+) -> PartitionSpec:
     """The PartitionSpec of an array with this shape and these logical axes.
 
-    A dimension that its mesh axes do not divide is replicated, for example BERT's vocabulary of 30,522 on a `tensor` axis
-    of 4.
+    A dimension that its mesh axes do not divide is replicated, for example BERT's vocabulary of 30,522 on a `tensor`
+    axis of 4.
     """
     mesh_axes = (rules.get(axis) if axis else None for axis in axes)
     return PartitionSpec(*(names if divides(mesh, names, size) else None

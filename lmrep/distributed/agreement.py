@@ -26,7 +26,8 @@ def by_first_process(decide: Callable[[], Any]) -> Any:
       decide: returns JSON. Only process 0 calls it.
 
     Raises:
-      UserError, RunFault: what `decide` raised on process 0. A process that failed alone would leave the others waiting.
+      UserError, RunFault: what `decide` raised on process 0. A process that failed alone would leave the others
+        waiting.
     """
     if jax.process_count() == 1:
         return decide()
@@ -54,7 +55,7 @@ class Stop(threading.Event):
 
 @contextlib.contextmanager
 def stop_flag() -> Iterator[Stop]:
-    """A flag that SIGTERM and Ctrl-C set, in the main thread of a single process. A second Ctrl-C interrupts the run."""
+    """A flag that SIGTERM and Ctrl-C set in the main thread of a single process; a second Ctrl-C interrupts the run."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread() or jax.process_count() > 1:
         yield stop  # with several processes, JAX's preemption service handles signals

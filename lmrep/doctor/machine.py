@@ -66,7 +66,8 @@ class StageShapes(NamedTuple):
 
 
 def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout: AbstractMesh | None) -> Seen:
-    """The network, objectives and optimizers can be built, and each stage can start from the previous one. Gives a list of StageShapes."""
+    """The network, objectives and optimizers can be built, and each stage can start from the previous one. Gives a list
+    of StageShapes."""
     vocabulary = loaded.vocabulary if loaded else _untrained_vocabulary(experiment)
     layout = layout or _layout((1,) * len(AXES))
     built = build.model(experiment, vocabulary)
@@ -74,7 +75,8 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
     for i, plan in enumerate(plans):
         objective = build.objective(plan, built, vocabulary)
         optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
-        stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size, start=plan.start)
+        stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size,
+                      start=plan.start)
         stages.append(StageShapes(plan, stage, abstract(objective, optimizer, plan.batch_size, layout)))
     check_stages([one.stage for one in stages])
     unsharded = sorted({f"{path} {spec.shape}" for one in stages for path, spec in P.flatten(specs_of(
@@ -82,8 +84,8 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
     text = f"{P.count(specs_of(stages[0].stage.objective)):,} parameters"
     if unsharded:
         return Seen(f"{text}; replicated on all devices, because the mesh does not divide them: "
-                    f"{', '.join(unsharded[:3])}{' ...' if unsharded[3:] else ''}; choose sizes that it divides, such as "
-                    "another model.vocab", stages, WARNING)
+                    f"{', '.join(unsharded[:3])}{' ...' if unsharded[3:] else ''}; choose sizes that it divides, such "
+                    "as another model.vocab", stages, WARNING)
     return Seen(text, stages)
 
 

@@ -31,7 +31,8 @@ def config(given: Mapping[str, Any]) -> Seen:
     """The config is valid. Gives the experiment."""
     experiment = experiments.parse(given)
     each = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
-                          f"size {stage.batch_size}, {stage.steps:,} steps" for stage in experiments.resolve_stages(experiment))
+                          f"size {stage.batch_size}, {stage.steps:,} steps"
+                          for stage in experiments.resolve_stages(experiment))
     return Seen(f"{experiment.name}: {each}", experiment)
 
 

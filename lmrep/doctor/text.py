@@ -114,8 +114,8 @@ def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Seen
     tokens = int(sample.characters * sizes["train"] / len(which) / CHARACTERS_PER_TOKEN)
     batch = max(stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
     if tokens < batch:
-        warnings.append(f"train has about {tokens:,} tokens, and a batch {batch:,}: give more text, or lower batch_size "
-                      "or length")
+        warnings.append(f"train has about {tokens:,} tokens, and a batch {batch:,}: give more text, or lower "
+                      "batch_size or length")
     if not fractions["validation"]:
         warnings.append("without data.validation, nothing measures how well a run learns")
     return Seen("; ".join([text, *warnings]), **{"mark": WARNING} if warnings else {})
@@ -155,8 +155,8 @@ def _decode(store: token_store.Store, found: Prepared) -> None:
 
 
 def tokenizer(experiment: Experiment, found: Prepared | None) -> Seen:
-    """The tokenizer loads or can be trained, and fits the model's embedding table. Gives it, or None if it is not trained
-    yet."""
+    """The tokenizer loads or can be trained, and fits the model's embedding table. Gives it, or None if it is not
+    trained yet."""
     checks.check_vocabulary(experiment)
     config = experiment.tokenizer
     table = experiments.model_config(experiment, tokenizers.size(config)).vocab
@@ -166,7 +166,8 @@ def tokenizer(experiment: Experiment, found: Prepared | None) -> Seen:
     loaded = found.tokenizer if found else tokenizers.from_vocab_file(config)
     checks.check_samples(experiment, loaded)
     roles = ", ".join(f"{loaded.specials[role]} {i}" for role, i in loaded.vocabulary.specials.items())
-    return Seen(f"{loaded.name} with {loaded.size:,} tokens ({roles}); the model's embedding table has {table:,} rows", loaded)
+    return Seen(f"{loaded.name} with {loaded.size:,} tokens ({roles}); the model's embedding table has {table:,} rows",
+                loaded)
 
 
 def examples(
@@ -180,14 +181,15 @@ def examples(
     ids = [loaded.encode_batch(document) for document in documents]
     stream = np.concatenate([x for document in ids for x in document])
     if stream.size and stream.max() >= loaded.size:
-        raise UserError(f"the tokenizer gives the id {stream.max():,}, and has {loaded.size:,}; its files are of different "
-                        "tokenizers: give those of one")
+        raise UserError(f"the tokenizer gives the id {stream.max():,}, and has {loaded.size:,}; its files are of "
+                        "different tokenizers: give those of one")
     with tempfile.TemporaryDirectory() as directory:
         store = token_store.write(Path(directory) / "store", ids, loaded.vocabulary)
         for one in stages:
             build.plan(one.plan, store, experiment.seed, Path(directory)).gather(np.zeros(1, np.int64))
     unknown, warnings = float((stream == loaded.vocabulary.specials["unk"]).mean()), []
-    prepare.check({"train": {"sentences": stream.size, "unknown_share": unknown}}, experiment.tokenizer, warnings.append)
+    statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}
+    prepare.check(statistics, experiment.tokenizer, warnings.append)
     text = f"{1 - unknown:.2%} of {stream.size:,} tokens of {len(documents):,} documents are in the vocabulary"
     return Seen("; ".join([text, *warnings]), True, WARNING if warnings else OK)
 

@@ -83,7 +83,7 @@ def _corpus(experiment: Experiment, prepared: Prepared) -> str:
              f"{'tokens/word':>13}{'unknown':>9}"]
     for split, facts in prepared.statistics.items():
         lines.append(f"  {split:12}{facts['documents']:12,}{facts['sentences']:12,}{facts['characters']:14,}"
-                     f"{facts['tokens']:14,}{facts['tokens_per_word']:13.3f}{facts['unknown_share']:9.3%}")
+                     f"{facts['tokens']:14,}{facts['tokens_per_word']:13.3f}{facts['unknown_fraction']:9.3%}")
     anomalies = prepared.text | {"words_of_over_1,000_characters": sum(
         facts.get("long_words", 0) for facts in prepared.statistics.values())}
     if described := describe_anomalies(anomalies):

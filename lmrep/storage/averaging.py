@@ -17,8 +17,8 @@ AVERAGE = "opt_state/average"
 
 
 def parameters(checkpoints: Checkpoints, step: int, averaged: bool) -> Tree:
-    """The parameters of checkpoint `step` as numpy arrays. With `averaged`, their running averages, if the checkpoint has
-    any; frozen parameters have none. Raises as `Checkpoints.read`."""
+    """The parameters of checkpoint `step` as numpy arrays. With `averaged`, their running averages, if the checkpoint
+    has any; frozen parameters have none. Raises as `Checkpoints.read`."""
     params, _ = checkpoints.read(step, "params")
     if averaged and checkpoints.holds(step, AVERAGE):
         params = params | checkpoints.read(step, AVERAGE)[0]
@@ -63,13 +63,14 @@ def average(source: Path, target: Path, steps: Sequence[int] = (), last: int = 3
             raise UserError(f"{source} holds no checkpoint {', '.join(map(str, missing))}; it holds "
                             f"{', '.join(map(str, available)) or 'none'}")
         if len(selected) < 2:
-            raise UserError(f"{source} has checkpoint(s) {', '.join(map(str, available)) or 'none'}; averaging needs at "
-                            "least two: keep more of them (checkpoint.keep), or give other --steps")
+            raise UserError(f"{source} has checkpoint(s) {', '.join(map(str, available)) or 'none'}; averaging needs "
+                            "at least two: keep more of them (checkpoint.keep), or give other --steps")
         averaged = record["config"].get("evaluation", {}).get("averaged", True)
         with workdir.new_directory(target) as temporary:
             params = mean(checkpoints, selected, averaged)
             tokenizers.load(source / "tokenizer").save(temporary / "tokenizer")
             with contextlib.closing(Checkpoints(temporary / "checkpoints")) as written:
                 written.save(selected[-1], {"params": params}, {"mean_of": selected})
-            workdir.write_json(temporary / CONFIG, {**record, "mean_of": {"run": str(source.absolute()), "steps": selected}})
+            workdir.write_json(temporary / CONFIG, {
+                **record, "mean_of": {"run": str(source.absolute()), "steps": selected}})
     return selected

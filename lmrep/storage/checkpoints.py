@@ -136,8 +136,8 @@ class Checkpoints:
             for leftover in self.directory.glob(f"{REMOVED}*"):
                 _remove(leftover)
         except OSError as error:
-            raise RunFault(f"{error.filename or self.directory} cannot be removed: {error.strerror}; remove it by hand, "
-                           "or give another --workdir") from error
+            raise RunFault(f"{error.filename or self.directory} cannot be removed: {error.strerror}; remove it by "
+                           "hand, or give another --workdir") from error
 
     def _complete_or_remove(self, leftover: Path) -> None:
         step = leftover.name.removeprefix(UNFINISHED)
@@ -249,8 +249,8 @@ class Checkpoints:
         return bool(_within(part, self._manifest(step, workdir.manifest)["arrays"]))
 
     def read(self, step: int, part: str = "") -> tuple[Tree, dict]:
-        """Checkpoint `step` in this process's memory: (nested dict of numpy arrays, meta). Tuples and named tuples become
-        dicts, keyed by index or field name.
+        """Checkpoint `step` in this process's memory: (nested dict of numpy arrays, meta). Tuples and named tuples
+        become dicts, keyed by index or field name.
 
         Args:
           part: path of the subtree to read, such as "params" or "params/encoder"; "" for everything.
@@ -270,8 +270,8 @@ class Checkpoints:
         return tree, manifest["meta"]
 
     def restore(self, step: int, target: Tree, part: str = "") -> tuple[Tree, dict]:
-        """Checkpoint `step` with the structure and shardings of `target`: (state, meta). The number of devices may differ
-        from that at the time of saving.
+        """Checkpoint `step` with the structure and shardings of `target`: (state, meta). The number of devices may
+        differ from that at the time of saving.
 
         Args:
           target: a pytree of jax.ShapeDtypeStruct with exactly the entries of the checkpoint; a leaf without a sharding
@@ -285,7 +285,8 @@ class Checkpoints:
         manifest = self._manifest(step, workdir.verified)
         saved, expected = _within(part, manifest["arrays"]), _leaves(target, part)
         if mismatches := _mismatches(saved, expected):
-            raise UserError(f"checkpoint {step} in {self.directory} does not fit this run:\n  " + "\n  ".join(mismatches))
+            raise UserError(f"checkpoint {step} in {self.directory} does not fit this run:\n  "
+                            + "\n  ".join(mismatches))
         first_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         restore_args = {
             path: ocp.ArrayRestoreArgs(sharding=getattr(x, "sharding", None) or first_device, global_shape=x.shape,

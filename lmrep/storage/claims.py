@@ -52,8 +52,8 @@ class Claim:
         return self._mark["copy"]
 
     def take(self, origin: str | None) -> None:
-        """Locks the store. `origin` is the previous `copy` of the local directory; if the store has another one, or none,
-        a new copy begins. Raises UserError if another process holds the store."""
+        """Locks the store. `origin` is the previous `copy` of the local directory; if the store has another one, or
+        none, a new copy begins. Raises UserError if another process holds the store."""
         self._previous = mark(self._store)
         # A previous holder with the same local copy is gone, because we hold the lock of that directory.
         if self._previous.get("host") != socket.gethostname() or self._previous.get("place") != self._place:

@@ -8,8 +8,8 @@
     ~/.cache/lmrep/workdirs/HASH/read/x     the local copy of a run that another machine trains
 
 If uploading is interrupted at any point, the run in the store can still continue: the metrics up to a checkpoint are
-uploaded before it, and previous checkpoints are removed after it. If this machine was the last to upload, its local copy
-counts, which may be ahead of the store; otherwise the store counts.
+uploaded before it, and previous checkpoints are removed after it. If this machine was the last to upload, its local
+copy counts, which may be ahead of the store; otherwise the store counts.
 """
 
 import contextlib
@@ -61,7 +61,8 @@ def open_store(url: str) -> Store:
 
 
 def check_single_process(url: str, processes: int) -> None:
-    """Raises UserError if several processes would train in a remote store: each would have only a shard of a checkpoint."""
+    """Raises UserError if several processes would train in a remote store, where each would have only a shard of a
+    checkpoint."""
     if processes > 1:
         raise UserError(f"the workdir {url} is in a remote store, and the {processes} processes of this run write "
                         "checkpoints together; mount it on every host, for example with gcsfuse, and give that path")
@@ -119,8 +120,8 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
 
 
 def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int]) -> None:
-    """Makes `local` a copy of the store's files `names`: the checkpoints of `steps`, and all other files except NOT_READ.
-    Other local checkpoints stay if the store has the same ones."""
+    """Makes `local` a copy of the store's files `names`: the checkpoints of `steps`, and all other files except
+    NOT_READ. Other local checkpoints stay if the store has the same ones."""
     names = [name for name in names if name != MARK]
     small = {name for name in names if name.split("/")[0] not in (CHECKPOINTS, *NOT_READ)}
     local.mkdir(parents=True, exist_ok=True)
@@ -153,7 +154,8 @@ def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int])
 
 
 def merge_lines(url: str, path: Path) -> None:
-    """Prepends to a local file the lines that only its copy in the run at `url` has: several machines may append to it."""
+    """Prepends to a local file the lines that only its copy in the run at `url` has, as several machines may append to
+    it."""
     with contextlib.suppress(Exception):  # `upload` reports a store that cannot be reached
         theirs = (open_store(url).read(path.name) or b"").splitlines(keepends=True)
         ours = path.read_bytes().splitlines(keepends=True) if path.exists() else []
@@ -173,8 +175,8 @@ def upload(url: str, path: Path) -> None:
 
 @contextlib.contextmanager
 def mirrored(url: str, every: float = EVERY) -> Iterator[Path]:
-    """A context with the local directory in which this machine trains the run at `url`, exclusively. Changes are uploaded
-    every `every` seconds and at the end, whether the run succeeds or fails.
+    """A context with the local directory in which this machine trains the run at `url`, exclusively. Changes are
+    uploaded every `every` seconds and at the end, whether the run succeeds or fails.
 
     Raises:
       UserError: the store cannot be reached, or another run holds it.

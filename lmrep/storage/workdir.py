@@ -34,8 +34,8 @@ os.register_at_fork(after_in_child=_release_in_child)
 def lock(workdir: str | os.PathLike) -> Iterator[None]:
     """Makes `workdir` if necessary, and locks it for this process.
 
-    The kernel releases the lock when the process ends for any reason; child processes never hold it. In a run of several
-    processes, one of them takes it.
+    The kernel releases the lock when the process ends for any reason; child processes never hold it. In a run of
+    several processes, one of them takes it.
 
     Raises:
       UserError: another run holds the lock (the message names its process, host and start), or `workdir` cannot be made

@@ -159,7 +159,8 @@ def test_attention_is_the_network_s(home, predicted):
 def test_before_is_where_training_starts(one):
     objective, seed = one.network.objectives[0], one.experiment.seed
     optimizer = optimizers.build(one.stage.optimizer, objective.specs, 12)
-    made, start = predictions._untrained(one, None, []).params, jax.jit(lambda: create(objective, optimizer, 16, seed))()
+    made = predictions._untrained(one, None, []).params
+    start = jax.jit(lambda: create(objective, optimizer, 16, seed))()
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), made, start.params)
 
 
@@ -329,7 +330,8 @@ def test_losses_of_another_stage_s_objective_are_not_compared(one, predicted):
         config = {**dataclasses.asdict(one.experiment), "stages": (
             {"fraction": 0.5}, {"fraction": 0.5, "objective": {"rate": rate}})}
         experiment = experiments.parse(config)
-        run = dataclasses.replace(one, experiment=experiment, stages=experiments.resolve_stages(experiment), validation=lines)
+        run = dataclasses.replace(one, experiment=experiment, stages=experiments.resolve_stages(experiment),
+                                  validation=lines)
         assert any("Overfitting" in text for text, _ in prose.next_steps(run, predicted)) == said
 
 
@@ -405,7 +407,8 @@ def test_the_command(home, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ([], "at least one workdir"), (["nowhere"], "there is no run in nowhere"), (["--config=x.py"], "leave --config out")])
+    ([], "at least one workdir"), (["nowhere"], "there is no run in nowhere"),
+    (["--config=x.py"], "leave --config out")])
 def test_what_the_command_refuses(words, said):
     given = small.command("report", *words)
     assert given.code == 2 and said in given.err

@@ -20,7 +20,8 @@ from lmrep.objectives.capabilities import ReplacedToken
 from tests import small
 
 RUNS = {"causal": "causal", "electra": "replaced_token"}
-SAMPLES = {"causal": ("The old cat",), "electra": ("The old cat sees <i>the sea</i> & caf\u00e9s.", "The [MASK] cat eats.")}
+SAMPLES = {"causal": ("The old cat",),
+           "electra": ("The old cat sees <i>the sea</i> & caf\u00e9s.", "The [MASK] cat eats.")}
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +181,8 @@ def test_a_character_of_several_bytes_is_one_token_with_the_largest_probability(
 
 def test_validation_text_is_shown_with_the_generator_s_tokens(home, gathered, predicted):
     """The tokens are sampled with the example's own seeds, and the encoder sees the full example."""
-    run, stage, found = lmrep.load(home / "electra"), gathered["electra"].stage, predicted["electra"].held_out["replaced"]
+    run, stage = lmrep.load(home / "electra"), gathered["electra"].stage
+    found = predicted["electra"].held_out["replaced"]
     batch = predictions.held_out_batch(gathered["electra"], run.objective)
     generator = run.model.make_generator(stage.objective.generator, stage.objective.generator_layers)
     _, _, words = jax.jit(lambda params: replaced_token.generate(params, batch, None, stage.objective, generator))(

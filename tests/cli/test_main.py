@@ -34,7 +34,8 @@ def command(monkeypatch):
 
     module.run = run
     monkeypatch.setitem(sys.modules, "try_command", module)
-    monkeypatch.setitem(shell.COMMANDS, "try", shell.Command("try things", "lmrep try --top=3", "try_command", shell.CONFIG, "[WORD ...]"))
+    monkeypatch.setitem(shell.COMMANDS, "try", shell.Command(
+        "try things", "lmrep try --top=3", "try_command", shell.CONFIG, "[WORD ...]"))
     return module
 
 

@@ -67,7 +67,8 @@ def test_what_cannot_be_continued_is_refused(home, words, message):
 
 
 def test_a_causal_model_does_not_fill_masks(home):
-    with pytest.raises(UserError, match=r"objective .causal., which has no capability 'fill_mask' .fills in masked words.; objectives that have it: masked"):
+    with pytest.raises(UserError, match=r"objective .causal., which has no capability 'fill_mask' .fills in "
+                                        r"masked words.; objectives that have it: masked"):
         lmrep.load(home / "run").fill_masks(["the [MASK]."])
 
 

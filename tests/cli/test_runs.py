@@ -71,7 +71,8 @@ BAD = {
     "no steps": (["--config.steps=0"], "config.steps is 0; expected at least 1"),
     "batch on mesh": (["--config.batch_size=12", "--config.mesh.data=8"], "batch_size is 12", "8 does not divide"),
     "microbatches": (["--config.microbatches=3"], "batch_size is 16, which 3 microbatches do not divide"),
-    "heads on mesh": (["--config.mesh.tensor=8"], "attention/key/bias has 4 heads, which mesh.tensor=8 does not divide", "1, 2, 4"),
+    "heads on mesh": (["--config.mesh.tensor=8"],
+                      "attention/key/bias has 4 heads, which mesh.tensor=8 does not divide", "1, 2, 4"),
     "heads": (["--config.model.heads=5"], "model.width is 32, which model.heads=5 does not divide"),
     "devices": (["--config.mesh.data=16"], "mesh is data=16", "there are 8 device(s)"),
     "vocabulary": (["--config.model.vocab=100"], "the tokenizer has 200 ids, and the model's table 100 rows"),
@@ -92,7 +93,8 @@ BAD = {
     "not a vocabulary": (["--config.tokenizer.vocab_file={home}/texts/00.txt"], "expected"),
     "another language": (["--config.tokenizer.vocab_file={home}/vocab.txt"], "of the corpus is [UNK] to"),
     "long sample": (["--config.samples=" + "cat " * 40 + "[MASK]"], "has 43 tokens; the model takes 32 at most"),
-    "word": (["steps=3"], "lmrep train takes no argument 'steps=3'; set a field of the config with --config.FIELD=VALUE"),
+    "word": (["steps=3"],
+             "lmrep train takes no argument 'steps=3'; set a field of the config with --config.FIELD=VALUE"),
     "data_dir": (["--data_dir={home}/small.py"], "cannot write to the data directory"),
     "Weights & Biases": (["--config.log.wandb=mine"], "pip install 'lmrep[wandb]'"),
 }
@@ -298,7 +300,8 @@ def test_predict_takes_texts_as_words_or_line_by_line(home):
     (["--workdir=/nowhere", "a [MASK]"], "", ["there is no run in /nowhere"]),
     (["--config=small.py", "a [MASK]"], "", ["takes the config of the run in --workdir; leave --config out"]),
     (["--sample=3", "a [MASK]"], "", ["has no flag --sample; did you mean '--samples'?"]),
-    (["--temperature=2", "a [MASK]"], "", ["--temperature is no option of a model that fills in masked words; its option"]),
+    (["--temperature=2", "a [MASK]"], "",
+     ["--temperature is no option of a model that fills in masked words; its option"]),
 ])
 def test_what_cannot_be_predicted_is_refused(home, words, stdin, parts):
     refused(small.command("predict", f"--workdir={home}/run", *words, stdin=stdin), *parts)
@@ -317,9 +320,9 @@ def test_what_cannot_be_evaluated_is_refused(home, words, part):
 def test_inspect_shows_corpus_tokenizer_and_examples(home):
     answer = small.command("inspect", f"--workdir={home}/run", f"--data_dir={home}/data")
     assert answer.code == 0
-    for part in ("Corpus text_files", "documents", "unknown", "tokens, ", "most frequent: the ", "white space of documents: ",
-                 "text is lower-cased and stripped of accents", "packed examples of 32 tokens", "12 steps", "epochs",
-                 "padding"):
+    for part in ("Corpus text_files", "documents", "unknown", "tokens, ", "most frequent: the ",
+                 "white space of documents: ", "text is lower-cased and stripped of accents",
+                 "packed examples of 32 tokens", "12 steps", "epochs", "padding"):
         assert part in answer.out
     assert answer.out.count("Example ") == 5 and answer.out.count("-> [MASK]}") >= 5
     assert "pair label" not in answer.out

@@ -36,7 +36,8 @@ def test_partition_follows_the_rules(axes, shape, cut):
 
 
 def test_other_rules_give_another_layout():
-    assert partition_spec(("batch", "embed"), (4, 4), MESH, {"batch": "data", "embed": None}) == PartitionSpec("data", None)
+    rules = {"batch": "data", "embed": None}
+    assert partition_spec(("batch", "embed"), (4, 4), MESH, rules) == PartitionSpec("data", None)
     assert RULES["embed"] == "fsdp"
 
 

@@ -126,7 +126,8 @@ def test_what_is_saved_is_the_same_here_and_elsewhere(tokenizer, tmp_path):
     assert elsewhere.encode(text).ids == loaded.encode(text, specials=True).ids.tolist()
     assert elsewhere.decode(loaded.encode("The being 's").ids.tolist()) == "the being ' s"
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "OpenAIGPTTokenizer"
-    others = Bpe(PIECES, MERGES[:-1], specials=bpe.GPT_SPECIALS), Bpe([*PIECES, "x y"], MERGES, specials=bpe.GPT_SPECIALS)
+    others = (Bpe(PIECES, MERGES[:-1], specials=bpe.GPT_SPECIALS),
+              Bpe([*PIECES, "x y"], MERGES, specials=bpe.GPT_SPECIALS))
     assert len({t.fingerprint for t in (tokenizer, *others)}) == 3
 
 

@@ -16,7 +16,8 @@ TEST, VALIDATION, TRAIN = range(3)
 
 def split_of(texts, config):
     """{text: split}"""
-    return dict(zip(texts, assign(np.array([hash_position(t) for t in texts], np.uint64), config).tolist(), strict=True))
+    positions = np.array([hash_position(t) for t in texts], np.uint64)
+    return dict(zip(texts, assign(positions, config).tolist(), strict=True))
 
 
 def files(path, documents="auto", **settings):

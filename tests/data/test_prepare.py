@@ -80,14 +80,15 @@ def test_counts_and_statistics_are_those_of_the_stores(prepared):
         assert (facts["documents"], facts["sentences"]) == (len(opened.documents) - 1, len(opened.sentences) - 1)
         assert facts["tokens"] == opened.tokens and facts["unknown"] == (ids == 1).sum()
         assert facts["tokens_per_word"] == facts["tokens"] / facts["words"]
-        assert facts["unknown_share"] == facts["unknown"] / facts["tokens"]
+        assert facts["unknown_fraction"] == facts["unknown"] / facts["tokens"]
     documents = list(corpora.open_corpus(config).documents())
     assert sum(f["characters"] for f in ready.statistics.values()) == sum(map(len, documents))
     assert sum(f["words"] for f in ready.statistics.values()) == sum(len(text.split()) for text in documents)
 
 
 def test_the_tokenizer_sees_the_train_split_alone(tmp_path):
-    strange = next(text for i in range(100) if 0.1 <= corpora.hash_position(text := f"жжж жж {i}") / 2**64 < 0.2)  # validation
+    strange = next(text for i in range(100)  # in the validation split
+                   if 0.1 <= corpora.hash_position(text := f"жжж жж {i}") / 2**64 < 0.2)
     ready = prepare.prepare(write(tmp_path / "files", [*texts(100), strange]), PIECES, tmp_path / "data")
     assert not any("ж" in piece for piece in ready.tokenizer.tokens)
     assert ready.statistics["validation"]["unknown"] == 2 and ready.statistics["train"]["unknown"] == 0

@@ -268,7 +268,8 @@ def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, chan
     ({"vocab_json": ids(PIECES)}, "cannot read the vocabulary"),
     ({"vocab_json": ids(PIECES), "merges_txt": []}, "is empty"),
     ({"vocab_json": ids(GPT2[:-1]), "merges_txt": LINES}, "<s>, <pad>, </s>, <unk>, <mask> is not among"),
-    ({"vocab_json": ids(GPT2), "merges_txt": LINES, "special_tokens_map_json": {"pad_token": "<p>"}}, "<p> is not among"),
+    ({"vocab_json": ids(GPT2), "merges_txt": LINES, "special_tokens_map_json": {"pad_token": "<p>"}},
+     "<p> is not among"),
     ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": 3}}, "mask_token is 3"),
     ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": "T"}, "tokenizer_config_json": {
         "mask_token": "[MASK]"}}, "and 'T' in special_tokens_map.json"),

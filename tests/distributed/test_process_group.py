@@ -11,8 +11,8 @@ from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
 from lmrep.distributed.process_group import Process, launched, local_devices
 
-SLURM = {"SLURM_JOB_ID": "100", "SLURM_STEP_NODELIST": "n[03-04,7],m1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8",
-         "SLURM_STEP_NUM_NODES": "4", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}
+SLURM = {"SLURM_JOB_ID": "100", "SLURM_STEP_NODELIST": "n[03-04,7],m1", "SLURM_STEP_NUM_TASKS": "8",
+         "SLURM_NTASKS": "8", "SLURM_STEP_NUM_NODES": "4", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}
 MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
        "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 EXPLICIT = {"JAX_COORDINATOR_ADDRESS": "h:99", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
@@ -37,7 +37,8 @@ def test_process_is_read_from_the_environment(environment, expected):
 
 
 @pytest.mark.parametrize(("environment", "message"), [
-    ({"JAX_COORDINATOR_ADDRESS": "h:99"}, "JAX_COORDINATOR_ADDRESS is set without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
+    ({"JAX_COORDINATOR_ADDRESS": "h:99"},
+     "JAX_COORDINATOR_ADDRESS is set without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
     ({"JAX_PROCESS_ID": "0"}, "JAX_PROCESS_ID is set without JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES"),
     (EXPLICIT | {"JAX_PROCESS_ID": ""}, "is set without JAX_PROCESS_ID; set all three"),
     (EXPLICIT | {"JAX_PROCESS_ID": "2"}, "process 2 of 2; expected an index from 0 to 1"),
@@ -132,7 +133,8 @@ def test_processes_that_do_not_find_each_other_end_with_one_message(address):
 def test_an_abort_of_jax_ends_with_one_message(address):
     zero, two = join(explicit(address, 2, 0), explicit(address, 3, 2), seconds=15)
     assert zero[0] == two[0] == 2 and "within 15 s" in zero[2]
-    assert two[2].startswith("process 2 of 3 on ") and "JAX's message above says why. Check that all processes" in two[2]
+    assert two[2].startswith("process 2 of 3 on ")
+    assert "JAX's message above says why. Check that all processes" in two[2]
 
 
 def test_a_port_that_is_in_use_is_reported(address):

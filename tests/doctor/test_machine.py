@@ -69,7 +69,8 @@ def test_a_full_disk_fails(config, tmp_path, monkeypatch):
     message = failed(examined(config, tmp_path / "run", tmp_path / "data"))
     assert message.keys() == {"checkpoints", "data"}
     for name, flag in (("checkpoints", "--workdir"), ("data", "--data_dir")):
-        assert f"GB more in {tmp_path}" in message[name] and "5e-06 GB are free" in message[name] and flag in message[name]
+        assert f"GB more in {tmp_path}" in message[name] and "5e-06 GB are free" in message[name]
+        assert flag in message[name]
 
 
 def test_stores_and_checkpoints_on_one_disk_are_added(config, tmp_path, monkeypatch):

@@ -93,7 +93,8 @@ def test_other_checks_run_after_an_invalid_config(config, home):
 def test_a_workdir_in_use_fails(home, config):
     with workdir.lock(home / "run"):
         failures = failed(examined(config, home / "run", home / "data"))
-    assert failures.keys() == {"workdir"} and "in use by process" in failures["workdir"] and "wait" in failures["workdir"]
+    assert failures.keys() == {"workdir"}
+    assert "in use by process" in failures["workdir"] and "wait" in failures["workdir"]
 
 
 def test_a_workdir_or_data_directory_that_cannot_be_created_fails(config, tmp_path):

@@ -130,7 +130,8 @@ def test_an_embedding_table_much_larger_than_the_vocabulary_is_reported():
 
 def test_a_vocabulary_that_does_not_cover_the_text_is_reported(config, vocabulary, tmp_path):
     without_b = [token for token in vocabulary if "b" not in token]  # one word in ten has one
-    for kept, mark, message in ((vocabulary[:5], doctor.FAILED, "choose another"), (without_b, doctor.WARNING, "the right vocabulary")):
+    for kept, mark, message in ((vocabulary[:5], doctor.FAILED, "choose another"),
+                                (without_b, doctor.WARNING, "the right vocabulary")):
         (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in kept))
         config.tokenizer.vocab_file = str(tmp_path / "vocab.txt")
         found = examined(config, tmp_path / "run", tmp_path)["examples"]

@@ -93,7 +93,8 @@ def question(fields, seed):
     tokens = np.where(segments > 0, rng.integers(6, V, (rows, t)), 0).astype(np.int32)
     made = {"tokens": tokens, "segment_ids": segments, "positions": np.tile(np.arange(t, dtype=np.int32), (rows, 1)),
             "token_type_ids": np.zeros((rows, t), np.int32), "example": np.arange(rows, dtype=np.int32),
-            "pair_label": np.arange(rows, dtype=np.int32) % 2, "reset": np.zeros(rows, np.int32), "following": np.full(rows, -1, np.int32)}
+            "pair_label": np.arange(rows, dtype=np.int32) % 2, "reset": np.zeros(rows, np.int32),
+            "following": np.full(rows, -1, np.int32)}
     return {name: made[name] for name in fields}
 
 

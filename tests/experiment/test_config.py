@@ -149,7 +149,8 @@ def test_a_stage_may_take_another_format_whose_fields_start_afresh(config):
     ([{"fraction": 0.9}, {"fraction": 0.1, "length": 64}], 100, "length is 64, and the model has positions for 32"),
     ([{"fraction": 0.9}, {"fraction": 0.1, "lenght": 16}], 100, "config.stages.1 has no field 'lenght'"),
     ([{"fraction": 0.9}, {"fraction": 0.1, "objective": {"raet": 0.1}}], 100, "stages.1.objective has no field 'raet'"),
-    ([{"fraction": 0.9}, {"fraction": 0.1, "batch_size": 6, "microbatches": 4}], 100, "which 4 microbatches do not divide"),
+    ([{"fraction": 0.9}, {"fraction": 0.1, "batch_size": 6, "microbatches": 4}], 100,
+     "which 4 microbatches do not divide"),
     ([{"fraction": 0.0}, {"fraction": 1.0}], 100, "config.stages.0.fraction is 0.0; expected above 0"),
 ])
 def test_stages_that_will_not_do(config, stages, steps, message):
@@ -195,8 +196,8 @@ def test_packed_texts_are_refused_for_a_network_without_an_attention_mask(format
     if not refused:
         experiments.parse(config)
         return
-    with pytest.raises(UserError, match=rf"format '{format}' puts several texts in an example, and network '\w+' takes no "
-                       r"attention mask to keep them apart; formats that fit: .*full_sentences, stream, lines"):
+    with pytest.raises(UserError, match=rf"format '{format}' puts several texts in an example, and network '\w+' takes "
+                       r"no attention mask to keep them apart; formats that fit: .*full_sentences, stream, lines"):
         experiments.parse(config)
 
 
@@ -210,7 +211,8 @@ def test_packed_texts_are_refused_for_a_network_without_an_attention_mask(format
     ({"model.max_length": 10**12}, "the network's parameters would take"),
     ({"model.positions": "sinusoidal", "length": 10**9, "model.max_length": 10**9},
      r"attention probabilities of one sequence of 1,000,000,000 tokens would take .* check length"),
-    ({"batch_size": 10**13}, "one array of hidden states, 10,000,000,000,000 x 32 x 32, would take .* check batch_size"),
+    ({"batch_size": 10**13},
+     "one array of hidden states, 10,000,000,000,000 x 32 x 32, would take .* check batch_size"),
 ])
 def test_a_size_beyond_any_memory_is_refused_at_once(config, fields, message):
     config.data.files = "no such file"  # which is never looked for

@@ -266,11 +266,13 @@ def test_sources_are_read_together(home, tmp_path):
     (["--stride=8", "--split=test", "--files=a.txt"], "leave one out"),
     (["--stride=8", "--files={home}/nothing.txt"], "nothing.txt' matches no file"),
     (["--stride=8", "--files={home}/empty.txt"], "holds no text: 1 files, all of them blank"),
-    (["--stride=8", "--files={home}/unseen.txt"], "the text has no token to predict: its 1 documents give the tokenizer none"),
+    (["--stride=8", "--files={home}/unseen.txt"],
+     "the text has no token to predict: its 1 documents give the tokenizer none"),
     (["--files={home}/latin.txt"], "leave it out, or set --config.data.undecodable=replace"),
     (["--files={home}/foreign.txt"], "choose another (--config.tokenizer.vocab_file)"),
     (["--stride=8", "--workdir={home}/converted"], "was converted, not trained, and has no corpus of its own"),
-    (["--stride=8", "--workdir={home}/masked"], "was trained with objective 'masked', and sliding-window perplexity needs"),
+    (["--stride=8", "--workdir={home}/masked"],
+     "was trained with objective 'masked', and sliding-window perplexity needs"),
     (["--stride=half"], "--stride is 'half'; expected a whole number"),
 ])
 def test_what_cannot_be_evaluated_is_refused(home, words, part):

@@ -105,7 +105,8 @@ def test_long_texts_are_refused_or_read_in_windows(run):
 @pytest.mark.parametrize(("texts", "options", "message"), [
     ("A cat.", {}, r"encode takes a list of texts; it was given one: encode\(\['A cat.'\]\)"),
     (["A \udcff cat."], {}, "is not UTF-8 text"),
-    (["cat " * 60], {"attention": True, "long": "windows"}, "has 62 tokens; attention is returned only for texts .* 48 tokens"),
+    (["cat " * 60], {"attention": True, "long": "windows"},
+     "has 62 tokens; attention is returned only for texts .* 48 tokens"),
     (["A cat."], {"layers": "4"}, r"no layer 4: this model has 0 \(the embeddings\) to 3"),
 ])
 def test_what_cannot_be_encoded_is_refused(run, texts, options, message):

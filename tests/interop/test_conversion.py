@@ -129,7 +129,8 @@ def test_a_run_of_our_own_is_written_under_the_references_names(converted, tmp_p
     shutil.rmtree(own / "interop")
     written = conversion.to_published(own, tmp_path / "out").checkpoint
     again, before = read(tmp_path / "out"), read(directory)
-    assert same(again.params, before.params) and again.config == before.config and written.class_name == before.class_name
+    assert same(again.params, before.params) and again.config == before.config
+    assert written.class_name == before.class_name
     assert not again.extra_tensors
 
 
@@ -195,7 +196,8 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
     directory = copy("bert", tmp_path / "x")
     with open(directory / "vocab.txt", "a") as file:
         file.write("".join(f"word{i}\n" for i in range(20)))
-    with pytest.raises(UserError, match=r"files have 73 ids, and the token table has 53 rows .*of different checkpoints"):
+    with pytest.raises(UserError, match=r"files have 73 ids, and the token table has 53 rows .*"
+                                        "of different checkpoints"):
         conversion.to_workdir(directory, tmp_path / "y")
 
 
@@ -296,7 +298,8 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
 
     c, generator = replaced_token.Config(generator=0.5, generator_layers=1), joint.model.make_generator(0.5, 1)
     asked = certificate.random_batch(part)
-    given = Inputs(tokens=asked.tokens, attention_mask=AttentionMask(asked.attention_mask), token_type_ids=asked.token_types)
+    given = Inputs(tokens=asked.tokens, attention_mask=AttentionMask(asked.attention_mask),
+                   token_type_ids=asked.token_types)
     params = replaced_token.generator_params(joint.params, c)
     expected = jax.jit(lambda: generator.encode(params, given).hidden)()
     found = certificate.our_outputs(read(tmp_path / "part"), asked)

@@ -156,7 +156,8 @@ def test_another_origin_is_another_run(home, tmp_path):
 
 
 @pytest.mark.parametrize(("place", "message"), [
-    ("nowhere", "init is '.*nowhere', which is not a directory"), ("texts", "init is '.*texts', which has no config.json"),
+    ("nowhere", "init is '.*nowhere', which is not a directory"),
+    ("texts", "init is '.*texts', which has no config.json"),
 ])
 def test_what_is_no_run_is_refused(home, tmp_path, place, message):
     with pytest.raises(UserError, match=message):

@@ -268,7 +268,8 @@ def test_a_network_that_is_none_is_refused(changed, message):
 @pytest.mark.parametrize(("changed", "message"), [
     ({"model_type": "gpt2", "architectures": ["GPT2DoubleHeadsModel"]}, "GPT2Double.*supported are BertModel"),
     ({"model_type": "t5", "architectures": None}, "model_type 't5'; supported are bert, roberta, electra, albert"),
-    ({"model_type": None, "architectures": None}, 'neither model_type nor architectures.*for example "model_type": "bert"'),
+    ({"model_type": None, "architectures": None},
+     'neither model_type nor architectures.*for example "model_type": "bert"'),
     ({"architectures": ["RobertaModel"]}, "which differ"),
     ({"architectures": ["BertForSequenceClassification"]}, "supported are BertModel, BertForMaskedLM"),
     ({"auto_map": {"AutoModel": "evil.Model"}}, "names code to run .auto_map."),
@@ -354,7 +355,8 @@ def test_keys_of_gpt_go_by_the_names_of_bert_too(tmp_path, name):
 def test_pickled_weights_are_refused(tmp_path):
     directory = copy("bert", tmp_path / "x")
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"only pickled weights \(pytorch_model.bin\), which may(.|\n)*torch.load\(.*weights_only=True"):
+    with pytest.raises(UserError, match=r"only pickled weights \(pytorch_model.bin\), which may(.|\n)*"
+                                        r"torch.load\(.*weights_only=True"):
         read(directory)
 
 
@@ -393,7 +395,8 @@ def test_heads_are_there_or_not(tmp_path):
     ({"weight_map": {"a": "../x.safetensors"}}, "expected safetensors files in the directory"),
     ({"weight_map": ["a"]}, "has no weight_map"),
     ({"weight_map": {"a": "none.safetensors"}}, "none.safetensors is not a file"),
-    ({"weight_map": {"a": "model-00001-of-00003.safetensors"}}, "which model.safetensors.index.json does not place there"),
+    ({"weight_map": {"a": "model-00001-of-00003.safetensors"}},
+     "which model.safetensors.index.json does not place there"),
 ])
 def test_an_index_that_is_wrong_is_refused(tmp_path, index, message):
     directory = copy("bert_half", tmp_path / "x")

@@ -144,8 +144,8 @@ def gather(directory: Path, label: str, data_dir: Path) -> Facts:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
     prepared = None if converted else _prepared(experiment, record["data"], data_dir, notes)
-    return Facts(directory, label, config, experiment, experiments.resolve_stages(experiment), of["train"], of["validation"],
-                 timing, starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
+    return Facts(directory, label, config, experiment, experiments.resolve_stages(experiment), of["train"],
+                 of["validation"], timing, starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
 
 
 def _read(path: Path, notes: list[str], required: str = "step") -> list[dict]:
@@ -184,7 +184,8 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
         tokenizer, model, objectives, P.count(objectives[reached].specs), P.count(model.specs),
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
         [flops.of_train_step(
-            objective, optimizer, batch_struct(FORMATS[stage.format_name].fields(stage.format), b=stage.batch_size, t=stage.length),
+            objective, optimizer,
+            batch_struct(FORMATS[stage.format_name].fields(stage.format), b=stage.batch_size, t=stage.length),
             stage.microbatches) for stage, objective, optimizer in zip(stages, objectives, built, strict=True)])
 
 

@@ -106,14 +106,16 @@ def charts(runs: Sequence[Facts]) -> dict[str, Chart]:
         bases = {i: _baseline_curve(runs[i], name) for i, name in lines.items()}
         while name in found:
             name += "_"
-        found[name] = Chart(title, metric.unit, lines, metric.format.endswith("%"), {i: b for i, b in bases.items() if b})
+        found[name] = Chart(title, metric.unit, lines, metric.format.endswith("%"),
+                            {i: base for i, base in bases.items() if base})
     running = [name for name in found if found[name].title in {m.title for m in (COMMON | TIMING).values()}]
     return {name: found[name] for name in (*(n for n in found if n not in running), *running)}
 
 
 def _recorded(run: Facts) -> set[str]:
     return {name for lines in (run.train, run.validation, run.timing) for line in lines for name, value in line.items()
-            if isinstance(value, int | float)} - NOT_METRICS - {"steps_per_second", "device_peak_bytes", "host_peak_bytes"}
+            if isinstance(value, int | float)} - NOT_METRICS - {
+                "steps_per_second", "device_peak_bytes", "host_peak_bytes"}
 
 
 def _has_one_term(run: Facts) -> bool:

@@ -50,7 +50,8 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {"percent": prose.percent, "known": lambda value, show: show(value) if value is not None else ""}
+    environment.filters |= {"percent": prose.percent,
+                            "known": lambda value, show: show(value) if value is not None else ""}
     return environment
 
 
@@ -164,13 +165,15 @@ def _samples(runs: Runs) -> list[tuple[str, tuple, list]]:
         for sample in predictions.samples:
             cells = found.setdefault((sample.view, sample.prompt), [])
             cells += [(when, value) for when, value in zip(
-                _headings(facts, predictions, len(runs) > 1), (sample.before, sample.now), strict=True) if value is not None]
+                _headings(facts, predictions, len(runs) > 1), (sample.before, sample.now), strict=True)
+                if value is not None]
     return [(view, prompt, cells) for (view, prompt), cells in found.items()]
 
 
 def _held_out(facts: Facts, predictions: Predictions) -> dict[str, Any]:
     return {"label": facts.label, "views": predictions.held_out, "trained": predictions.step is not None,
-            "headings": _headings(facts, predictions, False), "token_note": facts.network.tokenizer.notation if facts.network else ""}
+            "headings": _headings(facts, predictions, False),
+            "token_note": facts.network.tokenizer.notation if facts.network else ""}
 
 
 def _headings(facts: Facts, predictions: Predictions, several: bool) -> tuple[str, str]:
@@ -202,7 +205,8 @@ def _data(facts: Facts, _: Predictions) -> dict[str, Any] | None:
     total, order = max(1, int(counts.sum())), (-counts).argsort()[:15]
     return {
         "splits": [(split, *(f"{s[name]:,}" for name in ("documents", "sentences", "characters", "tokens")),
-                    f"{s['tokens_per_word']:.2f}", prose.percent(s["unknown_share"])) for split, s in statistics.items()],
+                    f"{s['tokens_per_word']:.2f}", prose.percent(s["unknown_fraction"]))
+                   for split, s in statistics.items()],
         "epochs": f"{facts.tokens / max(1, statistics['train']['tokens']):.2f}" if facts.tokens else "",
         "vocabulary": len(counts), "unused": int((counts == 0).sum()),
         "frequent": ", ".join(f"{tokenizer.id_to_token(int(i))} {counts[i] / total:.1%}" for i in order),
@@ -230,7 +234,8 @@ def _speed_of(facts: Facts) -> Mapping[str, str]:
         "FLOP per step": _optional(network and network.flops[facts.stages.index(facts.stage)], prose.number),
         "FLOP per second": _optional(speed.flops, prose.number),
         "utilization": utilization,
-        "time, device-hours": ", ".join(filter(None, (_optional(F.seconds(facts), prose.duration), _device_hours(facts)))),
+        "time, device-hours": ", ".join(
+            filter(None, (_optional(F.seconds(facts), prose.duration), _device_hours(facts)))),
         "memory: parameters": _optional(weights, prose.amount),
         "memory: gradients": _optional(weights, prose.amount),
         "memory: optimizer state": _optional(network and network.optimizer_bytes, prose.amount),

@@ -235,7 +235,8 @@ def _masked_tokens(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes
         m = positions[np.argsort(batch["predicted"][i][positions])[len(positions) // 2]]  # with text on both sides
         pair = [p and _candidates(p["words"][i, m], p["probabilities"][i, m], tokenizer) for p in predictions]
         left, right = _context(inputs, i, int(batch["predicted"][i, m]), tokenizer)
-        found.append(Sample("candidates", (left, "?", right), *pair, tokenizer.id_to_token(int(batch["targets"][i, m]))))
+        target = tokenizer.id_to_token(int(batch["targets"][i, m]))
+        found.append(Sample("candidates", (left, "?", right), *pair, target))
     return found
 
 

@@ -81,12 +81,13 @@ def verdict(facts: Facts) -> Verdict:
         if all(_is_good(*pair) for pair in pairs.values()):
             return Verdict("good", "Training worked: the model is far better than its baselines.", text)
         if any(_gain(*pair) >= SOME for pair in pairs.values()):
-            return Verdict("some", "Training has begun to work: the model is better than its baselines, by little.", text)
+            return Verdict("some", "Training has begun to work: the model is slightly better than its baselines.", text)
         return Verdict("bad", "The model is not better than its baselines.", text)
     first, last = facts.validation[:1], facts.last("validation", "loss")
     if first and last is not None and facts.step > first[0]["step"]:
         start = first[0].get("loss", last)
-        return Verdict("some" if last < start else "bad", f"The validation loss went from {start:.3f} to {last:.3f}.", text)
+        return Verdict("some" if last < start else "bad",
+                       f"The validation loss went from {start:.3f} to {last:.3f}.", text)
     if facts.train:
         losses = [line.get("loss") for line in (facts.train[0], facts.train[-1])]
         return Verdict("unknown", "Nothing was measured on validation text.", text if None in losses else
@@ -130,10 +131,11 @@ def next_steps(facts: Facts, predictions: Predictions) -> list[tuple[str, str]]:
 def _training_advice(facts: Facts) -> list[tuple[str, str]]:
     found, ended = [], facts.step >= facts.experiment.steps
     if not ended and facts.starts:
-        found.append((f"Training stopped at step {facts.step:,} of {facts.experiment.steps:,}. The same command resumes "
-                      "from the latest checkpoint:", command(facts)))
+        found.append((f"Training stopped at step {facts.step:,} of {facts.experiment.steps:,}. The same command "
+                      "resumes from the latest checkpoint:", command(facts)))
     if facts.train and not facts.validation:
-        found.append(("Hold out validation text so that the next run can be judged: --config.data.validation=0.05.", ""))
+        found.append(("Hold out validation text, so that the next run can be evaluated: "
+                      "--config.data.validation=0.05.", ""))
     begin = _objective_since(facts)
     losses = [(line["step"], line["loss"]) for line in facts.validation
               if "loss" in line and (line["step"] > begin or not begin)]
@@ -147,8 +149,8 @@ def _training_advice(facts: Facts) -> list[tuple[str, str]]:
                       f"{losses[-1][1]:.3f}. Train longer, in another workdir, since the learning-rate schedule covers "
                       "all steps:", again(facts, f"--config.steps={2 * facts.experiment.steps}")))
     if ended and verdict(facts).mark == "bad":
-        found.append(("Try ten times the steps, or a learning rate two or three times higher or lower; a narrow network "
-                      "also needs larger initial weights (about 1 / sqrt(width)).", ""))
+        found.append(("Try ten times the steps, or a learning rate two or three times higher or lower; a narrow "
+                      "network also needs larger initial weights (about 1 / sqrt(width)).", ""))
     # The total loss may be weighted, so a loss of tokens is preferred.
     name = next((name for name, metric in headlines(facts).items() if is_token_loss(metric)), "loss")
     train, validation = _recent(facts, name), facts.last("validation", name)
@@ -166,7 +168,8 @@ def _usage(facts: Facts, predictions: Predictions) -> list[tuple[str, str]]:
     if text and (predictions.samples or predictions.held_out):
         found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
     if facts.prepared and "test" in facts.prepared.stores:
-        found.append(("Evaluate on the test split, which training does not use:", f"lmrep evaluate --workdir={workdir}"))
+        found.append(("Evaluate on the test split, which training does not use:",
+                      f"lmrep evaluate --workdir={workdir}"))
     if facts.source:
         if predictions.complete:
             found.append(("Evaluate on your own text:", f"lmrep evaluate --workdir={workdir} --files='texts/*.txt'"))

@@ -42,7 +42,7 @@ from lmrep.data.store import scan, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
 
-LAYOUT = 2  # version of the folder; raise it if a change makes older ones unreadable
+LAYOUT = 3  # version of the folder; raise it if a change makes older ones unreadable
 PART = 2**25  # characters of a part, the most that a killed process loses
 MAX_PARTS = 128  # each is a file of each split; parts of larger corpora are larger
 BATCH = 2**18  # characters that are sent to a process at a time
@@ -60,7 +60,7 @@ class Prepared:
       tokenizer: trained on the train split or loaded; its vocabulary has the counts of the train split.
       stores: split -> store, for "train", and for "validation" and "test" if their fractions are above 0.
       statistics: split -> {documents, sentences, tokens, characters, words, unknown, long_words, tokens_per_word,
-        unknown_share}; words are separated by white space, unknown counts [UNK], long_words have more than 1,000
+        unknown_fraction}; words are separated by white space, unknown counts [UNK], long_words have more than 1,000
         characters.
       directory: the folder.
       text: counts of anomalies of the text, such as bytes that are not UTF-8; only those that occurred.
@@ -353,7 +353,7 @@ def _statistics(parts: list[pathlib.Path]) -> dict[str, dict[str, float]]:
         for split, tally in json.loads((part / "tallies.json").read_text()).items():
             tallies.setdefault(split, Counter()).update(tally)
     return {split: {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
-                    "unknown_share": tally["unknown"] / max(1, tally["tokens"])} for split, tally in tallies.items()}
+                    "unknown_fraction": tally["unknown"] / max(1, tally["tokens"])} for split, tally in tallies.items()}
 
 
 def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:
@@ -362,7 +362,7 @@ def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, pr
     if empty:
         raise UserError(f"the {empty[0]} split has no text: none of its documents has a token; give the corpus "
                         "more documents, or that split a larger fraction")
-    fraction = statistics["train"]["unknown_share"]
+    fraction = statistics["train"]["unknown_fraction"]
     line = f"{fraction:.0%} of the corpus is [UNK] to {config.vocab_file or 'the trained vocabulary'}"
     if fraction > 0.5:
         raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another "

@@ -84,7 +84,7 @@ def _sum_statistics(statistics: Sequence[dict[str, float]]) -> dict[str, float]:
     for facts in statistics:
         total.update({name: value for name, value in facts.items() if isinstance(value, int)})
     return {**total, "tokens_per_word": total["tokens"] / max(1, total["words"]),
-            "unknown_share": total["unknown"] / max(1, total["tokens"])}
+            "unknown_fraction": total["unknown"] / max(1, total["tokens"])}
 
 
 def _common_tokenizer(
