@@ -50,7 +50,7 @@ def run(home, outcome):
 # Training
 
 
-def test_training_learns_and_says_what_came_of_it(home, outcome, run):
+def test_training_lowers_the_loss_and_returns_the_outcome(home, outcome, run):
     validations = small.lines(home / "run", "validation")
     assert [line["step"] for line in validations] == [0, 20, 40, 60]
     assert outcome.steps == STEPS and outcome.before["loss"] == validations[0]["loss"]
@@ -60,7 +60,7 @@ def test_training_learns_and_says_what_came_of_it(home, outcome, run):
     assert outcome.after["most_frequent_accuracy"] == pytest.approx(1 / 4, abs=0.1)  # "the", a quarter of the text
 
 
-def test_the_workdir_holds_what_it_says(home, outcome):
+def test_workdir_contains_the_documented_files(home, outcome):
     names = {path.name for path in (home / "run").iterdir() if not path.name.startswith(".")}
     assert names == {"config.json", "metrics.jsonl", "timing.jsonl", "provenance.jsonl", "tokenizer", "checkpoints"}
     assert Checkpoints(home / "run/checkpoints").steps()[-1] == STEPS
@@ -71,18 +71,18 @@ def test_the_workdir_holds_what_it_says(home, outcome):
     assert steps == list(range(1, STEPS + 1))
 
 
-def test_the_learning_rate_is_logged_as_it_is_used(home, outcome):
+def test_logged_learning_rate_is_the_one_used(home, outcome):
     """BERT's: decay from the first step on, to nothing."""
     rates = [line["learning_rate"] for line in small.lines(home / "run", "train")]
     np.testing.assert_allclose(rates, 1e-2 * (1 - np.arange(STEPS) / STEPS), rtol=1e-6)
 
 
-def test_the_same_config_gives_the_same_run(home, outcome, tmp_path):
+def test_same_config_gives_the_same_run(home, outcome, tmp_path):
     lmrep.train(config(home, **{"mesh.data": 1}), tmp_path / "again", data_dir=tmp_path / "its own data")
     assert (tmp_path / "again/metrics.jsonl").read_bytes() == (home / "run/metrics.jsonl").read_bytes()
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(home, tmp_path):
+def test_loss_that_is_not_finite_stops_the_run_and_is_not_saved(home, tmp_path):
     wild = config(home, **{"optimizer.learning_rate": 1e38, "optimizer.clip": 0.0, "checkpoint.every": 1,
                             "data.validation": 0.0})
     with pytest.raises(RunFault, match=r"is (nan|inf) at step (\d+) \(stage 'main', examples \d+, ") as fault:
@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(home, tmp_path
     assert all(np.isfinite(line["loss"]) for line in lines) and lines[-1]["step"] == step - 1
 
 
-def test_an_experiment_file_is_trained_with_choices_and_overrides(home, tmp_path, monkeypatch):
+def test_experiment_file_is_trained_with_choices_and_overrides(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small.experiment_file(tmp_path, home / "texts")
     outcome = lmrep.train("small.py:format=segment_pair", "run", data_dir=home / "data", steps=2,
@@ -103,7 +103,7 @@ def test_an_experiment_file_is_trained_with_choices_and_overrides(home, tmp_path
     assert trained["optimizer"]["learning_rate"] == 1e-4 and trained["optimizer"]["betas"] == [0.9, 0.98]
 
 
-def test_overrides_leave_the_given_config_as_it_is(home):
+def test_overrides_do_not_change_the_given_config(home):
     given = config(home)
     with pytest.raises(UserError, match=r"config\.steps is -1; expected at least 1"):
         lmrep.train(given, home / "never", steps=-1)
@@ -114,7 +114,7 @@ def test_overrides_leave_the_given_config_as_it_is(home):
         lmrep.train("quickstrat.py", home / "never")
 
 
-def test_the_package_shows_its_interface():
+def test_package_exports_its_interface():
     assert {"train", "evaluate", "load", "__version__"} <= set(dir(lmrep))
     assert not [name for name in dir(lmrep) if not name.startswith("_") and name not in lmrep.__all__]
     assert "Trains an experiment" in lmrep.train.__doc__
@@ -124,7 +124,7 @@ def test_the_package_shows_its_interface():
 # Evaluation
 
 
-def test_evaluation_repeats_exactly_and_is_written_down(home, run):
+def test_evaluation_is_deterministic_and_recorded(home, run):
     first = lmrep.evaluate(home / "run", data_dir=home / "data")
     written = json.loads((home / "run/eval.json").read_text())
     assert written["metrics"] == first and written["step"] == STEPS and written["split"] == "test"
@@ -133,7 +133,7 @@ def test_evaluation_repeats_exactly_and_is_written_down(home, run):
 
 
 @pytest.mark.parametrize("step", [20, 40, STEPS])
-def test_evaluating_a_checkpoint_gives_what_training_found_there(home, run, step):
+def test_evaluation_of_a_checkpoint_equals_that_during_training(home, run, step):
     [line] = [line for line in small.lines(home / "run", "validation") if line["step"] == step]
     found = lmrep.evaluate(home / "run", split="validation", data_dir=home / "data", step=step)
     expected = {name: value for name, value in line.items() if name not in ("step", "split")}
@@ -146,14 +146,14 @@ def test_evaluating_a_checkpoint_gives_what_training_found_there(home, run, step
     ({"step": 7}, "holds no checkpoint 7; it holds 20, 40, 60"),
     ({"files": "*.txt", "split": "test"}, "leave one out"),
 ])
-def test_what_cannot_be_evaluated_is_refused(home, run, arguments, message):
+def test_invalid_evaluations_are_refused(home, run, arguments, message):
     before = small.contents(home / "run")
     with pytest.raises(UserError, match=message):
         lmrep.evaluate(home / "run", data_dir=home / "data", **arguments)
     assert small.contents(home / "run") == before
 
 
-def test_another_corpus_is_not_evaluated_as_the_run_s(home, run, tmp_path):
+def test_evaluation_refuses_a_changed_corpus(home, run, tmp_path):
     """The files changed since."""
     small.corpus(tmp_path / "texts")
     lmrep.train(config(tmp_path, steps=1), tmp_path / "run", data_dir=home / "data")
@@ -162,7 +162,7 @@ def test_another_corpus_is_not_evaluated_as_the_run_s(home, run, tmp_path):
         lmrep.evaluate(tmp_path / "run", data_dir=home / "data")
 
 
-def test_other_files_are_evaluated_under_the_run_s_tokenizer(home, run, tmp_path):
+def test_other_files_are_evaluated_with_the_run_s_tokenizer(home, run, tmp_path):
     """All of them: the run's own documents, as other files, give what its splits give together."""
     found = lmrep.evaluate(home / "run", files=f"{home}/texts/*.txt", data_dir=home / "data")
     splits = [lmrep.evaluate(home / "run", split=split, data_dir=home / "data")
@@ -190,7 +190,7 @@ def test_loading_gives_the_parameters_of_the_checkpoint(home, run):
         np.testing.assert_array_equal(flatten(run.params)[path], value)
 
 
-def test_masks_are_filled_with_the_model_s_own_probabilities(run):
+def test_masks_are_filled_with_the_model_s_probabilities(run):
     """Against the network and the published head, run on the bare text: no padding, no batch."""
     [[answer]] = run.fill_masks(TEXTS[:1])
     special = run.tokenizer.vocabulary.specials
@@ -210,7 +210,7 @@ def test_masks_are_filled_with_the_model_s_own_probabilities(run):
     np.testing.assert_allclose([p for _, p in answer], expected[best], rtol=1e-4)
 
 
-def test_each_mask_of_each_text_has_its_own_answer(run):
+def test_each_mask_has_its_own_predictions(run):
     answers = run.fill_masks(TEXTS, k=3)
     assert [len(answer) for answer in answers] == [1, 2, 2]
     for mask in (mask for answer in answers for mask in answer):
@@ -218,7 +218,7 @@ def test_each_mask_of_each_text_has_its_own_answer(run):
         assert len(mask) == 3 and shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 1
 
 
-def test_an_answer_does_not_depend_on_the_texts_beside_it(run):
+def test_predictions_do_not_depend_on_other_texts(run):
     together = run.fill_masks(TEXTS * 20)
     alone = [run.fill_masks([text])[0] for text in TEXTS] * 20
     for found, expected in zip(together, alone, strict=True):
@@ -226,14 +226,14 @@ def test_an_answer_does_not_depend_on_the_texts_beside_it(run):
             np.testing.assert_allclose([p for _, p in mask], [p for _, p in other], rtol=1e-4)
 
 
-def test_as_many_words_as_are_asked_for(run):
+def test_k_determines_the_number_of_predictions(run):
     [[ten]] = run.fill_masks(TEXTS[:1], k=10)
     [[every]] = run.fill_masks(TEXTS[:1], k=10_000)
     assert len(ten) == 10 and len(every) == run.tokenizer.size == len(dict(every))
     assert sum(p for _, p in every) == pytest.approx(1, abs=1e-5)
 
 
-def test_no_texts_no_answers(run):
+def test_no_texts_give_no_predictions(run):
     assert run.fill_masks([]) == []
 
 
@@ -244,12 +244,12 @@ def test_no_texts_no_answers(run):
     ("The [MASK] " + "cat " * 40, "has 44 tokens; the model takes 32 at most"),
     ("[MASK] \udcff", "is not UTF-8 text"),
 ])
-def test_texts_that_cannot_be_filled(run, text, message):
+def test_texts_without_a_usable_mask_are_refused(run, text, message):
     with pytest.raises(UserError, match=message):
         run.fill_masks([TEXTS[0], text])
 
 
-def test_a_tokenizer_that_is_not_the_run_s_is_refused(home, run, tmp_path):
+def test_replaced_tokenizer_is_refused(home, run, tmp_path):
     shutil.copytree(home / "run", tmp_path / "run")
     vocabulary = tmp_path / "run/tokenizer/vocab.txt"
     pieces = vocabulary.read_text().split()
@@ -259,7 +259,7 @@ def test_a_tokenizer_that_is_not_the_run_s_is_refused(home, run, tmp_path):
         lmrep.load(tmp_path / "run")
 
 
-def test_loading_what_is_not_there(home, run, tmp_path):
+def test_loading_missing_runs_and_checkpoints_is_refused(home, run, tmp_path):
     with pytest.raises(UserError, match=r"there is no run in .*: config\.json is missing"):
         api.load(tmp_path)
     with pytest.raises(UserError, match="holds no checkpoint 7; it holds 20, 40, 60"):

@@ -72,12 +72,12 @@ def test_static_vectors_are_means_over_all_occurrences(found, words):
     assert [near.count for near in found.static] == [counts[name] for _, name in expected]
 
 
-def test_a_word_that_is_not_in_the_corpus_has_contextual_neighbours_only(run, corpus):
+def test_word_that_is_not_in_the_corpus_has_contextual_neighbours_only(run, corpus):
     found = N.neighbours(run, "A *dogcat* sleeps.", [corpus], k=2, layers="sum:1,2")
     assert found.count == 0 and found.static == [] and len(found.context) == 2
 
 
-def test_the_table_keeps_the_most_frequent_words(monkeypatch):
+def test_table_keeps_the_most_frequent_words(monkeypatch):
     monkeypatch.setattr(N, "TABLE", 3)
     table, rng = N._Table(4), np.random.default_rng(0)
     vectors = {word: rng.normal(size=4) for word in "abc"}
@@ -94,7 +94,7 @@ def test_the_table_keeps_the_most_frequent_words(monkeypatch):
     (QUERY, "red", "The red cat sees the old dog."), ("*Cat*", "Cat", "Cat"),
     ("2 * 3 is a *sum* here", "sum", "2 * 3 is a sum here"), ("in *New York* now", "New York", "in New York now"),
 ])
-def test_a_word_is_marked_by_asterisks(marked, word, text):
+def test_query_word_is_marked_by_asterisks(marked, word, text):
     found = N.parse(marked)
     assert (found.word, found.text, found.marked) == (word, text, marked)
 
@@ -103,12 +103,12 @@ def test_a_word_is_marked_by_asterisks(marked, word, text):
     ("The red cat.", "no words are marked in 'The red cat.'; put asterisks around one"),
     ("*The* red *cat*.", "2 words are marked"), ("2 * 3 * 4", "no words are marked"), ("**", "no words are marked"),
 ])
-def test_one_word_must_be_marked(marked, message):
+def test_query_needs_exactly_one_marked_word(marked, message):
     with pytest.raises(UserError, match=message.replace("*", r"\*")):
         N.parse(marked)
 
 
-def test_the_command_prints_both_lists(home, found):
+def test_command_prints_both_lists(home, found):
     answer = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", "--top=6", "--least=3",
                            QUERY)
     assert answer.code == 0 and answer.out.startswith(f"{QUERY}\n\nNearest in context:\n")

@@ -91,7 +91,7 @@ def copy(home, tmp_path, name="one"):
 # What it says
 
 
-def test_the_page_says_what_was_trained_and_how_well(home, page, one):
+def test_page_describes_the_run_and_its_results(home, page, one):
     assert (home / "one/report.html").exists()
     last = small.lines(home / "one", "validation")[-1]
     for said in ("layers 2, width 32", f"{one.network.parameters:,} parameters", "12 steps", "the objective masked",
@@ -103,19 +103,19 @@ def test_the_page_says_what_was_trained_and_how_well(home, page, one):
     assert one.network.parameters == sum(x.size for x in jax.tree.leaves(lmrep.load(home / "one").params))
 
 
-def test_the_page_refers_to_nothing_outside_itself_and_is_small(page):
+def test_page_is_self_contained_and_small(page):
     assert all(link.startswith(("#", "data:,")) for link in page.links)
     assert "url(" not in page.source and "@import" not in page.source and "default-src 'none'" in page.source
     assert len(page.source) < 300_000
 
 
-def test_texts_of_a_run_never_become_markup(page):
+def test_texts_of_a_run_are_escaped(page):
     assert "img" not in page.tags and "i" in page.tags and page.tags.count("script") == 3 == len(page.scripts)
     assert HOSTILE.partition("[MASK] ")[2] in page.text
     assert page.source.count("</script>") == 3 and "\u2028" not in page.scripts[1]
 
 
-def test_curves_go_over_steps_tokens_and_operations(home, page, one):
+def test_curves_have_axes_of_steps_tokens_and_operations(home, page, one):
     [run] = page.figures["runs"]
     assert run["validation"]["loss"] == pytest.approx(small.losses(home / "one", "validation"), rel=1e-4)
     assert run["train"]["tokens"] == [line["tokens"] for line in small.lines(home / "one", "train")]
@@ -123,20 +123,20 @@ def test_curves_go_over_steps_tokens_and_operations(home, page, one):
     assert run["train"]["flop"] == pytest.approx(one.network.flops[0] * np.arange(1, 13), rel=1e-4)
 
 
-def test_operations_add_up_over_stages(one):
+def test_operations_are_summed_over_stages(one):
     stages = [dataclasses.replace(one.stage, steps=steps) for steps in (5, 3)]
     two = dataclasses.replace(one, stages=stages, network=dataclasses.replace(one.network, flops=(2, 7)))
     assert [two.flops_at(step) for step in (0, 1, 5, 6, 8, 9)] == [0, 2, 10, 17, 31, 31]
 
 
-def test_of_many_lines_neighbours_are_averaged(one):
+def test_long_curves_are_downsampled_by_averaging(one):
     found = facts.curves(one, most=4)["train"]
     losses = [line["loss"] for line in one.train]
     assert found["step"] == [3, 6, 9, 12]
     np.testing.assert_allclose(found["loss"], np.reshape(losses, (4, 3)).mean(1), rtol=1e-4)
 
 
-def test_predictions_before_training_are_those_of_the_run_that_it_starts_from(home, one, predicted):
+def test_predictions_before_training_are_those_of_the_source_run(home, one, predicted):
     second = predictions.predict(facts.gather(home / "two", "two", home / "data"), 0)
     assert len(predicted.samples) == 2 and predicted.samples[0].prompt[2] == " sees the red cat."
     held_out = predicted.held_out["masked_tokens"]
@@ -148,7 +148,7 @@ def test_predictions_before_training_are_those_of_the_run_that_it_starts_from(ho
     assert one.network.tokenizer.size > len(held_out) > 4
 
 
-def test_attention_is_the_network_s(home, predicted):
+def test_attention_equals_that_of_the_network(home, predicted):
     found = predicted.attention[0]
     weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.tokens), -1)
     [given] = lmrep.load(home / "one").encode([TEXT], attention=True)
@@ -156,7 +156,7 @@ def test_attention_is_the_network_s(home, predicted):
     np.testing.assert_allclose(weights / 255, given.attention, atol=0.5 / 255 + 1e-6)
 
 
-def test_before_is_where_training_starts(one):
+def test_untrained_parameters_are_those_at_step_0(one):
     objective, seed = one.network.objectives[0], one.experiment.seed
     optimizer = optimizers.build(one.stage.optimizer, objective.specs, 12)
     made = predictions._untrained(one, None, []).params
@@ -165,7 +165,7 @@ def test_before_is_where_training_starts(one):
 
 
 @pytest.mark.parametrize("max_bytes", [0, 700, 2000])
-def test_attention_fits_in_its_bytes(home, max_bytes):
+def test_attention_fits_in_max_bytes(home, max_bytes):
     found = predictions.attention_of(lmrep.load(home / "one"), [TEXT, TEXT + " The cat eats."], max_bytes)
     assert sum(len(a.weights) for a in found) <= max_bytes
     assert bool(found) == (max_bytes > 0) and all(a.tokens[0] == "[CLS]" for a in found)
@@ -174,7 +174,7 @@ def test_attention_fits_in_its_bytes(home, max_bytes):
 # Several runs
 
 
-def test_several_runs_share_their_axes_and_differ_where_their_configs_do(home, tmp_path, caplog):
+def test_several_runs_share_axes_and_list_config_differences(home, tmp_path, caplog):
     caplog.set_level(logging.INFO, "lmrep")
     path = report.write([home / "one", home / "two"], tmp_path / "both.html", data_dir=home / "data")
     page = Page(path)
@@ -196,7 +196,7 @@ def seeds(one, accuracies, **changes):
     return [run(seed, accuracy) for seed, accuracy in enumerate(accuracies)]
 
 
-def test_runs_that_differ_in_their_seed_alone_form_a_group(one):
+def test_runs_that_differ_only_in_seed_form_a_group(one):
     runs = [*seeds(one, (0.3, 0.4)), *seeds(one, (0.36,), batch_size=8)]
     groups = metrics.group_by_seed(runs)
     assert [[run.experiment.seed for run in group.runs] for group in groups] == [[0, 1], [0]]
@@ -206,7 +206,7 @@ def test_runs_that_differ_in_their_seed_alone_form_a_group(one):
 
 
 @pytest.mark.parametrize(("accuracy", "note"), [(0.36, "within the spread of seeds"), (0.5, "")])
-def test_differences_within_the_deviation_of_seeds_are_called_so(one, accuracy, note):
+def test_differences_within_the_seed_deviation_are_reported_as_such(one, accuracy, note):
     groups = metrics.group_by_seed([*seeds(one, (0.3, 0.4)), *seeds(one, (accuracy,), batch_size=8)])
     assert metrics.comparison(groups)["Masked-LM accuracy"][0].note == note
 
@@ -222,7 +222,7 @@ def test_settings_that_change_validation_are_named(one):
     assert settings(steps=24) == {}
 
 
-def test_names_tell_runs_apart(tmp_path):
+def test_run_labels_are_distinct(tmp_path):
     places = [tmp_path / "a/x", tmp_path / "b/x"]
     assert report.labels(places) == ["a/x", "b/x"] and report.labels(places[:1]) == ["x"]
     with pytest.raises(UserError, match="given twice"):
@@ -242,7 +242,7 @@ def published(argument, page="bert", **changes):
 
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS])
-def test_each_system_s_page_departs_from_its_paper_in_the_corpus_alone(preset):
+def test_default_experiments_differ_from_their_papers_only_in_the_corpus(preset):
     page, _, size = preset.partition("_")
     size = {"gpt": "base", "bert_tiny": "bert_tiny"}.get(preset, size or "small")
     found = recipes.compare(published(f"size={size}", page))
@@ -257,21 +257,21 @@ def test_each_system_s_page_departs_from_its_paper_in_the_corpus_alone(preset):
     ("size=tiny", "albert", "albert_base"),
     ("size=tiny", "spanbert", "spanbert_base"), ("size=bert_tiny,objective=causal", "bert", "bert_tiny"),
     ("size=bert_tiny,objective=replaced_token", "bert", "bert_tiny"), ("", "quickstart", "bert_tiny")])
-def test_a_small_network_is_compared_with_its_own_kind(argument, page, preset):
+def test_small_network_is_compared_with_its_own_family(argument, page, preset):
     assert recipes.compare(published(argument, page)).preset == preset
 
 
-def test_what_a_paper_does_not_publish_is_not_compared():
+def test_unpublished_settings_are_not_compared():
     found = recipes.compare(published("size=small", "gpt2", **{"optimizer.learning_rate": 1.0, "batch_size": 8}))
     assert [name for name, *_ in found.differing] == ["data.corpus", "batch_size"]
 
 
-def test_the_left_to_right_ablation_departs_in_the_objective():
+def test_left_to_right_ablation_differs_in_the_objective():
     found = recipes.compare(published("size=small,objective=causal"))
     assert [name for name, *_ in found.differing] == ["data.corpus", "objective.name"]
 
 
-def test_a_network_without_published_recipes_is_compared_with_none():
+def test_network_without_published_recipes_is_not_compared():
     assert recipes.compare(published("size=tiny", "lstm_lm")) is None
 
 
@@ -279,7 +279,7 @@ def test_a_network_without_published_recipes_is_compared_with_none():
     ("objective.whole_word", True, "objective.whole_word"), ("model.norm", "pre", "model.norm"),
     ("optimizer.clip", 0.5, "optimizer.clip"), ("batch_size", 512, "batch_size"),
     ("optimizer.schedule.warmup_fraction", 0.02, "warm-up steps")])
-def test_a_changed_field_is_marked(field, value, shown):
+def test_changed_field_is_marked(field, value, shown):
     found = recipes.compare(published("size=small", **{field: value}))
     assert [name for name, *_ in found.differing] == ["data.corpus", shown] and all(row[3] for row in found.differing)
 
@@ -294,7 +294,7 @@ def test_every_preset_is_closest_to_itself():
 # Time
 
 
-def test_time_is_that_of_every_start(one):
+def test_time_is_summed_over_every_start(one):
     def start(clock):
         return {"time": f"2026-01-02T{clock}+0000", "devices": {"kind": "NVIDIA H100", "count": 8, "platform": "gpu"}}
 
@@ -309,7 +309,7 @@ def test_time_is_that_of_every_start(one):
     assert "2 min 30 s, over 3 starts on 8 NVIDIA H100 devices: 0.333 device-hours" in prose.cost(resumed)
 
 
-def test_the_verdict_follows_the_figures(one, predicted):
+def test_verdict_follows_the_metrics(one, predicted):
     def said(accuracy, nats, steps=12, before=5.0):
         lines = [{"step": n, "loss": loss, "mlm_accuracy": accuracy, "most_frequent_accuracy": 0.2, "mlm_loss": nats}
                  for n, loss in ((0, before), (6, before), (steps, nats))]
@@ -322,7 +322,7 @@ def test_the_verdict_follows_the_figures(one, predicted):
     assert prose.verdict(dataclasses.replace(one, validation=())).mark == "unknown"
 
 
-def test_losses_of_another_stage_s_objective_are_not_compared(one, predicted):
+def test_losses_of_stages_with_another_objective_are_not_compared(one, predicted):
     """A larger loss of another masking rule is no overfitting."""
     lines = [{"step": n, "loss": loss, "mlm_accuracy": 0.7, "most_frequent_accuracy": 0.2, "mlm_loss": loss}
              for n, loss in ((0, 5.0), (3, 1.0), (6, 1.0), (9, 2.0), (12, 2.0))]
@@ -350,14 +350,14 @@ def strip(place, *names):
     (["provenance.jsonl"], "No start is recorded"),
     (["timing.jsonl"], "Training time was not logged"),
 ])
-def test_what_is_missing_is_said(home, tmp_path, names, said):
+def test_missing_data_is_reported(home, tmp_path, names, said):
     place = copy(home, tmp_path)
     strip(place, *names)
     page = Page(report.write([place], data_dir=home / "data"))
     assert said in page.text and len(page.scripts) == 3
 
 
-def test_damaged_lines_are_left_out_and_counted(home, tmp_path):
+def test_damaged_lines_are_skipped_and_counted(home, tmp_path):
     place = copy(home, tmp_path)
     strip(place, "checkpoints")  # which would be read without need
     path = place / "metrics.jsonl"
@@ -369,7 +369,7 @@ def test_damaged_lines_are_left_out_and_counted(home, tmp_path):
     assert page.figures["runs"][0]["train"]["loss"][1] is None
 
 
-def test_without_the_token_stores_none_are_made(home, tmp_path):
+def test_missing_token_stores_are_not_created(home, tmp_path):
     place = copy(home, tmp_path)
     strip(place, "checkpoints")
     page = Page(report.write([place], data_dir=tmp_path / "elsewhere"))
@@ -379,7 +379,7 @@ def test_without_the_token_stores_none_are_made(home, tmp_path):
 # The command
 
 
-def test_of_what_was_converted_it_says_where_it_is_from_and_how_to_measure_it(home, tmp_path):
+def test_converted_run_names_its_source_and_how_to_evaluate_it(home, tmp_path):
     source = Path(__file__).parent.parent / "interop/golden/bert"
     assert small.command("convert", source, tmp_path / "run").code == 0
     found = facts.gather(tmp_path / "run", "run", home / "data")
@@ -391,7 +391,7 @@ def test_of_what_was_converted_it_says_where_it_is_from_and_how_to_measure_it(ho
     assert report.write([tmp_path / "run"], data_dir=home / "data").stat().st_size < 2e6
 
 
-def test_of_what_was_converted_without_a_head_nothing_is_advised_that_asks_for_it(tmp_path):
+def test_converted_run_without_head_gets_no_advice_that_needs_it(tmp_path):
     source = Path(__file__).parent.parent / "interop/golden/electra_discriminator"
     assert small.command("convert", source, tmp_path / "run").code == 0
     found = facts.gather(tmp_path / "run", "run", tmp_path / "data")
@@ -400,7 +400,7 @@ def test_of_what_was_converted_without_a_head_nothing_is_advised_that_asks_for_i
     assert not any("lmrep evaluate" in command for command in commands)
 
 
-def test_the_command(home, tmp_path):
+def test_report_command_writes_the_page(home, tmp_path):
     given = small.command("report", home / "one", f"--output={tmp_path / 'r.html'}", f"--data_dir={home / 'data'}")
     assert (given.code, given.out.strip()) == (0, str(tmp_path / "r.html")) and (tmp_path / "r.html").exists()
     assert given.err == "report: reading one and running its network, 1 of 1\n"
@@ -409,6 +409,6 @@ def test_the_command(home, tmp_path):
 @pytest.mark.parametrize(("words", "said"), [
     ([], "at least one workdir"), (["nowhere"], "there is no run in nowhere"),
     (["--config=x.py"], "leave --config out")])
-def test_what_the_command_refuses(words, said):
+def test_report_command_refuses_invalid_arguments(words, said):
     given = small.command("report", *words)
     assert given.code == 2 and said in given.err

@@ -68,7 +68,7 @@ def html(gathered, predicted):
 # The summary
 
 
-def test_a_language_model_is_judged_by_its_perplexity(home, gathered):
+def test_language_model_is_evaluated_by_its_perplexity(home, gathered):
     first, *_, last = small.lines(home / "causal", "validation")
     baseline = prose.perplexity(facts.unigram_loss(gathered["causal"]))
     text = prose.verdict(gathered["causal"]).text
@@ -79,7 +79,7 @@ def test_a_language_model_is_judged_by_its_perplexity(home, gathered):
     assert "the objective causal" in prose.subject(gathered["causal"])
 
 
-def test_electra_is_judged_by_the_tokens_that_it_finds(home, gathered):
+def test_electra_is_evaluated_by_the_replaced_tokens_that_it_detects(home, gathered):
     last = small.lines(home / "electra", "validation")[-1]
     text = prose.verdict(gathered["electra"]).text
     for name in ("replaced_accuracy", "original_accuracy", "generator_accuracy"):
@@ -95,7 +95,7 @@ def test_every_headline_metric_of_an_objective_is_in_the_summary(spans):
 
 @pytest.mark.parametrize(("found", "passed", "mark"), [(0.5, 0.98, "good"), (0.1, 0.97, "some"), (0.9, 0.1, "bad"),
                                                        (0.0, 1.0, "bad")])
-def test_a_detector_that_flags_all_tokens_alike_is_no_better_than_chance(gathered, found, passed, mark):
+def test_constant_discriminator_is_no_better_than_chance(gathered, found, passed, mark):
     line = {"step": 6, "loss": 1.0, "replaced_accuracy": found, "original_accuracy": passed, "replaced_fraction": 0.1}
     assert prose.verdict(dataclasses.replace(gathered["electra"], validation=[line])).mark == mark
 
@@ -115,19 +115,19 @@ def test_runs_with_the_same_metric_share_its_axes(gathered, spans):
     assert charts["gradient_norm"].lines == {0: "gradient_norm", 1: "gradient_norm"}
 
 
-def test_a_loss_of_one_term_is_drawn_once(gathered):
+def test_loss_with_one_term_has_one_chart(gathered):
     charts = metrics.charts([gathered["causal"], gathered["electra"]])
     assert charts["loss"].lines == {1: "loss"} and "most_frequent_accuracy" not in charts
 
 
-def test_charts_draw_what_was_recorded(gathered):
+def test_charts_show_the_recorded_values(gathered):
     for chart in metrics.charts([*gathered.values()]).values():
         for number, metric in (*chart.lines.items(), *chart.baselines.items()):
             run = facts.curves([*gathered.values()][number])
             assert any(metric in run[source] for source in ("train", "validation", "timing"))
 
 
-def test_the_dashed_line_of_frequencies_is_their_entropy(gathered):
+def test_frequency_baseline_is_the_unigram_entropy(gathered):
     for run in gathered.values():
         found = facts.curves(run)["validation"]
         assert found["unigram_loss"] == [pytest.approx(facts.unigram_loss(run), rel=1e-4)] * len(found["step"])
@@ -136,7 +136,7 @@ def test_the_dashed_line_of_frequencies_is_their_entropy(gathered):
 # Predictions
 
 
-def test_the_next_token_is_the_network_s_own(home, predicted):
+def test_next_token_prediction_equals_that_of_the_network(home, predicted):
     run, found = lmrep.load(home / "causal"), predicted["causal"].held_out["next_tokens"]
     full = [sample for sample in found if not sample.prompt[0].startswith("…")]
     assert len(full) > 2 and all(sample.prompt[2] == "" for sample in found)
@@ -147,7 +147,7 @@ def test_the_next_token_is_the_network_s_own(home, predicted):
         assert sample.before != sample.now
 
 
-def test_texts_are_continued_before_and_now(html, predicted):
+def test_texts_are_continued_before_and_after_training(html, predicted):
     [sample], continued = predicted["causal"].samples, predicted["causal"].held_out["continued"]
     assert sample.prompt[0] == "The old cat" and sample.target is None
     assert 0 < len(continued) <= predictions.CONTINUED
@@ -157,7 +157,7 @@ def test_texts_are_continued_before_and_now(html, predicted):
         assert one.target is None or one.target.strip() in html
 
 
-def test_sample_texts_are_shaded_token_by_token(home, html, predicted):
+def test_sample_texts_show_replaced_token_probabilities(home, html, predicted):
     """A text with a mask is filled by the generator."""
     text, masked = SAMPLES["electra"]
     blank, found = predicted["electra"].samples
@@ -172,14 +172,14 @@ def test_sample_texts_are_shaded_token_by_token(home, html, predicted):
         assert f"<b>{escape(now.word)}</b><small>{100 * now.probability:.0f}</small>" in html
 
 
-def test_a_character_of_several_bytes_is_one_token_with_the_largest_probability():
+def test_character_of_several_bytes_is_one_token_with_the_largest_probability():
     prediction = [ReplacedToken("a", 0, 1, 0.1), ReplacedToken("\u732b", 2, 3, 0.2), ReplacedToken("\u732b", 2, 3, 0.9),
                   ReplacedToken("", 3, 3, 0.6)]
     assert replaced_tokens.shade("a \u732b!", prediction) == replaced_tokens.ShadedText(
         [replaced_tokens.ShadedToken("", "a", 0.1), replaced_tokens.ShadedToken(" ", "\u732b", 0.9)], "!")
 
 
-def test_validation_text_is_shown_with_the_generator_s_tokens(home, gathered, predicted):
+def test_validation_text_contains_the_generator_s_tokens(home, gathered, predicted):
     """The tokens are sampled with the example's own seeds, and the encoder sees the full example."""
     run, stage = lmrep.load(home / "electra"), gathered["electra"].stage
     found = predicted["electra"].held_out["replaced"]
@@ -207,7 +207,7 @@ def test_validation_text_is_shown_with_the_generator_s_tokens(home, gathered, pr
         assert len(text.tokens) <= 2 * replaced_tokens.CONTEXT + 1
 
 
-def test_the_page_shows_which_replaced_tokens_are_found(html, predicted):
+def test_page_shows_which_replaced_tokens_are_found(html, predicted):
     found = predicted["electra"].held_out["replaced"]
     for counts, when in ((found.before, "before training"), (found.now, "now")):
         assert f"{counts[0]:,} and {counts[1]:,} of these for replaced {when}" in html
@@ -222,14 +222,14 @@ def test_the_page_shows_which_replaced_tokens_are_found(html, predicted):
 
 @pytest.mark.parametrize(("name", "size"), [("wordpiece", 64), ("bpe", 64), ("byte_level_bpe", 280),
                                             ("sentencepiece_unigram", 20), ("sentencepiece_bpe", 40)])
-def test_tokens_join_as_in_the_text(name, size):
+def test_tokens_are_joined_as_in_the_text(name, size):
     text = "the old cats; see the sea, the mouse"
     tokenizer = tokenizers.train(tokenizers.Config(name, size), lambda: iter([text] * 20))
     found = replaced_tokens.spaced(tokenizer.encode(text).ids.tolist(), tokenizer)
     assert "".join(map("".join, found)).strip() == text and all(word == word.strip() for _, word in found)
 
 
-def test_there_is_no_prediction_before_training_where_the_first_stage_had_another_objective(gathered, predicted):
+def test_no_prediction_before_training_if_the_first_stage_had_another_objective(gathered, predicted):
     electra, network = gathered["electra"], gathered["electra"].network
     objective = OBJECTIVES["masked"].build(OBJECTIVES["masked"].config(), network.model, network.tokenizer.vocabulary)
     first = dataclasses.replace(electra, network=dataclasses.replace(network, objectives=[objective]))
@@ -240,7 +240,7 @@ def test_there_is_no_prediction_before_training_where_the_first_stage_had_anothe
     assert "before training</h4>" not in page.render([(first, found)])
 
 
-def test_a_capability_that_the_report_does_not_know_is_printed(gathered, predicted, monkeypatch):
+def test_unknown_capability_is_printed(gathered, predicted, monkeypatch):
     monkeypatch.setattr(predictions, "RENDERERS", {})
     found = predictions.predict(gathered["causal"], 0)
     [sample], [known] = found.samples, predicted["causal"].samples
@@ -259,7 +259,7 @@ def test_examples_of_an_objective_without_capabilities_are_described(gathered, m
     assert all(escape(text) in html for text in texts)
 
 
-def test_the_advice_has_a_prompt_for_the_network(gathered, predicted):
+def test_advice_contains_a_suitable_prompt(gathered, predicted):
     def commands(name):
         return [command for _, command in prose.next_steps(gathered[name], predicted[name])]
 

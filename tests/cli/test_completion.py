@@ -50,6 +50,6 @@ def test_other_shells_know_every_command_and_field(scripts, shell):
     assert "config.optimizer.learning_rate" in scripts[shell] and "top_p" in scripts[shell]
 
 
-def test_another_shell_is_refused():
+def test_unsupported_shell_is_refused():
     assert small.command("completion", "tcsh").err == (
         "lmrep: error: lmrep completion takes the name of a shell: bash, zsh, fish\n")

@@ -36,7 +36,7 @@ def embed(home, output, *words, source=None):
 
 
 @pytest.mark.parametrize("layers", ["last", "all", "-2", "0,3", "sum:2,3", "concat:2,3"])
-def test_each_line_is_a_tensor_by_its_number(home, run, tmp_path, layers):
+def test_each_line_has_a_tensor_named_by_its_number(home, run, tmp_path, layers):
     answer = embed(home, tmp_path / "v.safetensors", f"--layers={layers}")
     assert answer.code == 0 and answer.out == f"{tmp_path}/v.safetensors\n"
     assert "7 of 7 lines" in answer.err and "tokens/s" in answer.err
@@ -49,7 +49,7 @@ def test_each_line_is_a_tensor_by_its_number(home, run, tmp_path, layers):
     assert [path.name for path in tmp_path.iterdir()] == ["v.safetensors"]
 
 
-def test_the_file_says_what_it_holds(home, tmp_path):
+def test_file_metadata_describes_its_contents(home, tmp_path):
     embed(home, tmp_path / "v.safetensors", "--layers=sum:-1,0", "--words")
     with safetensors.safe_open(tmp_path / "v.safetensors", "np") as file:
         assert file.metadata() == {"layers": "sum:3,0", "vectors": "words, mean of their pieces", "step": "0"}
@@ -67,7 +67,7 @@ def test_words_have_one_vector_each(home, run, tmp_path, pieces):
         np.testing.assert_allclose(found[str(i)], expected, rtol=0, atol=1e-5)
 
 
-def test_a_large_file_is_read_a_few_lines_at_a_time_into_several(home, run, tmp_path, monkeypatch):
+def test_large_input_is_written_as_several_files(home, run, tmp_path, monkeypatch):
     """As many lines a file as the format's header has room for."""
     many = tmp_path / "many.txt"
     many.write_text("".join(f"{line}\n" for line in LINES * 3))
@@ -101,13 +101,13 @@ def test_memory_does_not_grow_with_the_file(run, tmp_path, monkeypatch):
     assert size > 1280 * 10 * 32 * 4 and many - few < size / 3  # the header has a line a tensor
 
 
-def test_an_empty_file_has_no_tensors(home, tmp_path):
+def test_empty_file_has_no_tensors(home, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     assert embed(home, tmp_path / "v.safetensors", source=tmp_path / "empty.txt").code == 0
     assert load_file(tmp_path / "v.safetensors") == {}
 
 
-def test_long_lines_are_read_in_windows_where_asked(home, run, tmp_path):
+def test_long_lines_are_split_into_windows_on_request(home, run, tmp_path):
     text = "the red cat sees " * 30
     (tmp_path / "long.txt").write_text(f"Old.\n{text}\n")
     assert embed(home, tmp_path / "v.safetensors", "--long=windows", source=tmp_path / "long.txt").code == 0
@@ -132,7 +132,7 @@ def test_long_lines_are_read_in_windows_where_asked(home, run, tmp_path):
     (b"Old.\n", ["--step=3"], "holds no checkpoint 3; it holds 0"),
     (b"Old.\n", ["Old."], "takes no argument 'Old.'"),
 ])
-def test_what_cannot_be_embedded_is_refused(home, tmp_path, monkeypatch, content, words, message):
+def test_embed_refuses_invalid_input(home, tmp_path, monkeypatch, content, words, message):
     monkeypatch.setattr(export, "LONGEST_LINE", 2000)
     places = {"source": (source := tmp_path / "text.txt"), "there": (there := tmp_path / "there.safetensors")}
     there.write_bytes(b"")
@@ -144,7 +144,7 @@ def test_what_cannot_be_embedded_is_refused(home, tmp_path, monkeypatch, content
     assert small.contents(tmp_path) == before
 
 
-def test_a_disk_that_is_full_leaves_nothing(home, tmp_path):
+def test_full_disk_leaves_no_output(home, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_leaves_nothing(home, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_told_to_stop_it_leaves_nothing(home, tmp_path):
+def test_interrupted_embed_leaves_no_output(home, tmp_path):
     (tmp_path / "many.txt").write_text("The red cat sees the old dog.\n" * 200_000)
     process = small.start("embed", f"--workdir={home}/run", f"--input={tmp_path}/many.txt",
                           f"--output={tmp_path}/v.safetensors")
@@ -164,7 +164,7 @@ def test_told_to_stop_it_leaves_nothing(home, tmp_path):
     assert small.finish(process).code == 143 and [path.name for path in tmp_path.iterdir()] == ["many.txt"]
 
 
-def test_a_file_that_grows_meanwhile_is_noticed(home, tmp_path, monkeypatch):
+def test_input_that_grows_while_it_is_read_is_detected(home, tmp_path, monkeypatch):
     real = export.count_lines
     monkeypatch.setattr(export, "count_lines", lambda path: real(path)._replace(lines=5))
     answer = embed(home, tmp_path / "v.safetensors")

@@ -29,7 +29,7 @@ def leaves(node, where=""):
 
 
 @pytest.mark.parametrize("config", [default_config(), load(BERT)], ids=["base", "bert"])
-def test_a_configs_fields_are_all_there_with_its_values_and_can_be_set(config):
+def test_all_fields_of_a_config_are_listed_and_can_be_set(config):
     values = leaves(config.to_dict())
     listed = {field.path: field for field in fields.listed(config.to_dict())}
     missing = {path for path, value in values.items() if path not in listed and value not in ((), [])}
@@ -39,7 +39,7 @@ def test_a_configs_fields_are_all_there_with_its_values_and_can_be_set(config):
                else shown[path] == values[path] for path in shown)
 
 
-def test_without_a_config_every_choice_is_there():
+def test_all_choices_are_listed_without_a_config():
     listed = list(fields.listed(None))
     choices = {field.choice for field in listed if field.choice}
     tables = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}
@@ -50,7 +50,7 @@ def test_without_a_config_every_choice_is_there():
     assert all(field.bounds.help for field in listed)
 
 
-def test_a_field_says_its_default_bounds_and_meaning():
+def test_field_shows_default_bounds_and_description():
     answer = small.command("fields", "config.seed")
     assert answer == (2, "", "lmrep: error: no field has 'config.seed' in its path or its meaning; lmrep fields lists "
                              "all fields\n")
@@ -61,7 +61,7 @@ def test_a_field_says_its_default_bounds_and_meaning():
     assert out.startswith("--config.objective.masking=static   (a text; dynamic | static; with objective masked)\n")
 
 
-def test_records_in_order_have_numbers():
+def test_records_of_a_tuple_are_numbered():
     config = ConfigDict({"stages": ({"length": 128}, {"length": 512})})
     found = {field.path: field.value for field in fields.listed(config.to_dict())}
     assert (found["stages.0.length"], found["stages.1.length"], found["stages.1.fraction"]) == (128, 512, 1.0)

@@ -46,7 +46,7 @@ def parsed(*words):
 # --- parsing ----------------------------------------------------------------------------------------------------
 
 
-def test_the_whole_of_what_a_command_receives():
+def test_command_receives_config_flags_and_arguments():
     got = parsed("--config=a/b.py:size=tiny,x=1:2", "first", "--config.a.b=c=d", "--workdir", "runs/x", "--top", "3",
                  "--config.stages.0.x", "-1", "second word", "--verbose", "--", "--top=9", "--")
     assert got.command == "try" and got.config_file == "a/b.py" and got.config_argument == "size=tiny,x=1:2"
@@ -55,7 +55,7 @@ def test_the_whole_of_what_a_command_receives():
     assert got.words == ("first", "second word", "--top=9", "--")
 
 
-def test_nothing_given_is_the_defaults():
+def test_defaults_without_arguments():
     got = parsed()
     assert (got.config_file, got.config_argument, got.overrides, got.workdir, got.words) == (None, "", (), None, ())
     assert vars(got.flags) == {name: flag.default for name, flag in FLAGS.items()}
@@ -69,16 +69,16 @@ def test_nothing_given_is_the_defaults():
     (["--rate=1"], "rate", 1.0), (["--rate", "-1e-3"], "rate", -0.001), (["--seed=7"], "seed", 7),
     (["--note="], "note", ""), (["--note=a=b"], "note", "a=b"), (["--top=1", "--top=2"], "top", 2),
 ])
-def test_flags(words, name, value):
+def test_flag_values_are_converted(words, name, value):
     got = getattr(parsed(*words).flags, name)
     assert got == value and type(got) is type(value)
 
 
-def test_a_bool_takes_no_word_that_follows():
+def test_boolean_flag_does_not_consume_the_next_argument():
     assert parsed("--verbose", "true").words == ("true",)
 
 
-def test_words_may_be_negative_numbers_or_a_dash():
+def test_arguments_may_be_negative_numbers_or_a_dash():
     assert parsed("-", "-1").words == ("-", "-1")
 
 
@@ -96,7 +96,7 @@ def test_words_may_be_negative_numbers_or_a_dash():
     (["--rate=x"], "--rate is 'x'; expected a number"),
     (["--verbose=1"], "--verbose is '1'; expected True or False"),
 ])
-def test_a_bad_word_is_one_message(words, message):
+def test_invalid_argument_gives_one_message(words, message):
     with pytest.raises(UserError) as error:
         parsed(*words)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
@@ -110,7 +110,7 @@ def test_load_config_runs_the_experiment(tmp_path):
     assert config.to_dict() == {"argument": "size=tiny", "a": {"b": 2}}
 
 
-def test_what_a_command_needs_and_lacks():
+def test_missing_required_arguments_are_reported():
     with pytest.raises(UserError, match="lmrep try needs an experiment, for example --config="):
         Arguments("try").load_config()
     with pytest.raises(UserError, match="lmrep try needs the directory of a run, for example --workdir="):
@@ -122,7 +122,7 @@ def test_what_a_command_needs_and_lacks():
 
 
 @pytest.mark.parametrize(("returned", "code"), [(0, 0), (None, 0), (143, 143)])
-def test_the_exit_code_is_what_the_command_returns(command, returned, code):
+def test_exit_code_is_the_return_value_of_the_command(command, returned, code):
     command.action = lambda: returned
     assert shell.main(["try", "--top=3", "a"]) == code
     assert command.received[0].flags.top == 3 and command.received[0].words == ("a",)
@@ -133,7 +133,7 @@ def test_the_exit_code_is_what_the_command_returns(command, returned, code):
     (RunFault("loss is nan"), 3, "lmrep: error: loss is nan\n"),
     (KeyboardInterrupt(), 130, "lmrep: interrupted\n"),
 ])
-def test_known_failures_are_messages(command, capsys, error, code, message):
+def test_expected_failures_are_printed_as_messages(command, capsys, error, code, message):
     def fail():
         raise error
     command.action = fail
@@ -141,7 +141,7 @@ def test_known_failures_are_messages(command, capsys, error, code, message):
     assert capsys.readouterr() == ("", message)
 
 
-def test_a_bug_keeps_its_traceback(command):
+def test_bug_keeps_its_traceback(command):
     command.action = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         shell.main(["try"])
@@ -153,7 +153,7 @@ def test_a_bug_keeps_its_traceback(command):
     (["--workdir=x", "train"], "lmrep: error: expected a command before --workdir=x: train, "),
     (["try", "--tpo=3"], "lmrep: error: lmrep try has no flag --tpo; did you mean '--top'?\n"),
 ])
-def test_a_bad_command_line_exits_2(command, capsys, words, message):
+def test_invalid_command_line_exits_2(command, capsys, words, message):
     assert shell.main(words) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(message) and err.count("\n") == 1
@@ -184,7 +184,7 @@ def test_help_of_a_command_lists_its_flags_and_does_not_run_it(command, capsys):
     assert not command.received
 
 
-def test_after_two_dashes_help_is_a_word(command):
+def test_help_after_two_dashes_is_an_argument(command):
     assert shell.main(["try", "--", "--help"]) == 0
     assert command.received[0].words == ("--help",)
 

@@ -24,7 +24,7 @@ def lines(*records):
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def test_json_lines_are_answered_in_their_order_with_probabilities(home, tmp_path, monkeypatch):
+def test_json_lines_keep_their_order_and_have_probabilities(home, tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "LINES", 4)
     texts = [f"The [MASK] {'cat ' * (i % 5)}sees{' [MASK]' * (i % 3)}." for i in range(10)]
     given_ = lines(*({"id": i, "text": text} for i, text in enumerate(texts)))
@@ -40,7 +40,7 @@ def test_json_lines_are_answered_in_their_order_with_probabilities(home, tmp_pat
     assert asked(home, "--jsonl", "--k=3", f"--input={tmp_path}/asked.jsonl").out == answer.out
 
 
-def test_a_file_of_texts_is_read_line_by_line(home, tmp_path):
+def test_file_of_texts_is_read_line_by_line(home, tmp_path):
     (tmp_path / "texts.txt").write_text("The [MASK] cat.\nA [MASK].\n")
     assert asked(home, f"--input={tmp_path}/texts.txt") == asked(home, "The [MASK] cat.", "A [MASK].")
 
@@ -54,7 +54,7 @@ def test_a_file_of_texts_is_read_line_by_line(home, tmp_path):
     (json.dumps({"text": "[MASK]" + " cat" * 60}), "line 3 of standard input: '[MASK] cat"),
     ('{"text": "\\ud800 [MASK]"}', "line 3 of standard input is not UTF-8 text"),
 ])
-def test_a_bad_line_is_reported_by_number(home, bad, message):
+def test_bad_line_is_reported_by_number(home, bad, message):
     answer = asked(home, "--jsonl", stdin=lines({"text": "A [MASK]."}) + "\n" + bad + "\n")
     assert answer.code == 2 and message in answer.err and "Traceback" not in answer.err, answer
 
@@ -65,7 +65,7 @@ def test_a_bad_line_is_reported_by_number(home, bad, message):
     (["--input=/nowhere/x"], "cannot read /nowhere/x: No such file or directory"),
     (["--jsonl"], "standard input has no text"),
 ])
-def test_what_cannot_be_asked_is_refused(home, words, message):
+def test_predict_refuses_invalid_input(home, words, message):
     answer = asked(home, *words)
     assert answer.code == 2 and message in answer.err
 

@@ -30,7 +30,7 @@ def asked(home, *words, stdin=""):
     return small.command("predict", f"--workdir={home}/run", *words, stdin=stdin)
 
 
-def test_a_text_goes_on_as_those_that_it_was_trained_on(home):
+def test_text_is_continued_like_the_training_texts(home):
     first, last = small.lines(home / "run", "validation")
     assert last["lm_accuracy"] > 2.5 * first["lm_accuracy"] and last["lm_loss"] < 0.6 * first["lm_loss"]
     found = lmrep.load(home / "run").generate(["the old", "the old cat sees", "the old cat sees the"], tokens=1,
@@ -39,7 +39,7 @@ def test_a_text_goes_on_as_those_that_it_was_trained_on(home):
     assert noun in small.NOUNS and article == "the" and kind in small.KINDS
 
 
-def test_a_seed_repeats_its_samples(home):
+def test_seed_repeats_its_samples(home):
     words = ("the old", "a", "--samples=3", "--tokens=6", "--top_k=8")
     answer = asked(home, *words)
     assert answer.code == 0 and answer == asked(home, *words) != asked(home, *words, "--seed=1")
@@ -61,12 +61,12 @@ def test_json_lines(home):
     (["the cat", "--temperature=-1"], "temperature is -1"),
     (["the cat", f"--seed={2**32}"], "--seed is 4294967296; expected at most 4,294,967,295"),
 ])
-def test_what_cannot_be_continued_is_refused(home, words, message):
+def test_generation_refuses_invalid_input(home, words, message):
     answer = asked(home, *words)
     assert answer.code == 2 and message in answer.err, answer
 
 
-def test_a_causal_model_does_not_fill_masks(home):
+def test_causal_model_does_not_fill_masks(home):
     with pytest.raises(UserError, match=r"objective .causal., which has no capability 'fill_mask' .fills in "
                                         r"masked words.; objectives that have it: masked"):
         lmrep.load(home / "run").fill_masks(["the [MASK]."])
@@ -83,7 +83,7 @@ def converted(tmp_path_factory):
 
 
 @pytest.mark.parametrize("which", ["home", "converted"])
-def test_a_text_with_a_mask_is_refused_whatever_the_tokenizer_makes_of_it(request, which):
+def test_causal_model_refuses_text_with_a_mask(request, which):
     answer = asked(request.getfixturevalue(which), "--jsonl", "--tokens=2",
                    stdin='{"text": "the"}\n{"text": "the [MASK] cat"}\n')
     assert answer.code == 2 and not answer.out, answer
@@ -91,7 +91,7 @@ def test_a_text_with_a_mask_is_refused_whatever_the_tokenizer_makes_of_it(reques
     assert "trained to predict the next token continues texts from their end" in answer.err
 
 
-def test_samples_of_another_objective_are_left_out():
+def test_samples_of_another_objective_are_omitted():
     samples = ("If the [MASK] is empty.", "The <mask>.", "Return the")
     causal, masked = (OBJECTIVES[name].capabilities for name in ("causal", "masked"))
     assert prompts.example(samples, causal) == "Return the"

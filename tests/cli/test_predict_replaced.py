@@ -63,7 +63,7 @@ def lines(*records):
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def test_each_piece_has_its_characters_and_its_probability_in_any_text(home, run):
+def test_each_token_has_a_span_and_a_probability(home, run):
     answer = asked(home, "--jsonl", stdin=lines(*({"id": i, "text": text} for i, text in enumerate(HOSTILE))))
     assert answer.code == 0, answer
     found = [json.loads(line) for line in answer.out.splitlines()]
@@ -83,13 +83,13 @@ def test_each_piece_has_its_characters_and_its_probability_in_any_text(home, run
     assert found[-2]["replaced"][0] == {"word": "a" * 300, "start": 0, "end": 300, "probability": pytest.approx(LIKELY)}
 
 
-def test_a_field_that_is_no_text_is_kept_in_what_is_written(home):
+def test_json_fields_other_than_text_are_kept(home):
     given = {"text": "A cat \u732b.", "id": "\ud800"}
     answer = asked(home, "--jsonl", stdin=lines(given))
     assert answer.out.encode() and given.items() <= json.loads(answer.out).items()
 
 
-def test_what_was_rather_replaced_is_marked_and_every_piece_told(home):
+def test_likely_replaced_tokens_are_marked_and_all_probabilities_printed(home):
     answer = asked(home, "The old cat sees the fish.", "The cats fish")
     first, second = answer.out.split("The *cats* fish\n")
     assert answer.code == 0 and first == (
@@ -104,7 +104,7 @@ def test_what_was_rather_replaced_is_marked_and_every_piece_told(home):
     assert " ".join(table[1::2]).split() == ["88%", "12%"] * 20
 
 
-def test_marks_stand_around_whole_words():
+def test_marks_enclose_full_words():
     text = "It was unbelievably (dull) \U0001f431."
     doubts = [ReplacedToken("", start, end, p) for start, end, p in (
         (0, 2, 0.5), (7, 9, 0.9), (9, 14, 0.6), (14, 19, 0.7), (20, 21, 0.9), (21, 25, 0.2), (26, 26, 0.9),
@@ -113,7 +113,7 @@ def test_marks_stand_around_whole_words():
     assert mark_replaced(text, []) == text
 
 
-def test_masks_are_the_generators_and_answers_keep_their_order(home, run):
+def test_generator_fills_masks_and_outputs_keep_their_order(home, run):
     texts = ["The cat.", "The [MASK] cat [MASK].", "A [MASK].", "The fish.", "[MASK]"]
     answer = asked(home, "--jsonl", "--k=3", stdin=lines(*({"text": text} for text in texts)))
     found = [json.loads(line) for line in answer.out.splitlines()]
@@ -126,7 +126,7 @@ def test_masks_are_the_generators_and_answers_keep_their_order(home, run):
     assert answer.out.startswith("The [MASK].\n  [MASK]\n    ") and "\nThe *cat*.\n" in answer.out
 
 
-def test_what_training_ends_with(run):
+def test_training_ends_with_samples(run):
     shown = samples(run, ["The old cat.", "The [MASK] fish."])
     assert "It finds replaced tokens:\n  The old *cat*.\n" in shown
     assert "It fills in masked words:\n  The [MASK] fish.\n    [MASK]\n      " in shown
@@ -149,7 +149,7 @@ def test_sample_texts_need_no_mask_but_must_fit(home):
     ({"text": ["cat"]}, 'expected {"text": "..."}'),
     ("[" * 100_000, "line 2 of standard input is not JSON: maximum recursion depth"),
 ])
-def test_a_bad_line_is_reported_by_number(home, record, message):
+def test_bad_line_is_reported_by_number(home, record, message):
     second = record if isinstance(record, str) else lines(record)
     answer = asked(home, "--jsonl", stdin=lines({"text": "A cat."}) + second)
     assert answer.code == 2 and message in answer.err and answer.err.count("\n") == 1, answer
@@ -164,7 +164,7 @@ def other(request, tmp_path_factory):
     return home
 
 
-def test_a_run_that_finds_words_with_and_without_masks(other):
+def test_run_fills_masks_and_detects_replaced_tokens(other):
     answer = asked(other, "--jsonl", stdin=lines({"text": "The [MASK] cat."}))
     shares = [word["probability"] for word in json.loads(answer.out)["masks"][0]]
     assert len(shares) == 5 and 0 < sum(shares) <= 1 and shares == sorted(shares, reverse=True)

@@ -114,7 +114,7 @@ def spoilt(home):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_config_is_refused_before_anything_happens(spoilt, tmp_path, compilations, monkeypatch, case):
+def test_invalid_config_is_refused_before_any_work(spoilt, tmp_path, compilations, monkeypatch, case):
     what, *parts = BAD[case]
     words = [word.format(home=spoilt) for word in what] if isinstance(what, list) else []
     line = train(spoilt, tmp_path / "run", *words, part=what.get("part", "") if isinstance(what, dict) else "")
@@ -127,7 +127,7 @@ def test_a_bad_config_is_refused_before_anything_happens(spoilt, tmp_path, compi
 
 
 @pytest.mark.parametrize("place", ["small.py", "small.py/run", "texts/00.txt/deep/run"])
-def test_a_workdir_that_cannot_be_is_refused_before_the_data_are_read(home, tmp_path, place):
+def test_unusable_workdir_is_refused_before_data_are_read(home, tmp_path, place):
     line = [*train(home, home / place), f"--data_dir={tmp_path}/data"]
     refused(small.command(*line), f"the workdir {home / place} cannot be used", "is not a directory; give another")
     assert not (tmp_path / "data").exists()
@@ -147,7 +147,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_what_changes_the_numbers_is_refused_with_a_diff(home, copy, case):
+def test_resuming_refuses_changes_that_affect_results_and_shows_a_diff(home, copy, case):
     if not (home / "other").exists():
         small.corpus(home / "other", seed=1)
     before = small.contents(copy)
@@ -161,7 +161,7 @@ def test_what_changes_the_numbers_is_refused_with_a_diff(home, copy, case):
     assert small.contents(copy) == before
 
 
-def test_what_does_not_change_the_numbers_may_change(home, copy, tmp_path):
+def test_resuming_allows_changes_that_do_not_affect_results(home, copy, tmp_path):
     """Mesh, cadences, what is kept, samples, moved files; and more steps, which leave the lines before them alone."""
     shutil.copytree(home / "texts", tmp_path / "moved/texts")
     done = (copy / "metrics.jsonl").read_text()
@@ -180,7 +180,7 @@ def test_what_does_not_change_the_numbers_may_change(home, copy, tmp_path):
     assert json.loads((copy / "config.json").read_text())["config"]["steps"] == 14
 
 
-def test_a_workdir_alone_is_enough_to_go_on(home, copy, tmp_path):
+def test_workdir_is_sufficient_to_resume(home, copy, tmp_path):
     answer = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.steps=16")
     assert answer.code == 0 and "resuming from step 12 of 16" in answer.err, answer
     answer = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.seed=1")
@@ -191,7 +191,7 @@ def test_a_workdir_alone_is_enough_to_go_on(home, copy, tmp_path):
     refused(small.command("doctor"), "needs an experiment")
 
 
-def test_a_finished_run_stays_as_it_is(home, copy):
+def test_finished_run_is_not_changed(home, copy):
     before = small.contents(copy)
     answer = small.command(*train(home, copy, "--config.samples=The [MASK] cat sees the old dog."))
     assert answer.code == 0 and "all 12 steps are done" in answer.err
@@ -201,7 +201,7 @@ def test_a_finished_run_stays_as_it_is(home, copy):
     assert changed <= {"provenance.jsonl", "timing.jsonl", ".lock"}
 
 
-def test_stages_whose_borders_would_move_are_refused(home, tmp_path):
+def test_resuming_refuses_moved_stage_boundaries(home, tmp_path):
     stages = "--config.stages=[{'name': 'a', 'fraction': 0.5}, {'name': 'b', 'fraction': 0.5}]"
     run = ["--config.data.validation=0", stages]
     assert small.command(*train(home, tmp_path / "run", "--config.steps=4", *run)).code == 0
@@ -231,7 +231,7 @@ def largest(checkpoint):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_skipped_and_the_run_ends_as_before(home, copy, damage):
+def test_damaged_checkpoint_is_skipped_with_the_same_final_result(home, copy, damage):
     lines = (copy / "metrics.jsonl").read_text()
     DAMAGES[damage](largest(copy / "checkpoints/12"))
     answer = small.command(*train(home, copy))
@@ -241,7 +241,7 @@ def test_a_damaged_checkpoint_is_skipped_and_the_run_ends_as_before(home, copy, 
     assert small.command("predict", f"--workdir={copy}", "--step=12", "The [MASK].").code == 0  # it is whole again
 
 
-def test_where_no_checkpoint_is_whole_the_run_does_not_start_over(home, copy):
+def test_run_without_a_valid_checkpoint_does_not_start_over(home, copy):
     for checkpoint in (copy / "checkpoints").iterdir():
         flip(largest(checkpoint))
     before = small.contents(copy)
@@ -251,7 +251,7 @@ def test_where_no_checkpoint_is_whole_the_run_does_not_start_over(home, copy):
         k: v for k, v in before.items() if k != ".lock"}
 
 
-def test_a_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
+def test_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
     wild = ["--config.optimizer.learning_rate=1e38", "--config.optimizer.clip=0", "--config.data.validation=0"]
     answer = small.command(*train(home, tmp_path / "run", *wild))
     refused(answer, " at step 2 (stage 'main', examples ", "this state is not saved", code=3)
@@ -261,7 +261,7 @@ def test_a_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
 
 # The other commands
 
-def test_training_tells_what_it_came_to_and_what_to_try(home):
+def test_training_prints_results_and_next_commands(home):
     said = (home / "said").read_text()
     for part in ("Trained to step 12.", "always the most frequent token", "this model before training",
                  "this model now", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run",
@@ -277,7 +277,7 @@ def test_evaluate_prints_what_it_writes(home):
     assert small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data").out == answer.out
 
 
-def test_predict_takes_texts_as_words_or_line_by_line(home):
+def test_predict_reads_texts_from_arguments_or_lines(home):
     texts = ["The [MASK] cat.", "[MASK] red [MASK]"]
     words = small.command("predict", f"--workdir={home}/run", "--k=2", *texts)
     lines = small.command("predict", f"--workdir={home}/run", "--k=2", stdin="\n" + "\n\n".join(texts))
@@ -303,7 +303,7 @@ def test_predict_takes_texts_as_words_or_line_by_line(home):
     (["--temperature=2", "a [MASK]"], "",
      ["--temperature is no option of a model that fills in masked words; its option"]),
 ])
-def test_what_cannot_be_predicted_is_refused(home, words, stdin, parts):
+def test_predict_refuses_invalid_arguments(home, words, stdin, parts):
     refused(small.command("predict", f"--workdir={home}/run", *words, stdin=stdin), *parts)
 
 
@@ -313,7 +313,7 @@ def test_what_cannot_be_predicted_is_refused(home, words, stdin, parts):
     (["--config.seed=1"], "takes the config of the run in --workdir"),
     (["test"], "takes no argument 'test'"),
 ])
-def test_what_cannot_be_evaluated_is_refused(home, words, part):
+def test_evaluate_refuses_invalid_arguments(home, words, part):
     refused(small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data", *words), part)
 
 
@@ -344,5 +344,5 @@ def test_inspect_shows_pairs_with_their_labels(home):
     (["--examples=-1"], "examples is -1; expected at least 0"),
     (["train"], "takes no argument 'train'"),
 ])
-def test_what_cannot_be_inspected_is_refused(home, words, part):
+def test_inspect_refuses_invalid_arguments(home, words, part):
     refused(small.command("inspect", f"--config={home}/small.py", f"--data_dir={home}/data", *words), part)

@@ -52,20 +52,20 @@ def test_every_headline_metric_is_shown_before_and_after(name, fields):
 
 
 @pytest.mark.parametrize(("name", "fields"), CASES, ids=str)
-def test_metrics_that_the_first_stage_lacks_have_no_value_before_training(name, fields):
+def test_metrics_missing_from_the_first_stage_have_no_initial_value(name, fields):
     after = dict.fromkeys(metrics(name, fields), 0.25)
     shown = summary(SimpleNamespace(steps=7, before={}, after=after), OBJECTIVES[name].metrics)
     assert "before training" not in shown and "25.00%" in shown
 
 
-def test_a_language_model_has_a_perplexity():
+def test_language_model_has_a_perplexity():
     outcome = SimpleNamespace(steps=7, before={"lm_loss": 5.0}, after={"lm_loss": 2.0})
     shown = summary(outcome, OBJECTIVES["causal"].metrics)
     assert "Perplexity of held-out text: before training 148.4, now 7.4" in shown
     assert "Perplexity" not in summary(outcome, OBJECTIVES["replaced_token"].metrics)
 
 
-def test_the_report_is_named_only_if_it_was_written():
+def test_report_path_is_printed_only_if_it_was_written():
     assert "open runs/x/report.html in a browser" in next_steps("runs/x", "", "a [MASK]")
     assert "report.html" not in (shown := next_steps("runs/x", "", "a [MASK]", report=False))
     assert "lmrep report runs/x;" in shown

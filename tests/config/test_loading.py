@@ -57,13 +57,13 @@ def test_load_runs_get_config_with_the_argument_and_then_sets_fields(write):
     assert config.to_dict() == {"size": "base", "length": 32, "optimizer": {"rate": 1.0}}
 
 
-def test_load_takes_a_plain_dict_and_names_no_file_beside_it(write):
+def test_load_accepts_a_plain_dict(write):
     file = write("def get_config(argument): return {'a': {'b': 1}}")
     assert load(str(file), overrides=[("a.b", "2")]).a.b == 2
     assert [f.name for f in file.parent.iterdir()] == ["experiment.py"]  # no __pycache__
 
 
-def test_a_file_may_declare_dataclasses(write):
+def test_file_may_declare_dataclasses(write):
     file = write("from __future__ import annotations\nimport dataclasses\n\n@dataclasses.dataclass\nclass A:\n"
                  "    x: int = 3\n\ndef get_config(argument=''):\n    return {'x': A().x}\n")
     assert load(file).x == 3
@@ -86,17 +86,17 @@ def test_a_file_may_declare_dataclasses(write):
     ("import sys\nsys.exit('bye')", "experiment.py:2: SystemExit: bye"),
     ("def get_config(argument):\n    return 3", "get_config returned 3; expected an ml_collections.ConfigDict"),
 ])
-def test_a_file_that_fails_is_one_message_that_says_where(write, text, message):
+def test_failing_file_gives_one_message_with_the_location(write, text, message):
     assert message in refusal(lambda: load(write(text)))
 
 
-def test_a_user_error_of_the_file_is_passed_on_as_it_is(write):
+def test_user_error_of_the_file_is_passed_on_unchanged(write):
     file = write("from lmrep.core.errors import UserError\n\n"
                  "def get_config(argument):\n    raise UserError('no: ' + argument)")
     assert refusal(lambda: load(file, "x=1")) == "no: x=1"
 
 
-def test_files_that_are_missing_or_not_python(write, tmp_path):
+def test_missing_and_non_python_files_are_refused(write, tmp_path):
     file = write(EXPERIMENT, "quickstart.py")
     assert refusal(lambda: load(tmp_path / "quikstart.py")).endswith("quikstart.py; did you mean 'quickstart.py'?")
     assert "no experiment file" in refusal(lambda: load(tmp_path / "nowhere" / "a.py"))
@@ -105,7 +105,7 @@ def test_files_that_are_missing_or_not_python(write, tmp_path):
     assert "size is 'huge'; expected one of tiny, base" in refusal(lambda: load(file, "size=huge"))
 
 
-def test_loading_leaves_the_interpreter_as_it_was(write):
+def test_loading_does_not_change_interpreter_state(write):
     before = sys.dont_write_bytecode, list(sys.path)
     with pytest.raises(UserError):
         load(write("1 / 0"))
@@ -131,7 +131,7 @@ def test_loading_leaves_the_interpreter_as_it_was(write):
     ("optimizer.name", "lamb", "lamb"), ("optimizer.schedule.warmup", "7", 7),
     ("stages.0.length", "64", 64), ("stages.1.deep.x", "9", 9), ("betas.1", "0.98", 0.98), ("layers.0", "5", 5),
 ])
-def test_an_override_takes_the_type_of_the_field(path, text, value):
+def test_override_is_converted_to_the_type_of_the_field(path, text, value):
     config = after(path, text)
     got = config
     for key in path.split("."):
@@ -143,12 +143,12 @@ def test_an_override_takes_the_type_of_the_field(path, text, value):
     assert changed <= {path.partition(".")[0]}  # and nothing else moved
 
 
-def test_an_entry_of_a_tuple_changes_alone():
+def test_override_of_a_tuple_entry_keeps_the_others():
     stages = after("stages.0.deep.x", "7").stages
     assert [s["deep"]["x"] for s in stages] == [7, 2] and [s["length"] for s in stages] == [128, 512]
 
 
-def test_an_empty_table_takes_a_dict():
+def test_empty_dict_field_accepts_a_dict():
     assert after("table", "{'*/layers/0-5/*': 0.5}").table.to_dict() == {"*/layers/0-5/*": 0.5}
     assert after("stages.0.own", "{'a': {'b': 1}}").stages[0]["own"] == {"a": {"b": 1}}
     assert "expected a table" in refusal(lambda: after("table", "3"))
@@ -162,7 +162,7 @@ def test_references_follow_the_field_they_refer_to():
     assert config.copy_of_steps == 77
 
 
-def test_a_placeholder_keeps_its_type():
+def test_placeholder_keeps_its_type():
     config = ml_collections.ConfigDict({"x": ml_collections.config_dict.placeholder(int)})
     assert "config.x cannot be 'abc'" in refusal(lambda: override(config, "x", "abc"))
     override(config, "x", "3")
@@ -193,7 +193,7 @@ def test_a_placeholder_keeps_its_type():
     ("stages", "7", "config.stages cannot be set as a whole; set a field of an entry, as --config.stages.0.length="),
     ("stages.0", "1", "config.stages.0 cannot be set as a whole; set its fields, as --config.stages.0.length="),
 ])
-def test_a_bad_override_is_refused(path, text, message):
+def test_invalid_override_is_refused(path, text, message):
     config = example()
     assert message in refusal(lambda: override(config, path, text))
     assert config == example()
@@ -202,7 +202,7 @@ def test_a_bad_override_is_refused(path, text, message):
 # --- parts ------------------------------------------------------------------------------------------------------
 
 
-def test_parts():
+def test_config_argument_is_split_into_fields():
     sizes = {"tiny": 1, "base": 2}
     declared = dict(size=("tiny", sizes), objective=("masked", ["masked", "causal"]), length=128, on=False)
     assert vars(parse_argument("", **declared)) == {"size": "tiny", "objective": "masked", "length": 128, "on": False}
@@ -216,11 +216,11 @@ def test_parts():
     ("size=bse", "size is 'bse'; expected one of tiny, base; did you mean 'base'?"),
     ("length=long", "length cannot be 'long'; expected a whole number, as 128 is"),
 ])
-def test_a_bad_argument_is_refused(argument, message):
+def test_invalid_config_argument_is_refused(argument, message):
     assert refusal(lambda: parse_argument(argument, size=("tiny", ("tiny", "base")), length=128)) == message
 
 
-def test_all_stages_can_be_dropped():
+def test_all_stages_can_be_removed():
     config = example()
     assert len(config.stages)
     override(config, "stages", "()")

@@ -35,7 +35,7 @@ def refusal(mapping):
     return str(error.value)
 
 
-def test_the_docstring_is_true():
+def test_docstring_example_runs():
     results = doctest.testmod(record)
     assert results.attempted > 2 and results.failed == 0
 
@@ -44,14 +44,14 @@ def test_defaults():
     assert read(Outer, {}) == Outer()
 
 
-def test_values_are_taken_and_converted_where_nothing_is_lost():
+def test_values_are_converted_only_without_loss():
     got = read(Outer, {"steps": 20.0, "betas": [0, 0.5], "weights": {"x": 1}, "seed": 3, "name": "beta", "on": False,
                        "inner": {"rate": 1}, "stages": [{"rate": 0.25}, Inner(0.75)]})
     assert got == Outer(20, "beta", False, 3, (0.0, 0.5), {"x": 1.0}, Inner(1.0), (Inner(0.25), Inner(0.75)))
     assert isinstance(got.steps, int) and isinstance(got.betas[0], float) and isinstance(got.weights["x"], float)
 
 
-def test_an_instance_is_taken_as_it_is():
+def test_instance_is_returned_unchanged():
     assert read(Outer, {"inner": Inner(0.25)}).inner == Inner(0.25)
 
 
@@ -74,7 +74,7 @@ def test_an_instance_is_taken_as_it_is():
     ({"betas": ("x",)}, "config.betas.0 is 'x'; expected a number"),
     ({"weights": {"x": "y"}}, "config.weights.x is 'y'; expected a number"),
 ])
-def test_unknown_fields_and_wrong_types(mapping, message):
+def test_unknown_fields_and_wrong_types_are_refused(mapping, message):
     assert refusal(mapping) == message
 
 
@@ -91,25 +91,25 @@ def test_unknown_fields_and_wrong_types(mapping, message):
     ({"betas": (0.9, math.nan)}, "config.betas is (0.9, nan); expected a finite number"),
     ({"weights": {"x": 1, "y": -1}}, "config.weights is {'x': 1.0, 'y': -1.0}; expected at least 0"),
 ])
-def test_values_out_of_bounds(mapping, message):
+def test_values_out_of_bounds_are_refused(mapping, message):
     assert refusal(mapping) == message
 
 
-def test_where_names_the_record():
+def test_errors_name_the_record():
     with pytest.raises(UserError, match=r"^optimizer\.steps is 0"):
         read(Outer, {"steps": 0}, "optimizer")
 
 
-def test_a_mutable_default_is_not_shared_by_the_class():
+def test_mutable_default_is_not_shared_by_the_class():
     assert "weights" not in vars(Outer)  # a dataclass would refuse it as a plain default
 
 
-def test_choose():
+def test_choose_returns_a_known_name_or_raises():
     assert choose({"a": 1}, "a", "part") == 1
     with pytest.raises(UserError, match=r"part is 'masekd'; expected one of causal, masked; did you mean 'masked'\?"):
         choose({"masked": 1, "causal": 2}, "masekd", "part")
 
 
-def test_suggestion():
+def test_suggestion_is_the_closest_name():
     assert suggestion("optimiser", ["optimizer", "model"]) == "; did you mean 'optimizer'?"
     assert suggestion("x", ["optimizer"]) == "" == suggestion("x", [])

@@ -25,7 +25,7 @@ def same(one, other):
     return jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
 
-def test_a_parameter_depends_on_seed_and_path_alone():
+def test_parameter_depends_only_on_seed_and_path():
     params = P.init(SPECS, KEY)
     block = {"bias2": ParamSpec((9,), (None,)), **SPECS["block"]}
     more = {"a_first": ParamSpec((5,), (None,)), **SPECS, "block": block}
@@ -51,7 +51,7 @@ def test_init_gives_float32_of_the_declared_shapes_and_constants():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_normals_are_those_of_their_names(seed):
+def test_normal_initializers_have_the_stated_distribution(seed):
     """Kolmogorov and Smirnov's test at p < 1e-4, which tells the two apart and a spread 3 % too wide."""
     key, shape = jax.random.key(seed), (64, 1024)
     plain, cut = np.ravel(P.normal(0.5)(key, shape)), np.ravel(P.truncated_normal(0.5)(key, shape))
@@ -83,7 +83,7 @@ def test_count_adds_up_scalars():
     assert P.count(SPECS) == sum(x.size for x in jax.tree.leaves(P.init(SPECS, KEY)))
 
 
-def test_flatten_names_leaves_by_path_and_unflatten_undoes_it():
+def test_flatten_names_leaves_by_path_and_unflatten_inverts_it():
     leaves = P.flatten(SPECS)
     assert set(leaves) == {"table", "block/kernel", "block/bias", "block/scale", "number"}
     assert leaves["block/kernel"] is SPECS["block"]["kernel"]
@@ -103,7 +103,7 @@ def test_map_paths_keeps_structure_and_empty_dicts():
     assert P.map_paths(lambda path, x: x, {}) == {}
 
 
-def test_keys_split_or_stay_absent():
+def test_split_of_no_key_gives_none():
     assert prng.split(None, 3) == (None,) * 3
     keys = prng.split(KEY, 3)
     assert len({jax.random.key_data(key).tobytes() for key in keys}) == 3

@@ -31,7 +31,7 @@ def test_without_a_total_there_is_no_time_left(monkeypatch):
     assert reported(monkeypatch, [0.0, 4.0], 0, [8]) == ["8 in 4 s"]
 
 
-def test_the_end_is_not_reported(monkeypatch):
+def test_end_is_not_reported(monkeypatch):
     assert reported(monkeypatch, [0.0, 4.0], 8, [8]) == []
 
 
@@ -40,7 +40,7 @@ def test_durations(seconds, text):
     assert duration(seconds) == text
 
 
-def test_a_status_line_prints_each_new_text_once_where_there_is_no_terminal():
+def test_status_line_prints_each_new_text_once_where_there_is_no_terminal():
     file = io.StringIO()
     with StatusLine(Screen(file, width=80)) as line:
         for text in ("one", "one", "two"):

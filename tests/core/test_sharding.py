@@ -35,25 +35,25 @@ def test_partition_follows_the_rules(axes, shape, cut):
     assert partition_spec(axes, shape, MESH) == PartitionSpec(*cut)
 
 
-def test_other_rules_give_another_layout():
+def test_rules_determine_the_layout():
     rules = {"batch": "data", "embed": None}
     assert partition_spec(("batch", "embed"), (4, 4), MESH, rules) == PartitionSpec("data", None)
     assert RULES["embed"] == "fsdp"
 
 
-def test_a_shape_and_its_axes_have_one_length():
+def test_shape_and_axes_must_have_equal_length():
     with pytest.raises(ValueError, match=r"shorter|longer"):
         partition_spec(("batch",), (4, 4), MESH)
 
 
-def test_the_axes_that_talk_most_are_neighbours():
+def test_axes_with_the_most_communication_are_innermost():
     assert MESH.axis_names == ("data", "fsdp", "tensor")
     assert [d.id for d in MESH.devices.ravel()] == list(range(8))
     assert [d.id for d in make_mesh(1, 1, 2).devices.ravel()] == [0, 1]
     assert [d.id for d in make_mesh(2, devices=jax.devices()[4:6]).devices.ravel()] == [4, 5]
 
 
-def test_shard_is_the_identity_off_a_mesh():
+def test_shard_is_the_identity_without_a_mesh():
     x = jnp.ones((4, 4))
     assert sharding.shard(x, "batch", "embed") is x
     params = P.init(SPECS, jax.random.key(0))
@@ -63,7 +63,7 @@ def test_shard_is_the_identity_off_a_mesh():
     assert sharding.shard(x, "batch", "embed") is x  # a block that failed leaves no layout behind
 
 
-def test_shard_lays_activations_out_and_changes_no_value():
+def test_shard_constrains_activations_without_changing_values():
     x = jnp.arange(32.0).reshape(4, 8)
     with sharding.use_mesh(MESH):
         cut = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
@@ -75,7 +75,7 @@ def test_shard_lays_activations_out_and_changes_no_value():
     assert np.array_equal(other, x)
 
 
-def test_parameters_start_where_they_live_and_as_they_would_elsewhere():
+def test_sharded_init_gives_the_same_parameters():
     layout = sharding.shardings(SPECS, MESH)
     assert layout["layers"]["in"].spec == PartitionSpec(None, "fsdp", "tensor")
     assert layout["none"] == {}
@@ -91,7 +91,7 @@ def test_parameters_start_where_they_live_and_as_they_would_elsewhere():
                  alone, params, used)
 
 
-def test_batches_are_cut_by_row_and_scalars_are_everywhere():
+def test_batches_are_sharded_by_example_and_scalars_replicated():
     rows = jax.device_put(np.arange(8), sharding.batch_sharding(MESH))
     assert sorted(s.data.tolist() for s in rows.addressable_shards) == sorted([[0, 1], [2, 3], [4, 5], [6, 7]] * 2)
     assert {s.data.shape for s in jax.device_put(np.ones(3), sharding.replicated(MESH)).addressable_shards} == {(3,)}

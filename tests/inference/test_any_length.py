@@ -31,7 +31,7 @@ def asked(home, command, *words, stdin=""):
     return answer.out
 
 
-def test_vectors_do_not_know_where_a_word_stands(homes, tmp_path):
+def test_vectors_do_not_depend_on_position(homes, tmp_path):
     home = homes["masked"]
     there, back = lmrep.load(home / "run").encode([TEXT, " ".join(reversed(WORDS))])
     assert len(there.ids) > len(WORDS) > LENGTH
@@ -40,14 +40,14 @@ def test_vectors_do_not_know_where_a_word_stands(homes, tmp_path):
     np.testing.assert_allclose(load_file(tmp_path / "v.safetensors")["0"], there.hidden, atol=1e-5)
 
 
-def test_predict(homes):
+def test_predict_accepts_texts_of_any_length(homes):
     assert asked(homes["masked"], "predict", "--k=2", f"{TEXT} [MASK]").count("%") == 2
     record = json.loads(asked(homes["replaced_token"], "predict", "--jsonl", stdin=json.dumps({"text": TEXT})))
     assert len(record["replaced"]) >= len(WORDS)
     assert asked(homes["causal"], "predict", "--tokens=30", TEXT).startswith(f"{TEXT} |")
 
 
-def test_evaluate(homes, tmp_path):
+def test_evaluate_accepts_texts_of_any_length(homes, tmp_path):
     words = f"--files={homes['causal']}/texts/*.txt", f"--data_dir={tmp_path}"
     assert "mlm_loss" in asked(homes["masked"], "evaluate", *words)
     assert "bits_per_byte" in asked(homes["causal"], "evaluate", *words, "--stride=8", "--length=40")

@@ -73,7 +73,7 @@ def test_missing_layers_are_refused(asked, message):
         R.parse_layers(asked, 12)
 
 
-def test_the_depth_of_a_model_is_the_number_of_its_layers():
+def test_depth_of_a_model_is_the_number_of_its_layers():
     assert R.num_layers(MODEL) == 3
 
 
@@ -88,7 +88,7 @@ def test_layers_are_stacked_summed_or_concatenated(run, alone):
         assert maps is None
 
 
-def test_layers_above_the_highest_asked_for_are_not_computed():
+def test_layers_above_the_highest_requested_are_not_computed():
     batch = dict.fromkeys(("tokens", "segment_ids", "positions"), np.ones((8, 64), np.int32))
 
     def work(*numbers):
@@ -99,7 +99,7 @@ def test_layers_above_the_highest_asked_for_are_not_computed():
     assert work(1) < 0.4 * whole and work(2) < 0.75 * whole and work(0, 1, 2, 3) < 1.02 * whole
 
 
-def test_vectors_are_float32_whatever_is_computed_in():
+def test_vectors_are_float32_for_any_compute_dtype():
     model = transformer.build(CONFIG, Execution(dtype="bfloat16"))
     batch = dict.fromkeys(("tokens", "segment_ids", "positions"), np.ones((1, 4), np.int32))
     hidden, maps = R.states(PARAMS, batch, model=model, layers=EVERY, attention=True)
@@ -137,7 +137,7 @@ def test_each_vector_comes_from_the_window_where_its_token_is_nearest_the_middle
                 assert margin(w, piece) == max(margin(other, piece) for other in found)
 
 
-def test_a_long_text_is_refused_by_name():
+def test_error_for_a_long_text_names_it():
     with pytest.raises(UserError, match=r"line 3 has 13 tokens; the model takes 12 at most: .*long=windows"):
         R.windows(0, np.zeros(13, np.int32), (1, 1), 12, name="line 3")
     with pytest.raises(UserError, match="are too few for windows"):
@@ -151,7 +151,7 @@ def test_a_long_text_is_refused_by_name():
 
 
 @pytest.mark.parametrize("longest", [512, 100, 40, 0])
-def test_packed_sequences_hold_every_text_once_and_little_padding(longest):
+def test_packed_sequences_contain_every_text_once_with_little_padding(longest):
     rng = np.random.default_rng(0)
     lengths = [*np.minimum(rng.geometric(1 / 30, 2000) + 1, longest or 5000).tolist(), 0, 2]
     rows = R.pack(lengths, longest)
@@ -164,18 +164,18 @@ def test_packed_sequences_hold_every_text_once_and_little_padding(longest):
     assert sum(size for size, _ in rows) < 1.05 * sum(lengths) + R.MIN_LENGTH
 
 
-def test_texts_that_may_not_be_packed_are_alone():
+def test_texts_are_not_packed_on_request():
     assert all(len(members) == 1 for _, members in R.pack([3, 5, 8, 8, 0], 64, packed=False))
 
 
-def test_batches_are_of_one_length_and_no_larger_than_asked():
+def test_batches_have_one_length_and_a_bounded_size():
     rows = [(256, [0]), (128, [1, 2]), (128, [3]), (128, [4]), (64, [5])]
     assert list(R.batches(rows, 256)) == [(256, [[0]]), (128, [[1, 2], [3]]), (128, [[4]]), (64, [[5]])]
     assert list(R.batches(rows[:2], 100)) == [(256, [[0]]), (128, [[1, 2]])]  # a row at least
     assert list(R.batches([], 256)) == []
 
 
-def test_packed_texts_have_the_vectors_and_the_attention_of_each_alone(run, alone):
+def test_packing_does_not_change_vectors_or_attention(run, alone):
     rng = np.random.default_rng(1)
     ids = texts([*rng.choice([0, 2, 3, 9, 17, 70, 128], 80, p=[0.05, *[0.2] * 4, 0.1, 0.05]), 128, 0])
     parts = [w for i, x in enumerate(ids) for w in R.windows(i, x, (1, 1), 128)]
@@ -191,7 +191,7 @@ def test_packed_texts_have_the_vectors_and_the_attention_of_each_alone(run, alon
             np.testing.assert_allclose(maps, attention, rtol=0, atol=1e-6)
 
 
-def test_windows_are_put_together(run, alone):
+def test_vectors_of_windows_are_joined(run, alone):
     """Each vector is that of its window, read alone; the text between is packed with others."""
     long, *others = texts([300, 5, 90, 20])
     parts = R.windows(0, long, (1, 1), 128, "windows")
@@ -208,7 +208,7 @@ def test_windows_are_put_together(run, alone):
 
 
 @pytest.mark.parametrize("words", [[None, 0, 0, 1, 2, 2, 2, None], [0], [None, None], [], [0, 0, None, 1], [3, 4, 4]])
-def test_the_vector_of_a_word_combines_its_tokens(words):
+def test_vector_of_a_word_combines_its_tokens(words):
     hidden = np.random.default_rng(0).normal(size=(2, len(words), 4)).astype(np.float32)
     numbers = sorted({word for word in words if word is not None})
     for how, take in [("mean", lambda x: x.mean(1)), ("first", lambda x: x[:, 0]), ("last", lambda x: x[:, -1])]:
@@ -219,12 +219,12 @@ def test_the_vector_of_a_word_combines_its_tokens(words):
             np.testing.assert_allclose(found[:, w], take(pieces), rtol=1e-5, atol=1e-6)
 
 
-def test_words_from_pieces_in_another_way_are_refused():
+def test_unknown_word_pooling_is_refused():
     with pytest.raises(UserError, match="pieces is 'max'; expected one of mean, first, last"):
         R.by_word(np.zeros((1, 1, 4)), [0], "max")
 
 
-def test_words_of_byte_level_pieces_stand_with_their_characters():
+def test_byte_level_words_have_character_offsets():
     config = tokenizers.Config(name="byte_level_bpe", vocab_size=280)
     tokenizer = tokenizers.train(config, lambda: iter(["the cat"] * 9))
     found = tokenized_text.tokenize_text("the café <mask>, cat's", tokenizer)

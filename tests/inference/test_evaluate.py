@@ -90,7 +90,7 @@ def sequence(run, text):
 
 
 @pytest.mark.parametrize(("text", "stride"), [("the", 1), ("the red cat sees the old dog. the dog sleeps.", 31)])
-def test_a_text_of_one_window_is_predicted_as_by_the_network(run, scored, text, stride):
+def test_text_of_one_window_has_the_network_s_loss(run, scored, text, stride):
     ids = sequence(run, text)
     logs = scored(ids)
     expected = -sum(logs[i - 1, ids[i]] for i in range(1, len(ids)))
@@ -99,7 +99,7 @@ def test_a_text_of_one_window_is_predicted_as_by_the_network(run, scored, text, 
 
 
 @pytest.mark.parametrize("stride", [1, 7, LENGTH - 1])
-def test_a_long_text_is_predicted_window_by_window(run, scored, stride):
+def test_long_text_has_the_loss_of_its_windows(run, scored, stride):
     text = " ".join(f"the {kind} {noun} {verb} the cat." for kind, noun, verb in zip(
         itertools.cycle(small.KINDS), itertools.cycle(small.NOUNS), small.VERBS * 5, strict=False))
     ids, expected = sequence(run, text), 0.0
@@ -111,7 +111,7 @@ def test_a_long_text_is_predicted_window_by_window(run, scored, stride):
     assert found.tokens == len(ids) - 1 > 3 * LENGTH and found.nll == pytest.approx(expected, rel=1e-5)
 
 
-def test_texts_do_not_change_each_other(run):
+def test_texts_are_independent(run):
     texts = ["the red cat sees the dog.", "", "the old horse. " * 30, "   "]
     alone = [evaluate.perplexity(run, [text], LENGTH, 9) for text in texts if text.strip()]
     found = evaluate.perplexity(run, iter(texts), LENGTH, 9)
@@ -120,7 +120,7 @@ def test_texts_do_not_change_each_other(run):
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_model_to_which_all_pieces_are_alike(converted, case):
+def test_uniform_model_has_the_vocabulary_size_as_perplexity(converted, case):
     """Its perplexity is the size of its table, of any text; words and bytes are those of the raw text."""
     uniform = dataclasses.replace(converted, params=jax.tree.map(np.zeros_like, converted.params))
     _, text, words, size = HOSTILE[case]
@@ -133,7 +133,7 @@ def test_a_model_to_which_all_pieces_are_alike(converted, case):
     assert np.log2(figures["word_perplexity"]) == pytest.approx(bits / words, rel=1e-4)
 
 
-def test_words_and_bytes_of_files_are_the_raw_text_s(home, run, tmp_path):
+def test_words_and_bytes_are_counted_in_the_raw_text(home, run, tmp_path):
     for name, (content, *_) in HOSTILE.items():
         (tmp_path / f"{name}.txt").write_bytes(content)
     found = lmrep.evaluate(home / "run", files=f"{tmp_path}/*.txt", stride=31, data_dir=home / "data")
@@ -143,7 +143,7 @@ def test_words_and_bytes_of_files_are_the_raw_text_s(home, run, tmp_path):
 
 
 @pytest.mark.parametrize("most", [20, 25, 40])
-def test_a_long_text_has_the_pieces_of_the_whole(run, most):
+def test_chunked_tokenization_equals_tokenization_of_the_full_text(run, most):
     text = "the cat  sees\nthe\u00a0dog , it's a b 12 345 6   \n\n x y z " * 3
     bytes_ = byte_level.train(300, False, lambda: iter([text, "the the cat cat sees sees"]))
     for tokenizer in (run.tokenizer, bytes_):
@@ -167,7 +167,7 @@ SPECIALS = {"bert": {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}, "gpt2":
     ("bert", "stream", {"format.isolate": True, "objective.across": True}, 3),
     ("bert", None, {}, 2), ("gpt2", None, {}, 9), ("bos", None, {}, 5), ("t5", None, {}, 1), ("none", None, {}, None),
 ])
-def test_the_first_token_follows_what_it_did_in_training(tmp_path, specials, format, fields, expected):
+def test_start_token_is_that_of_training(tmp_path, specials, format, fields, expected):
     vocabulary, stage = Vocabulary(10, SPECIALS[specials], np.ones(10, bool), np.ones(10, int)), None
     if format:
         config = small.config(tmp_path, "causal", format)
@@ -176,14 +176,14 @@ def test_the_first_token_follows_what_it_did_in_training(tmp_path, specials, for
     assert prompts.start_token(stage, vocabulary) == expected
 
 
-def test_where_nothing_stands_before_it_the_first_token_is_given(run, monkeypatch):
+def test_first_token_is_not_predicted_without_a_start_token(run, monkeypatch):
     texts = ["the red cat", "the"]
     monkeypatch.setattr(prompts, "start_token", lambda stage, vocabulary: None)
     found = evaluate.perplexity(dataclasses.replace(run), texts, LENGTH, 4)
     assert (found.tokens, found.words, found.documents) == (2, 3, 1)  # nothing is asked of "the"
 
 
-def test_what_the_tokenizer_does_not_know_is_told(run, caplog, monkeypatch):
+def test_unknown_tokens_are_reported(run, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
     caplog.set_level(logging.INFO, "lmrep")
     evaluate.perplexity(run, ["the cat sees the dog."], LENGTH, 4)
@@ -195,7 +195,7 @@ def test_what_the_tokenizer_does_not_know_is_told(run, caplog, monkeypatch):
 # The corpus
 
 
-def test_splits_are_the_run_s_own_documents(home):
+def test_splits_contain_the_documents_of_the_run(home):
     """Each split has the tokens of its store, and together they have the words and bytes of the files. No evaluation
     takes the place of another."""
     total, every = Counter(), home / "run/eval.jsonl"
@@ -215,7 +215,7 @@ def test_splits_are_the_run_s_own_documents(home):
     assert total["bytes"] == sum(map(len, texts)) and total["words"] == sum(len(text.split()) for text in texts)
 
 
-def test_the_command_prints_what_it_writes(home):
+def test_command_prints_what_it_writes(home):
     words = ("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data", "--stride=16", "--examples=2")
     answer = small.command(*words)
     written = json.loads((home / "run/eval.json").read_text())
@@ -228,14 +228,14 @@ def test_the_command_prints_what_it_writes(home):
     assert "windows of 32 tokens, 16 apart" in answer.err
 
 
-def test_a_file_is_a_document_and_a_longer_trained_run_has_lower_perplexity(home, tmp_path):
+def test_file_is_a_document_and_a_longer_trained_run_has_lower_perplexity(home, tmp_path):
     (tmp_path / "one.txt").write_text("The red cat sees the old dog.\n\nThe dog eats.\n")
     step = {n: lmrep.evaluate(home / "run", files=f"{tmp_path}/one.txt", stride=8, step=n) for n in (4, 12)}
     assert step[12]["documents"] == 1 and step[12]["tokens"] == 12 and step[12]["words"] == 10
     assert step[12]["bits_per_byte"] < step[4]["bits_per_byte"]
 
 
-def test_sources_are_read_together(home, tmp_path):
+def test_evaluation_reads_all_sources_of_a_mixture(home, tmp_path):
     """In a run that says it was trained on a mixture."""
     shutil.copytree(home / "run", tmp_path / "run")
     small.corpus(tmp_path / "more", 20, seed=1)
@@ -275,7 +275,7 @@ def test_sources_are_read_together(home, tmp_path):
      "was trained with objective 'masked', and sliding-window perplexity needs"),
     (["--stride=half"], "--stride is 'half'; expected a whole number"),
 ])
-def test_what_cannot_be_evaluated_is_refused(home, words, part):
+def test_invalid_evaluations_are_refused(home, words, part):
     (home / "empty.txt").write_text("\n \n")
     (home / "unseen.txt").write_text("\u0301\u0300\n")  # accents alone, which the tokenizer drops
     (home / "latin.txt").write_bytes("Un caf\u00e9.\n".encode("latin-1"))
@@ -288,7 +288,7 @@ def test_what_cannot_be_evaluated_is_refused(home, words, part):
     assert {name: small.contents(home / name) for name in before} == before
 
 
-def test_another_corpus_is_not_the_run_s(home, tmp_path):
+def test_changed_corpus_is_refused(home, tmp_path):
     shutil.copytree(home / "run", tmp_path / "run")
     record = json.loads((home / "run/config.json").read_text())
     record["config"]["data"]["test"] = 0.2
@@ -300,7 +300,7 @@ def test_another_corpus_is_not_the_run_s(home, tmp_path):
 # Long texts
 
 
-def test_texts_are_taken_as_they_are_needed():
+def test_texts_are_read_lazily():
     taken = itertools.count()
     texts = (np.full(50, next(taken) % 7, np.int32) for _ in itertools.count())
     batches = sliding.sliding_window_nll(lambda batch: np.float32(batch["weights"].sum()), texts, 16, 4, 0, tokens=64)
@@ -308,7 +308,7 @@ def test_texts_are_taken_as_they_are_needed():
     assert next(taken) < 5
 
 
-def test_a_long_document_is_never_copied_in_full(run, monkeypatch):
+def test_long_document_is_never_copied_in_full(run, monkeypatch):
     """A window at a time: no array is of the whole text but its ids."""
     text, largest = "the red cat sees the old dog. " * 20_000, []
     batch = sliding._batch

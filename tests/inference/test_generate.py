@@ -38,7 +38,7 @@ def extend(prompt, how, tokens=T - 4, seed=0, filled=0, **given):
     return np.asarray(f(PARAMS, np.pad(prompt, ((0, 0), (0, filled))), size, jax.random.key(seed)))
 
 
-def test_without_a_temperature_each_token_is_the_likeliest_after_all_before_it():
+def test_temperature_0_gives_the_likeliest_tokens():
     found = extend(PROMPT, Sampling(temperature=0))
     whole = np.concatenate([PROMPT, found], 1)
     assert (np.asarray(scores(whole)).argmax(-1)[:, 3:-1] == found).all()
@@ -48,20 +48,20 @@ def test_without_a_temperature_each_token_is_the_likeliest_after_all_before_it()
     assert (extend(PROMPT, Sampling(temperature=0), filled=5) == found).all()
 
 
-def test_a_seed_repeats_its_samples_and_rows_differ():
+def test_seed_repeats_samples_and_examples_differ():
     same = np.repeat(PROMPT[:1], 8, 0)
     first, again, other = (extend(same, Sampling(temperature=2.0), seed=seed) for seed in (1, 1, 2))
     assert (first == again).all() and (first != other).any() and len({tuple(row) for row in first}) > 4
 
 
-def test_barred_tokens_never_come():
+def test_banned_tokens_are_never_generated():
     likely = int(extend(PROMPT[:1], Sampling(temperature=0), tokens=1)[0, 0])
     assert likely not in extend(np.repeat(PROMPT[:1], 50, 0), Sampling(), tokens=4, banned_token_ids=(likely,))
 
 
 @pytest.mark.parametrize("how", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=5), Sampling(top_p=0.6),
                                  Sampling(temperature=1.5, top_k=20, top_p=0.5)])
-def test_samples_have_the_distribution_that_the_limits_leave(how):
+def test_samples_follow_the_truncated_distribution(how):
     logs = np.asarray(scores(PROMPT[:1]))[0, -1].astype(np.float64) / how.temperature
     order = np.argsort(-logs)
     order = order[: how.top_k or None]
@@ -77,7 +77,7 @@ def test_samples_have_the_distribution_that_the_limits_leave(how):
 
 @pytest.mark.parametrize(("length", "longest", "stride"), [
     (30, 8, 4), (30, 8, 7), (8, 8, 3), (5, 8, 1), (1, 8, 4), (0, 8, 4)])
-def test_each_token_but_the_first_is_asked_for_once_with_what_was_promised_before_it(length, longest, stride):
+def test_windows_predict_each_token_once_with_sufficient_context(length, longest, stride):
     times = np.zeros(length, int)
     for start, end, first in perplexity.windows(length, longest, stride):
         assert 0 < end - start <= longest
@@ -88,12 +88,12 @@ def test_each_token_but_the_first_is_asked_for_once_with_what_was_promised_befor
 
 
 @pytest.mark.parametrize("stride", [0, 8, -1])
-def test_a_stride_that_leaves_tokens_out_is_refused(stride):
+def test_stride_that_skips_tokens_is_refused(stride):
     with pytest.raises(UserError, match=rf"stride is {stride}; expected 1 to 7"):  # at once
         perplexity.windows(30, 8, stride)
 
 
-def test_a_text_is_foreseen_as_its_windows_say():
+def test_sliding_window_loss_equals_the_sum_over_windows():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, V, n).astype(np.int32) for n in (25, 3, 1, 12)]
     run = jax.jit(partial(perplexity.sum_nll, PARAMS, objective=OBJECTIVE))
@@ -107,7 +107,7 @@ def test_a_text_is_foreseen_as_its_windows_say():
     assert found[1] == 24 + 2 + 0 + 11 and found[0] == pytest.approx(expected, rel=1e-4)
 
 
-def test_figures():
+def test_perplexity_metrics():
     found = perplexity.Perplexity(nats=8 * np.log(2), tokens=4, words=2, bytes=8, documents=1).figures
     assert found["token_perplexity"] == pytest.approx(4) and found["word_perplexity"] == pytest.approx(16)
     assert found["bits_per_byte"] == pytest.approx(1)

@@ -38,13 +38,13 @@ def every(run):
     return run.encode(TEXTS, layers="all", attention=True)
 
 
-def test_a_run_without_training_is_loaded(home, run):
+def test_run_without_training_is_loaded(home, run):
     """As converting leaves it: parameters alone, at step 0, and no fingerprint but the tokenizer's."""
     assert run.step == 0 and run.directory == home
     assert flatten(run.params).keys() == flatten(run.objective.specs).keys()
 
 
-def test_each_text_has_the_vectors_that_the_network_gives_it_alone(run, every):
+def test_vectors_equal_those_of_the_network(run, every):
     special, encode = run.tokenizer.vocabulary.specials, jax.jit(partial(run.model.encode, layers=True, attention=True))
     for text, found in zip(TEXTS, every, strict=True):
         ids = [special["cls"], *run.tokenizer.encode(text, specials=True).ids, special["sep"]]
@@ -54,7 +54,7 @@ def test_each_text_has_the_vectors_that_the_network_gives_it_alone(run, every):
         np.testing.assert_allclose(found.attention, encoded.attention[:, 0], rtol=0, atol=1e-6)
 
 
-def test_pieces_stand_with_their_characters_and_words(run, every):
+def test_tokens_have_character_offsets_and_words(run, every):
     text, found = TEXTS[2], every[2]
     assert found.tokens[:2] == ["[CLS]", "a"] and found.tokens[-2:] == [".", "[SEP]"] and "[MASK]" in found.tokens
     for piece, (start, end), word in list(zip(found.tokens, found.offsets, found.words, strict=True))[1:-1]:
@@ -65,7 +65,7 @@ def test_pieces_stand_with_their_characters_and_words(run, every):
     assert every[1].tokens == ["[CLS]", "[SEP]"] and every[1].word_offsets == []
 
 
-def test_words_have_a_vector_each(every):
+def test_each_word_has_one_vector(every):
     found = every[2]
     places = [i for i, word in enumerate(found.words) if word == 1]
     np.testing.assert_allclose(found.by_word()[:, 1], found.hidden[:, places].mean(1), atol=1e-6)
@@ -73,7 +73,7 @@ def test_words_have_a_vector_each(every):
     assert found.by_word().shape == (4, 6, 32) and every[1].by_word().shape == (4, 0, 32)
 
 
-def test_layers_are_chosen(run, every):
+def test_layers_can_be_selected(run, every):
     for layers, expected in [("last", lambda x: x[3:]), ((0, -2), lambda x: x[[0, 2]]),
                              ("sum:1,2", lambda x: (x[1] + x[2])[None]),
                              ("concat:1,2", lambda x: np.concatenate([x[1], x[2]], -1)[None])]:
@@ -82,7 +82,7 @@ def test_layers_are_chosen(run, every):
             assert found.attention is None
 
 
-def test_the_usual_poolings(every):
+def test_poolings(every):
     hidden = every[0].hidden
     np.testing.assert_array_equal(every[0].pool(), hidden.mean(1))
     np.testing.assert_array_equal(every[0].pool("max"), hidden.max(1))
@@ -91,7 +91,7 @@ def test_the_usual_poolings(every):
         every[0].pool("sum")
 
 
-def test_long_texts_are_refused_or_read_in_windows(run):
+def test_long_texts_are_refused_or_split_into_windows(run):
     text = "the red cat sees " * 30
     with pytest.raises(UserError, match=r"'the red cat .* has 122 tokens; the model takes 48 at most"):
         run.encode(["A cat.", text])
@@ -109,19 +109,19 @@ def test_long_texts_are_refused_or_read_in_windows(run):
      "has 62 tokens; attention is returned only for texts .* 48 tokens"),
     (["A cat."], {"layers": "4"}, r"no layer 4: this model has 0 \(the embeddings\) to 3"),
 ])
-def test_what_cannot_be_encoded_is_refused(run, texts, options, message):
+def test_encode_refuses_invalid_input(run, texts, options, message):
     with pytest.raises(UserError, match=message):
         run.encode(texts, **options)
 
 
-def test_no_texts_no_vectors(run):
+def test_no_texts_give_no_vectors(run):
     assert run.encode([]) == []
 
 
 # Inside one's own program
 
 
-def test_the_network_is_a_pure_function(run, every):
+def test_network_is_a_pure_function(run, every):
     inputs = run.inputs(TEXTS)
     encoded = jax.jit(run.apply)(run.params, inputs)
     for row, found in enumerate(every):
@@ -166,7 +166,7 @@ def test_pairs_have_separators_and_token_types(run):
     assert np.isfinite(run.apply(run.params, inputs).hidden).all()
 
 
-def test_a_network_without_token_types_reads_pairs_as_roberta(tmp_path):
+def test_network_without_token_types_reads_pairs_as_roberta(tmp_path):
     run = lmrep.load(given.workdir(tmp_path, token_types=0))
     special, pair = run.tokenizer.vocabulary.specials, ("The old cat.", "A dog")
     first, second = (run.tokenizer.encode(text).ids.tolist() for text in pair)
@@ -175,13 +175,13 @@ def test_a_network_without_token_types_reads_pairs_as_roberta(tmp_path):
     assert inputs.tokens[0].tolist()[: len(ids)] == ids and inputs.token_type_ids is None
 
 
-def test_a_run_shows_its_network_objective_and_tokenizer(run, home):
+def test_run_repr_names_network_objective_and_tokenizer(run, home):
     shown = repr(run)
     assert str(home) in shown and "step=0" in shown and "masked" in shown and "wordpiece" in shown
     assert f"{sum(x.size for x in flatten(run.params['encoder']).values()):,} parameters" in shown
 
 
-def test_what_the_docstring_shows_is_true(home):
+def test_docstring_example_is_correct(home):
     shown = inspect.cleandoc(load.Run.__doc__).split("Attributes:")[0].splitlines()[1:]
     lines = textwrap.dedent("\n".join(line for line in shown if line.startswith(" ") or not line))
     names = {"lmrep": lmrep, "jax": jax, "jnp": jnp}
@@ -194,7 +194,7 @@ def test_what_the_docstring_shows_is_true(home):
 # Masks
 
 
-def test_a_text_that_cannot_be_filled_is_named(run):
+def test_error_names_the_text_that_cannot_be_filled(run):
     with pytest.raises(UserError, match=r"^line 2: there is no \[MASK\] in 'A cat.'"):
         run.fill_masks(["A [MASK].", "A cat."], names=["line 1", "line 2"])
     with pytest.raises(UserError, match=r"^line 1: 'cat .*'\.\.\. has 63 tokens; the model takes 48 at most"):
@@ -215,11 +215,11 @@ def test_another_tokenizer_is_refused(home, tmp_path):
     ("well -", "well-known.", "known."), ("he don '", "he don't know", "t know"), ("he (", "he (said", "said"),
     ("a -", "a-", ""),
 ])
-def test_a_continuation_is_what_comes_after_the_text(before, whole, said):
+def test_continuation_excludes_the_prompt(before, whole, said):
     assert data_prompts.continuation(before, whole) == said
 
 
-def test_nothing_to_continue_is_refused(run):
+def test_empty_prompt_is_refused(run):
     bare = dataclasses.replace(run, tokenizer=Bpe(["<unk>", "a</w>"], [], specials={"unk": "<unk>"}))
     assert bare.prompt("a") == [1]
     with pytest.raises(UserError, match=r"line 3 is empty, and .* was trained without a token before"):

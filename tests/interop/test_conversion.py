@@ -42,7 +42,7 @@ def converted(request, tmp_path_factory):
         return directory, workdir, small.command("convert", directory, workdir)
 
 
-def test_a_published_directory_becomes_a_workdir(converted):
+def test_published_directory_becomes_a_workdir(converted):
     directory, workdir, answer = converted
     assert answer.code == 0 and not answer.err
     run, expected = lmrep.load(workdir), read(directory)
@@ -54,7 +54,7 @@ def test_a_published_directory_becomes_a_workdir(converted):
     assert [path.name for path in workdir.parent.iterdir()] == ["run"]  # no draft is left
 
 
-def test_what_has_no_place_and_what_is_missing_is_named(converted):
+def test_unmatched_and_missing_tensors_are_reported(converted):
     directory, _, answer = converted
     carried = {"bert_tanh": "bert.embeddings.position_ids I64[1, 23]", "gpt2": "h.0.attn.bias F32[1, 1, 23, 23]",
                "electra_generator": "electra.embeddings.position_ids I64[1, 23]"}.get(directory.name)
@@ -64,7 +64,7 @@ def test_what_has_no_place_and_what_is_missing_is_named(converted):
     assert ("a discriminator without its generator" in answer.out) == (directory.name == "electra_discriminator")
 
 
-def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
+def test_converted_run_fills_masks_like_the_checkpoint(converted):
     directory, workdir, _ = converted
     checkpoint, run = read(directory), lmrep.load(workdir)
     if "objective/masked/bias" not in checkpoint.params:
@@ -78,7 +78,7 @@ def test_the_workdir_fills_masks_as_the_checkpoint_says(converted):
     assert words == [run.tokenizer.id_to_token(int(i)) for i in np.argsort(-scores)[:3]]
 
 
-def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
+def test_converted_run_is_evaluated_if_it_has_the_heads(converted, tmp_path):
     """A pooler that came along, or a head that is missing, is no traceback; nor is a corpus that it never had."""
     directory, workdir, _ = converted
     (tmp_path / "a.txt").write_text("the cat sees the dog. " * 200)
@@ -93,7 +93,7 @@ def test_it_is_evaluated_on_files_where_it_has_the_heads(converted, tmp_path):
     assert answer.code == 2 and "was converted, not trained" in answer.err
 
 
-def test_its_vectors_are_the_checkpoints(converted):
+def test_converted_run_has_the_vectors_of_the_checkpoint(converted):
     """Those of a network that reads from left to right are of what stands before."""
     directory, workdir, _ = converted
     value, *_ = lmrep.load(workdir).encode(["the cat a the"])
@@ -102,7 +102,7 @@ def test_its_vectors_are_the_checkpoints(converted):
     np.testing.assert_allclose(value.hidden, expected, rtol=0, atol=1e-5)
 
 
-def test_what_a_killed_conversion_left_is_removed(tmp_path):
+def test_leftovers_of_a_killed_conversion_are_removed(tmp_path):
     (tmp_path / ".run.999999999").mkdir()
     (tmp_path / ".run.1").mkdir()  # process 1 lives
     assert small.command("convert", GOLDEN / "bert", tmp_path / "run").code == 0
@@ -110,7 +110,7 @@ def test_what_a_killed_conversion_left_is_removed(tmp_path):
 
 
 @pytest.mark.parametrize("most", [5000, 1])
-def test_there_and_back_nothing_has_changed(converted, tmp_path, most):
+def test_round_trip_changes_nothing(converted, tmp_path, most):
     directory, workdir, _ = converted
     target = tmp_path / "back"
     answer = small.command("convert", workdir, target, "--to=huggingface", f"--shard_mb={most}")
@@ -122,7 +122,7 @@ def test_there_and_back_nothing_has_changed(converted, tmp_path, most):
         assert small.command("diff", *pair).out.splitlines()[-1].startswith("equal: all ")
 
 
-def test_a_run_of_our_own_is_written_under_the_references_names(converted, tmp_path):
+def test_run_is_exported_with_the_reference_names(converted, tmp_path):
     directory, workdir, _ = converted
     own = tmp_path / "own"
     shutil.copytree(workdir, own)
@@ -135,7 +135,7 @@ def test_a_run_of_our_own_is_written_under_the_references_names(converted, tmp_p
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
-def test_a_note_that_does_not_fit_is_told(converted, tmp_path):
+def test_mismatched_conversion_record_is_reported(converted, tmp_path):
     _, workdir, _ = converted
     shutil.copytree(workdir, tmp_path / "run")
     note = tmp_path / "run" / "interop" / "published.json"
@@ -151,7 +151,7 @@ def test_a_note_that_does_not_fit_is_told(converted, tmp_path):
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
-def test_a_run_may_start_from_what_was_converted(converted):
+def test_run_can_start_from_a_converted_checkpoint(converted):
     directory, workdir, _ = converted
     origin = init_from.load(workdir)
     assert same(origin.params, read(directory).params)
@@ -171,7 +171,7 @@ def test_a_run_may_start_from_what_was_converted(converted):
     (["{run}", "{new}", "--to=huggingface", "--step=3"], "holds no checkpoint 3"),
     (["{run}", "{new}", "--to=huggingface", "--shard_mb=0"], "expected at least 1"),
 ])
-def test_what_cannot_be_converted_is_refused_and_nothing_is_written(converted, tmp_path, words, message):
+def test_invalid_checkpoint_is_refused_and_nothing_is_written(converted, tmp_path, words, message):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").touch()
     places = {"bert": converted[0], "run": converted[1], "new": tmp_path / "new", "none": tmp_path / "none",
@@ -181,7 +181,7 @@ def test_what_cannot_be_converted_is_refused_and_nothing_is_written(converted, t
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "kept"]
 
 
-def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path):
+def test_checkpoint_that_is_not_finite_is_refused(tmp_path):
     def spoil(tensors):
         tensors["bert.pooler.dense.bias"][3] = np.nan
         return tensors
@@ -192,7 +192,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
+def test_vocabulary_larger_than_the_table_is_refused(tmp_path):
     directory = copy("bert", tmp_path / "x")
     with open(directory / "vocab.txt", "a") as file:
         file.write("".join(f"word{i}\n" for i in range(20)))
@@ -201,7 +201,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
         conversion.to_workdir(directory, tmp_path / "y")
 
 
-def test_a_vocabulary_smaller_than_the_table_is_told(tmp_path):
+def test_vocabulary_smaller_than_the_table_is_reported(tmp_path):
     directory = copy("bert", tmp_path / "x")
     lines = (directory / "vocab.txt").read_text().splitlines(keepends=True)
     (directory / "vocab.txt").write_text("".join(lines[:-4]))
@@ -230,7 +230,7 @@ def test_gpt_reads_and_continues_text_with_its_own_tokenizer(converted, tmp_path
 
 
 @pytest.mark.parametrize("converted", ["electra_discriminator"], indirect=True)
-def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
+def test_discriminator_initializes_all_but_the_generator(converted):
     directory, workdir, _ = converted
     run = lmrep.load(workdir)
     found = init_from.match(run.objective.specs, init_from.load(directory), run.tokenizer.tokens)
@@ -245,7 +245,7 @@ def test_a_discriminator_lends_a_run_all_but_its_generator(converted):
 
 
 @pytest.mark.parametrize("converted", ["electra_discriminator"], indirect=True)
-def test_a_discriminator_tells_what_the_checkpoint_says(converted):
+def test_converted_discriminator_gives_the_checkpoint_s_probabilities(converted):
     directory, workdir, _ = converted
     run, text = lmrep.load(workdir), "the cat, a quick DOG."
     ids = run.encode([text])[0].ids[None]
@@ -258,7 +258,7 @@ def test_a_discriminator_tells_what_the_checkpoint_says(converted):
     assert answer.code == 0 and answer.out.count("%") == len(doubts)
 
 
-def test_an_encoder_without_heads_answers_nothing(tmp_path):
+def test_encoder_without_heads_makes_no_predictions(tmp_path):
     def bare(tensors):
         return {name: value for name, value in tensors.items() if not name.startswith("discriminator")}
 
@@ -269,7 +269,7 @@ def test_an_encoder_without_heads_answers_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("converted", ["electra_generator"], indirect=True)
-def test_a_generator_is_a_masked_language_model(converted):
+def test_generator_is_a_masked_language_model(converted):
     run = lmrep.load(converted[1])
     asked = run.experiment.objective
     assert run.objective.name == "masked" and (asked["mask"], asked["keep"], asked["random"]) == (0.85, 0.15, 0.0)
@@ -322,7 +322,7 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     ("causal", {"head": "transform"}, LEFT, "GPT2LMHeadModel has no head like that of the run"),
     ("causal", {}, LEFT, ""),
 ])
-def test_what_is_written_as_something_else_is_told(tmp_path, objective, asked, changed, remark):
+def test_lossy_export_is_reported(tmp_path, objective, asked, changed, remark):
     place = given.workdir(tmp_path, objective, asked=asked, **changed)
     remarks = conversion.to_published(place, tmp_path / "out").remarks
     assert any(remark in told for told in remarks) if remark else not remarks
@@ -331,7 +331,7 @@ def test_what_is_written_as_something_else_is_told(tmp_path, objective, asked, c
 # --- differences ------------------------------------------------------------------------------------------------
 
 
-def test_differences_are_sorted_and_say_the_layer(tmp_path):
+def test_differences_are_sorted_and_name_the_layer(tmp_path):
     def change(tensors):
         tensors["bert.encoder.layer.1.output.dense.bias"][2] += 0.5
         tensors["bert.embeddings.LayerNorm.weight"][:] += 0.25
@@ -351,7 +351,7 @@ def test_differences_are_sorted_and_say_the_layer(tmp_path):
     assert lines[-1] == "23 of 25 common parameters are equal"
 
 
-def test_rows_of_a_layer_that_all_share_are_no_layers(tmp_path):
+def test_shared_layer_is_not_compared_as_stacked_layers(tmp_path):
     def change(tensors):
         tensors[f"{albert.LAYER}.ffn.weight".replace("encoder", "albert.encoder", 1)][3] += 0.5
         return tensors
@@ -361,7 +361,7 @@ def test_rows_of_a_layer_that_all_share_are_no_layers(tmp_path):
     assert line[0] == "encoder/layers/mlp/in/kernel" and line[3:] == ["F32[15,", "22]"]
 
 
-def test_a_run_with_averages_is_compared_by_them(tmp_path):
+def test_run_with_averages_is_compared_by_its_averages(tmp_path):
     """As it is loaded, unless its config, or the command, says otherwise."""
     place = given.workdir(tmp_path)
     raw = conversion.arrays(place)[0]
@@ -385,7 +385,7 @@ def test_a_run_with_averages_is_compared_by_them(tmp_path):
     assert "equal: all" in small.command("diff", "--raw", place, tmp_path / "plain").out
 
 
-def test_shapes_and_what_is_not_a_number_are_told():
+def test_shape_differences_and_nan_are_reported():
     from lmrep.interop.differences import compare
 
     nan = np.array([np.nan, 1.0])
@@ -396,7 +396,7 @@ def test_shapes_and_what_is_not_a_number_are_told():
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
-def test_carried_tensors_are_compared_too(converted):
+def test_extra_tensors_are_compared(converted):
     directory, workdir, _ = converted
     assert set(conversion.arrays(workdir)[0]) == set(conversion.arrays(directory)[0])
     assert tensor_files.read(workdir / "interop" / "extra_tensors.safetensors")[0].keys() == read(

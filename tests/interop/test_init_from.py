@@ -29,7 +29,7 @@ def specs(v, width=3, extra=False):
     return unflatten(found | ({"objective/new": ParamSpec((1,), (None,))} if extra else {}))
 
 
-def test_all_that_both_have_is_taken_and_the_rest_is_named():
+def test_common_parameters_are_copied_and_the_rest_is_reported():
     found = init_from.match(specs(4, extra=True), ORIGIN, OLD)
     assert found.missing == ["objective/new"] and found.unused == ["objective/pair"] and not found.extended
     for path in ("encoder/table", "encoder/w", "objective/bias"):
@@ -39,7 +39,7 @@ def test_all_that_both_have_is_taken_and_the_rest_is_named():
 
 
 @pytest.mark.parametrize("pieces", [[*OLD, "d", "e"], ["e", "c", "[PAD]", "d"], ["b", "a"]], ids=" ".join)
-def test_rows_follow_their_pieces_and_new_ones_are_the_mean(pieces):
+def test_embeddings_follow_their_tokens_and_new_ones_are_the_mean(pieces):
     size = len(pieces) + 2  # a table may be larger than the vocabulary
     found = init_from.match(specs(size), ORIGIN, pieces)
     table, bias = found.values["encoder/table"], found.values["objective/bias"]
@@ -52,7 +52,7 @@ def test_rows_follow_their_pieces_and_new_ones_are_the_mean(pieces):
     assert found.extended == ({"encoder/table": new, "objective/bias": new} if new else {})
 
 
-def test_what_does_not_fit_is_refused():
+def test_mismatched_parameters_are_refused():
     with pytest.raises(UserError, match=r"encoder/w is \(5,\) in this run and \(3,\) in elsewhere"):
         init_from.match(specs(4, width=5), ORIGIN, OLD)
     with pytest.raises(UserError, match="elsewhere has none of this run's parameters; it has encoder/table"):
@@ -76,7 +76,7 @@ def onward(home, **fields):
     return config
 
 
-def test_a_run_goes_on_from_anothers_parameters(home, tmp_path, caplog):
+def test_run_starts_from_the_parameters_of_another(home, tmp_path, caplog):
     caplog.set_level("INFO", "lmrep")
     lmrep.train(onward(home), tmp_path / "second", data_dir=home / "data")
     first, second = (small.lines(place, "validation") for place in (home / "first", tmp_path / "second"))
@@ -87,7 +87,7 @@ def test_a_run_goes_on_from_anothers_parameters(home, tmp_path, caplog):
         assert path in told
 
 
-def test_a_published_directory_is_an_origin_like_any_other(home, tmp_path):
+def test_run_starts_from_a_published_directory(home, tmp_path):
     """With the network, tokenizer and parameters that the run itself would have given."""
     conversion.to_published(home / "first", tmp_path / "published")
     config = small.config(home / "texts")
@@ -103,7 +103,7 @@ def test_a_published_directory_is_an_origin_like_any_other(home, tmp_path):
         np.testing.assert_array_equal(value, b[path], err_msg=path)
 
 
-def test_a_network_that_reads_the_parameters_otherwise_is_refused(home, tmp_path, caplog):
+def test_incompatible_network_settings_are_refused(home, tmp_path, caplog):
     with pytest.raises(UserError, match=r"model\.heads is 2 in this run and 4 in .*; set --config\.model\.heads=4"):
         lmrep.train(onward(home, **{"model.heads": 2}), tmp_path / "run", data_dir=home / "data")
     assert not (tmp_path / "run").exists()
@@ -112,7 +112,7 @@ def test_a_network_that_reads_the_parameters_otherwise_is_refused(home, tmp_path
     assert any("the network differs: activation 'gelu_tanh' -> 'relu'" in line for line in caplog.messages)
 
 
-def test_its_vocabulary_may_be_extended(home, tmp_path):
+def test_vocabulary_can_be_extended(home, tmp_path):
     words = (home / "first/tokenizer/vocab.txt").read_text().split()
     (tmp_path / "vocab.txt").write_text("\n".join([*words, "zebra", "gnu"]) + "\n")
     config = onward(home, **{"tokenizer.vocab_file": str(tmp_path / "vocab.txt"), "steps": 1,
@@ -125,7 +125,7 @@ def test_its_vocabulary_may_be_extended(home, tmp_path):
     np.testing.assert_allclose(new[-2:], np.broadcast_to(np.mean(old, 0), (2, old.shape[1])), rtol=1e-5, atol=1e-7)
 
 
-def test_resuming_does_not_start_over_and_needs_its_origin_no_more(home, tmp_path):
+def test_resuming_does_not_need_the_source_checkpoint(home, tmp_path):
     """Bit for bit what one run would have given."""
     shutil.copytree(home / "first", tmp_path / "origin")
     config = onward(home)
@@ -142,14 +142,14 @@ def test_resuming_does_not_start_over_and_needs_its_origin_no_more(home, tmp_pat
     assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "cut/metrics.jsonl").read_text()
 
 
-def test_a_broken_origin_is_refused(home, monkeypatch):
+def test_source_with_values_that_are_not_finite_is_refused(home, monkeypatch):
     real = init_from.flatten
     monkeypatch.setattr(init_from, "flatten", lambda tree: {path: value * np.nan for path, value in real(tree).items()})
     with pytest.raises(UserError, match=r"first, step \d+ has values that are not finite in encoder"):
         init_from.load(home / "first")
 
 
-def test_another_origin_is_another_run(home, tmp_path):
+def test_changed_source_is_refused_on_resuming(home, tmp_path):
     lmrep.train(onward(home), tmp_path / "run", data_dir=home / "data")
     with pytest.raises(UserError, match="init"):
         lmrep.train(onward(home, init=""), tmp_path / "run", data_dir=home / "data")
@@ -159,7 +159,7 @@ def test_another_origin_is_another_run(home, tmp_path):
     ("nowhere", "init is '.*nowhere', which is not a directory"),
     ("texts", "init is '.*texts', which has no config.json"),
 ])
-def test_what_is_no_run_is_refused(home, tmp_path, place, message):
+def test_source_that_is_not_a_run_is_refused(home, tmp_path, place, message):
     with pytest.raises(UserError, match=message):
         init_from.adopt_checkpoint(small.config(home / "texts"), home / place)
     config = small.config(home / "texts")
@@ -169,7 +169,7 @@ def test_what_is_no_run_is_refused(home, tmp_path, place, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_network_of_another_size_is_refused(home, tmp_path):
+def test_network_of_another_size_is_refused(home, tmp_path):
     config = onward(home, **{"model.mlp": 32})
     with pytest.raises(UserError, match=r"mlp/.* is \(2, .*\) in this run and \(2, .*\) in .*first"):
         lmrep.train(config, tmp_path / "run", data_dir=home / "data")

@@ -60,7 +60,7 @@ def saved(request, tmp_path_factory):
     return cls, save(model, tmp_path_factory.mktemp(request.param))
 
 
-def test_there_and_back_the_reference_says_the_same(saved, tmp_path):
+def test_round_trip_gives_the_same_outputs_in_the_reference(saved, tmp_path):
     cls, directory = saved
     done = conversion.to_workdir(directory, tmp_path / "run")
     back = conversion.to_published(tmp_path / "run", tmp_path / "back")
@@ -79,7 +79,7 @@ def test_there_and_back_the_reference_says_the_same(saved, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_golden_files_are_still_what_the_reference_says(name):
+def test_golden_files_agree_with_the_reference(name):
     checkpoint = read(GOLDEN / name)
     expected, _ = tensor_files.read(GOLDEN / name / "expected.safetensors")
     asked = certificate.TestBatch(*(np.array(expected[key]) for key in ("tokens", "types", "real")))
@@ -89,7 +89,7 @@ def test_the_golden_files_are_still_what_the_reference_says(name):
 
 
 @pytest.mark.parametrize(("pad", "changed", "heads", "name", "remarks"), OWN)
-def test_a_network_of_our_own_is_read_by_the_reference(tmp_path, pad, changed, heads, name, remarks):
+def test_exported_network_is_loaded_by_the_reference(tmp_path, pad, changed, heads, name, remarks):
     config, params = network(changed, *heads)
     made, _ = from_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
     write(made, tmp_path, 10**9)
@@ -102,7 +102,7 @@ def test_a_network_of_our_own_is_read_by_the_reference(tmp_path, pad, changed, h
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])
-def test_continuations_are_the_references(name, tmp_path):
+def test_continuations_equal_the_reference(name, tmp_path):
     torch.manual_seed(1)
     cls = getattr(transformers, name)
     model = cls(cls.config_class(**CASES[name], initializer_range=0.3)).eval()
@@ -136,7 +136,7 @@ def test_continuations_are_the_references(name, tmp_path):
 
 
 @pytest.mark.parametrize("stride", [9, 40])
-def test_perplexity_is_the_references(tmp_path, stride):
+def test_perplexity_equals_the_reference(tmp_path, stride):
     """As its guide has it of models of fixed length: labels of a window are those of its last tokens alone."""
     torch.manual_seed(1)
     cls, length = transformers.GPT2LMHeadModel, GPT["n_positions"]

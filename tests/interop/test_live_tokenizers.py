@@ -26,7 +26,7 @@ def same(ours, theirs, given):
     return True
 
 
-def test_berts_vocabulary_alone(tmp_path):
+def test_bert_tokenizer_from_its_vocabulary_equals_the_reference(tmp_path):
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in test_tokenizers.PIECES))
     ours, theirs = tokenizers.load(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
     assert same(ours, theirs, [*("a" * n for n in (100, 101, 200, 201)),
@@ -34,7 +34,7 @@ def test_berts_vocabulary_alone(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["published", "trained"])
-def test_gpts_there_and_back(tmp_path, kind):
+def test_gpt_tokenizer_round_trip_equals_the_reference(tmp_path, kind):
     if kind == "published":
         ours = Bpe(test_bpe.PIECES, test_bpe.MERGES, specials=bpe.GPT_SPECIALS)
     else:
@@ -52,7 +52,7 @@ def test_gpts_there_and_back(tmp_path, kind):
     assert same(again, theirs, given) and again.fingerprint == ours.fingerprint
 
 
-def test_gpt_2s_and_what_we_save_of_it(tmp_path):
+def test_saved_gpt2_tokenizer_equals_the_reference(tmp_path):
     pieces = [*BYTES, *("".join(merge) for merge in test_byte_level.MERGES), "<|endoftext|>"]
     ours = ByteLevel(pieces, test_byte_level.MERGES, specials=byte_level.GPT2_SPECIALS)
     ours.save(tmp_path)
@@ -61,7 +61,7 @@ def test_gpt_2s_and_what_we_save_of_it(tmp_path):
     assert same(ours, theirs, texts([*test_byte_level.PARTS, "<|endoftext|>"], 50))
 
 
-def test_t5s_and_its_sentinels(tmp_path):
+def test_t5_tokenizer_and_its_sentinels_equal_the_reference(tmp_path):
     (tmp_path / "spiece.model").write_bytes(test_sentencepiece.model(**test_sentencepiece.T5))
     ours = tokenizers.load(tmp_path)
     ours.save(tmp_path / "saved")

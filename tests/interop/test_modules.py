@@ -46,7 +46,7 @@ def equal(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6), a, b)
 
 
-def test_linen_gives_the_pure_functions_vectors_and_gradients(expected):
+def test_linen_module_equals_the_pure_function(expected):
     module = modules.linen(MODEL, PARAMS)
     variables = jax.jit(module.init)(jax.random.key(0), INPUTS)
     equal(variables["params"]["encoder"], PARAMS)
@@ -59,7 +59,7 @@ def test_linen_gives_the_pure_functions_vectors_and_gradients(expected):
     equal((hidden, grads["params"]["encoder"]), expected)
 
 
-def test_nnx_gives_the_pure_functions_vectors_and_gradients(expected):
+def test_nnx_module_equals_the_pure_function(expected):
     module = modules.nnx(MODEL, PARAMS)
 
     @nnx.jit
@@ -74,7 +74,7 @@ def test_nnx_gives_the_pure_functions_vectors_and_gradients(expected):
     equal((hidden, nnx.to_pure_dict(grads)["params"]), expected)
 
 
-def test_dropout_is_on_when_asked_for():
+def test_dropout_is_applied_on_request():
     linen, other = modules.linen(MODEL, PARAMS), modules.nnx(MODEL, PARAMS)
     noise = jax.jit(lambda variables, key: linen.apply(
         variables, INPUTS, deterministic=False, rngs={"dropout": key}).hidden)
@@ -90,7 +90,7 @@ def test_dropout_is_on_when_asked_for():
     assert np.allclose(nnx.jit(lambda module: module(INPUTS).hidden)(other), plain, atol=1e-6)
 
 
-def test_without_weights_they_draw_their_own():
+def test_modules_without_weights_initialize_their_own():
     fresh = jax.jit(modules.linen(MODEL).init)(KEY, INPUTS)["params"]["encoder"]
     drawn = nnx.to_pure_dict(nnx.state(modules.nnx(MODEL, rngs=nnx.Rngs(0)), nnx.Param))["params"]
     for tree in (fresh, drawn):
@@ -100,7 +100,7 @@ def test_without_weights_they_draw_their_own():
         modules.nnx(MODEL)
 
 
-def test_layers_and_attention_come_out_where_asked_for():
+def test_layers_and_attention_are_returned_on_request():
     linen = modules.linen(MODEL, PARAMS)
     encoded = jax.jit(lambda: linen.apply(linen.init(KEY, INPUTS), INPUTS, layers=True, attention=True))()
     also = nnx.jit(lambda module: module(INPUTS, layers=True, attention=True))(modules.nnx(MODEL, PARAMS))
@@ -108,7 +108,7 @@ def test_layers_and_attention_come_out_where_asked_for():
     equal(np.stack(encoded.layers), np.stack(also.layers))
 
 
-def test_the_runs_own_parameters_are_left_alone():
+def test_parameters_of_the_run_are_not_changed():
     """Training in another's program updates a copy, even where it donates its buffers."""
     module = modules.nnx(MODEL, PARAMS)
     jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)(
@@ -116,7 +116,7 @@ def test_the_runs_own_parameters_are_left_alone():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(PARAMS))
 
 
-def test_it_is_a_submodule_with_its_weights():
+def test_module_is_a_submodule_with_its_weights():
     class Outer(nn.Module):
         @nn.compact
         def __call__(self, inputs):

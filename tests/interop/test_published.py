@@ -69,7 +69,7 @@ def rewrite(directory, change):
 # --- what it computes -------------------------------------------------------------------------------------------
 
 
-def test_hidden_states_and_logits_are_the_references(golden):
+def test_hidden_states_and_logits_equal_the_reference(golden):
     _, checkpoint, expected = golden
     asked = TestBatch(expected["tokens"], expected["types"], expected["real"])
     said, real = certificate.our_outputs(checkpoint, asked), expected["real"].astype(bool)
@@ -80,7 +80,7 @@ def test_hidden_states_and_logits_are_the_references(golden):
         np.testing.assert_allclose(said[name][rows], expected[name][rows], rtol=0, atol=1e-5)
 
 
-def test_every_layer_is_the_references(golden):
+def test_every_layer_equals_the_reference(golden):
     _, checkpoint, expected = golden
     model, real = transformer.build(checkpoint.config), expected["real"].astype(bool)
     types = {"token_type_ids": jnp.asarray(expected["types"], jnp.int32)} if "token_type_ids" in model.inputs else {}
@@ -93,7 +93,7 @@ def test_every_layer_is_the_references(golden):
     np.testing.assert_allclose(layers[:, real], expected["hidden"][:, real], rtol=0, atol=1e-5)
 
 
-def test_the_heads_are_those_that_are_there():
+def test_heads_are_those_of_the_checkpoint():
     assert tuple(read(GOLDEN / name).heads for name in NAMES) == HEADS
 
 
@@ -101,7 +101,7 @@ def test_the_heads_are_those_that_are_there():
 
 
 @pytest.mark.parametrize("most", [10**9, 4000])
-def test_written_again_every_tensor_is_as_it_was(golden, tmp_path, most):
+def test_rewriting_a_checkpoint_keeps_every_tensor(golden, tmp_path, most):
     directory, checkpoint, _ = golden
     written = write(checkpoint, tmp_path, most)
     assert (len(written) > 1) == (most == 4000)
@@ -111,7 +111,7 @@ def test_written_again_every_tensor_is_as_it_was(golden, tmp_path, most):
     assert again.config == checkpoint.config and same(again.params, checkpoint.params)
 
 
-def test_the_format_of_the_library_is_ours(golden, tmp_path):
+def test_safetensors_reads_what_is_written(golden, tmp_path):
     from safetensors import safe_open
 
     _, checkpoint, _ = golden
@@ -122,7 +122,7 @@ def test_the_format_of_the_library_is_ours(golden, tmp_path):
         assert same({name: theirs.get_tensor(name) for name in tensors}, tensors)
 
 
-def test_what_has_no_place_is_carried():
+def test_unmatched_tensors_are_kept():
     carried = {name: sorted(read(GOLDEN / name).extra_tensors) for name in NAMES}
     assert {name: found for name, found in carried.items() if found} == {
         "bert_tanh": ["bert.embeddings.position_ids"], "electra_generator": ["electra.embeddings.position_ids"],
@@ -132,7 +132,7 @@ def test_what_has_no_place_is_carried():
     np.testing.assert_array_equal(pooler, theirs.T)
 
 
-def test_maps_side_by_side_are_cut():
+def test_joint_query_key_value_tensors_are_split():
     for name, before in (("gpt", "transformer."), ("gpt2", "")):
         params, tensors = read(GOLDEN / name).params, files(GOLDEN / name)
         for part, theirs in (("kernel", "weight"), ("bias", "bias")):
@@ -140,7 +140,7 @@ def test_maps_side_by_side_are_cut():
             np.testing.assert_array_equal(np.concatenate(joined, -1), tensors[f"{before}h.1.attn.c_attn.{theirs}"])
 
 
-def test_the_config_decides_activation_epsilon_and_offset():
+def test_config_determines_activation_epsilon_and_offset():
     found = {name: read_config(GOLDEN / name) for name in NAMES}
     assert [name for name in NAMES if found[name].activation == "gelu_tanh"] == ["bert_tanh", "albert", "gpt", "gpt2"]
     assert {found[name].norm_eps for name in ("roberta", "gpt", "gpt2")} == {1e-5}
@@ -160,13 +160,13 @@ PRESETS_OF = {
 
 
 @pytest.mark.parametrize("preset", PRESETS_OF)
-def test_published_configs_are_the_presets(preset):
+def test_published_configs_equal_the_presets(preset):
     """What a config.json leaves out is the reference's default, and these are the published networks."""
     kind, said = PRESETS_OF[preset]
     assert FAMILIES[kind].network(said, "config.json") == PRESETS[preset].config
 
 
-def test_a_cased_span_bert_is_a_bert(tmp_path):
+def test_cased_spanbert_is_loaded_as_bert(tmp_path):
     """Its config.json has keys that nothing reads, and its tokenizer keeps capitals."""
     directory = copy("bert", tmp_path / "x", directionality="bidi", pooler_fc_size=768, pooler_num_attention_heads=12,
                      pooler_num_fc_layers=3, pooler_size_per_head=128, pooler_type="first_token_transform",
@@ -214,7 +214,7 @@ OWN = [
 
 
 @pytest.mark.parametrize(("pad", "changed", "heads", "name", "remarks"), OWN)
-def test_a_network_of_our_own_is_written_as_what_computes_the_same(tmp_path, pad, changed, heads, name, remarks):
+def test_network_is_exported_as_an_equivalent_family(tmp_path, pad, changed, heads, name, remarks):
     config, params = network(changed, *heads)
     made, said = from_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
     assert made.class_name == name and len(said) == remarks
@@ -231,7 +231,7 @@ def test_a_network_of_our_own_is_written_as_what_computes_the_same(tmp_path, pad
         np.testing.assert_allclose(a[each], b[each], rtol=0, atol=1e-5)
 
 
-def test_the_network_of_the_quick_start_is_a_published_one():
+def test_quickstart_network_is_a_published_architecture():
     config = experiments.model_config(experiments.parse(load(ROOT / "experiments/quickstart.py")), 64)
     params = {path: np.zeros(spec.shape, np.float32) for path, spec in specs(config).items()
               if path.startswith(("encoder/", "objective/masked/"))}
@@ -240,7 +240,7 @@ def test_the_network_of_the_quick_start_is_a_published_one():
     assert made.params.keys() == params.keys()
 
 
-def test_the_family_of_the_objective_is_preferred_if_it_fits():
+def test_family_of_the_objective_is_preferred_if_it_matches():
     config, params = network({"activation": "gelu"}, "masked")
     names = [from_network(config, params, {}, objective)[0].family.name
              for objective in ("", "replaced_token", "causal")]
@@ -256,7 +256,7 @@ def test_the_family_of_the_objective_is_preferred_if_it_fits():
     ({"share": "attention", "embedding": 6}, r"electra \(share=attention, activation=gelu_tanh\)"),
     (LEFT | {"norm": "post"}, r"openai-gpt \(mlp=20\)"),
 ])
-def test_a_network_that_is_none_is_refused(changed, message):
+def test_network_without_a_published_family_is_refused(changed, message):
     config, params = network(changed, "masked")
     with pytest.raises(UserError, match=message):
         from_network(config, params, {})
@@ -286,7 +286,7 @@ def test_a_network_that_is_none_is_refused(changed, message):
     ({"is_decoder": True}, "is_decoder is True"),
     ({"tie_word_embeddings": False}, "tie_word_embeddings false, but there is no cls.predictions.decoder.weight"),
 ])
-def test_a_config_that_cannot_be_read_is_refused(tmp_path, changed, message):
+def test_invalid_config_is_refused(tmp_path, changed, message):
     with pytest.raises(UserError, match=message):
         read(copy("bert", tmp_path / "x", **changed))
 
@@ -305,7 +305,7 @@ def test_a_config_that_cannot_be_read_is_refused(tmp_path, changed, message):
     ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings false, but there is no lm_head.weight"),
     ("gpt2", {"model_type": "openai-gpt"}, "'openai-gpt' and architectures GPT2LMHeadModel, which differ"),
 ])
-def test_a_config_of_another_family_that_cannot_be_read_is_refused(tmp_path, name, changed, message):
+def test_invalid_config_of_another_family_is_refused(tmp_path, name, changed, message):
     with pytest.raises(UserError, match=message):
         read(copy(name, tmp_path / "x", **changed))
 
@@ -317,7 +317,7 @@ def test_a_config_of_another_family_that_cannot_be_read_is_refused(tmp_path, nam
     ("electra_discriminator", "electra.embeddings_project.weight", "lacks electra.embeddings_project.weight"),
     ("albert", "albert.pooler.weight", "lacks albert.pooler.weight"),
 ])
-def test_a_tensor_that_is_missing_is_named(tmp_path, name, gone, message):
+def test_missing_tensor_is_named(tmp_path, name, gone, message):
     def without(tensors):
         del tensors[gone]
         return tensors
@@ -326,7 +326,7 @@ def test_a_tensor_that_is_missing_is_named(tmp_path, name, gone, message):
         read(rewrite(copy(name, tmp_path / "x"), without))
 
 
-def test_an_output_layer_of_its_own_is_refused(tmp_path):
+def test_untied_output_layer_is_refused(tmp_path):
     def untied(tensors):
         return tensors | {"lm_head.weight": tensors["wte.weight"] + 1}
 
@@ -334,7 +334,7 @@ def test_an_output_layer_of_its_own_is_refused(tmp_path):
         read(rewrite(copy("gpt2", tmp_path / "x"), untied))
 
 
-def test_what_a_config_leaves_out_or_null_is_the_references_default(tmp_path):
+def test_missing_and_null_config_keys_have_the_reference_defaults(tmp_path):
     copy("bert", tmp_path / "x", layer_norm_eps=None, hidden_act=None, max_position_embeddings=None)
     settings = json.loads((tmp_path / "x" / "config.json").read_text())
     (tmp_path / "x" / "config.json").write_text(json.dumps(settings | {"hidden_act": None, "is_decoder": None,
@@ -343,7 +343,7 @@ def test_what_a_config_leaves_out_or_null_is_the_references_default(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt", "gpt2"])
-def test_keys_of_gpt_go_by_the_names_of_bert_too(tmp_path, name):
+def test_gpt_config_accepts_the_key_names_of_bert(tmp_path, name):
     """As the reference has it: otherwise its default number of heads would be taken, which may fit and be wrong."""
     said = json.loads((GOLDEN / name / "config.json").read_text())
     other = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
@@ -360,7 +360,7 @@ def test_pickled_weights_are_refused(tmp_path):
         read(directory)
 
 
-def test_a_tokenizer_that_names_code_is_refused(tmp_path):
+def test_tokenizer_with_remote_code_is_refused(tmp_path):
     directory = copy("bert", tmp_path / "x")
     (directory / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["evil.T", null]}}')
     with pytest.raises(UserError, match="names code to run"):
@@ -376,12 +376,12 @@ def test_a_tokenizer_that_names_code_is_refused(tmp_path):
      "decoder.weight differ; the output layer of our networks is tied"),
     (lambda t: t | {"cls.predictions.bias": t["cls.predictions.bias"].astype(np.float64)}, r"is F64\[53\]"),
 ])
-def test_tensors_that_do_not_make_the_network_are_refused(tmp_path, change, message):
+def test_mismatched_tensors_are_refused(tmp_path, change, message):
     with pytest.raises(UserError, match=message):
         read(rewrite(copy("bert", tmp_path / "x"), change))
 
 
-def test_heads_are_there_or_not(tmp_path):
+def test_class_follows_from_the_heads_present(tmp_path):
     def without(*parts):
         return lambda t: {k: v for k, v in t.items() if not any(part in k for part in parts)}
 
@@ -398,7 +398,7 @@ def test_heads_are_there_or_not(tmp_path):
     ({"weight_map": {"a": "model-00001-of-00003.safetensors"}},
      "which model.safetensors.index.json does not place there"),
 ])
-def test_an_index_that_is_wrong_is_refused(tmp_path, index, message):
+def test_invalid_index_is_refused(tmp_path, index, message):
     directory = copy("bert_half", tmp_path / "x")
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match=message):

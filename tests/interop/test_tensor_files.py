@@ -29,7 +29,7 @@ def entry(begin, end, shape=(1,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
 
-def test_the_library_reads_what_is_written(tmp_path):
+def test_safetensors_reads_written_files(tmp_path):
     tensor_files.write(tmp_path / "x", TENSORS, {"format": "pt"})
     theirs = library.load_file(tmp_path / "x")
     assert theirs.keys() == TENSORS.keys()
@@ -37,7 +37,7 @@ def test_the_library_reads_what_is_written(tmp_path):
         np.testing.assert_array_equal(theirs[name], value, strict=True)
 
 
-def test_a_file_of_the_library_is_read_and_written_again(tmp_path):
+def test_safetensors_file_round_trip(tmp_path):
     library.save_file(TENSORS, tmp_path / "x", {"format": "np"})
     ours, metadata = tensor_files.read(tmp_path / "x")
     assert metadata == {"format": "np"} and ours.keys() == TENSORS.keys()
@@ -59,7 +59,7 @@ def test_tensors_that_are_not_contiguous_are_written(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
-def test_dtypes_that_numpy_lacks_are_refused_by_name(tmp_path, dtype):
+def test_unsupported_dtypes_are_refused_by_name(tmp_path, dtype):
     with pytest.raises(UserError, match=f"tensor 'a' has dtype {dtype}; expected one of F64"):
         tensor_files.read(file(tmp_path / "x", {"a": entry(0, 8, (8,), dtype)}, bytes(8)))
 
@@ -86,26 +86,26 @@ def test_dtypes_that_numpy_lacks_are_refused_by_name(tmp_path, dtype):
     (b"[" * 100_000, 0),
     (b'{"\\ud800":1}', 0),
 ])
-def test_a_malformed_file_is_refused_in_one_message(tmp_path, header, data):
+def test_malformed_file_is_refused_in_one_message(tmp_path, header, data):
     with pytest.raises(UserError, match=r"x is not a valid safetensors file: .*; download it again") as error:
         tensor_files.read(file(tmp_path / "x", header, bytes(data)))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("length", [3, 2**31, 2**64 - 1])
-def test_a_header_longer_than_the_file_is_not_read(tmp_path, length):
+def test_header_longer_than_the_file_is_not_read(tmp_path, length):
     with pytest.raises(UserError, match="is not a valid safetensors file"):
         tensor_files.read(file(tmp_path / "x", b"{}", length=length))
 
 
-def test_a_huge_header_is_not_read(tmp_path):
+def test_huge_header_is_not_read(tmp_path):
     with pytest.raises(UserError, match=r"is not a valid safetensors file: .*header too large"):
         path = file(tmp_path / "x", b"{}", length=2**32)
         os.truncate(path, 2**33)  # holds no bytes on the disk
         tensor_files.read(path)
 
 
-def test_a_pipe_or_a_directory_is_refused_at_once(tmp_path):
+def test_pipe_or_a_directory_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path / "none", tmp_path):
         with pytest.raises(UserError, match="is not a file"):

@@ -66,7 +66,7 @@ def test_one_machine_trains_and_writes_a_log_and_a_profile(home, stubs):
     assert f"profile from step 6 on: {trace}\n" in log and "ui.perfetto.dev" in log
 
 
-def test_slurm_trains_over_two_tasks_and_goes_on_in_the_next_job(home, stubs):
+def test_slurm_trains_with_two_tasks_and_resumes_in_the_next_job(home, stubs):
     workdir, job = home / "slurm", free_job()
     fields = {"steps": STEPS, "checkpoint.every": 100, "evaluation.every": 100}
     given = (workdir, f"{home}/small.py:mesh=8x1x1", f"--data_dir={home}/data",
@@ -102,7 +102,7 @@ def children(parent):
         return [int(child) for child in file.read().split()]
 
 
-def test_what_one_process_alone_cannot_read_stops_both(home, tmp_path, monkeypatch):
+def test_input_unreadable_on_one_process_stops_both(home, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", f"localhost:{free_port()}")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     monkeypatch.setenv("LMREP_JOIN_SECONDS", "60")
@@ -120,7 +120,7 @@ def test_what_one_process_alone_cannot_read_stops_both(home, tmp_path, monkeypat
     assert not (tmp_path / "run").exists()
 
 
-def test_a_workdir_that_hosts_do_not_share_is_refused(tmp_path):
+def test_workdir_not_shared_by_hosts_is_refused(tmp_path):
     with pytest.raises(UserError, match="does not hold what process 0 has written to the workdir; give a --workdir on"):
         checks.check_shared(tmp_path, seconds=0)
     (tmp_path / "config.json").touch()

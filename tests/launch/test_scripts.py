@@ -44,7 +44,7 @@ def elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("script", sorted(LAUNCH.glob("*.sh")), ids=lambda path: path.name)
-def test_a_script_is_valid_and_names_missing_arguments(script, stubs):
+def test_script_is_valid_and_names_missing_arguments(script, stubs):
     assert script.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck"):
@@ -97,7 +97,7 @@ def test_tpu_pod_runs_on_all_hosts(stubs):
     assert words(stubs, "tpu_pod.sh", "fly", **CLOUD, code=2)[1:] == []
 
 
-def test_tpu_pod_from_install_to_the_exit_code(stubs, tmp_path):
+def test_tpu_pod_installs_runs_and_returns_the_exit_code(stubs, tmp_path):
     """Two hosts, each a folder, in which the shell commands run; `lmrep` is a recorder."""
     stubs.add("gcloud", GCLOUD)
     stubs.add("python3", "#!/bin/bash\nmkdir -p venv/bin; for name in pip lmrep; do "

@@ -33,7 +33,7 @@ def params(workdir, step):
 
 
 @pytest.mark.parametrize(("words", "steps"), [(["--last=2"], (8, 12)), (["--steps=12,4"], (4, 12)), ([], (4, 8, 12))])
-def test_the_mean_of_checkpoints_is_a_workdir_that_commands_take(home, tmp_path, words, steps):
+def test_averaged_checkpoint_is_a_usable_workdir(home, tmp_path, words, steps):
     answer = small.command("average", home / "run", tmp_path / "mean", *words)
     assert answer.code == 0 and f"the mean of checkpoints {', '.join(map(str, steps))} of" in answer.out, answer
     each, found = [params(home / "run", step) for step in steps], params(tmp_path / "mean", steps[-1])
@@ -44,7 +44,7 @@ def test_the_mean_of_checkpoints_is_a_workdir_that_commands_take(home, tmp_path,
     assert len(lmrep.load(tmp_path / "mean").fill_masks(["The [MASK] cat."])[0]) == 1
 
 
-def test_the_mean_is_no_run_to_go_on_with_but_one_to_start_from(home, tmp_path):
+def test_averaged_workdir_cannot_resume_but_can_initialize(home, tmp_path):
     assert small.command("average", home / "run", tmp_path / "mean").code == 0
     answer = train(home, tmp_path / "mean")
     assert answer.code == 2 and "holds the mean of another run's checkpoints" in answer.err
@@ -56,18 +56,18 @@ def test_the_mean_is_no_run_to_go_on_with_but_one_to_start_from(home, tmp_path):
     (["--steps=4,5"], "holds no checkpoint 5; it holds 4, 8, 12"), (["--steps=4"], "averaging needs at least two"),
     (["--last=1"], "--last is 1; expected at least 2"), (["--steps=4,b"], "--steps has 'b'; expected steps separated"),
     (["more"], "takes two directories")])
-def test_what_cannot_be_averaged_is_refused(home, tmp_path, words, part):
+def test_invalid_averaging_is_refused(home, tmp_path, words, part):
     answer = small.command("average", home / "run", tmp_path / "mean", *words)
     assert answer.code == 2 and part in answer.err and not (tmp_path / "mean").exists()
 
 
-def test_what_is_there_already_is_not_overwritten(home):
+def test_existing_output_is_not_overwritten(home):
     before = small.contents(home / "run")
     answer = small.command("average", home / "run", home / "run")
     assert answer.code == 2 and "exists already" in answer.err and small.contents(home / "run") == before
 
 
-def test_one_batch_is_learned_by_heart(home, tmp_path):
+def test_overfitting_one_batch_reaches_a_low_loss(home, tmp_path):
     """The same examples at every step, none of them validated; the loss falls far below what all the data allow."""
     words = ["--config.overfit=1", "--config.steps=200", "--config.optimizer.learning_rate=3e-3",
              "--config.checkpoint.every=100", "--config.optimizer.schedule.warmup=20", "--config.batch_size=1"]

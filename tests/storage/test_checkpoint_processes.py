@@ -69,7 +69,7 @@ def end(child):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_in_the_middle_of_a_save(opened, tmp_path, point):
+def test_process_killed_during_a_save_leaves_the_previous_checkpoint(opened, tmp_path, point):
     child = processes.Process(target=save_and_be_killed, args=(tmp_path / "checkpoints", point))
     child.start()
     assert end(child) == -signal.SIGKILL
@@ -93,7 +93,7 @@ def replace_and_be_killed(directory):
     checkpoints.wait()
 
 
-def test_killed_while_the_only_checkpoint_is_replaced(opened, tmp_path):
+def test_process_killed_while_replacing_the_only_checkpoint(opened, tmp_path):
     child = processes.Process(target=replace_and_be_killed, args=(tmp_path / "checkpoints",))
     child.start()
     assert end(child) == -signal.SIGKILL
@@ -120,7 +120,7 @@ def save_beyond_the_limit(directory, errors):
         os._exit(fault.exit_code)
 
 
-def test_a_write_that_the_system_refuses_is_one_message(opened, tmp_path):
+def test_failed_write_gives_one_message(opened, tmp_path):
     child = processes.Process(target=save_beyond_the_limit, args=(tmp_path / "checkpoints", tmp_path / "errors"))
     child.start()
     assert end(child) == 3
@@ -148,7 +148,7 @@ def on_eight_devices(source, target):
     checkpoints.close()
 
 
-def test_one_device_to_eight_and_back(opened, tmp_path):
+def test_state_restores_from_one_device_to_eight_and_back(opened, tmp_path):
     checkpoints = opened()
     checkpoints.save(1, make_state(1), META)
     checkpoints.wait()

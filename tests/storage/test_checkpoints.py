@@ -54,7 +54,7 @@ def names(checkpoints):
     return sorted(p.name for p in checkpoints.directory.iterdir())
 
 
-def test_restores_what_was_saved_although_the_caller_donates_it_at_once(opened):
+def test_saved_state_is_safe_from_donation(opened):
     checkpoints = opened()
     step = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
     state, expected = step(make_state(0)), {}
@@ -70,7 +70,7 @@ def test_restores_what_was_saved_although_the_caller_donates_it_at_once(opened):
         assert meta == META and checkpoints.meta(number) == META
 
 
-def test_values_that_are_not_numbers_keep_their_bits(opened):
+def test_special_float_values_keep_their_bits(opened):
     checkpoints = opened()
     bits = np.array([0x7FC00001, 0xFF800000, 0x80000000, 0x00000001], np.uint32)  # a NaN, -inf, -0, the least subnormal
     checkpoints.save(1, {"x": bits.view(np.float32)}, {})
@@ -78,7 +78,7 @@ def test_values_that_are_not_numbers_keep_their_bits(opened):
     assert checkpoints.read(1)[0]["x"].tobytes() == bits.tobytes()
 
 
-def test_reads_all_or_a_part_without_a_target(opened):
+def test_reads_full_or_partial_state_without_a_target(opened):
     checkpoints, state = opened(), make_state(5)
     checkpoints.save(5, state, META)
     checkpoints.wait()
@@ -142,7 +142,7 @@ def test_keeps_the_newest_and_the_best(opened):
     assert highest.steps() == [5, 6]
 
 
-def test_there_may_be_no_checkpoint_and_no_score(opened):
+def test_missing_checkpoints_and_scores_are_none(opened):
     checkpoints = opened()
     checkpoints.clean()
     assert (checkpoints.steps(), checkpoints.newest(), checkpoints.best()) == ([], None, None)
@@ -162,7 +162,7 @@ def cut(path):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
-def test_a_damaged_checkpoint_is_skipped_and_named_whatever_file_it_is(opened, caplog, tmp_path, damage):
+def test_damage_to_any_file_skips_and_names_the_checkpoint(opened, caplog, tmp_path, damage):
     checkpoints = opened()
     for step in (1, 2):
         checkpoints.save(step, make_state(step), {}, score=-step)
@@ -184,7 +184,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named_whatever_file_it_is(opened, c
     assert checkpoints.newest() == 2 and not caplog.records
 
 
-def test_an_empty_or_a_copied_directory_is_not_a_checkpoint(opened, caplog):
+def test_empty_or_a_copied_directory_is_not_a_checkpoint(opened, caplog):
     checkpoints = opened()
     checkpoints.save(1, make_state(1), {})
     checkpoints.wait()
@@ -204,7 +204,7 @@ def test_refuses_to_start_over_where_no_checkpoint_verifies(opened):
         checkpoints.newest()
 
 
-def test_later_damaged_checkpoints_push_no_whole_one_out_and_are_replaced(opened):
+def test_damaged_checkpoints_do_not_displace_valid_ones(opened):
     checkpoints = opened(keep=1, keep_best=0)
     for step in (2, 3):
         checkpoints.save(step, make_state(step), {})
@@ -239,7 +239,7 @@ def test_clean_removes_entries_that_are_not_checkpoints(opened, tmp_path):
     assert checkpoints.newest() == 1
 
 
-def test_a_file_in_place_of_a_checkpoint_is_replaced(opened):
+def test_file_in_place_of_a_checkpoint_is_replaced(opened):
     checkpoints = opened()
     checkpoints.directory.mkdir()
     for name in ("2", ".unfinished-2", ".removed-2"):
@@ -249,7 +249,7 @@ def test_a_file_in_place_of_a_checkpoint_is_replaced(opened):
     assert checkpoints.newest() == 2 and names(checkpoints) == ["2"]
 
 
-def test_a_file_in_place_of_the_directory_is_an_error(opened):
+def test_file_in_place_of_the_directory_is_an_error(opened):
     checkpoints = opened()
     checkpoints.directory.write_text("")
     checkpoints.clean()
@@ -260,7 +260,7 @@ def test_a_file_in_place_of_the_directory_is_an_error(opened):
 # A full disk
 
 
-def test_a_disk_without_room_is_told_before_anything_is_written(opened, monkeypatch):
+def test_full_disk_is_reported_before_writing(opened, monkeypatch):
     checkpoints = opened()
     checkpoints.save(1, make_state(1), {})
     checkpoints.wait()
@@ -272,7 +272,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(opened, monkeypa
     assert names(checkpoints) == ["1"] and checkpoints.newest() == 1
 
 
-def test_a_disk_that_fills_up_in_the_background_is_told_by_wait_or_the_next_save(opened, monkeypatch):
+def test_failed_background_save_is_reported_by_wait_or_the_next_save(opened, monkeypatch):
     checkpoints = opened()
 
     def full(*_):

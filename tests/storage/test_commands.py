@@ -18,18 +18,18 @@ def refusal(command, workdir):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_name_that_the_file_system_does_not_take_is_refused(tmp_path, command):
+def test_invalid_file_name_is_refused(tmp_path, command):
     refusal(command, tmp_path / ("x" * 300))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_directory_in_place_of_the_config_is_refused(tmp_path, command):
+def test_directory_in_place_of_the_config_is_refused(tmp_path, command):
     (tmp_path / "config.json").mkdir()
     refusal(command, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["train", "predict", "evaluate", "report", "convert"])
-def test_a_record_in_place_of_a_name_is_refused(tmp_path, command):
+def test_record_in_place_of_a_name_is_refused(tmp_path, command):
     record = {"config": {"model": {"name": {"deep": [1]}}}, "data": {"tokenizer": ""}}
     (tmp_path / "config.json").write_text(json.dumps(record))
     assert "config.model.name is {'deep': [1]}; expected one of" in refusal(command, tmp_path)

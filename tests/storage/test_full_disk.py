@@ -31,7 +31,7 @@ def disk(tmp_path, monkeypatch):
         subprocess.run(["umount", "-l", place], check=True)
 
 
-def test_a_full_disk_is_told_with_bytes_and_the_run_goes_on_once_there_is_room(tmp_path, disk):
+def test_full_disk_is_reported_and_the_run_resumes_when_space_is_freed(tmp_path, disk):
     small.experiment_file(tmp_path, small.corpus(tmp_path / "texts"))
 
     def train(workdir: Path) -> small.Answer:

@@ -78,7 +78,7 @@ def stopped_after(monkeypatch, count: int, failure: Exception) -> None:
 # Training
 
 
-def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, monkeypatch):
+def test_run_is_complete_in_the_store_and_resumes_elsewhere(home, machine, monkeypatch):
     """Stopped after step 4, and taken up by a machine that has nothing of it, it ends as one that was never stopped."""
     save = Checkpoints.save
 
@@ -118,7 +118,7 @@ def test_a_run_is_complete_in_the_store_and_goes_on_elsewhere(home, machine, mon
     assert len(lines) == 4 and lines[2] == other
 
 
-def test_the_command_goes_on_by_the_workdir_alone_and_reads_it(home, machine):
+def test_commands_accept_the_url_as_workdir(home, machine):
     copied(home / "local")
     shutil.rmtree(machine)
     flags = f"--workdir={URL}", f"--data_dir={home / 'data'}"
@@ -138,7 +138,7 @@ def test_the_command_goes_on_by_the_workdir_alone_and_reads_it(home, machine):
     assert answer.code == 2 and "there is no run in memory://runs/none" in answer.err
 
 
-def test_what_is_refused_leaves_the_store_as_it_was(home):
+def test_refused_run_does_not_change_the_store(home):
     with pytest.raises(UserError, match="batch_size"):
         train(home, batch_size=7, **{"mesh.data": 2})
     with pytest.raises(UserError, match="cannot read the vocabulary"):
@@ -149,7 +149,7 @@ def test_what_is_refused_leaves_the_store_as_it_was(home):
 # Uploads
 
 
-def test_an_upload_that_is_cut_off_leaves_the_former_checkpoint(home, machine, monkeypatch):
+def test_interrupted_upload_leaves_the_previous_checkpoint(home, machine, monkeypatch):
     local = copied(home / "local")
     shutil.move(local / "checkpoints/12", machine / "12")
     with mirror.mirrored(URL):
@@ -176,7 +176,7 @@ def test_an_upload_that_is_cut_off_leaves_the_former_checkpoint(home, machine, m
     assert lmrep.load(URL).step == 12
 
 
-def test_checkpoints_that_are_gone_go_and_those_replaced_are_replaced(home):
+def test_removed_and_replaced_checkpoints_are_mirrored(home):
     local = copied(home / "local")
     with mirror.mirrored(URL):
         shutil.rmtree(local / "checkpoints/4")
@@ -194,7 +194,7 @@ def test_checkpoints_that_are_gone_go_and_those_replaced_are_replaced(home):
     assert there["metrics.jsonl"] == b"{}\n"
 
 
-def test_what_training_writes_is_uploaded_meanwhile_and_failures_are_tried_again(home, monkeypatch, caplog):
+def test_uploads_happen_during_training_and_are_retried(home, monkeypatch, caplog):
     failures, write = iter([OSError(5, "no route")] * 3), mirror.Store.write
 
     def flaky(self, name, content):
@@ -216,7 +216,7 @@ def until(condition) -> None:
         time.sleep(0.01)
 
 
-def test_a_fault_and_a_failed_upload_are_told_together(home, monkeypatch):
+def test_fault_and_failed_upload_are_reported_together(home, monkeypatch):
     monkeypatch.setattr(mirror.Mirror, "push", lambda self: 1 / 0)
     with pytest.raises(RunFault, match=r"the loss is nan\. And .*ZeroDivisionError"), mirror.mirrored(URL):
         raise RunFault("the loss is nan")
@@ -227,7 +227,7 @@ def test_a_fault_and_a_failed_upload_are_told_together(home, monkeypatch):
 # The copies
 
 
-def test_the_store_counts_where_another_machine_was_the_last(home, machine):
+def test_store_takes_precedence_after_another_machine_uploaded(home, machine):
     local = copied(home / "local")
     elsewhere = shutil.move(machine, machine.with_name("elsewhere"))
     with mirror.mirrored(URL) as other:
@@ -242,7 +242,7 @@ def test_the_store_counts_where_another_machine_was_the_last(home, machine):
         assert sorted(p.name for p in (local / "checkpoints").iterdir()) == ["4", "8"]
 
 
-def test_a_copy_that_was_wiped_or_is_not_complete_does_not_count(home, monkeypatch):
+def test_incomplete_local_copy_is_discarded(home, monkeypatch):
     local = copied(home / "local")
     shutil.rmtree(local)
     with monkeypatch.context() as patch:
@@ -254,7 +254,7 @@ def test_a_copy_that_was_wiped_or_is_not_complete_does_not_count(home, monkeypat
         assert mirror.complete_steps(contents()) == [4, 8, 12] and (local / "checkpoints/12/manifest.json").exists()
 
 
-def test_a_store_that_lists_half_of_what_it_has_is_refused(home, monkeypatch):
+def test_store_with_an_incomplete_listing_is_refused(home, monkeypatch):
     local = copied(home / "local")
     monkeypatch.setattr(mirror.Store, "names", lambda self: [])
     with pytest.raises(UserError, match="cannot reach"), mirror.mirrored(URL):
@@ -262,7 +262,7 @@ def test_a_store_that_lists_half_of_what_it_has_is_refused(home, monkeypatch):
     assert (local / "checkpoints/12/manifest.json").exists()
 
 
-def test_a_damaged_checkpoint_is_passed_over_in_reading(home, machine, caplog):
+def test_damaged_checkpoint_is_skipped_in_reading(home, machine, caplog):
     copied(home / "local")
     shutil.rmtree(machine)
     store = mirror.open_store(URL)
@@ -307,7 +307,7 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     assert mirror.open_store(URL).names() == [claims.MARK] and claims.mark(mirror.open_store(URL))["copy"] == "theirs"
 
 
-def test_processes_that_write_together_are_refused(monkeypatch, home):
+def test_multiple_writing_processes_are_refused(monkeypatch, home):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(UserError, match=r"2 processes .* mount it"):
         train(home)
@@ -316,7 +316,7 @@ def test_processes_that_write_together_are_refused(monkeypatch, home):
 # What is said beforehand
 
 
-def test_the_doctor_looks_at_the_store(home, machine):
+def test_doctor_checks_the_store(home, machine):
     def examined(**fields):
         config = small.config(home / "texts")
         config.update_from_flattened_dict({"mesh.data": -1, **fields})
@@ -342,13 +342,13 @@ def test_the_doctor_looks_at_the_store(home, machine):
     ("gs://bucket/x", r"gs:// needs a package .* pip install gcsfs"),
     ("nonsense://x", r"--workdir 'nonsense://x': Protocol not known"),
 ])
-def test_protocols_without_a_package(home, url, said):
+def test_protocol_without_its_package_is_refused(home, url, said):
     for action in (lambda: train(home, url), lambda: lmrep.load(url)):
         with pytest.raises(UserError, match=said):
             action()
 
 
-def test_addresses():
+def test_urls_are_recognized():
     assert remote.as_url("runs/x") is remote.as_url(Path("/runs/x")) is remote.as_url("runs/a:b") is None
     assert remote.as_url("gs://b/x/") == remote.as_url(Path("gs://b/x")) == "gs://b/x"
     with pytest.raises(UserError, match="there is no run in runs/none"):

@@ -11,7 +11,7 @@ from lmrep.storage import provenance
 from lmrep.storage.provenance import differences
 
 
-def test_a_record_names_command_versions_devices_and_config(tmp_path):
+def test_record_names_command_versions_devices_and_config(tmp_path):
     config = {"optimizer": {"learning_rate": 0.1}, "stages": (1, 2)}
     for _ in range(2):
         provenance.append(tmp_path, provenance.record(["lmrep", "train", "--config=a b.py"], config))
@@ -24,7 +24,7 @@ def test_a_record_names_command_versions_devices_and_config(tmp_path):
                                 "processes": 1}
 
 
-def test_a_record_that_cannot_be_written_is_a_fault(tmp_path):
+def test_failed_record_write_is_a_fault(tmp_path):
     with pytest.raises(RunFault, match=r"provenance\.jsonl cannot be written"):
         provenance.append(tmp_path / "absent", {})
 
@@ -63,7 +63,7 @@ def test_git_gives_commit_status_and_a_bounded_diff(repository):
     assert cut.endswith("\n[truncated]\n") and len(cut.removesuffix("\n[truncated]\n")) == 1_000_000
 
 
-def test_no_repository_and_no_git_are_no_failure(repository, tmp_path, monkeypatch):
+def test_missing_repository_or_git_is_no_error(repository, tmp_path, monkeypatch):
     root, git = repository
     git("commit", "--allow-empty", "-m", "first")
     (root / "inside").mkdir()
@@ -75,7 +75,7 @@ def test_no_repository_and_no_git_are_no_failure(repository, tmp_path, monkeypat
     assert provenance.record(["lmrep"], {})["code"] is None
 
 
-def test_differences_are_named_by_path_unless_free():
+def test_differences_are_named_by_path_unless_ignored():
     old = {"optimizer": {"learning_rate": 0.0001, "name": "adamw"}, "mesh": {"data": 1}, "steps": 10, "gone": None}
     new = {"optimizer": {"learning_rate": 0.0003, "name": "lamb"}, "mesh": {"data": 8}, "steps": 20, "came": []}
     assert differences(old, new, ("mesh.*", "steps")) == [
@@ -88,7 +88,7 @@ def test_differences_are_named_by_path_unless_free():
     assert differences(old, new, ("*",)) == []
 
 
-def test_differences_look_into_lists_and_survive_json():
+def test_differences_in_lists_survive_json():
     stages = ({"steps": 1, "rates": {}}, {"steps": 2, "rates": {"a": 0.1}})
     config = {"stages": stages, "none": (), "betas": (0.9, 0.98)}
     saved = json.loads(json.dumps(config))
@@ -99,5 +99,5 @@ def test_differences_look_into_lists_and_survive_json():
     assert differences(saved, config, ("stages.*.rates.*", "betas*")) == []
 
 
-def test_a_pattern_frees_what_it_names_and_not_what_only_begins_alike():
+def test_ignore_pattern_does_not_match_mere_prefixes():
     assert differences({"log": 1, "logging": 1}, {"log": 2, "logging": 2}, ("log",)) == ["logging: 1 -> 2"]

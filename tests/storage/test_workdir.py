@@ -15,7 +15,7 @@ from lmrep.storage import workdir
 processes = multiprocessing.get_context("spawn")
 
 
-def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path):
+def test_second_process_is_refused_and_the_holder_named(tmp_path):
     path = tmp_path / "new" / "run"
     with workdir.lock(path):
         with pytest.raises(UserError) as refused, workdir.lock(path):
@@ -28,7 +28,7 @@ def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path):
         pass
 
 
-def test_a_workdir_that_cannot_be_made_is_refused(tmp_path):
+def test_workdir_that_cannot_be_created_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file cannot be used"), workdir.lock(tmp_path / "file"):
         pass
@@ -45,7 +45,7 @@ def hold_and_fork(path, connection):
         signal.pause()
 
 
-def test_a_killed_holder_lets_go_even_where_its_child_lives_on(tmp_path):
+def test_lock_of_a_killed_process_is_released_despite_live_children(tmp_path):
     ours, theirs = processes.Pipe()
     holder = processes.Process(target=hold_and_fork, args=(tmp_path, theirs))
     holder.start()
@@ -59,7 +59,7 @@ def test_a_killed_holder_lets_go_even_where_its_child_lives_on(tmp_path):
         assert ours.recv() == "still there"
 
 
-def test_json_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_json_is_replaced_atomically(tmp_path, monkeypatch):
     path = tmp_path / "config.json"
     workdir.write_json(path, {"b": [1, 0.1], "a": "é"})
     workdir.write_json(path, {"b": [2, 0.1], "a": "é"})
@@ -83,7 +83,7 @@ def sealed(directory):
     return directory
 
 
-def test_a_seal_tells_what_was_recorded(tmp_path):
+def test_manifest_contains_the_record(tmp_path):
     directory = sealed(tmp_path / "x")
     record = workdir.verified(directory)
     assert (record["step"], record["rate"]) == (3, 0.1)
@@ -95,7 +95,7 @@ def test_a_seal_tells_what_was_recorded(tmp_path):
     assert workdir.manifest(directory) == record
 
 
-def test_a_seal_breaks_where_a_bit_of_any_byte_flips(tmp_path):
+def test_any_flipped_bit_is_detected(tmp_path):
     directory = sealed(tmp_path / "x")
     for name in ("inner/data", "manifest.json"):
         whole = (directory / name).read_bytes()
@@ -110,7 +110,7 @@ def test_a_seal_breaks_where_a_bit_of_any_byte_flips(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"sha256": 1}', "\x00" * 40])
-def test_a_manifest_that_is_none_breaks_the_seal(tmp_path, text):
+def test_invalid_manifest_is_refused(tmp_path, text):
     directory = sealed(tmp_path / "x")
     (directory / "manifest.json").write_text(text)
     with pytest.raises(workdir.Damaged, match=r"manifest\.json"):
@@ -128,13 +128,13 @@ def test_a_manifest_that_is_none_breaks_the_seal(tmp_path, text):
     (lambda path: path.write_bytes(b"\xff"), RunFault, "config.json is damaged: "),
     (lambda path: path.write_text('{"config": 3, "data": {}}'), RunFault, "expected the config and the data of a run"),
 ])
-def test_a_config_that_cannot_be_used_is_one_message(tmp_path, make, error, message):
+def test_unusable_config_gives_one_message(tmp_path, make, error, message):
     make(tmp_path / "config.json")
     with pytest.raises(error, match=message):
         workdir.read_config(tmp_path)
 
 
-def test_a_name_that_the_file_system_does_not_take_is_refused(tmp_path):
+def test_invalid_file_name_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot be read: File name too long"):
         workdir.read_config(tmp_path / ("x" * 300))
     with pytest.raises(UserError, match="cannot be used: File name too long"), workdir.lock(tmp_path / ("x" * 300)):
@@ -145,7 +145,7 @@ def test_a_name_that_the_file_system_does_not_take_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_is_complete_or_absent(tmp_path):
+def test_directory_is_complete_or_absent(tmp_path):
     with pytest.raises(ZeroDivisionError), workdir.new_directory(tmp_path / "new") as temporary:
         (temporary / "file").write_text("")
         raise ZeroDivisionError
@@ -158,7 +158,7 @@ def test_a_directory_is_complete_or_absent(tmp_path):
         pass
 
 
-def test_of_two_cached_directories_the_first_stays(tmp_path):
+def test_first_of_two_cached_directories_is_kept(tmp_path):
     def write(text, keep_existing):
         with atomic_directory(tmp_path / "cache", keep_existing) as temporary:
             (temporary / "file").write_text(text)
