@@ -32,8 +32,8 @@ class AttentionMask:
 
 
 def specs(d: int, heads: int = 1, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
-    """Query, key, value and output projections, d -> d each, with bias. `output_init` is that of the output projection, by
-    default `init`."""
+    """Query, key, value and output projections, d -> d each, with bias. `output_init` is that of the output projection,
+    by default `init`."""
     k = d // heads  # a mesh axis splits between heads only
     return {name: linear.specs(d, d, ("embed", "heads"), init, (1, k)) for name in ("query", "key", "value")} | {
         "output": linear.specs(d, d, ("heads", "embed"), output_init or init, (k, 1))

@@ -10,7 +10,8 @@ def specs(
     d_in: int, d_out: int, axes: tuple[str | None, str | None], init: Initializer = normal(),
     blocks: tuple[int, int] = (1, 1),
 ) -> Tree:
-    """A kernel [d_in, d_out] whose dimensions have the logical `axes`, and a bias [d_out]; `blocks` as of `ParamSpec`."""
+    """A kernel [d_in, d_out] whose dimensions have the logical `axes`, and a bias [d_out]; `blocks` as in
+    `ParamSpec`."""
     return {"kernel": ParamSpec((d_in, d_out), axes, init, blocks),
             "bias": ParamSpec((d_out,), axes[1:], zeros, blocks[1:])}
 

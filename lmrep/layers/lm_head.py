@@ -53,8 +53,8 @@ def cross_entropy(params: Tree, table: Array, x: Array, targets: Array) -> tuple
 def cross_entropy_and_sample(
     params: Tree, table: Array, x: Array, targets: Array, seeds: Array, temperature: float = 1.0
 ) -> tuple[Array, Array, Array]:
-    """As `cross_entropy`, and tokens i32[b, m] sampled from softmax(logits / temperature) by the Gumbel-max trick, without
-    a gradient. Equal logits and equal `seeds` uint32[b, m] give equal tokens."""
+    """As `cross_entropy`, and tokens i32[b, m] sampled from softmax(logits / temperature) by the Gumbel-max trick,
+    without a gradient. Equal logits and equal `seeds` uint32[b, m] give equal tokens."""
     nll, correct, tokens = _cross_entropy(*_flat(params, table, x, targets), seeds.reshape(-1), temperature)
     return tuple(each.reshape(targets.shape) for each in (nll, correct, tokens))
 
@@ -211,11 +211,12 @@ def _forward(
     exponentials = jnp.exp(y - largest[:, None])
     total = jnp.matmul(exponentials, jnp.ones(exponentials.shape[1]), precision=EXACT)
     tokens = None if seeds is None else _argmax(y / temperature + _gumbel(seeds, y.shape[-1]))
-    return (jnp.log(total) + largest - target_logits, target_logits >= largest, tokens), (x, table, targets, exponentials, total)
+    outputs = jnp.log(total) + largest - target_logits, target_logits >= largest, tokens
+    return outputs, (x, table, targets, exponentials, total)
 
 
 def _gumbel(seeds: Array, v: int) -> Array:
-    """Float32 [n, v] of the standard Gumbel distribution, by a hash of (seed, token): no bits are generated or stored."""
+    """Standard Gumbel noise float32 [n, v], a hash of (seed, token), so that no random bits are stored."""
     number = jnp.arange(v, dtype=jnp.uint32) * np.uint32(0x9E3779B1)
     bits = dropout.mix(dropout.mix(number[None] ^ seeds[:, None]) + seeds[:, None])
     uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23  # neither 0 nor 1

@@ -27,7 +27,8 @@ class Execution:
     dtype: str = setting("float32", "compute dtype; parameters are float32 always", choices=("float32", "bfloat16"))
     remat: str = setting("none", "what the backward pass recomputes: nothing; all but matrix products; all",
                          choices=tuple(REMAT))
-    scan: bool = setting(False, "scan over layers, which compiles one layer, instead of unrolling them, which runs faster")
+    scan: bool = setting(False, "scan over layers, which compiles one layer, instead of unrolling them, which runs "
+                         "faster")
 
 
 def specs(layer: Tree, layers: int, shared: tuple[str, ...] = ()) -> Tree:

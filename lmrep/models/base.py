@@ -55,8 +55,8 @@ class Model(NamedTuple):
       start_cache: (batch_size, max_length) -> an empty cache, for generation. None: not supported.
       decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
         is the number of the t tokens that are not padding, None for all.
-      make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of the
-        same width, for ELECTRA. None: not supported.
+      make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of
+        the same width, for ELECTRA. None: not supported.
       activation, norm_eps, init: for the heads of objectives.
     """
 
@@ -125,8 +125,8 @@ def model_inputs(
     if "attention_mask" in model.inputs:
         fields["attention_mask"] = AttentionMask(segment_ids, causal=context == "left")
     elif context != "left":  # padding follows the tokens, and does not affect left contexts
-        raise UserError(f"the network {model.name!r} takes no attention mask and would treat padding as text; choose an "
-                        "objective that is conditioned on the left context, or another network")
+        raise UserError(f"the network {model.name!r} takes no attention mask and would treat padding as text; choose "
+                        "an objective that is conditioned on the left context, or another network")
     if carry is not None and "carry" not in model.inputs:
         raise UserError(f"the network {model.name!r} has no state to carry from batch to batch")
     optional = {"positions": batch.get("positions") if positions else None,

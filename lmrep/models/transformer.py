@@ -46,14 +46,15 @@ class Config:
     activation: str = setting("gelu_tanh", "of the feed-forward block and of heads", choices=tuple(ACTIVATIONS))
     share: str = setting("none", "parameters that all layers share (ALBERT: all)", choices=tuple(SHARING))
     dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
-    table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, including the tied "
-                                  "output layer, instead of the sum of embeddings (GPT)")
+    table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, including the "
+                                  "tied output layer, instead of the sum of embeddings (GPT)")
     attention_dropout: float = setting(0.1, "on attention probabilities", at_least=0, below=1)
     mlp_dropout: float = setting(0.0, "inside the feed-forward block", at_least=0, below=1)
     init: str = setting("truncated_normal", "distribution of initial weights", choices=("normal", "truncated_normal"))
     init_stddev: float = setting(0.02, "standard deviation of initial weights", above=0)
     position_stddev: float = setting(0.0, "of the position table (GPT-2: 0.01); 0: init_stddev", at_least=0)
-    project_init: str = setting("same", "initial projection of the tables: as other weights, or Glorot uniform (ELECTRA)",
+    project_init: str = setting("same", "initial projection of the tables: as other weights, or Glorot uniform "
+                                "(ELECTRA)",
                                 choices=("same", "glorot"))
     residual_init: str = setting("same", "initial projections onto the residual stream: as other weights, or scaled by "
                                  "1 / sqrt(2 l) (GPT-2)", choices=("same", "scaled"))
@@ -111,8 +112,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 
 def generator_config(c: Config, share: float, layers: int = 0) -> Config:
-    """The config of a generator (Clark et al., 2020): a fraction of the width, that many layers (0: the same) and tables
-    of the same width. Heads keep their width or, if that does not divide the new width, are wider."""
+    """The config of a generator (Clark et al., 2020): a fraction of the width, that many layers (0: the same) and
+    tables of the same width. Heads keep their width or, if that does not divide the new width, are wider."""
     width = max(1, round(share * c.width))
     heads = next(h for h in range(max(1, width * c.heads // c.width), 0, -1) if width % h == 0)
     return replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
@@ -191,8 +192,8 @@ def encode(
         together with `layers` or `attention`, which are of all positions.
     """
     if at is not None and (layers or attention):
-        raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, which need "
-                         "all positions")
+        raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, "
+                         "which need all positions")
     check_inputs(inputs, input_fields(c))
     if inputs.positions is None and 0 < c.max_tokens < inputs.tokens.shape[1]:
         raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model has positions for {c.max_length}")
@@ -244,9 +245,11 @@ def decode(
     x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(DTYPES[execution.dtype])
 
     def run(p: Tree, x: Array, kv: KVCache) -> tuple[Array, KVCache]:
-        y, kv = attention.cached_attention(p["attention"], _block_input(p, "attention_norm", x, c), kv, cache.length, c.heads)
+        y = _block_input(p, "attention_norm", x, c)
+        y, kv = attention.cached_attention(p["attention"], y, kv, cache.length, c.heads)
         x = _add_output(p, "attention_norm", x, y, c)
-        return _add_output(p, "mlp_norm", x, mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation), c), kv
+        y = mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation)
+        return _add_output(p, "mlp_norm", x, y, c), kv
 
     x, kv = stack.apply(run, params["layers"], layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],
                           replace(execution, scan=True, remat="none"))

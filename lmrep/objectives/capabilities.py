@@ -123,9 +123,9 @@ class GenerateText:
         """Raises UserError for a text with a mask."""
         for text, name in zip(texts, names or [None] * len(texts), strict=True):
             if prompts.has_mask(text, tokenizer):
-                raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r} has a mask, and a model trained to predict "
-                                "the next token continues texts from their end; give a text up to where it should "
-                                "continue")
+                raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r} has a mask, and a model trained to "
+                                "predict the next token continues texts from their end; give a text up to where it "
+                                "should continue")
 
     def predict(
         self, run: Any, texts: Sequence[str], options: GenerateOptions = GenerateOptions(),

@@ -68,7 +68,8 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
     """
     inputs, predicted, targets, target_mask = jax.vmap(partial(masking.mask_example, c=c, vocabulary=vocabulary))(
         keys.per_example, batch["tokens"], batch["segment_ids"])
-    batch = batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": normalize_weights(target_mask)}
+    batch = batch | {"inputs": inputs, "predicted": predicted, "targets": targets,
+                     "weights": normalize_weights(target_mask)}
     return batch | sentence_pair.weights(batch) if c.sentence_pair else batch
 
 

@@ -1,5 +1,5 @@
-"""Which tokens of an example are masked, and what replaces them: the rules of BERT, RoBERTa and ALBERT, and the sampling
-functions that objectives share.
+"""Which tokens of an example are masked, and what replaces them: the rules of BERT, RoBERTa and ALBERT, and the
+sampling functions that objectives share.
 
 The rule is `mask_example`. Published rules differ in how many tokens are predicted, whether special tokens may be among
 them, whether single tokens, words or n-grams are masked, and what replaces them: the fields of `Config`.
@@ -178,7 +178,8 @@ def _choose_runs(
     segment = jnp.zeros(t + max_ngram, jnp.int32).at[word].max(segment_ids)[:t]
     ahead = jnp.arange(t)[:, None] + runs  # [t, n]: a word and the next ones
     along = jnp.where(ahead < t, segment[ahead.clip(0, t - 1)], 0) == segment[:, None]  # in its packed segment
-    totals = jnp.cumsum(jnp.where(along, sizes[ahead.clip(0, t - 1)], 0), axis=1)  # tokens of n-grams of 1, 2, ... words
+    # tokens of n-grams of 1, 2, ... words
+    totals = jnp.cumsum(jnp.where(along, sizes[ahead.clip(0, t - 1)], 0), axis=1)
 
     def take(carry: tuple[Array, Array], word: tuple) -> tuple[tuple[Array, Array], None]:
         number, taken = carry

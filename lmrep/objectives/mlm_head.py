@@ -41,8 +41,8 @@ def loss_and_metrics(
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:
-    """The k likeliest tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]. Rows of
-    the table beyond the vocabulary's `size` are never returned, but are part of the softmax."""
+    """The k likeliest tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]. Rows
+    of the table beyond the vocabulary's `size` are never returned, but are part of the softmax."""
     _, hidden = encode_predicted(params, batch, batch["tokens"], model, None)
     own = params["objective"]["masked"]
     table = output_table(model, params, own)
@@ -59,7 +59,7 @@ def encode_predicted(params: Tree, batch: Batch, tokens: Array, model: Model, ke
 
 
 def encode_at(params: Tree, batch: Batch, tokens: Array, at: Array, model: Model, key: Array | None) -> Array:
-    """The last layer's output [b, m, d] at the positions `at` i32[b, m], with `tokens` i32[b, t] as the batch's inputs."""
+    """The last layer's output [b, m, d] at the positions `at` i32[b, m], for the inputs `tokens` i32[b, t]."""
     inputs = model_inputs(model, batch, tokens=tokens)
     return model.encode(params["encoder"], inputs, key, at=at).hidden
 

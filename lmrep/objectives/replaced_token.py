@@ -116,11 +116,13 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
     """Adds `inputs` i32[b, t] of the generator; `predicted`, `targets`, `weights` [b, m]; `seeds` uint32[b, m] of its
     samples; `token_weights` float32 [b, t] of the encoder's predictions."""
     row = partial(mask_example, c=c, vocabulary=vocabulary)
-    inputs, predicted, targets, target_mask, seeds = jax.vmap(row)(keys.per_example, batch["tokens"], batch["segment_ids"])
-    hidden = jax.vmap(lambda places, target_mask: jnp.zeros(inputs.shape[1], bool).at[places].max(target_mask))(predicted, target_mask)
+    inputs, predicted, targets, target_mask, seeds = jax.vmap(row)(
+        keys.per_example, batch["tokens"], batch["segment_ids"])
+    hidden = jax.vmap(lambda positions, mask: jnp.zeros(inputs.shape[1], bool).at[positions].max(mask))(
+        predicted, target_mask)
     of = hidden if c.variant in ("electra_15", "replace_mlm") else batch["segment_ids"] > 0
-    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "weights": normalize_weights(target_mask),
-                    "seeds": seeds, "token_weights": normalize_weights(of)}
+    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets,
+                    "weights": normalize_weights(target_mask), "seeds": seeds, "token_weights": normalize_weights(of)}
 
 
 def mask_example(
@@ -176,7 +178,8 @@ def loss(
                "replaced_fraction": ((replaced & real).sum(), real.sum())}
     if c.variant in DETECTING:
         hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
-        more, found = discriminator_loss_and_metrics(own["discriminator"], hidden, replaced, batch["token_weights"], model.activation)
+        more, found = discriminator_loss_and_metrics(
+            own["discriminator"], hidden, replaced, batch["token_weights"], model.activation)
         return total + c.weight * more, (metrics | found, carry)
     if c.variant == "replace_mlm":
         hidden = _hidden(params["encoder"], model, batch, shown, encoder_key, at=batch["predicted"])
@@ -198,8 +201,9 @@ def generate(
     """The generator's (nll, whether its likeliest token is correct, sampled tokens i32), [b, m] each."""
     own, whole = params["objective"]["generator_head"], generator_params(params, c)
     hidden = _hidden(whole, generator, batch, batch["inputs"], key, at=batch["predicted"])
-    return lm_head.cross_entropy_and_sample(own, output_table(generator, {"encoder": whole}, own, key), mlm_head.transform(own, hidden, generator),
-                                  batch["targets"], batch["seeds"], c.temperature)
+    return lm_head.cross_entropy_and_sample(
+        own, output_table(generator, {"encoder": whole}, own, key), mlm_head.transform(own, hidden, generator),
+        batch["targets"], batch["seeds"], c.temperature)
 
 
 def replace(batch: Batch, words: Array) -> Array:
@@ -304,8 +308,10 @@ def _hidden(
 
 def _nll(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
     """-log probability of `targets` i32[b, t] given the states [b, t, d], in chunks of t."""
-    return lm_head.map_chunks(lambda x, targets: lm_head.cross_entropy(own, table, mlm_head.transform(own, x, model), targets)[0],
-                         table.shape[0], hidden, targets)
+    def nll(x: Array, targets: Array) -> Array:
+        return lm_head.cross_entropy(own, table, mlm_head.transform(own, x, model), targets)[0]
+
+    return lm_head.map_chunks(nll, table.shape[0], hidden, targets)
 
 
 DEFINITION = ObjectiveDef(

@@ -33,12 +33,13 @@ class Config:
     rate: float = setting(0.15, "fraction of an example's tokens that is predicted", above=0, at_most=1)
     count: str = setting("ceil", "SpanBERT: ceil(rate * n) of an example's n tokens that are not special; BERT: "
                          "max(1, round(rate * n)), special ones counted", choices=("ceil", "round"))
-    p: float = setting(0.2, "a span has l words with a probability proportional to p (1 - p)^(l - 1)", above=0, at_most=1)
+    p: float = setting(0.2, "a span has l words with a probability proportional to p (1 - p)^(l - 1)", above=0,
+                       at_most=1)
     longest: int = setting(10, "most words of a span; adjacent spans are merged", at_least=1)
     mask: float = setting(0.8, "fraction of the spans replaced by [MASK]", at_least=0, at_most=1)
     keep: float = setting(0.1, "fraction of the spans left unchanged", at_least=0, at_most=1)
-    random: float = setting(0.1, "fraction of the spans replaced by tokens drawn by their frequency in the corpus", at_least=0,
-                            at_most=1)
+    random: float = setting(0.1, "fraction of the spans replaced by tokens drawn by their frequency in the corpus",
+                            at_least=0, at_most=1)
     replace: str = setting("span", "whether the replacement is chosen for each span or for each token",
                            choices=("span", "token"))
     boundary: bool = setting(True, "whether tokens are also predicted from the states around their span")
@@ -46,7 +47,8 @@ class Config:
     max_targets: int = setting(20, "first tokens of a span that are predicted so; rows of the position table "
                                "(released: 15)", at_least=1)
     place_width: int = setting(200, "width of that table", at_least=1)
-    sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the format)")
+    sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the "
+                                  "format)")
 
 
 def check(c: Config) -> None:
@@ -98,9 +100,10 @@ def predictions(c: Config, length: int) -> int:
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
-    """Adds the fields of `mask_example`, with `weights` and `boundary_weights` float32 [b, m] in place of its masks (and
-    `pair_weights` [b])."""
-    found = jax.vmap(partial(mask_example, c=c, vocabulary=vocabulary))(keys.per_example, batch["tokens"], batch["segment_ids"])
+    """Adds the fields of `mask_example`, with `weights` and `boundary_weights` float32 [b, m] in place of its masks
+    (and `pair_weights` [b])."""
+    found = jax.vmap(partial(mask_example, c=c, vocabulary=vocabulary))(
+        keys.per_example, batch["tokens"], batch["segment_ids"])
     found["weights"] = normalize_weights(found.pop("target_mask"))
     if c.boundary:
         bounded = found.pop("bounded").astype(jnp.float32)
@@ -129,7 +132,8 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     t, m = tokens.shape[0], predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4, t))
     maskable = (segment_ids > 0) & ~masking.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))
-    goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))  # continues the previous token's text
+    # continues the previous token's text
+    goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))
     starts_word = maskable & (~goes_on | masking.word_starts(tokens, vocabulary))
     lengths = 1 + masking.sample_index(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.longest))
     count = jnp.minimum(_budget(segment_ids > 0, maskable, c), m)
@@ -198,7 +202,8 @@ def _budget(real: Array, maskable: Array, c: Config) -> Array:
     """The number of predicted tokens of an example."""
     if c.count == "round":
         return masking.num_predictions(jnp.float32(0), real.sum(), real.shape[0], c)
-    table = [math.ceil(c.rate * i) for i in range(real.shape[0] + 1)]  # computed on the host in float64, as in the published code
+    # computed on the host in float64, as in the published code
+    table = [math.ceil(c.rate * i) for i in range(real.shape[0] + 1)]
     return jnp.asarray(table, jnp.int32)[maskable.sum()]
 
 

@@ -1,8 +1,8 @@
 """What a run logs: metrics, which repeat exactly, timings, events for dashboards, and the progress line.
 
 `metrics.jsonl` is a result: a run that is killed and resumed ends with the same lines as one that was never stopped,
-and a run that cannot write it stops. Everything else is a convenience: if it fails, it is reported in one warning, and the
-run continues without it.
+and a run that cannot write it stops. Everything else is a convenience: if it fails, it is reported in one warning, and
+the run continues without it.
 """
 
 import importlib.util

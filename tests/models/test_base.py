@@ -17,8 +17,8 @@ BIDIRECTIONAL = [name for name, row in OBJECTIVES.items() if row.context(row.con
 
 def test_a_left_to_right_network_is_not_conditioned_on_both_sides():
     check_context(LSTM, "left", "objective 'causal'")
-    with pytest.raises(UserError, match="'masked' conditions on the tokens on both sides of a position, and the network "
-                                        "'small' can be conditioned on: left"):
+    with pytest.raises(UserError, match="'masked' conditions on the tokens on both sides of a position, and the "
+                                        "network 'small' can be conditioned on: left"):
         check_context(LSTM, "both", "objective 'masked'")
     with pytest.raises(UserError, match="this batch conditions on the tokens on both sides"):
         model_inputs(LSTM, BATCH)
@@ -36,7 +36,8 @@ def test_a_config_of_a_left_to_right_network_and_causal_language_modelling_is_ac
 
 
 def test_inputs_are_the_fields_that_the_network_takes():
-    inputs = model_inputs(LSTM, BATCH | {"positions": BATCH["tokens"], "token_type_ids": BATCH["tokens"]}, context="left")
+    batch = BATCH | {"positions": BATCH["tokens"], "token_type_ids": BATCH["tokens"]}
+    inputs = model_inputs(LSTM, batch, context="left")
     assert {name for name, value in inputs._asdict().items() if value is not None} == {"tokens", "attention_mask"}
     assert inputs.attention_mask.causal
 

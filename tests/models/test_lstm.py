@@ -215,7 +215,8 @@ def test_attention_probabilities_are_refused():
 
 
 @pytest.mark.parametrize(("field", "value", "message"), [
-    ("layers", 4, "model.layers is 4; expected at most 3"), ("cell", "gru", "model.cell is 'gru'; expected one of lstm, rnn"),
+    ("layers", 4, "model.layers is 4; expected at most 3"),
+    ("cell", "gru", "model.cell is 'gru'; expected one of lstm, rnn"),
     ("heads", 2, "model has no field 'heads'")])
 def test_a_wrong_field_is_refused(field, value, message):
     with pytest.raises(UserError, match=message):

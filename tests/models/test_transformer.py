@@ -39,7 +39,8 @@ WEIGHTS = RNG.normal(size=(B, T, 12)) * REAL[..., None]
 
 def inputs(c, tokens=TOKENS, types=TYPES, positions=POSITIONS, segments=SEGMENTS, causal=False):
     types, positions = types if c.token_types else None, positions if c.positions != "none" else None
-    return Inputs(tokens=tokens, token_type_ids=types, positions=positions, attention_mask=AttentionMask(segments, causal))
+    return Inputs(tokens=tokens, token_type_ids=types, positions=positions,
+                  attention_mask=AttentionMask(segments, causal))
 
 
 class Network:
@@ -239,7 +240,8 @@ def test_parts_are_there_by_config():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(UserError, match=r"width is 12, which model.heads=5 does not divide; for example, set heads to 4"):
+    with pytest.raises(UserError, match=r"width is 12, which model.heads=5 does not divide; for example, "
+                                        "set heads to 4"):
         transformer.build(Config(**TINY | {"heads": 5}))
     with pytest.raises(UserError, match="even width; model has 5"):
         transformer.build(Config(**TINY, positions="sinusoidal", embedding=5))

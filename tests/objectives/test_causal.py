@@ -16,8 +16,8 @@ from lmrep.objectives.base import Carry, Keys
 from tests import reference
 
 V, T = 37, 12
-GPT2 = transformer.Config(vocab=V, width=16, layers=3, heads=4, mlp=32, max_length=T, token_types=0, embedding_norm=False,
-                          norm="pre", norm_eps=1e-5, residual_init="scaled", position_stddev=0.01)
+GPT2 = transformer.Config(vocab=V, width=16, layers=3, heads=4, mlp=32, max_length=T, token_types=0,
+                          embedding_norm=False, norm="pre", norm_eps=1e-5, residual_init="scaled", position_stddev=0.01)
 NETWORKS = {
     "gpt2": GPT2,
     "gpt": transformer.Config(vocab=V, width=16, layers=2, heads=2, mlp=24, max_length=T, token_types=0,
@@ -66,7 +66,8 @@ def test_the_loss_is_the_mean_of_log_probabilities(network, kind):
     model, objective, params = asked(c, NETWORKS[network])
     batch = question(objective)
     total, (metrics, carry) = jax.jit(lambda p: objective.loss(p, batch, None, Carry()))(params)
-    given = Inputs(tokens=batch["tokens"], positions=batch["positions"], attention_mask=AttentionMask(SEGMENTS, causal=True))
+    given = Inputs(tokens=batch["tokens"], positions=batch["positions"],
+                   attention_mask=AttentionMask(SEGMENTS, causal=True))
     scores = jax.jit(lambda p: objective.next_token_logits(p, model.encode(p["encoder"], given).hidden))(params)
     logs = log_softmax(np.asarray(scores).astype(np.float64), -1)
     own = np.take_along_axis(logs, np.asarray(batch["targets"])[..., None], -1)[..., 0]

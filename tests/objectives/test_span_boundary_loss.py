@@ -171,7 +171,8 @@ def test_bfloat16_gives_a_float32_loss_nearby(whole):
 
 def test_no_array_of_the_step_is_as_large_as_all_scores():
     b, t, v = 4, 16, 1000
-    network = transformer.build(transformer.Config(vocab=v, width=8, layers=2, heads=2, mlp=16, max_length=t), Execution())
+    config = transformer.Config(vocab=v, width=8, layers=2, heads=2, mlp=16, max_length=t)
+    network = transformer.build(config, Execution())
     objective = span_boundary.build(span_boundary.Config(), network, VOCABULARY)
     question = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in
                 prepare(objective, batch([row(t, (words(5), words(6)))] * b)).items()}

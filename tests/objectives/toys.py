@@ -16,7 +16,8 @@ SPECIALS = {"pad": PAD, "unk": UNK, "cls": CLS, "sep": SEP, "mask": MASK}
 PIECES = (20, 21, 22, 23)  # those that continue a word
 FREQUENT = 7
 VOCABULARY = Vocabulary(V, SPECIALS, ~np.isin(np.arange(V), PIECES), np.where(np.arange(V) == FREQUENT, 9, 1))
-NETWORK = Config(vocab=V + 2, width=12, layers=2, heads=3, mlp=20, max_length=128)  # more rows than the tokenizer has ids
+# the embedding table has more rows than the tokenizer has ids
+NETWORK = Config(vocab=V + 2, width=12, layers=2, heads=3, mlp=20, max_length=128)
 KEY = jax.random.key(17)
 
 
