@@ -226,7 +226,8 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
                 compute, sequences(), length, stride, specials.get("pad", 0), tokens, mesh.size):
             nll, predicted = nll + batch_nll, predicted + count
             # Some of the texts read so far wait for a full batch.
-            reporter.report(predicted / counts["tokens"] * counts["characters"], lambda seconds, nll=nll, predicted=predicted: (
+            done = predicted / counts["tokens"] * counts["characters"]
+            reporter.report(done, lambda seconds, nll=nll, predicted=predicted: (
                 f"{predicted:,} tokens, loss {nll / predicted:.4g}, {predicted / seconds:,.0f} tokens/s"))
     if not predicted:
         raise UserError(f"the text has no token to predict: its {counts['left out']:,} documents give the tokenizer "
