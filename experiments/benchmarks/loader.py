@@ -1,14 +1,15 @@
-"""How fast each input format feeds a trainer, with nothing else running, and what its rows hold.
+"""Throughput of the data loader and statistics of the examples, for each input format.
 
     pip install -e .
     python experiments/benchmarks/loader.py
-    python experiments/benchmarks/loader.py --files='texts/*.txt' --length=512 --rows=32
+    python experiments/benchmarks/loader.py --files='texts/*.txt' --length=512 --batch_size=32
 
-The corpus (the interpreter's own documentation unless files are given) is tokenized first, into --data_dir. Then each
-format is planned, and batches are drawn as a run draws them: shuffled, gathered from the store by two threads, checked,
-prefetched. Positions a second count padding, as a model does; the rate is the best of --rounds, `cpu` what a batch
-costs in processor time, whatever else the machine does. `seek` is the time until the first batch of a run that goes on
-after 100,000 batches, threads started. `crossings` are documents that begin inside a segment, a row.
+The corpus, by default Python's documentation, is tokenized into --data_dir. Then a plan is built for each format, and
+batches are loaded as in training: shuffled, gathered from the store by two threads, checked and prefetched. Positions
+per second include padding; rates are the best of --rounds. `cpu` is the processor time per batch, which does not depend
+on other load of the machine. `seek` is the time to the first batch of a run that resumes after 100,000 batches,
+including the start of its threads. `crossings` is the mean number, per example, of documents that begin inside a
+segment.
 """
 
 import argparse
@@ -25,13 +26,14 @@ from lmrep.data.formats.stream import Stream
 from lmrep.data.mixture import Mixture, Sources
 from lmrep.data.store.prepare import prepare
 
-FAR = 100_000  # batches
+SEEK_BATCHES = 100_000
 
 
 def plans(store, length):
-    """(name, plan) of every format, of the stream's other order, and of a mixture."""
-    for name, form in FORMATS.items():
-        yield name, lambda name=name, config=form.config(duplicates=1): formats.plan(name, config, store, length, 0)
+    """(name, function that builds the plan) of every format, of a contiguous stream, and of a mixture."""
+    for name, definition in FORMATS.items():
+        config = definition.config(duplicates=1)
+        yield name, lambda name=name, config=config: formats.plan(name, config, store, length, 0)
     yield "stream, contiguous", lambda: formats.plan("stream", Stream(order="contiguous"), store, length, 0)
     yield "packed 3:1 full_sentences", lambda: Mixture(
         tuple(formats.plan(name, FORMATS[name].config(), store, length, 0) for name in ("packed", "full_sentences")),
@@ -39,79 +41,81 @@ def plans(store, length):
 
 
 def crossings(plan):
-    """The mean number, a row, of documents that begin inside a segment."""
+    """The mean number, per example, of documents that begin inside a segment."""
     if isinstance(plan, Mixture) or plan.layout.spans_per_segment == 1:
         return 0.0
     starts, store, offsets = plan.spans.starts, plan.store, plan.spans.offsets
     if plan.layout.spans_per_segment == 2:
-        return float("nan")  # pairs of documents are what the label is about
+        return float("nan")  # the label says whether a pair crosses documents
     begins = np.isin(starts, store.sentences[store.documents[:-1]])
     begins[offsets[:-1]] = False
     return begins.sum() / plan.rows
 
 
-def run(plan, rows, first, last):
-    """The batches of steps first, ..., last - 1 of a run."""
-    return loader.batches(plan, batch_size=rows, indices=np.arange(rows), seed=0, first_step=first, last_step=last)
+def load(plan, batch_size, first_step):
+    """The batches of a run from `first_step` on."""
+    return loader.batches(plan, batch_size=batch_size, indices=np.arange(batch_size), seed=0, first_step=first_step,
+                          last_step=10**9)
 
 
-def rate(plan, rows, seconds):
-    """(batches a second, seconds of processor time a batch) of the loader, after a few that fill its caches."""
-    batches, count = run(plan, rows, 0, 10**9), 0
+def rate(plan, batch_size, seconds):
+    """(batches per second, processor seconds per batch) of the loader, after a few batches that fill its caches."""
+    batches, count = load(plan, batch_size, 0), 0
     for _ in range(8):
         next(batches)
     start, cpu = time.perf_counter(), time.process_time()
-    while (passed := time.perf_counter() - start) < seconds:
+    while (elapsed := time.perf_counter() - start) < seconds:
         next(batches)
         count += 1
     cpu = time.process_time() - cpu
     batches.close()
-    return count / passed, cpu / count
+    return count / elapsed, cpu / count
 
 
-def seek(plan, rows):
-    """Seconds to the first batch after FAR others."""
+def seek(plan, batch_size):
+    """Seconds to the first batch after SEEK_BATCHES others."""
     start = time.perf_counter()
-    batches = run(plan, rows, FAR, 10**9)
+    batches = load(plan, batch_size, SEEK_BATCHES)
     next(batches)
-    passed = time.perf_counter() - start
+    elapsed = time.perf_counter() - start
     batches.close()
-    return passed
+    return elapsed
 
 
 def main():
-    """The command."""
+    """Parses flags, measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--files", default="", help="a glob of text files; none: the interpreter's documentation")
-    parser.add_argument("--vocab", default="", help="a vocab.txt; none: 8,192 pieces are trained")
+    parser.add_argument("--files", default="", help="a glob of text files; default: the documentation of Python")
+    parser.add_argument("--vocab", default="", help="a vocab.txt; default: a vocabulary of 8,192 tokens is trained")
     parser.add_argument("--data_dir", type=Path, default=default_data_dir())
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    data = corpora.Config(corpus="text_files" if given.files else "python_docs", files=given.files)
-    ready = prepare(data, tokenizers.Config(vocab_file=given.vocab), given.data_dir, print)
+    flags = parser.parse_args()
+    data = corpora.Config(corpus="text_files" if flags.files else "python_docs", files=flags.files)
+    ready = prepare(data, tokenizers.Config(vocab_file=flags.vocab), flags.data_dir, print)
     store = ready.stores["train"]
     print(f"{store.tokens:,} tokens in {len(store.documents) - 1:,} documents and {len(store.sentences) - 1:,} "
-          f"sentences; batches of {given.rows} rows of {given.length}")
-    print(f"{'format':27}{'rows':>10}{'tokens/row':>11}{'padding':>9}{'crossings':>10}{'plan s':>8}{'batches/s':>11}"
-          f"{'positions/s':>13}{'cpu ms':>8}{'seek ms':>9}")
-    for name, make in plans(store, given.length):
+          f"sentences; batches of {flags.batch_size} sequences of {flags.length} tokens")
+    print(f"{'format':27}{'examples':>10}{'tokens/ex.':>11}{'padding':>9}{'crossings':>10}{'plan s':>8}"
+          f"{'batches/s':>11}{'positions/s':>13}{'cpu ms':>8}{'seek ms':>9}")
+    for name, build_plan in plans(store, flags.length):
         start = time.perf_counter()
         try:
-            plan = make()
+            plan = build_plan()
         except UserError as error:
             print(f"{name:27}{error}")
             continue
-        made = time.perf_counter() - start
-        facts = plan.statistics()
-        batches, cpu = (pick(each) for pick, each in zip((max, min), zip(
-            *(rate(plan, given.rows, given.seconds) for _ in range(given.rounds)), strict=True), strict=True))
-        far = min(seek(plan, given.rows) for _ in range(given.rounds))
-        print(f"{name:27}{plan.examples:10,}{facts['tokens_per_example']:11.1f}{facts['padding']:9.2%}"
-              f"{crossings(plan):10.2f}{made:8.2f}{batches:11,.0f}"
-              f"{batches * given.rows * given.length:13,.0f}{1000 * cpu:8.2f}{1000 * far:9.1f}", flush=True)
+        seconds = time.perf_counter() - start
+        statistics = plan.statistics()
+        rates, cpu_times = zip(
+            *(rate(plan, flags.batch_size, flags.seconds) for _ in range(flags.rounds)), strict=True)
+        seek_time = min(seek(plan, flags.batch_size) for _ in range(flags.rounds))
+        print(f"{name:27}{plan.examples:10,}{statistics['tokens_per_example']:11.1f}"
+              f"{statistics['padding']:9.2%}{crossings(plan):10.2f}{seconds:8.2f}{max(rates):11,.0f}"
+              f"{max(rates) * flags.batch_size * flags.length:13,.0f}{1000 * min(cpu_times):8.2f}"
+              f"{1000 * seek_time:9.1f}", flush=True)
 
 
 if __name__ == "__main__":

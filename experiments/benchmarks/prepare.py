@@ -1,17 +1,17 @@
-"""What preparing a corpus costs beside the tokenizing library alone.
+"""Time and memory of preparing a corpus, compared with the tokenizers library alone.
 
     python experiments/benchmarks/prepare.py --text='books/*.txt,wiki.txt' --vocab=vocab.txt [--megabytes=150]
 
-Both are given the same text, the files again and again until there is enough of it, in programs of their own on all
-cores. The library's figure is `encode_batch` of the `tokenizers` package on the sentences, 10,000 a call, with the
-reading and the splitting outside of the clock. Ours is `lmrep.data.store.prepare.prepare` from the files to token
-stores that are open: fingerprint, splits, sentences, ids, indices, statistics, files on disk. Memory is the largest
-sum of proportional set sizes (PSS) of a program and its children, less what a bare interpreter has.
+Both process the same text on all cores in separate programs; the files are repeated up to --megabytes. For the library,
+only `encode_batch` of the `tokenizers` package is timed, on 10,000 sentences per call, without reading and splitting.
+For lmrep, `lmrep.data.store.prepare.prepare` is timed, from text files to open token stores: fingerprint, splits,
+sentences, ids, indices, statistics and files on disk. Memory is the largest sum of proportional set sizes (PSS) of a
+program and its children, minus that of a bare interpreter.
 
 Two cores of an Intel Xeon, Wikipedia and novels, BERT's uncased vocabulary, tokenizers 0.23.3, 2026-11-21: 42 MB in
-9.8 s, where `encode_batch` takes 9.2 s and `encode_batch_fast`, which we call, 8.0 s: 1.06 and 1.23 times. Of 152 MB,
-on a machine that did much else beside: 1.22 and 1.28 times the seconds, 1.13 and 1.31 times those that cores were busy,
-in 235 MB of memory. Needs twice the text's size on disk, and two or three minutes.
+9.8 s, where `encode_batch` takes 9.2 s and `encode_batch_fast`, which lmrep calls, 8.0 s: ratios of 1.06 and 1.23. For
+152 MB on a busy machine, the ratios were 1.22 and 1.28 in wall time and 1.13 and 1.31 in processor time, in 235 MB of
+memory. Needs disk space for twice the text and takes two to three minutes.
 """
 
 import argparse
@@ -33,8 +33,8 @@ LIBRARY = """
 import json, sys, time
 import tokenizers
 from lmrep.data import sentences
-machine = tokenizers.Tokenizer.from_file(sys.argv[2])
-encode = getattr(machine, sys.argv[3])
+tokenizer = tokenizers.Tokenizer.from_file(sys.argv[2])
+encode = getattr(tokenizer, sys.argv[3])
 seconds, busy, waiting = 0.0, 0.0, []
 def flush():
     global seconds, busy
@@ -50,10 +50,10 @@ flush()
 print(json.dumps({"seconds": seconds, "busy": busy}))
 """
 
-OURS = """
+PREPARE = """
 import json, resource, sys, time
 from lmrep.data import corpora, tokenizers
-from lmrep.data.prepare import prepare
+from lmrep.data.store.prepare import prepare
 start = time.perf_counter()
 data = corpora.Config(corpus="text_files", files=sys.argv[1], documents="blank_line")
 config = tokenizers.Config(name=sys.argv[4], vocab_file=sys.argv[2])
@@ -68,9 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", required=True, help="globs of UTF-8 files, separated by commas")
     parser.add_argument("--vocab", required=True, help="a vocab.txt, or a directory with a tokenizer")
-    parser.add_argument("--kind", default="wordpiece", help="of the tokenizer")
+    parser.add_argument("--tokenizer", default="wordpiece", help="name of the tokenizer")
     parser.add_argument("--megabytes", type=int, default=150)
-    parser.add_argument("--directory", help="where to work; a temporary one by default")
+    parser.add_argument("--directory", help="where to create a temporary directory")
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="prepare-", dir=options.directory))
     try:
@@ -80,20 +80,22 @@ def main() -> None:
             while size < options.megabytes * 10**6:
                 for path in paths:
                     size += file.write(Path(path).read_bytes()[: options.megabytes * 10**6 - size] + b"\n\n")
-        subprocess.run([sys.executable, "-c", SAVE, options.vocab, str(home / "tokenizer"), options.kind], check=True)
+        tokenizer = str(home / "tokenizer")
+        subprocess.run([sys.executable, "-c", SAVE, options.vocab, tokenizer, options.tokenizer], check=True)
         print(f"{size / 1e6:.0f} MB; {len(os.sched_getaffinity(0))} cores of {processor()}; "
               f"tokenizers {importlib.metadata.version('tokenizers')}, numpy {importlib.metadata.version('numpy')}, "
               f"tensorflow-datasets {importlib.metadata.version('tensorflow-datasets')}, "
               f"Python {platform.python_version()}")
-        _, bare = measured([INTERPRETER])
-        known = str(home / "tokenizer" / "tokenizer.json")
-        results = {name: measured([LIBRARY, str(corpus), known, name])
+        _, interpreter_memory = measure([INTERPRETER])
+        tokenizer_json = f"{tokenizer}/tokenizer.json"
+        results = {name: measure([LIBRARY, str(corpus), tokenizer_json, name])
                    for name in ("encode_batch", "encode_batch_fast")}
-        results["prepare"] = measured([OURS, str(corpus), str(home / "tokenizer"), str(home / "data"), options.kind])
-        for name, (found, most) in results.items():
-            ratio = results["prepare"][0]["seconds"] / found["seconds"]
-            print(f"{name:18}{found['seconds']:8.1f} s{size / 1e6 / found['seconds']:8.2f} MB/s"
-                  f"{found['busy']:8.1f} s of cores{(most - bare) / 1e6:8.0f} MB of memory    prepare / it {ratio:.2f}")
+        results["prepare"] = measure([PREPARE, str(corpus), tokenizer, str(home / "data"), options.tokenizer])
+        for name, (times, memory) in results.items():
+            ratio = results["prepare"][0]["seconds"] / times["seconds"]
+            print(f"{name:18}{times['seconds']:8.1f} s{size / 1e6 / times['seconds']:8.2f} MB/s"
+                  f"{times['busy']:8.1f} s of processor time{(memory - interpreter_memory) / 1e6:8.0f} MB of memory    "
+                  f"time of prepare / this {ratio:.2f}")
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -105,12 +107,12 @@ tokenizers.from_vocab_file(tokenizers.Config(name=sys.argv[3], vocab_file=sys.ar
 """
 
 
-def measured(arguments: list[str]) -> tuple[dict, int]:
-    """What a program prints as its last line, and the most bytes that it and its children held."""
+def measure(arguments: list[str]) -> tuple[dict, int]:
+    """(the JSON of a program's last line, the peak memory of the program and its children in bytes)."""
     program = subprocess.Popen([sys.executable, "-c", *arguments], stdout=subprocess.PIPE, text=True)
     peak = 0
     while program.poll() is None:
-        peak = max(peak, sum(map(held, family(program.pid))))
+        peak = max(peak, sum(map(memory_of, descendants(program.pid))))
         time.sleep(0.1)
     if program.returncode:
         raise SystemExit(program.returncode)
@@ -118,24 +120,24 @@ def measured(arguments: list[str]) -> tuple[dict, int]:
     return json.loads(lines[-1]) if lines else {}, peak
 
 
-def family(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """A process and its descendants."""
-    found = [pid]
+    pids = [pid]
     for path in glob.glob(f"/proc/{pid}/task/*/children"):
         try:
-            found += [each for child in Path(path).read_text().split() for each in family(int(child))]
-        except OSError:  # it has just ended
+            pids += [each for child in Path(path).read_text().split() for each in descendants(int(child))]
+        except OSError:  # the process has ended
             continue
-    return found
+    return pids
 
 
-def held(pid: int) -> int:
-    """Bytes of a process's proportional set size."""
+def memory_of(pid: int) -> int:
+    """The proportional set size of a process in bytes."""
     try:
-        facts = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        content = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0
-    return sum(1024 * int(line.split()[1]) for line in facts.splitlines() if line.startswith("Pss:"))
+    return sum(1024 * int(line.split()[1]) for line in content.splitlines() if line.startswith("Pss:"))
 
 
 def processor() -> str:

@@ -1,28 +1,29 @@
-"""One training step, float32, beside Hugging Face's PyTorch, interleave in one process.
+"""The time of a float32 training step, compared with Hugging Face transformers on PyTorch in one process.
 
     pip install -e . torch transformers
     python experiments/benchmarks/step.py --system=bert_mini --rounds=20
     python experiments/benchmarks/step.py --system=bert_mini --padded --text=wiki.txt --vocab=vocab.txt
     python experiments/benchmarks/step.py --system=gpt2 --rounds=6
 
-Ours is the step that `lmrep train` runs: questions made on the device, dropout where theirs is, clipping and AdamW.
-Theirs is the model in training mode with SDPA, gradient clipping and fused AdamW (and, with --compile, under
-torch.compile too). Both take the same tokens:
+lmrep's step is that of `lmrep train`: masking on the device, the same dropout as transformers, gradient clipping and
+AdamW. The step of transformers is the model in training mode with SDPA, gradient clipping and fused AdamW, with
+--compile under torch.compile too. Both take the same tokens:
 
-    bert_mini ...   `BertForMaskedLM`; 16 rows of 128 tokens, of which both predict 19 a row
-    gpt2            `GPT2LMHeadModel`; 4 rows of 256
-    gpt2_mini       the same with 4 layers of width 256 and the whole vocabulary; 8 rows of 256
-    electra_small   `ElectraForMaskedLM`, words drawn from its scores, and `ElectraForPreTraining` on the same
-                    embeddings, in one step; 16 rows of 128. Theirs scores all positions in the generator, as
-                    `ElectraForMaskedLM` does; a second row calls its parts one by one, and scores those that are asked
+    bert_mini ...   `BertForMaskedLM`; 16 sequences of 128 tokens, with 19 predictions per sequence
+    gpt2            `GPT2LMHeadModel`; 4 sequences of 256 tokens
+    gpt2_mini       the same with 4 layers of width 256 and the full vocabulary; 8 sequences of 256 tokens
+    electra_small   `ElectraForMaskedLM`, tokens sampled from its logits, and `ElectraForPreTraining` with the same
+                    embeddings, in one step; 16 sequences of 128 tokens. `ElectraForMaskedLM` computes logits at all
+                    positions; a second line of the table is a generator that computes them at predicted positions only
 
-With --padded BERT's text is real: theirs gets a sentence a row, padded to 128 with an attention mask, as is customary;
-ours packs the documents' tokens into rows without padding. Tokens a second count real tokens alone.
+With --padded, BERT is trained on real text: transformers gets one sentence per sequence, padded to 128 with an
+attention mask, as is customary; lmrep packs the documents' tokens into sequences without padding. Tokens per second do
+not count padding.
 
-All run in one process, under the memory setting of `lmrep.core.host.keep_memory` unless --default-malloc is given;
-theirs gains from it too. Steps alternate, each after an unmeasured one that lets caches and threads settle. Medians and
-minima are of wall time; on a shared machine compare the minima. The matrix rate is that of float32 products of the
-feed-forward block's shape.
+All run in one process with the memory setting of `lmrep.core.host.keep_memory`, which speeds up PyTorch too, unless
+--default-malloc is given. The steps alternate, each after an unmeasured one that warms up caches and threads. Minima
+and medians are of wall time; on a shared machine compare the minima. The matrix rate is that of float32 products with
+the shape of the feed-forward block.
 """
 
 import argparse
@@ -55,12 +56,12 @@ SPECIALS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
 
 
 class System(NamedTuple):
-    """What is trained."""
+    """A network and how it is trained."""
 
     config: transformer.Config
     objective: str
     recipe: str
-    rows: int = 16
+    batch_size: int = 16
     length: int = 128
 
 
@@ -73,33 +74,34 @@ SYSTEMS = {f"bert_{size}": System(PRESETS[f"bert_{size}"].config, "masked", "ber
 }
 
 
-def ours(system, batches):
-    """(step, floating-point operations of a step): step(i) trains on batches[i % n]."""
+def lmrep_step(system, batches):
+    """(step, floating-point operations per step); step(i) trains on batches[i % n]."""
     vocab = system.config.vocab
     vocabulary = Vocabulary(vocab, SPECIALS, np.ones(vocab, bool), np.ones(vocab, np.int64))
-    kind = OBJECTIVES[system.objective]
-    objective = kind.build(kind.config(), transformer.build(system.config, Execution()), vocabulary)
+    definition = OBJECTIVES[system.objective]
+    objective = definition.build(definition.config(), transformer.build(system.config, Execution()), vocabulary)
     optimizer = optimizers.build(optimizers.RECIPES[system.recipe], objective.specs, 1_000_000)
-    create = partial(state.create, objective, optimizer, system.rows)
-    held = [jax.jit(create)(0)]
+    create = partial(state.create, objective, optimizer, system.batch_size)
+    states = [jax.jit(create)(0)]
     step = partial(train_step, objective=objective, optimizer=optimizer, seed=0)
-    compiled = jax.jit(step, donate_argnums=0).lower(held[0], batches[0]).compile()
+    compiled = jax.jit(step, donate_argnums=0).lower(states[0], batches[0]).compile()
 
     def run(i):
-        held[0], metrics = compiled(held[0], batches[i % len(batches)])
+        states[0], metrics = compiled(states[0], batches[i % len(batches)])
         return float(metrics["loss"][0])
 
     return run, flops.count(step, jax.eval_shape(create, 0), batches[0])
 
 
-def theirs(system, batches, compiled, gathered=False):
-    """As `ours`, in PyTorch; `batches` are (input_ids, attention_mask or None, labels)."""
+def transformers_step(system, batches, compiled, predicted_only=False):
+    """step(i) of transformers; `batches` are (input_ids, attention_mask or None, labels)."""
     import torch
     from transformers import logging
 
     logging.set_verbosity_error()
     batches = [[None if x is None else torch.tensor(x, dtype=torch.int64) for x in batch] for batch in batches]
-    build = {"masked": _bert, "causal": _gpt2, "replaced_token": partial(_electra, gathered=gathered)}[system.objective]
+    build = {"masked": _bert, "causal": _gpt2,
+             "replaced_token": partial(_electra, predicted_only=predicted_only)}[system.objective]
     parameters, loss = build(system.config, torch.compile if compiled else lambda f: f)
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, fused=True)
 
@@ -115,7 +117,7 @@ def theirs(system, batches, compiled, gathered=False):
 
 
 def _bert(c, compiled):
-    """(parameters, a batch's loss) of `BertForMaskedLM`."""
+    """(parameters, loss of a batch) of `BertForMaskedLM`."""
     from transformers import BertConfig, BertForMaskedLM
 
     model = BertForMaskedLM(BertConfig(
@@ -127,7 +129,7 @@ def _bert(c, compiled):
 
 
 def _gpt2(c, compiled):
-    """As `_bert`, of `GPT2LMHeadModel`."""
+    """As `_bert`, for `GPT2LMHeadModel`."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(
@@ -138,90 +140,90 @@ def _gpt2(c, compiled):
         input_ids=tokens, attention_mask=mask, labels=labels).loss
 
 
-def _electra(c, compiled, gathered):
-    """As `_bert`, of both networks; `gathered`: the generator scores words where they are asked for alone."""
+def _electra(c, compiled, predicted_only):
+    """As `_bert`, for both networks. With `predicted_only`, the generator has logits at predicted positions only."""
     import torch
     from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-    def config(share):
+    def config(fraction):
         return ElectraConfig(
-            vocab_size=c.vocab, embedding_size=c.table_width, hidden_size=int(share * c.width),
-            num_hidden_layers=c.layers, num_attention_heads=int(share * c.heads), intermediate_size=int(share * c.mlp),
-            attn_implementation="sdpa")
+            vocab_size=c.vocab, embedding_size=c.table_width, hidden_size=int(fraction * c.width),
+            num_hidden_layers=c.layers, num_attention_heads=int(fraction * c.heads),
+            intermediate_size=int(fraction * c.mlp), attn_implementation="sdpa")
 
     generator, encoder = ElectraForMaskedLM(config(0.25)).train(), ElectraForPreTraining(config(1)).train()
     encoder.electra.embeddings = generator.electra.embeddings
     parameters = list({id(p): p for model in (generator, encoder) for p in model.parameters()}.values())
 
     def loss(inputs, mask, labels):
-        asked = labels != -100
-        targets = labels[asked]
-        if gathered:
-            hidden = generator.electra(input_ids=inputs, attention_mask=mask).last_hidden_state[asked]
-            scores = generator.generator_lm_head(generator.generator_predictions(hidden))
-            nats = torch.nn.functional.cross_entropy(scores, targets)
+        target_mask = labels != -100
+        targets = labels[target_mask]
+        if predicted_only:
+            hidden = generator.electra(input_ids=inputs, attention_mask=mask).last_hidden_state[target_mask]
+            logits = generator.generator_lm_head(generator.generator_predictions(hidden))
+            mlm_loss = torch.nn.functional.cross_entropy(logits, targets)
         else:
-            found = generator(input_ids=inputs, attention_mask=mask, labels=labels)
-            nats, scores = found.loss, found.logits[asked]
-        with torch.no_grad():  # a word of each distribution, where its cumulative sum passes a uniform number
-            sums = scores.softmax(-1).cumsum(-1)
-            words = torch.searchsorted(sums, sums[:, -1:] * torch.rand(len(sums), 1)).clamp_(max=c.vocab - 1)[:, 0]
-        shown = inputs.masked_scatter(asked, words)
-        replaced = torch.zeros_like(inputs).masked_scatter(asked, (words != targets).long())
-        return nats + 50 * encoder(input_ids=shown, attention_mask=mask, labels=replaced).loss
+            output = generator(input_ids=inputs, attention_mask=mask, labels=labels)
+            mlm_loss, logits = output.loss, output.logits[target_mask]
+        with torch.no_grad():  # samples a token where the cumulative probability exceeds a uniform random number
+            sums = logits.softmax(-1).cumsum(-1)
+            sampled = torch.searchsorted(sums, sums[:, -1:] * torch.rand(len(sums), 1)).clamp_(max=c.vocab - 1)[:, 0]
+        corrupted = inputs.masked_scatter(target_mask, sampled)
+        replaced = torch.zeros_like(inputs).masked_scatter(target_mask, (sampled != targets).long())
+        return mlm_loss + 50 * encoder(input_ids=corrupted, attention_mask=mask, labels=replaced).loss
 
     return parameters, compiled(loss)
 
 
-def labelled(tokens, segments, rng):
-    """Tokens masked as theirs: 15 % of the real tokens of each row, all shown as [MASK]."""
+def mask_tokens(tokens, segments, rng):
+    """(inputs, labels) of transformers: 15 % of the real tokens of each sequence are replaced by [MASK]."""
     inputs, labels = tokens.copy(), np.full_like(tokens, -100)
-    for row in range(len(tokens)):
-        places = np.flatnonzero((segments[row] > 0) & (tokens[row] != 101) & (tokens[row] != 102))
-        chosen = rng.permutation(places)[: max(1, round(0.15 * int((segments[row] > 0).sum())))]
-        labels[row, chosen], inputs[row, chosen] = tokens[row, chosen], 103
+    for i in range(len(tokens)):
+        positions = np.flatnonzero((segments[i] > 0) & (tokens[i] != 101) & (tokens[i] != 102))
+        chosen = rng.permutation(positions)[: max(1, round(0.15 * int((segments[i] > 0).sum())))]
+        labels[i, chosen], inputs[i, chosen] = tokens[i, chosen], 103
     return inputs, labels
 
 
 def random_batches(system, rng):
-    """One batch of random ids without padding, for both."""
-    tokens = rng.integers(1000, 30000, (system.rows, system.length)).astype(np.int32)
+    """(lmrep's batches, those of transformers): one batch of random ids without padding."""
+    tokens = rng.integers(1000, 30000, (system.batch_size, system.length)).astype(np.int32)
     tokens[:, 0], tokens[:, -1] = 101, 102
     ones = np.ones_like(tokens)
-    mine = {"tokens": tokens, "segment_ids": ones, "token_type_ids": ones * 0,
-            "example": np.arange(system.rows, dtype=np.int32),
-            "positions": np.broadcast_to(np.arange(system.length, dtype=np.int32), tokens.shape)}
-    inputs, labels = (tokens, tokens) if system.objective == "causal" else labelled(tokens, ones, rng)
-    return [jax.tree.map(jnp.asarray, mine)], [(inputs, None, labels)]
+    batch = {"tokens": tokens, "segment_ids": ones, "token_type_ids": ones * 0,
+             "example": np.arange(system.batch_size, dtype=np.int32),
+             "positions": np.broadcast_to(np.arange(system.length, dtype=np.int32), tokens.shape)}
+    inputs, labels = (tokens, tokens) if system.objective == "causal" else mask_tokens(tokens, ones, rng)
+    return [jax.tree.map(jnp.asarray, batch)], [(inputs, None, labels)]
 
 
 def text_batches(system, text, vocab, rng, number=32):
-    """Batches of real text: ours packed, theirs a sentence a row."""
-    rows_, length = system.rows, system.length
+    """(lmrep's batches, packed; those of transformers, one sentence per sequence) of a text."""
+    b, length = system.batch_size, system.length
     tokenizer = tokenizers.from_vocab_file(tokenizers.Config(vocab_file=vocab))
     with open(text, encoding="utf8") as file:
         documents = [sentences.split(d) for d in file.read(3_000_000).split("\n\n") if d.strip()]
     ids = [[s for s in tokenizer.encode_batch(d) if len(s)] for d in documents]
     with tempfile.TemporaryDirectory() as directory:
         plan = formats.plan("packed", Packed(), token_store.write(directory, ids, tokenizer.vocabulary), length, 0)
-        gathered = [loader.gather(plan, np.arange(i * rows_, (i + 1) * rows_)) for i in range(number)]
-    mine = [jax.tree.map(jnp.asarray, batch) for batch in gathered]
+        gathered = [loader.gather(plan, np.arange(i * b, (i + 1) * b)) for i in range(number)]
+    packed = [jax.tree.map(jnp.asarray, batch) for batch in gathered]
     flat = [s for d in ids for s in d]
-    rows = []
+    padded = []
     for i in range(number):
-        tokens, real = np.zeros((rows_, length), np.int64), np.zeros((rows_, length), np.int64)
-        for row, sentence in enumerate(flat[i * rows_ : (i + 1) * rows_]):
-            whole = [101, *sentence[: length - 2], 102]
-            tokens[row, : len(whole)], real[row, : len(whole)] = whole, 1
-        inputs, labels = labelled(tokens, real, rng)
-        rows.append((inputs, real, labels))
-    return mine, rows
+        tokens, real = np.zeros((b, length), np.int64), np.zeros((b, length), np.int64)
+        for j, sentence in enumerate(flat[i * b : (i + 1) * b]):
+            sequence = [101, *sentence[: length - 2], 102]
+            tokens[j, : len(sequence)], real[j, : len(sequence)] = sequence, 1
+        inputs, labels = mask_tokens(tokens, real, rng)
+        padded.append((inputs, real, labels))
+    return packed, padded
 
 
 def matrix_rate(system):
-    """Floating-point operations a second of a product [b t, d] x [d, f], the best of many."""
+    """Floating-point operations per second of a product [b t, d] x [d, f], the best of 50 runs."""
     c = system.config
-    x, w = jnp.ones((system.rows * system.length, c.width)), jnp.ones((c.width, c.mlp))
+    x, w = jnp.ones((system.batch_size * system.length, c.width)), jnp.ones((c.width, c.mlp))
     product = jax.jit(jnp.matmul)
     seconds = []
     for _ in range(50):
@@ -233,14 +235,14 @@ def matrix_rate(system):
 
 def measure(steps, rounds):
     """{name: seconds of each measured step}."""
-    found = {name: [] for name in steps}
+    seconds = {name: [] for name in steps}
     for i in range(rounds):
         for name, step in steps.items():
             step(i)
             start = time.perf_counter()
             step(i)
-            found[name].append(time.perf_counter() - start)
-    return found
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
 
 
 def main():
@@ -249,53 +251,57 @@ def main():
     parser.add_argument("--system", default="bert_mini", choices=SYSTEMS)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--default-malloc", action="store_true", help="leave glibc's memory settings as they are")
-    parser.add_argument("--compile", action="store_true", help="theirs under torch.compile too")
-    parser.add_argument("--padded", action="store_true", help="BERT on real text: theirs pads sentences, ours packs")
-    parser.add_argument("--text", help="with --padded: a text file, blank lines between documents")
+    parser.add_argument("--default-malloc", action="store_true", help="keep glibc's default memory settings")
+    parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
+    parser.add_argument("--padded", action="store_true",
+                        help="BERT on real text: transformers pads sentences, lmrep packs them")
+    parser.add_argument("--text", help="with --padded: a text file with blank lines between documents")
     parser.add_argument("--vocab", help="with --padded: BERT's uncased vocab.txt")
     flags = parser.parse_args()
     system = SYSTEMS[flags.system]
     if flags.padded and not (flags.text and flags.vocab and system.objective == "masked"):
         parser.error("--padded needs a BERT, --text=FILE and --vocab=FILE")
 
-    kept = not flags.default_malloc and keep_memory()
-    import torch  # after the memory is set
+    memory_kept = not flags.default_malloc and keep_memory()
+    import torch  # after the memory setting
 
     torch.set_num_threads(flags.threads)
     rng = np.random.default_rng(0)
-    mine, rows = text_batches(system, flags.text, flags.vocab, rng) if flags.padded else random_batches(system, rng)
-    step, operations = ours(system, mine)
+    batches, torch_batches = (text_batches(system, flags.text, flags.vocab, rng) if flags.padded
+                              else random_batches(system, rng))
+    step, operations = lmrep_step(system, batches)
     steps = {"lmrep": step}
     for compiled in (False, True)[: 1 + flags.compile]:
-        end = ", compiled" if compiled else ""
-        steps[f"Hugging Face{end}"] = theirs(system, rows, compiled)
+        suffix = ", compiled" if compiled else ""
+        steps[f"Hugging Face{suffix}"] = transformers_step(system, torch_batches, compiled)
         if system.objective == "replaced_token":
-            steps[f"the same, gathered{end}"] = theirs(system, rows, compiled, gathered=True)
+            steps[f"predicted only{suffix}"] = transformers_step(system, torch_batches, compiled, predicted_only=True)
     measure(steps, 2)
     seconds = measure(steps, flags.rounds)
-    used = range(flags.rounds)
-    real = {"lmrep": np.mean([int((mine[i % len(mine)]["segment_ids"] > 0).sum()) for i in used])}
+    rounds = range(flags.rounds)
+    real_tokens = {"lmrep": np.mean([int((batches[i % len(batches)]["segment_ids"] > 0).sum()) for i in rounds])}
     for name in list(steps)[1:]:
-        masks = [rows[i % len(rows)][1] for i in used]
-        real[name] = np.mean([system.rows * system.length if mask is None else mask.sum() for mask in masks])
+        masks = [torch_batches[i % len(torch_batches)][1] for i in rounds]
+        size = system.batch_size * system.length
+        real_tokens[name] = np.mean([size if mask is None else mask.sum() for mask in masks])
 
     rate = matrix_rate(system)
-    print(f"{flags.system}, {system.rows} x {system.length}, float32, {'sentences' if flags.padded else 'no padding'}, "
-          f"{flags.rounds} rounds, {time.strftime('%Y-%m-%d')}")
+    print(f"{flags.system}, {system.batch_size} x {system.length}, float32, "
+          f"{'sentences' if flags.padded else 'no padding'}, {flags.rounds} rounds, {time.strftime('%Y-%m-%d')}")
     print(f"{platform.processor() or platform.machine()}, {flags.threads} threads, load {os.getloadavg()[0]:.1f}; "
           + ", ".join(f"{p} {metadata.version(p)}" for p in ("jax", "torch", "transformers"))
-          + ("; memory kept" if kept else "")
+          + ("; memory kept" if memory_kept else "")
           + "".join(f"; {name}={os.environ[name]}" for name in ("XLA_FLAGS", "GLIBC_TUNABLES") if name in os.environ))
     print(f"\n{'':28}{'ms, min':>9}{'median':>9}{'tokens/s':>10}{'ratio, min':>12}{'median':>9}")
     for name, values in seconds.items():
         low, mid = min(values), float(np.median(values))
-        first, own = real["lmrep"], real[name]
+        first, own = real_tokens["lmrep"], real_tokens[name]
         print(f"{name:28}{low * 1e3:9.0f}{mid * 1e3:9.0f}{own / mid:10,.0f}"
               f"{(first / min(seconds['lmrep'])) / (own / low):12.2f}"
               f"{(first / float(np.median(seconds['lmrep']))) / (own / mid):9.2f}")
-    print(f"\nOur step is {operations / 1e9:.1f} GFLOP: {operations / min(seconds['lmrep']) / rate:.0%} of the matrix "
-          f"rate, {rate / 1e9:.0f} GFLOP/s, at its fastest; in products alone {operations / rate * 1e3:.0f} ms")
+    print(f"\nlmrep's step has {operations / 1e9:.1f} GFLOP. The fastest runs at "
+          f"{operations / min(seconds['lmrep']) / rate:.0%} of the matrix rate of {rate / 1e9:.0f} GFLOP/s, at which "
+          f"it would take {operations / rate * 1e3:.0f} ms.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A trained encoder inside one's own Flax Linen model: a classifier of texts, both trained together.
+"""Fine-tunes a trained encoder in a Flax Linen model: a text classifier.
 
     python experiments/examples/linen_classifier.py runs/quickstart
 """
@@ -20,15 +20,15 @@ labels = jax.numpy.array([0, 0, 1, 1])
 
 class Classifier(nn.Module):
     @nn.compact
-    def __call__(self, inputs, **how):
-        return nn.Dense(2)(modules.linen(run.model, run.params["encoder"])(inputs, **how).hidden[:, 0])
+    def __call__(self, inputs, **kwargs):
+        return nn.Dense(2)(modules.linen(run.model, run.params["encoder"])(inputs, **kwargs).hidden[:, 0])
 
 
 @jax.jit
 @jax.value_and_grad
 def loss(params, key):
-    scores = model.apply(params, batch, deterministic=False, rngs={"dropout": key})
-    return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
+    logits = model.apply(params, batch, deterministic=False, rngs={"dropout": key})
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
 model = Classifier()

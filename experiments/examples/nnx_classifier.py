@@ -1,4 +1,4 @@
-"""A trained encoder inside one's own Flax NNX model: a classifier of texts, both trained together.
+"""Fine-tunes a trained encoder in a Flax NNX model: a text classifier.
 
     python experiments/examples/nnx_classifier.py runs/quickstart
 """
@@ -20,10 +20,10 @@ labels = jnp.array([0, 0, 1, 1])
 class Classifier(nnx.Module):
     def __init__(self, rngs):
         self.encoder = modules.nnx(run.model, run.params["encoder"])
-        self.scores = nnx.Linear(run.model.width, 2, rngs=rngs)
+        self.output = nnx.Linear(run.model.width, 2, rngs=rngs)
 
     def __call__(self, inputs, rngs=None):
-        return self.scores(self.encoder(inputs, rngs=rngs).hidden[:, 0])
+        return self.output(self.encoder(inputs, rngs=rngs).hidden[:, 0])
 
 
 def loss(model, rngs):
