@@ -50,6 +50,4 @@ def get_config(argument=""):
         config.format.pairs = "nsp" if chosen.pairs == "none" else chosen.pairs
     if chosen.pairs == "none" and "sentence_pair" in config.objective:
         config.objective.sentence_pair = False
-    if chosen.objective in ("masked", "span_boundary"):
-        config.samples = ("The [MASK] of a list is an integer.",)
     return config

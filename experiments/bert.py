@@ -34,6 +34,4 @@ def get_config(argument=""):
     """The config; `argument` makes the choices above."""
     chosen = choose(argument, SIZES | {"bert_tiny": "bert_tiny"})
     config = compose(chosen, own_rates=True)
-    if chosen.objective in ("masked", "span_boundary"):
-        config.samples = ("The [MASK] of a list is an integer.",)
     return config

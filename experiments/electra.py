@@ -69,7 +69,4 @@ def get_config(argument=""):
         config.stages = tuple(map(asdict, TWO_STAGES))
     elif chosen.objective == "replaced_token":
         config.objective.update({"variant": chosen.variant, "tie": chosen.tie})
-    config.samples = ("The [MASK] of a list is an integer.",) if chosen.objective != "causal" else ()
-    if chosen.objective == "replaced_token":
-        config.samples = ("The length of a list is an elephant.", *config.samples)
     return config

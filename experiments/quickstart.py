@@ -42,7 +42,7 @@ def get_config(argument=""):
     config.optimizer.update({"betas": (0.9, 0.98), "eps": 1e-6})
     config.optimizer.schedule.warmup_fraction = 0.1
     config.checkpoint.every = config.evaluation.every = 500
-    if chosen.objective in ("masked", "span_boundary"):
+    if chosen.data == "python_docs" and chosen.objective in ("masked", "span_boundary"):
         config.samples = (
             "If the key is not [MASK], raise KeyError.",
             "Open the [MASK] and return a file object.",

@@ -54,6 +54,4 @@ def get_config(argument=""):
     if chosen.objective == "masked":
         config.objective.masking = chosen.masking
     config.format.duplicates = 10 if chosen.masking == "static" or chosen.format in PAIR_FORMATS else 1
-    if chosen.objective in ("masked", "span_boundary"):
-        config.samples = ("The <mask> of a list is an integer.",)
     return config

@@ -44,6 +44,4 @@ def get_config(argument=""):
         chosen.objective, fields = SPANS[chosen.spans]
     config = compose(chosen)
     config.objective.update(fields)
-    if chosen.objective in ("masked", "span_boundary"):
-        config.samples = ("The [MASK] of a list is an integer.",)
     return config

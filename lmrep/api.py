@@ -34,6 +34,7 @@ from lmrep.distributed.watchdog import Watch
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
+from lmrep.inference import prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.interop import init_from
@@ -60,11 +61,13 @@ class Outcome(NamedTuple):
       steps: at which it ended.
       before: validation metrics before the first step; empty without a validation split.
       after: validation metrics at the end.
+      prompts: texts to try the model with: the config's samples that it accepts, or else sentences of its text.
     """
 
     steps: int
     before: dict[str, float]
     after: dict[str, float]
+    prompts: tuple[str, ...] = ()
 
 
 def train(
@@ -135,7 +138,9 @@ def train(
         Trainer(stages, mesh, experiment.seed, outputs, config, peak and peak * mesh.size).run(resumed)
     if experiment.log.report:
         _report(directory, data_dir)
-    return _outcome(directory, experiment.steps)
+    return _outcome(directory, experiment.steps)._replace(prompts=tuple(prompts.sample_prompts(
+        experiment.samples, experiments.capabilities(experiment), prepared,
+        experiments.build_model(experiment).max_length)))
 
 
 def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,12 +11,13 @@ errors are printed by the process that raises them."""
 import math
 import shlex
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.core import remote
+from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ def run(arguments: Arguments) -> int:
     config = process_group.agreed(lambda: config_of(arguments))
 
     from lmrep import api
-    from lmrep.inference import prompts
     from lmrep.objectives import OBJECTIVES
     from lmrep.training.metrics_log import show_messages
 
@@ -48,11 +48,10 @@ def run(arguments: Arguments) -> int:
     experiment, alone = api.experiments.parse(config), not process_group.joined()
     objective = OBJECTIVES[api.experiments.resolve_stages(experiment)[-1].objective_name]
     print(summary(outcome, objective.metrics))
-    texts = prompts.sample_prompts(experiment.samples, objective.capabilities)
-    if texts and alone:  # one of several processes does not make the others wait
-        print(samples(api.load(workdir), texts))
-    example = prompts.example(experiment.samples, objective.capabilities)
-    print(next_steps(workdir, flags.data_dir, example, experiment.log.report and alone))
+    if outcome.prompts and alone:  # one of several processes does not make the others wait
+        print(samples(api.load(workdir), outcome.prompts))
+    text = next(iter(outcome.prompts), "")
+    print(next_steps(workdir, flags.data_dir, text, experiment.log.report and alone))
     return 0
 
 
@@ -110,14 +109,18 @@ def _perplexity(nats: float) -> str:
     return f"{math.exp(min(nats, 700)):,.1f}"
 
 
-def samples(run, texts: list[str]) -> str:
+def samples(run, texts: Sequence[str]) -> str:
     """The model's predictions for sample texts, by capability."""
     lines = []
     for capability in run.capabilities:
         own = [text for text in texts if run.capability_of(text) is capability]
         if own:
             lines.append(f"\nIt {capability.summary}:")
-            predictions = capability.predict(run, own, capability.sample_options, [None] * len(own))
+            try:
+                predictions = capability.predict(run, own, capability.sample_options, [None] * len(own))
+            except UserError as error:  # the run is complete all the same
+                lines.append(f"  {error}")
+                continue
             lines += [textwrap.indent(capability.to_text(text, prediction, run.tokenizer), "  ")
                       for text, prediction in zip(own, predictions, strict=True)]
     return "\n".join(lines)

@@ -74,8 +74,9 @@ def compose(
     rate of its own paper (LAMB: ALBERT's), and Adafactor its own schedule too.
 
     With `data=python_docs`, batches have at most 256 sequences and a SentencePiece vocabulary 8,000 pieces, since the
-    corpus is small. `init` is set here; whoever loads the experiment makes it take that checkpoint's network and
-    tokenizer (`lmrep.interop.init_from.load_config`).
+    corpus is small; `samples` are set for it alone, since runs on other text are tried with that text. `init` is set
+    here; whoever loads the experiment makes it take that checkpoint's network and tokenizer
+    (`lmrep.interop.init_from.load_config`).
     """
     recipe = recipe or chosen.recipe
     is_own = chosen.optimizer == (recipe.optimizer_name or recipe.optimizer)
@@ -83,6 +84,8 @@ def compose(
     config = default_config(chosen.preset, chosen.objective, chosen.format, optimizer, chosen.mesh)
     config.name = f"tiny_{chosen.preset}" if chosen.size == "tiny" else chosen.preset
     config.init = chosen.init
+    if chosen.data == "python_docs":  # capabilities have examples about Python
+        config.samples = tuple(each.example for each in reversed(OBJECTIVES[chosen.objective].capabilities))
     _set_data(config, chosen, recipe)
     _set_fields(config, chosen, recipe, is_own)
     if is_own or not own_rates:

@@ -1,25 +1,94 @@
 """Prompts of a trained model: sample texts, and the token before a document's first one."""
 
+import re
 from collections.abc import Sequence
+from itertools import islice
 
+import numpy as np
+
+from lmrep.core.errors import RunFault
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS
+from lmrep.data.mixture import Sources
+from lmrep.data.store.prepare import Prepared
+from lmrep.data.store.token_store import Store
+from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment.config import StagePlan
 from lmrep.objectives.base import Capability
 
+CANDIDATES = 256  # sentences of a split from which prompts are chosen
+PROMPTS = 3  # for each capability, at most
+CHARACTERS = range(20, 101)  # of a sentence
+MAX_TOKENS = 64  # of a sentence
+PROSE = re.compile(r"[\"'(\u201c\u2018]?[^\W\d_].*[.!?\u2026\u3002\uff01\uff1f][\"')\u201d\u2019]*")  # ends as a sentence
 
-def sample_prompts(samples: Sequence[str], capabilities: Sequence[Capability]) -> list[str]:
-    """The sample texts that one of these capabilities accepts, or the last capability's example if none is: samples may
-    be left over from another objective. [] without samples or capabilities."""
-    if not samples or not capabilities:
-        return []
+
+def sample_prompts(
+    samples: Sequence[str], capabilities: Sequence[Capability], prepared: Prepared | None = None, max_length: int = 0
+) -> list[str]:
+    """Texts to try a trained model with.
+
+    Args:
+      samples: the config's. Those that no capability accepts are left out: they may be for another objective.
+      capabilities: of the run.
+      prepared: its text. If no sample is left, prompts are made of sentences of its validation split, or of its train
+        split where there is none.
+      max_length: of the model, in tokens; 0 for any.
+
+    Returns:
+      The texts. Without `prepared`, the last capability's example if none of the samples is accepted, and [] if there
+      are no samples.
+    """
     accepted = [text for text in samples if any(each.accepts(text) for each in capabilities)]
-    return accepted or [capabilities[-1].example]
+    if accepted or not capabilities:
+        return accepted
+    if prepared is None:
+        return [capabilities[-1].example] if samples else []
+    try:
+        stores = [prepared.stores[split] for split in ("validation", "train") if split in prepared.stores]
+        texts = next(filter(None, (sentences(store, prepared.tokenizer) for store in stores)), [])
+    except RunFault:  # damaged records, which only concern runs that read them
+        texts = []
+    limit = max_length // 3 if max_length else MAX_TOKENS  # leaves space for a continuation
+    return [text for i, each in enumerate(reversed(capabilities))
+            for text in _prompts(each, texts[i :: len(capabilities)], prepared.tokenizer, limit)]
 
 
-def example(samples: Sequence[str], capabilities: Sequence[Capability]) -> str:
-    """A text for `lmrep predict`; "" without capabilities."""
-    return next(iter(sample_prompts(samples, capabilities)), capabilities[-1].example if capabilities else "")
+def example(
+    samples: Sequence[str], capabilities: Sequence[Capability], prepared: Prepared | None = None, max_length: int = 0
+) -> str:
+    """A text for `lmrep predict`: the first of `sample_prompts`, or an example; "" without capabilities."""
+    texts = sample_prompts(samples, capabilities, prepared, max_length)
+    return next(iter(texts), capabilities[-1].example if capabilities else "")
+
+
+def sentences(store: Store | Sources, tokenizer: Tokenizer) -> list[str]:
+    """Short sentences of a split, evenly spaced in it, as the tokenizer decodes them: preferably those that begin with
+    a letter and end with a full stop. They depend on the split and the tokenizer alone."""
+    stores = store.stores if isinstance(store, Sources) else (store,)
+    special, texts = list(store.vocabulary.specials.values()), []
+    for each in stores:
+        count = CANDIDATES // len(stores) + 1
+        number = len(each.sentences) - 1
+        for i in np.unique(np.arange(count) * number // count) if number else ():
+            begin, end = each.sentences[i : i + 2]
+            ids = each.take(np.arange(begin, min(end, begin + MAX_TOKENS + 1)))
+            text = " ".join(tokenizer.decode(ids.tolist()).split())
+            names_special = np.isin(ids, special).any() or any(name in text for name in tokenizer.specials.values())
+            if len(ids) <= MAX_TOKENS and len(text) in CHARACTERS and "\ufffd" not in text and not names_special:
+                texts.append(text)
+    texts = list(dict.fromkeys(texts))
+    return [text for text in texts if PROSE.fullmatch(text) and text.count('"') % 2 == 0] or texts
+
+
+def _prompts(capability: Capability, texts: Sequence[str], tokenizer: Tokenizer, limit: int) -> list[str]:
+    """A prompt of at most `limit` tokens from each third of the sentences; the example if there is none."""
+    make, mask, found = getattr(capability, "prompt_from", None), tokenizer.specials.get("mask", ""), []
+    for third in np.array_split(np.arange(len(texts)), PROMPTS) if make else ():
+        made = (make(texts[i], mask, [*texts[i + 1:], *texts[:i]]) for i in np.roll(third, len(third) // 2))
+        found += list(islice((
+            text for text in made if text and len(tokenizer.encode(text, specials=True).ids) <= limit), 1))
+    return found or [capability.example]
 
 
 def start_token(stage: StagePlan | None, vocabulary: Vocabulary) -> int | None:

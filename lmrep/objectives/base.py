@@ -88,6 +88,8 @@ class Capability(Protocol):
       example: a text that it can be asked.
       options: a frozen record of the options of `predict`.
       sample_options: those that a trained run is tried with at its end.
+
+    `prompt_from` is optional: without it, a run is tried with `example`.
     """
 
     name: str
@@ -101,6 +103,15 @@ class Capability(Protocol):
 
     def check(self, texts: Sequence[str], tokenizer: Any, max_length: int, names: Sequence[str | None]) -> None:
         """Raises UserError for texts that it cannot be asked; `names` are what messages call them."""
+
+    def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
+        """A prompt made of a sentence of the run's text; None if it makes none.
+
+        Args:
+          sentence: white space collapsed.
+          mask: the text of the mask token; "" where the tokenizer has none.
+          others: other sentences of the text.
+        """
 
     def predict(self, run: Any, texts: Sequence[str], options: Any, names: Sequence[str | None]) -> list[Any]:
         """A prediction for each text. Raises UserError as `check`, and where the run lacks a head."""

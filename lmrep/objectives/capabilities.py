@@ -16,6 +16,10 @@ from lmrep.data.tokenizers import Tokenizer
 
 MASK = re.compile(r"\[MASK\]|<mask>")
 LINE_WIDTH = 100  # columns of a printed line of tokens
+# A word, with the apostrophes and hyphens in it; a character, in the scripts that put no space between words.
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+(?:['\u2019-]+[^\W_]+)*")
+SHORTEST_WORD = 4  # letters of a word that is masked or replaced in a prompt
+PROMPT_WORDS = 6  # words of a prompt that is continued
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,15 @@ class FillMask:
     def accepts(self, text: str) -> bool:
         """Whether the text has a mask, by any tokenizer's name of it."""
         return MASK.search(text) is not None
+
+    def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
+        """The sentence with one word masked, preferably one that the other sentences have too."""
+        words = content_words(sentence)
+        if not mask or not words:
+            return None
+        known = {match[0] for other in others for match in content_words(other)}
+        word = _middle([match for match in words if match[0] in known] or words)
+        return f"{sentence[: word.start()]}{mask}{sentence[word.end():]}"
 
     def check(
         self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
@@ -79,7 +92,7 @@ class FillMask:
 
     def to_text(self, text: str, prediction: list[list[tuple[str, float]]], tokenizer: Tokenizer) -> str:
         """The text, and under it the tokens for each mask."""
-        lines, mask = [text], tokenizer.mask_token
+        lines, mask = [text], "[MASK]" if "[MASK]" in text else tokenizer.mask_token
         for number, candidates in enumerate(prediction, 1):
             lines.append(f"  {mask} {number}" if len(prediction) > 1 else f"  {mask}")
             lines += [f"    {probability:6.1%}  {word}" for word, probability in candidates]
@@ -116,6 +129,11 @@ class GenerateText:
     def accepts(self, text: str) -> bool:
         """Whether the text has no mask, which nothing would fill."""
         return MASK.search(text) is None
+
+    def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
+        """The first words of the sentence; None if it has too few."""
+        words = list(WORD.finditer(sentence))
+        return sentence[: words[PROMPT_WORDS - 1].end()] if len(words) > PROMPT_WORDS else None
 
     def check(
         self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
@@ -179,6 +197,15 @@ class DetectReplaced:
         """Any text."""
         return True
 
+    def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
+        """The sentence with one word replaced by a word of another sentence."""
+        if not (words := content_words(sentence)):
+            return None
+        word, own = _middle(words), {match[0].lower() for match in WORD.finditer(sentence)}
+        new = next((match[0] for other in others for match in content_words(other)
+                    if match[0].islower() == word[0].islower() and match[0].lower() not in own), None)
+        return new and f"{sentence[: word.start()]}{new}{sentence[word.end():]}"
+
     def check(
         self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
     ) -> None:
@@ -232,6 +259,16 @@ def mark_replaced(text: str, tokens: Sequence[ReplacedToken]) -> str:
     for start, end in reversed(spans):
         text = f"{text[:start]}*{text[start:end]}*{text[end:]}"
     return text
+
+
+def content_words(sentence: str) -> list[re.Match]:
+    """The words of at least `SHORTEST_WORD` letters, or the characters in scripts that put no space between words."""
+    return [match for match in WORD.finditer(sentence)
+            if match[0].isalpha() and (len(match[0]) >= SHORTEST_WORD or match[0] >= "\u3040")]
+
+
+def _middle(words: Sequence[re.Match]) -> re.Match:
+    return words[len(words) // 2]
 
 
 def rounded(probability: float) -> float:

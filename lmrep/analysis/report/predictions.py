@@ -75,7 +75,7 @@ class Predictions:
 
     Attributes:
       step: of the checkpoint; None where there is none.
-      samples: for the config's texts.
+      samples: for the config's sample texts, or else sentences of the run's text.
       held_out: {macro of templates/predictions.html.j2: predictions for validation text}.
       attention: of some of these texts.
       notes: what could not be predicted, for people.
@@ -155,10 +155,12 @@ def held_out_batch(facts: Facts, objective: Objective) -> dict[str, np.ndarray] 
 
 
 def _samples(facts: Facts, runs: Pair, notes: list[str]) -> list[Sample]:
-    """Predictions for the config's sample texts, each by the first capability that accepts it."""
+    """Predictions for the config's sample texts, or else sentences of the run's text, each by the first capability that
+    accepts it."""
     run = next(run for run in reversed(runs) if run)
     texts: dict[Capability, list[str]] = {}
-    for text in prompts.sample_prompts(facts.experiment.samples, run.capabilities)[:MAX_TEXTS]:
+    for text in prompts.sample_prompts(
+            facts.experiment.samples, run.capabilities, facts.prepared, run.model.max_length)[:MAX_TEXTS]:
         texts.setdefault(run.capability_of(text), []).append(text)
     found = []
     for capability in run.capabilities:

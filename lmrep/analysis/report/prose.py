@@ -164,7 +164,8 @@ def _training_advice(facts: Facts) -> list[tuple[str, str]]:
 def _usage(facts: Facts, predictions: Predictions) -> list[tuple[str, str]]:
     """What can be done with the trained network."""
     workdir, found = shlex.quote(str(facts.directory)), []
-    text = prompts.example(facts.experiment.samples, OBJECTIVES[facts.stage.objective_name].capabilities)
+    text = prompts.example(facts.experiment.samples, OBJECTIVES[facts.stage.objective_name].capabilities,
+                           facts.prepared, facts.network.model.max_length if facts.network else 0)
     if text and (predictions.samples or predictions.held_out):
         found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
     if facts.prepared and "test" in facts.prepared.stores:
