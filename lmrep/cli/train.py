@@ -134,9 +134,14 @@ def next_steps(workdir: str, data_dir: str, text: str, report: bool = True) -> s
     page = f"{shlex.quote(str(mirror.training_dir(url) if url else workdir))}/report.html"
     look = f"open {page} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
-    predict = f"\n  lmrep predict {run} {shlex.quote(text)}" if text else ""
+    predict = f"\n  lmrep predict {run} {_quoted(text)}" if text else ""
     return f"""
 Next:{predict}
   lmrep evaluate {run}{stores}
   lmrep inspect {run}{stores}
   {look}; tensorboard --logdir={shlex.quote(workdir)}"""
+
+
+def _quoted(text: str) -> str:
+    """A text as a word of a shell command; in double quotes if it has apostrophes and nothing special between them."""
+    return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)

@@ -20,7 +20,7 @@ CANDIDATES = 256  # sentences of a split from which prompts are chosen
 PROMPTS = 3  # for each capability, at most
 CHARACTERS = range(20, 101)  # of a sentence
 MAX_TOKENS = 64  # of a sentence
-PROSE = re.compile(r"[\"'(\u201c\u2018]?[^\W\d_].*[.!?\u2026\u3002\uff01\uff1f][\"')\u201d\u2019]*")  # ends as a sentence
+PROSE = re.compile(r"[^\W\d_][^\"\u201c\u201d]*[.!?\u2026\u3002\uff01\uff1f]")  # from a letter to a full stop
 
 
 def sample_prompts(
@@ -64,7 +64,7 @@ def example(
 
 def sentences(store: Store | Sources, tokenizer: Tokenizer) -> list[str]:
     """Short sentences of a split, evenly spaced in it, as the tokenizer decodes them: preferably those that begin with
-    a letter and end with a full stop. They depend on the split and the tokenizer alone."""
+    a letter, end with a full stop and quote nothing. They depend on the split and the tokenizer alone."""
     stores = store.stores if isinstance(store, Sources) else (store,)
     special, texts = list(store.vocabulary.specials.values()), []
     for each in stores:
@@ -78,7 +78,7 @@ def sentences(store: Store | Sources, tokenizer: Tokenizer) -> list[str]:
             if len(ids) <= MAX_TOKENS and len(text) in CHARACTERS and "\ufffd" not in text and not names_special:
                 texts.append(text)
     texts = list(dict.fromkeys(texts))
-    return [text for text in texts if PROSE.fullmatch(text) and text.count('"') % 2 == 0] or texts
+    return [text for text in texts if PROSE.fullmatch(text)] or texts
 
 
 def _prompts(capability: Capability, texts: Sequence[str], tokenizer: Tokenizer, limit: int) -> list[str]:

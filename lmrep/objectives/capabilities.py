@@ -14,6 +14,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import prompts
 from lmrep.data.tokenizers import Tokenizer
 
+LINE_BREAK = re.compile(r"\s*[\n\r]\s*")
 MASK = re.compile(r"\[MASK\]|<mask>")
 LINE_WIDTH = 100  # columns of a printed line of tokens
 # A word, with the apostrophes and hyphens in it; a character, in the scripts that put no space between words.
@@ -133,7 +134,9 @@ class GenerateText:
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
         """The first words of the sentence; None if it has too few."""
         words = list(WORD.finditer(sentence))
-        return sentence[: words[PROMPT_WORDS - 1].end()] if len(words) > PROMPT_WORDS else None
+        if len(words) <= PROMPT_WORDS:
+            return None
+        return sentence[words[0].start() : words[PROMPT_WORDS - 1].end()]
 
     def check(
         self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
@@ -166,8 +169,8 @@ class GenerateText:
         return {"continuations": prediction}
 
     def to_text(self, text: str, prediction: list[str], tokenizer: Tokenizer) -> str:
-        """A line for each continuation."""
-        return "\n".join(f"{text} |{more}" for more in prediction)
+        """A line for each continuation, with spaces for its line breaks."""
+        return "\n".join(f"{text} |{LINE_BREAK.sub(' ', more)}" for more in prediction)
 
 
 class ReplacedToken(NamedTuple):

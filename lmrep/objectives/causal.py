@@ -176,7 +176,7 @@ DEFINITION = ObjectiveDef(
     metrics={
         "lm_loss": loss_metric("Language-model loss", perplexity=True),
         "lm_accuracy": accuracy_metric("Next-token accuracy", baseline="most_frequent_accuracy"),
-        "most_frequent_accuracy": accuracy_metric("Accuracy of always the most frequent token", headline=False),
+        "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     },
     capabilities=(GenerateText(),),
 )

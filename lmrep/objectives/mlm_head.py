@@ -14,7 +14,7 @@ from lmrep.objectives.base import Batch, Metrics, output_specs, output_table
 METRICS = {
     "mlm_loss": loss_metric("Masked-LM loss", baseline="unigram_loss"),
     "mlm_accuracy": accuracy_metric("Masked-LM accuracy", baseline="most_frequent_accuracy"),
-    "most_frequent_accuracy": accuracy_metric("Accuracy of always the most frequent token", headline=False),
+    "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
 }
 
 

@@ -1,5 +1,6 @@
 """What `lmrep train` prints at its end, for every objective."""
 
+import shlex
 from functools import partial
 from types import SimpleNamespace
 
@@ -7,13 +8,15 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.cli.train import next_steps, summary
+from lmrep.cli.train import next_steps, samples, summary
 from lmrep.core import params as P
+from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FIELDS
 from lmrep.models import transformer
 from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.base import Carry, Keys
+from tests import small
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 CASES = [*((name, {}) for name in OBJECTIVES), ("masked", {"sentence_pair": True}),
@@ -69,3 +72,41 @@ def test_report_path_is_printed_only_if_it_was_written():
     assert "open runs/x/report.html in a browser" in next_steps("runs/x", "", "a [MASK]")
     assert "report.html" not in (shown := next_steps("runs/x", "", "a [MASK]", report=False))
     assert "lmrep report runs/x;" in shown
+
+
+@pytest.mark.parametrize("text", ["The [MASK] cat.", "He didn't come.", "It's \"so\".", "It's $5!"])
+def test_the_prompt_of_the_next_step_is_one_word_of_a_shell(text):
+    command = next(line for line in next_steps("runs/x", "", text).splitlines() if "lmrep predict" in line)
+    assert shlex.split(command) == ["lmrep", "predict", "--workdir=runs/x", text]
+    assert f'"{text}"' in command or "He didn't" not in text
+
+
+@pytest.mark.parametrize("name", ["masked", "causal"])
+def test_a_run_without_samples_is_tried_with_its_own_text(tmp_path, name):
+    (tmp_path / "page.py").write_text(
+        "from pathlib import Path\nfrom tests import small\n\n\ndef get_config(argument=''):\n"
+        f"    return small.config(Path({str(small.corpus(tmp_path / 'texts'))!r}), {name!r})\n")
+    train = ("train", f"--config={tmp_path}/page.py", f"--workdir={tmp_path}/run", f"--data_dir={tmp_path}/data")
+    answer = small.command(*train, "--config.steps=2", "--config.model.max_length=48", "--config.evaluation.every=2")
+    assert answer.code == 0, answer
+    [summary] = [each.summary for each in OBJECTIVES[name].capabilities]
+    shown = answer.out.split(f"It {summary}:\n")[1]
+    before = "  the " if name == "masked" else " |"
+    prompts = [line for line in shown.split("\nNext:")[0].splitlines() if before in line and not line.startswith("   ")]
+    words = {"the", "[MASK]", *small.NOUNS, *small.VERBS, *small.KINDS}
+    assert len(prompts) == 3
+    assert all({word.strip(".") for word in line.partition(" |")[0].split()} <= words for line in prompts)
+    assert f"lmrep predict --workdir={tmp_path}/run '{prompts[0].partition(' |')[0].strip()}'" in shown
+    again = small.command(*train, "--config.steps=2", "--config.model.max_length=48", "--config.evaluation.every=2")
+    assert again.out.split("It ")[1] == answer.out.split("It ")[1]
+
+
+def test_a_prompt_that_cannot_be_predicted_does_not_fail_the_command():
+    class Refuses:
+        summary, sample_options = "refuses", None
+
+        def predict(self, *arguments):
+            raise UserError("the text is too long")
+
+    run = SimpleNamespace(capabilities=(refuses := Refuses(),), capability_of=lambda text: refuses)
+    assert samples(run, ["a"]) == "\nIt refuses:\n  the text is too long"

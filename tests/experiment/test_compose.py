@@ -56,11 +56,12 @@ def test_a_published_warmup_is_a_fraction_of_the_steps():
 
 
 @pytest.mark.parametrize("data", CORPORA)
-def test_the_small_corpus_gets_small_batches_and_vocabularies(data):
+def test_the_small_corpus_gets_small_batches_and_vocabularies_and_samples(data):
     config = composed(f"data={data}", {"base": "albert_base"})
     assert config.data.corpus == CORPORA[data]
     assert (config.batch_size, config.tokenizer.vocab_size) == (
         (256, 8000) if data == "python_docs" else (4096, 30000))
+    assert config.samples == (("The [MASK] of a list is an integer.",) if data == "python_docs" else ())
 
 
 def test_another_optimizer_has_the_recipe_s_rate_or_its_own():
