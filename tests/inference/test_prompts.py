@@ -32,16 +32,12 @@ def sentences_of(prepared, split):
             for i in range(len(store.sentences) - 1)}
 
 
-def of_texts(texts, split="validation"):
-    """A Prepared whose split has these texts, a document each."""
+def of_texts(directory, texts):
+    """A Prepared whose validation split has these texts, a document each."""
     tokenizer = tokenizers.train(tokenizers.Config(vocab_size=200), lambda: iter(texts * 20))
-
-    def make(directory):
-        ids = [[tokenizer.encode(text).ids] for text in texts]
-        store = token_store.write(directory, ids, tokenizer.vocabulary, split)
-        return Prepared(tokenizer, {split: store}, {}, directory)
-
-    return make
+    ids = [[tokenizer.encode(text).ids] for text in texts]
+    store = token_store.write(directory, ids, tokenizer.vocabulary, "validation")
+    return Prepared(tokenizer, {"validation": store}, {}, directory)
 
 
 def test_each_prompt_is_a_validation_sentence_with_one_word_masked(prepared):
@@ -82,7 +78,7 @@ def test_without_a_validation_split_they_are_train_sentences(prepared):
 
 
 def test_every_source_of_a_mixture_has_sentences(tmp_path):
-    tokenizer = of_texts(["The old cat sees the fish.", "A red dog finds the mouse."])(tmp_path / "both").tokenizer
+    tokenizer = of_texts(tmp_path / "both", ["The old cat sees the fish.", "A red dog finds the mouse."]).tokenizer
     stores = [token_store.write(tmp_path / str(i), [[tokenizer.encode(text).ids]], tokenizer.vocabulary)
               for i, text in enumerate(("The old cat sees the fish.", "A red dog finds the mouse."))]
     found = prompts.sentences(Sources(("a", "b"), tuple(stores), (1, 1), tokenizer.vocabulary), tokenizer)
@@ -90,15 +86,15 @@ def test_every_source_of_a_mixture_has_sentences(tmp_path):
 
 
 def test_sentences_are_preferred_to_headings(tmp_path):
-    prepared = of_texts(["THE OLD CAT AND THE DOG", "Too short.", "The old cat sees the dog.", "cat " * 40])(tmp_path)
+    prepared = of_texts(tmp_path, ["THE OLD CAT AND THE DOG", "Too short.", "The old cat sees the dog.", "cat " * 40])
     assert prompts.sentences(prepared.stores["validation"], prepared.tokenizer) == ["the old cat sees the dog."]
-    prepared = of_texts(["THE OLD CAT AND THE DOG", "Too short."])(tmp_path / "headings")
+    prepared = of_texts(tmp_path / "headings", ["THE OLD CAT AND THE DOG", "Too short."])
     assert prompts.sentences(prepared.stores["validation"], prepared.tokenizer) == ["the old cat and the dog"]
 
 
 @pytest.mark.parametrize("texts", [["A cat."], ["\u732b \u72ac"], []])
 def test_text_without_a_usable_sentence_leaves_the_example(tmp_path, texts):
-    made = of_texts(["The old cat sees the dog."])(tmp_path / "tokenizer")
+    made = of_texts(tmp_path / "tokenizer", ["The old cat sees the dog."])
     ids = [[made.tokenizer.encode(text).ids] for text in texts]
     store = token_store.write(tmp_path / "store", ids, made.tokenizer.vocabulary, "validation")
     other = dataclasses.replace(made, stores={"validation": store})
