@@ -102,14 +102,14 @@ class Answer(NamedTuple):
 
 def command(*words, stdin: str = "") -> Answer:
     """Runs `lmrep WORDS` in this process."""
-    out, err, package, former = io.StringIO(), io.StringIO(), logging.getLogger("lmrep"), sys.stdin
+    out, err, package, previous = io.StringIO(), io.StringIO(), logging.getLogger("lmrep"), sys.stdin
     state = package.handlers[:], package.level, package.propagate
     sys.stdin = io.StringIO(stdin)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main([str(word) for word in words])
     finally:
-        sys.stdin = former
+        sys.stdin = previous
         package.handlers[:], package.level, package.propagate = state
     return Answer(code, out.getvalue(), err.getvalue())
 

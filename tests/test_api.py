@@ -1,4 +1,4 @@
-"""Training from Python, and what a trained run can be asked."""
+"""Training from Python, and uses of a trained run."""
 
 import json
 import shutil

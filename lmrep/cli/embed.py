@@ -15,7 +15,7 @@ FLAGS = {
     "output": Flag(None, "the .safetensors file to write"),
     "layers": Flag("last", "the layers: last, all, 4, 3,4, -1, sum:3,4, concat:3,4"),
     "words": Flag(False, "one vector per word instead of one per token"),
-    "pieces": Flag("mean", "with --words, how the vectors of a word's tokens are combined: mean, first, last"),
+    "pooling": Flag("mean", "with --words, how the vectors of a word's tokens are combined: mean, first, last"),
     "long": Flag("refuse", "lines longer than the model: refuse, or windows that overlap by half"),
     "step": STEP,
 }
@@ -34,7 +34,7 @@ def run(arguments: Arguments) -> int:
     trained = api.load(workdir, arguments.step)
     with line_progress() as progress:
         files = export.embed(trained, flags.input, flags.output, layers=flags.layers,
-                             words=flags.pieces if flags.words else "", long=flags.long, progress=progress)
+                             words=flags.pooling if flags.words else "", long=flags.long, progress=progress)
     for path in files:
         print(path)
     return 0

@@ -105,8 +105,8 @@ def _change(
     return f"before training {show(before[name])}, now {show(after[name])}" if name in before else show(after[name])
 
 
-def _perplexity(nats: float) -> str:
-    return f"{math.exp(min(nats, 700)):,.1f}"
+def _perplexity(loss: float) -> str:
+    return f"{math.exp(min(loss, 700)):,.1f}"
 
 
 def samples(run, texts: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from lmrep.data.tokenizers import Tokenizer
 
 
 def has_mask(text: str, tokenizer: Tokenizer) -> bool:
-    """Whether a text has a mask. [MASK] stands for the mask token of any tokenizer."""
+    """Whether a text has a mask. [MASK] represents the mask token of any tokenizer."""
     return "[MASK]" in text or tokenizer.specials.get("mask", "[MASK]") in text
 
 

@@ -6,7 +6,7 @@ the key-value store of JAX's coordinator (process 0) and reads that of the other
 lasts longer than `patience`:
 
 - a process is silent: killed, suspended or cut off from the network. This includes process 0, if the store is silent;
-- a process is alive but stands still while the others are ahead: for example, it hangs in a read;
+- a process is alive but makes no progress while the others do: for example, it hangs in a read;
 - all processes stand still in the same step: the devices or the network between them hang.
 
 Nothing can be saved then, because the main thread may be anywhere: the process prints one message and exits with code 3
@@ -143,7 +143,7 @@ class Watch:
             self._end(self.verdict(self._patience))
 
     def verdict(self, silence: float) -> str | None:
-        """Which process has been silent for `silence` seconds, failed or stands still; None if there is none."""
+        """Which process has been silent for `silence` seconds, failed or makes no progress; None if there is none."""
         now, own_index = time.monotonic(), jax.process_index()
         others = {index: peer for index, peer in self._peers.items() if index != own_index}
         if own_index and now - self._store_answered > silence:

@@ -142,7 +142,7 @@ def init(
 
 
 def dashboards(experiment: Experiment, directory: Path) -> Seen:
-    """The logs that the config asks for can be written."""
+    """The configured logs can be written."""
     found = ["metrics.jsonl"]
     if experiment.log.tensorboard:
         checks.check_writable(directory / "tensorboard")

@@ -151,7 +151,7 @@ class EncodedText(TokenizedText):
 
 def by_word(hidden: np.ndarray, words: Sequence[int | None], method: str = "mean") -> np.ndarray:
     """[n, t, d] -> [n, w, d]: one vector per word, as `EncodedText.by_word`."""
-    check_choice("pieces", method, WORD_POOLINGS)
+    check_choice("method", method, WORD_POOLINGS)
     starts, ends = word_boundaries(words)
     if method == "first":
         return hidden[:, starts]

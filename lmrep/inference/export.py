@@ -171,11 +171,11 @@ def _shape(run: Run, layers: Layers) -> tuple[int, int]:
 
 
 def _about(run: Run, layers: Layers, words: str) -> bytes:
-    """The header's entry about the whole file."""
+    """The metadata entry of the header."""
     numbers = ",".join(map(str, layers.numbers))
     return json.dumps({"__metadata__": {
         "layers": numbers if layers.join == "stack" else f"{layers.join}:{numbers}",
-        "vectors": f"words, {words} of their pieces" if words else "tokens", "step": str(run.step)}})[1:-1].encode()
+        "vectors": f"words, {words} of their tokens" if words else "tokens", "step": str(run.step)}})[1:-1].encode()
 
 
 def _targets(target: Path, number: int) -> list[Path]:

@@ -107,14 +107,14 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         init=initializer(c),
         start_cache=partial(start_cache, c=c, execution=execution),
         decode=partial(decode, c=c, execution=execution),
-        make_generator=lambda share, layers=0: build(generator_config(c, share, layers), execution, name),
+        make_generator=lambda fraction, layers=0: build(generator_config(c, fraction, layers), execution, name),
     )
 
 
-def generator_config(c: Config, share: float, layers: int = 0) -> Config:
+def generator_config(c: Config, fraction: float, layers: int = 0) -> Config:
     """The config of a generator (Clark et al., 2020): a fraction of the width, that many layers (0: the same) and
     tables of the same width. Heads keep their width or, if that does not divide the new width, are wider."""
-    width = max(1, round(share * c.width))
+    width = max(1, round(fraction * c.width))
     heads = next(h for h in range(max(1, width * c.heads // c.width), 0, -1) if width % h == 0)
     return replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
                    layers=layers or c.layers)
@@ -224,11 +224,11 @@ def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Ar
     return embedding.dropped_table(table, embedding_key, c.dropout) if c.table_dropout else table
 
 
-def start_cache(rows: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
+def start_cache(batch_size: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
     """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
-        raise ValueError(f"a cache of {length} tokens was asked for; the model has positions for {c.max_length}")
-    empty = jnp.zeros((c.layers, rows, length, c.heads, c.width // c.heads), DTYPES[execution.dtype])
+        raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")
+    empty = jnp.zeros((c.layers, batch_size, length, c.heads, c.width // c.heads), DTYPES[execution.dtype])
     return Cache(KVCache(empty, empty), jnp.int32(0))
 
 

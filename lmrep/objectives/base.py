@@ -77,7 +77,8 @@ class Objective(NamedTuple):
 
 
 class Capability(Protocol):
-    """What a trained model can be asked: how texts become a batch, what runs, how predictions print and serialise.
+    """A use of a trained model: how texts become a batch, what is computed, and how predictions are printed and
+    serialised.
 
     `lmrep predict`, `Run.predict`, the end of training, reports and `lmrep inspect` go by it. A `run` is a loaded one
     (`lmrep.inference.load.Run`): tokenizer, network, objective and parameters.
@@ -85,7 +86,7 @@ class Capability(Protocol):
     Attributes:
       name: for configs and reports, "fill_mask".
       summary: what it does, for help texts: "fills in masked words".
-      example: a text that it can be asked.
+      example: a suitable text.
       options: a frozen record of the options of `predict`.
       sample_options: those that a trained run is tried with at its end.
 
@@ -102,7 +103,7 @@ class Capability(Protocol):
         """Whether a text is a prompt for it, by its form alone."""
 
     def check(self, texts: Sequence[str], tokenizer: Any, max_length: int, names: Sequence[str | None]) -> None:
-        """Raises UserError for texts that it cannot be asked; `names` are what messages call them."""
+        """Raises UserError for unsuitable texts; `names` are what messages call them."""
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
         """A prompt made of a sentence of the run's text; None if it makes none.
@@ -133,7 +134,7 @@ class ObjectiveDef(NamedTuple):
       batch_fields: config -> the batch fields that it needs of a format.
       context: config -> "left" or "both", held against `Model.context`.
       metrics: every metric that its `loss` may return.
-      capability: what a model trained with it can be asked; several are tried in their order.
+      capability: what a model trained with it can do; several are tried in their order.
     """
 
     config: type

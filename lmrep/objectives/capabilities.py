@@ -1,4 +1,4 @@
-"""What trained models can be asked: to fill masks, to continue texts, to find replaced tokens.
+"""Uses of trained models: filling masks, continuing texts, detecting replaced tokens.
 
 Each class is a `Capability`; a row of `OBJECTIVES` names those of its objective.
 """

@@ -155,10 +155,10 @@ def _mask_with_replacement(
     action, targets = masking.uniform(draws[1]), tokens[predicted]
     words = masking.random_tokens(draws[2], c, vocabulary)
     # A position drawn twice is [MASK] if either draw is.
-    place = jnp.where(target_mask & (action >= c.mask) & (action < c.mask + c.random), predicted, t)
-    inputs = jnp.append(tokens, 0).at[place].set(words)
-    place = jnp.where(target_mask & (action < c.mask), predicted, t)
-    return inputs.at[place].set(special["mask"])[:t], predicted, targets, target_mask
+    positions = jnp.where(target_mask & (action >= c.mask) & (action < c.mask + c.random), predicted, t)
+    inputs = jnp.append(tokens, 0).at[positions].set(words)
+    positions = jnp.where(target_mask & (action < c.mask), predicted, t)
+    return inputs.at[positions].set(special["mask"])[:t], predicted, targets, target_mask
 
 
 def loss(
@@ -199,19 +199,19 @@ def generate(
     params: Tree, batch: Batch, key: Array | None, c: Config, generator: Model
 ) -> tuple[Array, Array, Array]:
     """The generator's (nll, whether its likeliest token is correct, sampled tokens i32), [b, m] each."""
-    own, whole = params["objective"]["generator_head"], generator_params(params, c)
-    hidden = _hidden(whole, generator, batch, batch["inputs"], key, at=batch["predicted"])
+    own, generator_tree = params["objective"]["generator_head"], generator_params(params, c)
+    hidden = _hidden(generator_tree, generator, batch, batch["inputs"], key, at=batch["predicted"])
     return lm_head.cross_entropy_and_sample(
-        own, output_table(generator, {"encoder": whole}, own, key), mlm_head.transform(own, hidden, generator),
+        own, output_table(generator, {"encoder": generator_tree}, own, key), mlm_head.transform(own, hidden, generator),
         batch["targets"], batch["seeds"], c.temperature)
 
 
 def replace(batch: Batch, words: Array) -> Array:
     """The tokens i32[b, t] with `words` i32[b, m] at the predicted positions."""
     t = batch["tokens"].shape[1]
-    places = jnp.where(batch["weights"] > 0, batch["predicted"], t)
-    put = jax.vmap(lambda tokens, places, words: jnp.append(tokens, 0).at[places].set(words)[:t])
-    return put(batch["tokens"], places, words)
+    positions = jnp.where(batch["weights"] > 0, batch["predicted"], t)
+    put = jax.vmap(lambda tokens, positions, words: jnp.append(tokens, 0).at[positions].set(words)[:t])
+    return put(batch["tokens"], positions, words)
 
 
 def replace_tokens(params: Tree, batch: Batch, *, c: Config, generator: Model) -> Array:
@@ -265,15 +265,15 @@ def predict(
     found = mlm_head.predict(generator_as_masked_lm(params, c), batch, model=generator, size=vocabulary.size, k=k)
     if c.variant in DETECTING:
         return found
-    own, places = params["objective"], batch["predicted"]
-    empty = jnp.take_along_axis(batch["tokens"], places, 1) == vocabulary.specials["mask"]
+    own, positions = params["objective"], batch["predicted"]
+    empty = jnp.take_along_axis(batch["tokens"], positions, 1) == vocabulary.specials["mask"]
     shown = replace(batch | {"weights": empty}, found["words"][..., 0])
-    hidden = _hidden(params["encoder"], model, batch, shown, None, at=places)
+    hidden = _hidden(params["encoder"], model, batch, shown, None, at=positions)
     probabilities = jax.nn.softmax(lm_head.logits(
         own["masked"], output_table(model, params, own["masked"]), mlm_head.transform(own["masked"], hidden, model)))
     if c.variant == "all_tokens_mlm":
         copied = jax.nn.sigmoid(linear.apply(own["copy"], hidden.astype(jnp.float32)))
-        same = jax.nn.one_hot(jnp.take_along_axis(shown, places, 1), probabilities.shape[-1])
+        same = jax.nn.one_hot(jnp.take_along_axis(shown, positions, 1), probabilities.shape[-1])
         probabilities = copied * same + (1 - copied) * probabilities
     best, words = jax.lax.top_k(probabilities[..., : vocabulary.size], k)
     return {"words": words, "probabilities": best}

@@ -37,14 +37,14 @@ def check_free(url: str, content: dict) -> None:
 
 
 class Claim:
-    """This process's lock on a store while it trains in the local directory `place`, from `take` to `release`.
+    """This process's lock on a store while it trains in the local directory `directory`, from `take` to `release`.
 
     Attributes:
       copy: id of the local copy whose uploads the store holds from then on.
     """
 
-    def __init__(self, store: Store, place: Path):
-        self._store, self._place = store, str(place)
+    def __init__(self, store: Store, directory: Path):
+        self._store, self._directory = store, str(directory)
         self._previous, self._mark, self._marked = {}, {}, 0.0
 
     @property
@@ -56,11 +56,11 @@ class Claim:
         none, a new copy begins. Raises UserError if another process holds the store."""
         self._previous = mark(self._store)
         # A previous holder with the same local copy is gone, because we hold the lock of that directory.
-        if self._previous.get("host") != socket.gethostname() or self._previous.get("place") != self._place:
+        if self._previous.get("host") != socket.gethostname() or self._previous.get("directory") != self._directory:
             check_free(self._store.url, self._previous)
         known = origin and origin == self._previous.get("copy")
         self._mark = {"copy": origin if known else uuid.uuid4().hex, "held": True, "host": socket.gethostname(),
-                      "process": os.getpid(), "place": self._place}
+                      "process": os.getpid(), "directory": self._directory}
         self._write()
 
     def refresh(self, after: float = EVERY) -> None:

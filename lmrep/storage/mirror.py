@@ -95,7 +95,7 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
     Raises:
       UserError: the store cannot be reached, or has no such run or checkpoint.
     """
-    place = cache_dir(url) / "read" / posixpath.basename(url)
+    local = cache_dir(url) / "read" / posixpath.basename(url)
     with remote.user_errors(url), _alone(cache_dir(url) / ".read"):
         store = open_store(url)
         if mark(store).get("copy", "") == _origin(training_dir(url)):
@@ -108,15 +108,15 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
             raise UserError(f"{url} holds no checkpoint yet; train first: lmrep train --workdir={url} ...")
         if step is not None and step not in there:
             raise UserError(f"{url} holds no checkpoint {step}; it holds {', '.join(map(str, there))}")
-        fetch(store, names, place, [])
+        fetch(store, names, local, [])
         for wanted in [step] if step is not None else there[::-1] if checkpoints else []:
             try:
-                fetch(store, names, place, [wanted])
-                workdir.verified(place / CHECKPOINTS / str(wanted))
+                fetch(store, names, local, [wanted])
+                workdir.verified(local / CHECKPOINTS / str(wanted))
                 break
             except (workdir.Damaged, FileNotFoundError) as damage:  # it may have been deleted since
                 log.warning("checkpoint %d in %s is damaged: %s", wanted, url, damage)
-        return place
+        return local
 
 
 def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int]) -> None:
@@ -130,10 +130,10 @@ def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int])
         if not name.startswith(f"{CHECKPOINTS}/") and name not in small:
             path.unlink(missing_ok=True)
     for name in small:
-        draft = local / f".{uuid.uuid4().hex}"
-        store.download(name, draft)
+        temporary = local / f".{uuid.uuid4().hex}"
+        store.download(name, temporary)
         (local / name).parent.mkdir(parents=True, exist_ok=True)
-        draft.replace(local / name)
+        temporary.replace(local / name)
     there, held = complete_steps(names), _held(local)
     manifests = {step: store.read(_file(step)) for step in {*steps, *held} & {*there}}
     same = {str(step) for step in held if held[step] == manifests.get(step)}
@@ -144,13 +144,13 @@ def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int])
         if str(step) in same or manifests.get(step) is None:  # it may have been deleted since
             continue
         log.info("fetching checkpoint %s from %s", f"{step:,}", store.url)
-        draft, prefix = local / CHECKPOINTS / f"{UNFINISHED}{step}", f"{CHECKPOINTS}/{step}/"
-        shutil.rmtree(draft, ignore_errors=True)
+        temporary, prefix = local / CHECKPOINTS / f"{UNFINISHED}{step}", f"{CHECKPOINTS}/{step}/"
+        shutil.rmtree(temporary, ignore_errors=True)
         # The manifest was read before: if another run has replaced the other files since, verification fails.
-        _each(lambda name, draft=draft, prefix=prefix: store.download(name, draft / name.removeprefix(prefix)),
+        _each(lambda name, target=temporary, prefix=prefix: store.download(name, target / name.removeprefix(prefix)),
               [name for name in names if name.startswith(prefix) and name != _file(step)])
-        (draft / workdir.MANIFEST).write_bytes(manifests[step])
-        draft.rename(local / CHECKPOINTS / str(step))
+        (temporary / workdir.MANIFEST).write_bytes(manifests[step])
+        temporary.rename(local / CHECKPOINTS / str(step))
 
 
 def merge_lines(url: str, path: Path) -> None:

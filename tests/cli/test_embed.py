@@ -52,23 +52,23 @@ def test_each_line_has_a_tensor_named_by_its_number(home, run, tmp_path, layers)
 def test_file_metadata_describes_its_contents(home, tmp_path):
     embed(home, tmp_path / "v.safetensors", "--layers=sum:-1,0", "--words")
     with safetensors.safe_open(tmp_path / "v.safetensors", "np") as file:
-        assert file.metadata() == {"layers": "sum:3,0", "vectors": "words, mean of their pieces", "step": "0"}
+        assert file.metadata() == {"layers": "sum:3,0", "vectors": "words, mean of their tokens", "step": "0"}
         assert file.get_slice("0").get_shape() == [1, 8, 32]
 
 
-@pytest.mark.parametrize("pieces", ["mean", "first", "last"])
-def test_words_have_one_vector_each(home, run, tmp_path, pieces):
-    assert embed(home, tmp_path / "v.safetensors", "--words", f"--pieces={pieces}").code == 0
+@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+def test_words_have_one_vector_each(home, run, tmp_path, pooling):
+    assert embed(home, tmp_path / "v.safetensors", "--words", f"--pooling={pooling}").code == 0
     found = load_file(tmp_path / "v.safetensors")
     assert found["1"].shape == found["5"].shape == (1, 0, 32)
     for i, text in enumerate(LINES):
-        expected = run.encode([text])[0].by_word(pieces)
+        expected = run.encode([text])[0].by_word(pooling)
         assert found[str(i)].shape == expected.shape
         np.testing.assert_allclose(found[str(i)], expected, rtol=0, atol=1e-5)
 
 
 def test_large_input_is_written_as_several_files(home, run, tmp_path, monkeypatch):
-    """As many lines a file as the format's header has room for."""
+    """Each file has as many lines as fit in the header."""
     many = tmp_path / "many.txt"
     many.write_text("".join(f"{line}\n" for line in LINES * 3))
     monkeypatch.setattr(export, "LINES", 5)
@@ -122,7 +122,7 @@ def test_long_lines_are_split_into_windows_on_request(home, run, tmp_path):
     (b"Old.\n" + b"cat " * 600, [], "line 2 of {source} has more than 2,000 bytes; split it"),
     (b"Old.\n", ["--layers=4"], "layers is '4', and there is no layer 4"),
     (b"Old.\n", ["--long=cut"], "long is 'cut'; expected one of refuse, windows"),
-    (b"Old.\n", ["--words", "--pieces=max"], "words is 'max'; expected one of mean, first, last"),
+    (b"Old.\n", ["--words", "--pooling=max"], "words is 'max'; expected one of mean, first, last"),
     (b"Old.\n", ["--output={there}"], "{there} exists; remove it, or give another --output"),
     (b"Old.\n", ["--output={source}/v.safetensors"], "there is no directory {source} for the output"),
     (b"Old.\n", ["--output={source}.npz"], "the output is {source}.npz; vectors are written as safetensors, so give"),

@@ -27,7 +27,7 @@ HOSTILE = [
 
 
 def by_hand(specs, tokenizer):
-    """Parameters of which the logit of each piece is 2 or -2, by what it is and nothing else.
+    """Parameters with a logit of 2 or -2 for each token, which depends on the token alone.
 
     The token table's rows are u or -u, of +-1 in turn; no layer adds anything, and norms leave them as they are. The
     transform is the identity, so that gelu(x) - gelu(-x) = x gives a readout of u / 16 the logit 32 / 16.
@@ -69,15 +69,15 @@ def test_each_token_has_a_span_and_a_probability(home, run):
     found = [json.loads(line) for line in answer.out.splitlines()]
     assert [(record["id"], record["text"]) for record in found] == list(enumerate(HOSTILE))
     for record in found:
-        text, doubts = record["text"], record["replaced"]
+        text, replaced = record["text"], record["replaced"]
         pieces = run.tokenizer.encode(text, specials=True).tokens
-        assert len(doubts) == len(pieces)
-        for doubt, piece in zip(doubts, pieces, strict=True):
-            assert doubt["word"] == text[doubt["start"] : doubt["end"]] != ""
+        assert len(replaced) == len(pieces)
+        for token, piece in zip(replaced, pieces, strict=True):
+            assert token["word"] == text[token["start"] : token["end"]] != ""
             if piece.strip("#").isascii() and not piece.startswith("["):
-                assert piece.removeprefix("##") in doubt["word"].lower() or len(doubt["word"]) == 1  # or a ligature
-            assert doubt["probability"] == pytest.approx(LIKELY if piece in WRONG else 1 - LIKELY, abs=1e-5)
-        starts = [doubt["start"] for doubt in doubts]
+                assert piece.removeprefix("##") in token["word"].lower() or len(token["word"]) == 1  # or a ligature
+            assert token["probability"] == pytest.approx(LIKELY if piece in WRONG else 1 - LIKELY, abs=1e-5)
+        starts = [token["start"] for token in replaced]
         assert starts == sorted(starts)
     assert not found[1]["replaced"] and not found[2]["replaced"] and len(found[-1]["replaced"]) == 40
     assert found[-2]["replaced"][0] == {"word": "a" * 300, "start": 0, "end": 300, "probability": pytest.approx(LIKELY)}
@@ -106,10 +106,10 @@ def test_likely_replaced_tokens_are_marked_and_all_probabilities_printed(home):
 
 def test_marks_enclose_full_words():
     text = "It was unbelievably (dull) \U0001f431."
-    doubts = [ReplacedToken("", start, end, p) for start, end, p in (
+    replaced = [ReplacedToken("", start, end, p) for start, end, p in (
         (0, 2, 0.5), (7, 9, 0.9), (9, 14, 0.6), (14, 19, 0.7), (20, 21, 0.9), (21, 25, 0.2), (26, 26, 0.9),
         (27, 28, 0.9), (27, 28, 0.8), (28, 29, 0.51))]
-    assert mark_replaced(text, doubts) == "It was *unbelievably* *(*dull) *\U0001f431.*"
+    assert mark_replaced(text, replaced) == "It was *unbelievably* *(*dull) *\U0001f431.*"
     assert mark_replaced(text, []) == text
 
 
@@ -170,9 +170,9 @@ def test_run_fills_masks_and_detects_replaced_tokens(other):
     assert len(shares) == 5 and 0 < sum(shares) <= 1 and shares == sorted(shares, reverse=True)
     answer = asked(other, "--jsonl", stdin=lines({"text": "The cat."}))
     if "detect_replaced" in {each.name for each in lmrep.load(other / "run").capabilities}:
-        doubts = json.loads(answer.out)["replaced"]
-        assert [doubt["word"] for doubt in doubts] == ["The", "cat", "."]
-        assert all(0 < doubt["probability"] < 1 for doubt in doubts)
+        replaced = json.loads(answer.out)["replaced"]
+        assert [token["word"] for token in replaced] == ["The", "cat", "."]
+        assert all(0 < token["probability"] < 1 for token in replaced)
         return
     assert answer.code == 2 and "there is no [MASK] in 'The cat.'" in answer.err and answer.err.count("\n") == 1
     with pytest.raises(UserError, match="objective 'masked', which has no capability 'detect_replaced'"):

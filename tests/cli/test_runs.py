@@ -1,4 +1,4 @@
-"""Whole commands, with what new users get wrong: what is refused, what is told, what is left untouched."""
+"""Commands end to end, with common mistakes: refusals, messages, and what stays unchanged."""
 
 import json
 import shutil

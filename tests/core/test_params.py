@@ -52,7 +52,7 @@ def test_init_gives_float32_of_the_declared_shapes_and_constants():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_normal_initializers_have_the_stated_distribution(seed):
-    """Kolmogorov and Smirnov's test at p < 1e-4, which tells the two apart and a spread 3 % too wide."""
+    """A Kolmogorov-Smirnov test at p < 1e-4, which distinguishes the two and detects a deviation 3 % too large."""
     key, shape = jax.random.key(seed), (64, 1024)
     plain, cut = np.ravel(P.normal(0.5)(key, shape)), np.ravel(P.truncated_normal(0.5)(key, shape))
     assert stats.kstest(plain, stats.norm(0, 0.5).cdf).pvalue > REJECT

@@ -70,9 +70,10 @@ def test_too_few_documents_are_refused_with_what_to_do():
 
 
 def test_much_more_held_out_than_asked_for_is_told_with_what_to_do():
-    told = imbalanced({"train": 30, "validation": 40, "test": 30}, 3, Config(corpus="text_files"))
-    assert "70% of the text is held out instead of 4%: the corpus has 3 documents" in told
-    assert "data.documents=blank_line" in told and "more documents" in imbalanced({"train": 1, "test": 9}, 2, Config())
+    message = imbalanced({"train": 30, "validation": 40, "test": 30}, 3, Config(corpus="text_files"))
+    assert "70% of the text is held out instead of 4%: the corpus has 3 documents" in message
+    assert "data.documents=blank_line" in message
+    assert "more documents" in imbalanced({"train": 1, "test": 9}, 2, Config())
     assert not imbalanced({"train": 88, "validation": 6, "test": 6}, 30, Config())  # as few documents bring about
     assert not imbalanced({"train": 100}, 1, Config(validation=0, test=0))
 

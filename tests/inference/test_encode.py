@@ -124,11 +124,11 @@ def test_each_vector_comes_from_the_window_where_its_token_is_nearest_the_middle
     if length <= longest:
         assert len(found) == 1
         return
-    room = longest - before - after
+    capacity = longest - before - after
 
     def margin(w, piece):
-        """How far the piece is from the nearer end of a window; -1 where it is not in it."""
-        content = w.ids[before : before + room]
+        """The distance of the token from the nearer end of a window; -1 if the window lacks it."""
+        content = w.ids[before : before + capacity]
         return min(piece - content[0], content[-1] - piece) if content[0] <= piece <= content[-1] else -1
 
     for w in found:
@@ -220,7 +220,7 @@ def test_vector_of_a_word_combines_its_tokens(words):
 
 
 def test_unknown_word_pooling_is_refused():
-    with pytest.raises(UserError, match="pieces is 'max'; expected one of mean, first, last"):
+    with pytest.raises(UserError, match="method is 'max'; expected one of mean, first, last"):
         R.by_word(np.zeros((1, 1, 4)), [0], "max")
 
 

@@ -66,7 +66,7 @@ def converted(home):
 
 @pytest.fixture(scope="module")
 def scored(run):
-    """Of ids [t], the log-probabilities [t, v] of what follows each, by the whole network, without windows or cache."""
+    """Next-token log-probabilities [t, v] of ids [t], by the full network without windows or cache."""
     batch = {"segment_ids": np.ones((1, LENGTH), int), "positions": np.arange(LENGTH)[None]}
 
     def inputs(tokens):
@@ -199,7 +199,7 @@ def test_splits_contain_the_documents_of_the_run(home):
     """Each split has the tokens of its store, and together they have the words and bytes of the files. No evaluation
     takes the place of another."""
     total, every = Counter(), home / "run/eval.jsonl"
-    former = every.read_text().splitlines() if every.exists() else []
+    previous = every.read_text().splitlines() if every.exists() else []
     for split in ("train", "test"):
         found = lmrep.evaluate(home / "run", split=split, stride=16, data_dir=home / "data")
         written = json.loads((home / "run/eval.json").read_text())
@@ -209,8 +209,8 @@ def test_splits_contain_the_documents_of_the_run(home):
         assert (found["tokens"], found["documents"]) == (kept["tokens"], kept["documents"])
         assert found["documents"] > 2
         total.update(found)
-        former.append(json.dumps(written))
-    assert every.read_text().splitlines() == former
+        previous.append(json.dumps(written))
+    assert every.read_text().splitlines() == previous
     texts = [path.read_text().strip() for path in (home / "texts").iterdir()]
     assert total["bytes"] == sum(map(len, texts)) and total["words"] == sum(len(text.split()) for text in texts)
 
@@ -236,7 +236,7 @@ def test_file_is_a_document_and_a_longer_trained_run_has_lower_perplexity(home, 
 
 
 def test_evaluation_reads_all_sources_of_a_mixture(home, tmp_path):
-    """In a run that says it was trained on a mixture."""
+    """For a run whose config has a mixture."""
     shutil.copytree(home / "run", tmp_path / "run")
     small.corpus(tmp_path / "more", 20, seed=1)
     record = json.loads((home / "run/config.json").read_text())
@@ -309,11 +309,11 @@ def test_texts_are_read_lazily():
 
 
 def test_long_document_is_never_copied_in_full(run, monkeypatch):
-    """A window at a time: no array is of the whole text but its ids."""
+    """Only the ids have an array for the full text; windows are processed one at a time."""
     text, largest = "the red cat sees the old dog. " * 20_000, []
     batch = sliding._batch
-    monkeypatch.setattr(sliding, "_batch", lambda parts, room, rows, pad: (
-        largest.append(room * rows) or batch(parts, room, rows, pad)))
+    monkeypatch.setattr(sliding, "_batch", lambda parts, capacity, rows, pad: (
+        largest.append(capacity * rows) or batch(parts, capacity, rows, pad)))
     monkeypatch.setattr(sliding, "sum_nll", lambda params, batch, objective: batch["weights"].sum())
     found = evaluate.perplexity(run, [text], LENGTH, 31)
     assert found.tokens == found.nll == len(tokenize.tokenize(run.tokenizer, [text]).tokens)

@@ -53,18 +53,18 @@ def randomised(model, seed: int):
 
 
 def save(name: str, model, tensors: dict, sizes: dict = SIZES, most: int = 10**9) -> None:
-    """Writes a directory: the model's config, `tensors` as they are, and what the model answers."""
+    """Writes a directory with the model's config, `tensors` unchanged, and the outputs of the model."""
     directory = HERE / name
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
         old.unlink()
     config = model.config
-    told = {**config.to_diff_dict(), **sizes, "architectures": [type(model).__name__]}
+    record = {**config.to_diff_dict(), **sizes, "architectures": [type(model).__name__]}
     arrays = {key: value.detach().numpy() for key, value in tensors.items()}
     kinds = {key: tensor_files.DTYPE_NAMES[value.dtype] for key, value in arrays.items()}
     family = FAMILIES[config.model_type]
-    network = family.network(told, name)
-    write(Published(family, told, network, {}, kinds, arrays, {"format": "pt"}), directory, most)
+    network = family.network(record, name)
+    write(Published(family, record, network, {}, kinds, arrays, {"format": "pt"}), directory, most)
     draw = np.random.default_rng(0)
     tokens = draw.integers(5, 46, (B, T))
     real = np.ones((B, T), np.int64)

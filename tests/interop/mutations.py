@@ -28,7 +28,7 @@ SECONDS = 20  # that one may take
 
 
 def mutate(directory: Path, number: int) -> str:
-    """Changes one file of a directory, and says which."""
+    """Changes one file of a directory and returns a description."""
     draw = random.Random(number)
     names = sorted(path.name for path in directory.iterdir() if path.name != "expected.safetensors")
     tokenizer = [name for name in names if name != "config.json" and not name.startswith("model")]
@@ -94,7 +94,7 @@ def _bytes(draw: random.Random, content: bytes) -> bytes:
 
 
 def _lines(draw: random.Random, content: bytes) -> bytes:
-    """A text of which some lines are gone, twice there, in another place or other ones."""
+    """A text with some lines removed, duplicated, moved or replaced."""
     lines = content.split(b"\n")
     for _ in range(draw.choice([1, 2, 20])):
         at, other = draw.randrange(len(lines)), draw.randrange(len(lines))
@@ -157,7 +157,7 @@ def attempt(number: int, names: tuple[str, ...], place: Path) -> str:
 
 
 def main() -> None:
-    """Reads as many as the command line says."""
+    """Reads the number of mutations given on the command line."""
     names = tuple(sorted(path.name for path in GOLDEN.iterdir()))
     for number in range(2 * len(names)):  # all that is imported late is here
         with tempfile.TemporaryDirectory() as place:

@@ -34,7 +34,7 @@ def without_the_reference(monkeypatch):
 @pytest.fixture(scope="module", params=["bert", "bert_tanh", "roberta", "bert_half", "electra_discriminator",
                                         "electra_generator", "albert", "gpt", "gpt2"])
 def converted(request, tmp_path_factory):
-    """(the published directory, the workdir made of it, what the command said)."""
+    """(published directory, converted workdir, output of the command)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
         place = tmp_path_factory.mktemp(request.param)
@@ -94,7 +94,7 @@ def test_converted_run_is_evaluated_if_it_has_the_heads(converted, tmp_path):
 
 
 def test_converted_run_has_the_vectors_of_the_checkpoint(converted):
-    """Those of a network that reads from left to right are of what stands before."""
+    """Vectors of a causal network depend on the preceding tokens only."""
     directory, workdir, _ = converted
     value, *_ = lmrep.load(workdir).encode(["the cat a the"])
     asked = certificate.TestBatch(value.ids[None], np.zeros_like(value.ids)[None], np.ones_like(value.ids)[None])
@@ -139,12 +139,12 @@ def test_mismatched_conversion_record_is_reported(converted, tmp_path):
     _, workdir, _ = converted
     shutil.copytree(workdir, tmp_path / "run")
     note = tmp_path / "run" / "interop" / "published.json"
-    told = json.loads(note.read_text())
+    record = json.loads(note.read_text())
     for change in ({"dtypes": {"nowhere": "F32"}}, {"family": "gpt"}, {"dtypes": None}):
-        note.write_text(json.dumps(told | change))
+        note.write_text(json.dumps(record | change))
         with pytest.raises(RunFault, match="does not fit the checkpoint"):
             conversion.to_published(tmp_path / "run", tmp_path / "out")
-    note.write_text(json.dumps(told | {"config_json": told["config_json"] | {"hidden_act": "silu"}}))
+    note.write_text(json.dumps(record | {"config_json": record["config_json"] | {"hidden_act": "silu"}}))
     with pytest.raises(RunFault, match=r"run/interop cannot be written: .*/out/config.json.*'silu'"):
         conversion.to_published(tmp_path / "run", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -251,11 +251,11 @@ def test_converted_discriminator_gives_the_checkpoint_s_probabilities(converted)
     ids = run.encode([text])[0].ids[None]
     question = certificate.TestBatch(ids, np.zeros_like(ids), np.ones_like(ids))
     logits = certificate.our_outputs(read(directory), question)["discriminator"][0, 1:-1]
-    (doubts,) = run.detect_replaced([text])
-    np.testing.assert_allclose([doubt.probability for doubt in doubts], 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
-    assert all(doubt.word == text[doubt.start : doubt.end] for doubt in doubts)
+    (replaced,) = run.detect_replaced([text])
+    np.testing.assert_allclose([token.probability for token in replaced], 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
+    assert all(token.word == text[token.start : token.end] for token in replaced)
     answer = small.command("predict", f"--workdir={workdir}", text)
-    assert answer.code == 0 and answer.out.count("%") == len(doubts)
+    assert answer.code == 0 and answer.out.count("%") == len(replaced)
 
 
 def test_encoder_without_heads_makes_no_predictions(tmp_path):
@@ -306,14 +306,14 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     np.testing.assert_allclose(found["hidden"], expected, rtol=0, atol=1e-5)
     for path, value in flatten(joint.params["objective"]["generator_head"]).items():
         np.testing.assert_array_equal(part.params[f"objective/masked/{path}"], value)
-    answer = small.command("convert", joint.directory, tmp_path / "told", "--to=huggingface", "--part=generator")
+    answer = small.command("convert", joint.directory, tmp_path / "named", "--to=huggingface", "--part=generator")
     assert answer.code == 0 and "ElectraForMaskedLM, " in answer.out
-    assert same(files(tmp_path / "told"), files(tmp_path / "part"))
+    assert same(files(tmp_path / "named"), files(tmp_path / "part"))
     answer = small.command("convert", tmp_path / "part", tmp_path / "in", "--part=generator")
     assert answer.code == 2 and "--part is 'generator'; it needs --to=huggingface" in answer.err
     with pytest.raises(UserError, match="--part is 'both'; expected discriminator or generator"):
         conversion.to_published(joint.directory, tmp_path / "both", part="both")
-    assert {path.name for path in tmp_path.iterdir()} == {"whole", "part", "told"}
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "part", "named"}
 
 
 @pytest.mark.parametrize(("objective", "asked", "changed", "remark"), [
@@ -325,7 +325,7 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
 def test_lossy_export_is_reported(tmp_path, objective, asked, changed, remark):
     place = given.workdir(tmp_path, objective, asked=asked, **changed)
     remarks = conversion.to_published(place, tmp_path / "out").remarks
-    assert any(remark in told for told in remarks) if remark else not remarks
+    assert any(remark in line for line in remarks) if remark else not remarks
 
 
 # --- differences ------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_shared_layer_is_not_compared_as_stacked_layers(tmp_path):
 
 
 def test_run_with_averages_is_compared_by_its_averages(tmp_path):
-    """As it is loaded, unless its config, or the command, says otherwise."""
+    """As in loading, unless the config or the command selects otherwise."""
     place = given.workdir(tmp_path)
     raw = conversion.arrays(place)[0]
     averages = {path: value + 1 for path, value in raw.items()}
@@ -374,10 +374,10 @@ def test_run_with_averages_is_compared_by_its_averages(tmp_path):
     assert same(found, averages) and same(found, loaded) and which == "step 5, averages (optimizer.ema)"
     found, which = conversion.arrays(place, raw=True)
     assert same(found, raw) and which == "step 5"
-    told = json.loads((place / "config.json").read_text())
+    record = json.loads((place / "config.json").read_text())
     shutil.copytree(place, tmp_path / "plain")
-    told["config"]["evaluation"]["averaged"] = False
-    (tmp_path / "plain" / "config.json").write_text(json.dumps(told))
+    record["config"]["evaluation"]["averaged"] = False
+    (tmp_path / "plain" / "config.json").write_text(json.dumps(record))
     assert same(conversion.arrays(tmp_path / "plain")[0], raw)
     answer = small.command("diff", place, tmp_path / "plain")
     assert answer.out.startswith(f"{place} (step 5, averages (optimizer.ema))\n{tmp_path / 'plain'} (step 5)\n")

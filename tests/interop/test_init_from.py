@@ -34,8 +34,8 @@ def test_common_parameters_are_copied_and_the_rest_is_reported():
     assert found.missing == ["objective/new"] and found.unused == ["objective/pair"] and not found.extended
     for path in ("encoder/table", "encoder/w", "objective/bias"):
         np.testing.assert_array_equal(found.values[path], ORIGIN.params[path])
-    told = init_from.describe(found, ORIGIN)
-    assert all(path in told for path in (*found.values, "objective/new", "objective/pair"))
+    message = init_from.describe(found, ORIGIN)
+    assert all(path in message for path in (*found.values, "objective/new", "objective/pair"))
 
 
 @pytest.mark.parametrize("pieces", [[*OLD, "d", "e"], ["e", "c", "[PAD]", "d"], ["b", "a"]], ids=" ".join)
@@ -81,10 +81,10 @@ def test_run_starts_from_the_parameters_of_another(home, tmp_path, caplog):
     lmrep.train(onward(home), tmp_path / "second", data_dir=home / "data")
     first, second = (small.lines(place, "validation") for place in (home / "first", tmp_path / "second"))
     assert second[0]["step"] == 0 and second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-6)
-    [told] = [line for line in caplog.messages if line.startswith("parameters start from")]
-    assert f"{home / 'first'}, step 12" in told and "initialized" not in told and "unused" not in told
+    [message] = [line for line in caplog.messages if line.startswith("parameters start from")]
+    assert f"{home / 'first'}, step 12" in message and "initialized" not in message and "unused" not in message
     for path in flatten(lmrep.load(home / "first").params):
-        assert path in told
+        assert path in message
 
 
 def test_run_starts_from_a_published_directory(home, tmp_path):

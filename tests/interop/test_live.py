@@ -71,8 +71,8 @@ def test_round_trip_gives_the_same_outputs_in_the_reference(saved, tmp_path):
     assert len(list(directory.glob("model-*.safetensors"))) > 1 and same(files(tmp_path / "back"), files(directory))
     assert json.loads((tmp_path / "back" / "config.json").read_text()) == json.loads(
         (directory / "config.json").read_text())
-    model, told = cls.from_pretrained(tmp_path / "back", output_loading_info=True)
-    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    model, loading_info = cls.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not any(loading_info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     before = cls.from_pretrained(directory).state_dict()
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -96,9 +96,9 @@ def test_exported_network_is_loaded_by_the_reference(tmp_path, pad, changed, hea
     proof = certificate.certify(read(tmp_path), tmp_path)
     assert proof.against.startswith("transformers") and max(proof.differences.values()) <= 1e-5
     assert proof.differences.keys() == {"hidden", *made.heads}
-    _, told = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
-    assert not told["missing_keys"] and not told["mismatched_keys"]
-    assert all("pooler" in key for key in told["unexpected_keys"])  # of a RoBERTa with a masked-LM head
+    _, loading_info = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
+    assert not loading_info["missing_keys"] and not loading_info["mismatched_keys"]
+    assert all("pooler" in key for key in loading_info["unexpected_keys"])  # of a RoBERTa with a masked-LM head
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])
@@ -127,7 +127,7 @@ def test_continuations_equal_the_reference(name, tmp_path):
                              objective=run.objective, sampling=greedy, tokens=tokens, capacity=run.model.max_length)
     expected = generated(tokens, eos_token_id=None)
     assert ours[0].tolist() == expected and len({*expected}) > 5
-    # A line break of GPT's ends nothing, and no piece is barred.
+    # A line break of GPT's ends nothing, and no token is banned.
     end = run.tokenizer.vocabulary.specials.get("sep")
     expected = generated(20, eos_token_id=end, suppress_tokens=[*range(run.tokenizer.size, run.model.vocab_size)])
     expected = expected[: expected.index(end)] if end in expected else expected

@@ -140,5 +140,5 @@ def test_examples_run_and_learn(example, trained, monkeypatch, capsys):
     assert len(example.read_text().splitlines()) < 40
     monkeypatch.setattr(sys, "argv", [str(example), str(trained)])
     runpy.run_path(str(example), run_name="__main__")
-    told = capsys.readouterr().out
-    assert told.startswith("loss ") and float(told.split()[1].rstrip(";")) < 0.7
+    output = capsys.readouterr().out
+    assert output.startswith("loss ") and float(output.split()[1].rstrip(";")) < 0.7

@@ -33,7 +33,7 @@ HEADS = (("masked", "pair"), ("masked",), (), ("masked",), ("discriminator",), (
 
 @pytest.fixture(scope="module", params=NAMES)
 def golden(request):
-    """(directory, the checkpoint in it, what the reference answers)."""
+    """(directory, its checkpoint, outputs of the reference)."""
     directory = GOLDEN / request.param
     return directory, read(directory), tensor_files.read(directory / "expected.safetensors")[0]
 

@@ -61,7 +61,7 @@ for host in ("0", "1") if worker == "all" else (worker,):
 
 
 class Stubs:
-    """A folder of stand-ins, which comes first in the PATH of the scripts that `start` runs."""
+    """A folder of stub commands, first in the PATH of the scripts that `start` runs."""
 
     def __init__(self, folder: Path):
         self.folder, self.calls = folder / "bin", folder / "calls"

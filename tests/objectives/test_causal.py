@@ -162,5 +162,5 @@ def test_reading_on_gives_what_reading_all_gives(network):
 
 def test_a_cache_longer_than_the_positions_is_refused():
     model, _, _ = asked()
-    with pytest.raises(ValueError, match="a cache of 13 tokens was asked for; the model has positions for 12"):
+    with pytest.raises(ValueError, match="a cache of 13 tokens was requested; the model has positions for 12"):
         model.start_cache(1, 13)

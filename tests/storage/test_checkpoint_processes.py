@@ -124,8 +124,8 @@ def test_failed_write_gives_one_message(opened, tmp_path):
     child = processes.Process(target=save_beyond_the_limit, args=(tmp_path / "checkpoints", tmp_path / "errors"))
     child.start()
     assert end(child) == 3
-    told = (tmp_path / "errors").read_text()
-    assert "checkpoint 2 could not be saved" in told and "File too large" in told and "Traceback" not in told
+    errors = (tmp_path / "errors").read_text()
+    assert "checkpoint 2 could not be saved" in errors and "File too large" in errors and "Traceback" not in errors
     assert names(opened()) == ["1"]
 
 

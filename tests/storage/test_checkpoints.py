@@ -278,12 +278,12 @@ def test_failed_background_save_is_reported_by_wait_or_the_next_save(opened, mon
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for told in (checkpoints.wait, lambda: checkpoints.save(3, make_state(3), {})):
+    for report in (checkpoints.wait, lambda: checkpoints.save(3, make_state(3), {})):
         with monkeypatch.context() as patch:
             patch.setattr(workdir, "seal", full)
             checkpoints.save(2, make_state(2), {})
             with pytest.raises(RunFault, match=r"checkpoint 2 .*No space left.*There is no earlier checkpoint"):
-                told()
+                report()
         assert names(checkpoints) == []
     checkpoints.save(2, make_state(2), {})
     checkpoints.wait()

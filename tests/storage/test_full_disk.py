@@ -14,7 +14,7 @@ SIZE = 2 * 2**20
 
 @pytest.fixture
 def disk(tmp_path, monkeypatch):
-    """A directory that holds 2 MB; one that is said to, by its contents, where mounting is not permitted."""
+    """A directory with a capacity of 2 MB, simulated if mounting is not permitted."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", place], capture_output=True)

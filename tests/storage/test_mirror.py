@@ -64,7 +64,7 @@ def copied(directory: Path, url: str = URL) -> Path:
 
 
 def stopped_after(monkeypatch, count: int, failure: Exception) -> None:
-    """Lets so many files of checkpoints be uploaded; then the machine is cut off from the store."""
+    """Cuts the machine off from the store after this many uploaded checkpoint files."""
     uploads, upload = iter(range(count)), mirror.Store.upload
 
     def cut_off(self, *given):

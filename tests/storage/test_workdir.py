@@ -20,8 +20,8 @@ def test_second_process_is_refused_and_the_holder_named(tmp_path):
     with workdir.lock(path):
         with pytest.raises(UserError) as refused, workdir.lock(path):
             pass
-        told = str(refused.value)
-        assert f"process {os.getpid()} on {socket.gethostname()}, started 20" in told and str(path) in told
+        message = str(refused.value)
+        assert f"process {os.getpid()} on {socket.gethostname()}, started 20" in message and str(path) in message
         with workdir.lock(tmp_path / "another"):
             pass
     with workdir.lock(path):

@@ -159,9 +159,9 @@ def test_the_logged_learning_rate_does_not_count_skipped_steps(tmp_path):
     def schedule(step):
         return 0.1 / (1 + step)
 
-    told = run(tmp_path, [stage(optax.sgd(schedule), {POISONED: np.inf}, schedule=schedule)],
+    output = run(tmp_path, [stage(optax.sgd(schedule), {POISONED: np.inf}, schedule=schedule)],
                FaultsConfig(policy="skip"))[1]
-    rates = [json.loads(line)["learning_rate"] for line in told.splitlines()]
+    rates = [json.loads(line)["learning_rate"] for line in output.splitlines()]
     assert rates[POISONED + 1 :] == [0.1 / (1 + step) for step in range(POISONED, STEPS - 1)]
 
 

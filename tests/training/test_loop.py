@@ -270,13 +270,13 @@ def stop_after(after, *signals):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_after_a_signal_the_current_step_is_saved(tmp_path, number, code):
     recorder = stop_after(4, number)
-    former = signal.getsignal(number)
+    previous = signal.getsignal(number)
     with pytest.raises(Stopped, match=r"stopped at step [56] of 10, which is saved; .* continues") as stop:
         run(tmp_path, stage(validation=False), recorder=recorder, log_every=1)
     assert stop.value.exit_code == code
     [step] = Checkpoints(tmp_path).steps()
     assert step in (5, 6) and recorder.steps("train") == list(range(1, step + 1))
-    assert signal.getsignal(number) is former
+    assert signal.getsignal(number) is previous
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path):

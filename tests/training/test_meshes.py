@@ -33,11 +33,11 @@ NETWORKS = {
 @pytest.fixture(autouse=True)
 def fresh():
     """Turns the compilation cache off: a cached program gives no warnings."""
-    former = jax.config.jax_enable_compilation_cache
+    previous = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     yield
-    jax.config.update("jax_enable_compilation_cache", former)
+    jax.config.update("jax_enable_compilation_cache", previous)
     compilation_cache.reset_cache()
 
 

@@ -1,4 +1,4 @@
-"""Documents from UTF-8 text files: a document is a file, a line, or what stands between blank lines.
+"""Documents from UTF-8 text files: a document is a file, a line, or the text between blank lines.
 
 Files of any size are read, decoded and split in blocks of CHUNK bytes. The boundaries of the blocks have no effect.
 """

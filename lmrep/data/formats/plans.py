@@ -142,7 +142,7 @@ class Plan:
         offsets, starts, lengths, columns = self.spans
         rows = (numbers % self.rows + 1) % self.rows
         continued = self.continues(numbers, rows) & (columns["reset"][rows] == 0)
-        first = offsets[rows]  # spans; an empty one stands for the tail of the span before it
+        first = offsets[rows]  # spans; an empty one represents the tail of the span before it
         tokens = self.store.take(np.asarray(starts[first]).clip(0, self.store.tokens - 1))
         return np.where(continued, np.where(lengths[first] > 0, tokens, self.layout.tail), -1).astype(np.int32)
 

@@ -58,13 +58,13 @@ def prepare_sources(
         tokenizer = dataclasses.replace(tokenizer, vocab_file=str(home))
     prepared = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
     tokens = [corpus.stores["train"].tokens for corpus in prepared]
-    shares = block_counts(temperature_weights(sources, tokens, temperature))
-    weights = np.array(shares) / sum(shares) / tokens * sum(tokens)
+    blocks = block_counts(temperature_weights(sources, tokens, temperature))
+    weights = np.array(blocks) / sum(blocks) / tokens * sum(tokens)
     counts = sum(weight * corpus.tokenizer.vocabulary.counts for weight, corpus in zip(weights, prepared, strict=True))
     counted = prepared[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
     splits = [split for split in prepared[0].stores if all(split in corpus.stores for corpus in prepared)]
     names = tuple(source.name for source in sources)
-    stores = {split: Sources(names, tuple(corpus.stores[split] for corpus in prepared), shares, counted.vocabulary)
+    stores = {split: Sources(names, tuple(corpus.stores[split] for corpus in prepared), blocks, counted.vocabulary)
               for split in splits}
     statistics = {split: _sum_statistics([corpus.statistics[split] for corpus in prepared]) for split in splits}
     text = dict(sum((Counter(corpus.text) for corpus in prepared), Counter()))

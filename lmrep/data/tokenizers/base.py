@@ -26,7 +26,7 @@ class AddedToken:
 
     Attributes:
       content: the token.
-      special: whether it is matched only when special tokens are asked for.
+      special: whether it is matched only if special tokens are requested.
       lstrip, rstrip: whether it absorbs the white space before and after it.
       single_word: whether it is matched only as a separate word.
       normalized: whether it is matched in the normalized text.

@@ -20,7 +20,7 @@ MODEL_TYPES = ("albert", "xlnet", "t5")  # in config.json
 
 
 def load(files: PublishedFiles) -> SentencePiece | None:
-    """From a spiece.model. Raises UserError if it is malformed or the files beside it ask for unknown rules."""
+    """From a spiece.model. Raises UserError if it is malformed or the files beside it need unknown rules."""
     if not files.vocabulary_file.endswith(".model"):
         return None
     path, config, names = files.directory / files.vocabulary_file, files.config, files.specials
@@ -60,7 +60,7 @@ def _family(model_config: Path, config: dict[str, Any], pieces: list[str]) -> st
 
 
 def _cleaning(config: dict[str, Any], whose: str) -> Cleaning | None:
-    """The cleaning that do_lower_case, keep_accents and remove_space ask for; by default that of the family."""
+    """The cleaning that do_lower_case, keep_accents and remove_space determine; by default that of the family."""
     default = FAMILIES[whose].cleaning
     if whose == "any" and config.get("remove_space") is True:
         default = Cleaning(lowercase=False)
@@ -85,8 +85,8 @@ def _sentinels(config: dict[str, Any]) -> list[AddedToken]:
 
 
 def _added(config: dict[str, Any], pieces: list[str], default: list[AddedToken]) -> list[AddedToken]:
-    """The tokens that tokenizer_config.json adds to a model. Special ones are matched only when special tokens are
-    asked for. Others would be matched before the text is split, which is refused."""
+    """The tokens that tokenizer_config.json adds to a model. Special ones are matched only if special tokens are
+    requested. Others would be matched before the text is split, which is refused."""
     listed = config.get("added_tokens_decoder") or {}
     if not (isinstance(listed, dict) and all(re.fullmatch(r"\d{1,9}", key) and isinstance(each, dict)
                                              and isinstance(each.get("content"), str) for key, each in listed.items())):
