@@ -328,7 +328,7 @@ def test_doctor_checks_the_store(home, machine):
     copied(home / "local")
     shutil.rmtree(machine)
     found = examined()
-    assert "goes on from step 12 of 12" in found["resuming"].text and "3 checkpoints" in found["remote"].text
+    assert "resumes from step 12 of 12" in found["resuming"].text and "3 checkpoints" in found["remote"].text
     found = examined(seed=1)
     assert found["resuming"].mark == doctor.FAILED and f"{URL} holds a run of another" in found["resuming"].text
     with mirror.mirrored(URL):
