@@ -263,7 +263,7 @@ def test_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
 
 def test_training_prints_results_and_next_commands(home):
     said = (home / "said").read_text()
-    for part in ("Trained to step 12.", "always the most frequent token", "this model before training",
+    for part in ("Trained to step 12.", "Accuracy of the most frequent token", "this model before training",
                  "this model now", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run",
                  f"lmrep report {home}/run;"):  # which this run did not write
         assert part in said
