@@ -18,12 +18,12 @@ import ml_collections
 from lmrep.config import loading
 from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
+from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment.config import StageConfig, default_config, scale_down
 from lmrep.experiment.recipes import PAIR_FORMATS, RECIPES, Recipe
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.objectives import OBJECTIVES
-from lmrep.objectives.masked import RULES
 from lmrep.training import optimizers
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}
@@ -105,9 +105,10 @@ def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe
     config.data.corpus = CORPORA[chosen.data]
     base = PRESETS[chosen.base]
     network = PRESETS.get(chosen.preset, base)
-    config.tokenizer.update({  # another network changes the case of WordPiece alone: other tokenizers have one case
+    tokenizer = TOKENIZERS[base.tokenizer]
+    config.tokenizer.update({
         "name": base.tokenizer, "vocab_size": network.config.vocab,
-        "lowercase": network.lowercase if base.tokenizer == "wordpiece" else base.lowercase})
+        "lowercase": network.lowercase if tokenizer.lowercase is None else tokenizer.lowercase})
     if chosen.preset in MODELS:
         config.model.vocab = 0
     config.steps, config.batch_size, config.length = recipe.steps, recipe.batch_size, recipe.lengths[0][1]
@@ -119,7 +120,7 @@ def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe
         config.model.max_length = max(config.model.max_length, *(length for _, length in recipe.lengths))
     if chosen.data == "python_docs":
         config.batch_size = min(config.batch_size, PYTHON_DOCS_BATCH)
-        if base.tokenizer.startswith("sentencepiece"):
+        if tokenizer.exact_size:
             config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PYTHON_DOCS_PIECES)
 
 
@@ -130,8 +131,8 @@ def _set_fields(config: ml_collections.ConfigDict, chosen: SimpleNamespace, reci
         section, _, field = path.partition(".")
         if applies[section] and field.partition(".")[0] in config[section]:
             config.update_from_flattened_dict({path: value})
-    if chosen.objective == "masked":
-        config.objective.update(RULES.get(PRESETS.get(chosen.preset, PRESETS[chosen.base]).family, {}))
+    family = PRESETS.get(chosen.preset, PRESETS[chosen.base]).family
+    config.objective.update(OBJECTIVES[chosen.objective].published.get(family, {}))
     if chosen.preset in MODELS:  # which may have no parameters of some name
         network = MODELS[chosen.preset]
         paths = flatten(network.build(network.config(), Execution(), chosen.preset).specs)

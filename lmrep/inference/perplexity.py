@@ -128,4 +128,5 @@ def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, batch_size: i
 def sum_nll(params: Tree, batch: dict[str, Array], *, objective: Objective) -> Array:
     """The sum of -log probability of the `targets` that have a weight, in nats."""
     _, (metrics, _) = objective.loss(params, batch, None, Carry())
-    return metrics["lm_loss"][0]
+    [name] = objective.terms  # a language model has one loss
+    return metrics[name][0]

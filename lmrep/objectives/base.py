@@ -134,7 +134,8 @@ class ObjectiveDef(NamedTuple):
       batch_fields: config -> the batch fields that it needs of a format.
       context: config -> "left" or "both", held against `Model.context`.
       metrics: every metric that its `loss` may return.
-      capability: what a model trained with it can do; several are tried in their order.
+      capabilities: what a model trained with it can predict; a text is given to the first that accepts it.
+      published: the fields of the config that differ in a published system, by family of presets ("roberta").
     """
 
     config: type
@@ -144,6 +145,7 @@ class ObjectiveDef(NamedTuple):
     context: Callable[[Any], str]
     metrics: Mapping[str, Metric]
     capabilities: tuple[Capability, ...] = ()
+    published: Mapping[str, Mapping[str, Any]] = {}
 
 
 def normalize_weights(mask: Array) -> Array:

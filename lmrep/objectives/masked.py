@@ -87,5 +87,5 @@ def loss(
 
 DEFINITION = ObjectiveDef(
     Config, masking.check, build, batch_fields, context=lambda c: "both",
-    metrics=mlm_head.METRICS | sentence_pair.METRICS, capabilities=(FillMask(),),
+    metrics=mlm_head.METRICS | sentence_pair.METRICS, capabilities=(FillMask(),), published=RULES,
 )

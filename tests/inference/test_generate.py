@@ -108,6 +108,6 @@ def test_sliding_window_loss_equals_the_sum_over_windows():
 
 
 def test_perplexity_metrics():
-    found = perplexity.Perplexity(nats=8 * np.log(2), tokens=4, words=2, bytes=8, documents=1).figures
+    found = perplexity.Perplexity(nll=8 * np.log(2), tokens=4, words=2, bytes=8, documents=1).figures
     assert found["token_perplexity"] == pytest.approx(4) and found["word_perplexity"] == pytest.approx(16)
     assert found["bits_per_byte"] == pytest.approx(1)

@@ -30,7 +30,7 @@ TOKENIZERS: dict[str, TokenizerDef] = {
     "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "byte_level_bpe": byte_level.DEFINITION,
     **{f"sentencepiece_{algorithm}": TokenizerDef(
         partial(sentence_piece.train, algorithm), spiece_files.load, sentence_piece.RULES, len(sentence_piece.SPECIALS),
-        sentence_piece.SPECIALS) for algorithm in ("unigram", "bpe")}}
+        sentence_piece.SPECIALS, exact_size=True) for algorithm in ("unigram", "bpe")}}
 
 MAX_TRAINING_WORD = 200  # characters, as in BERT's code; the time to train is quadratic in the length of words
 LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_TRAINING_WORD + 1},}}|(?<!\s)\s{{{MAX_TRAINING_WORD + 1},}}")

@@ -183,6 +183,7 @@ class TokenizerDef(NamedTuple):
       specials: role -> text of the special tokens of a trained vocabulary, in the order of their ids, from 0.
       whitespace: "keep" or "collapse", the meaning of `Config.whitespace` = "auto".
       lowercase: None if `Config.lowercase` decides; otherwise what the tokenizer always does.
+      exact_size: whether training fails where the text gives fewer tokens than `vocab_size`.
       load_vocabulary: (path, lowercase) -> Tokenizer of a vocabulary file alone; None if it takes other files too.
     """
 
@@ -193,4 +194,5 @@ class TokenizerDef(NamedTuple):
     specials: Mapping[str, str]
     whitespace: str = "collapse"
     lowercase: bool | None = None
+    exact_size: bool = False
     load_vocabulary: Callable[[Path, bool], Tokenizer] | None = None
