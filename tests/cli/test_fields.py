@@ -58,7 +58,7 @@ def test_field_shows_default_bounds_and_description():
         "--config.seed=0   (a whole number; at least 0, at most 4,294,967,295)\n"
         "      of initial parameters, the order of examples and all random draws\n")
     out = small.command("fields", "objective.masking", f"--config={BERT}", "--config.objective.masking=static").out
-    assert out.startswith("--config.objective.masking=static   (a text; dynamic | static; with objective masked)\n")
+    assert out.startswith("--config.objective.masking=static   (a string; dynamic | static; with objective masked)\n")
 
 
 def test_records_of_a_tuple_are_numbered():

@@ -290,7 +290,7 @@ def test_inspect_shows_each_source(prepared, texts):
 @pytest.mark.parametrize(("fields", "message"), [
     ({"sources": ({"weight": 0},)}, "config.sources.0.weight is 0.0; expected above 0"),
     ({"sources": ({"data": {"file": "a"}},)}, "config.sources.0.data has no field 'file'; did you mean 'files'"),
-    ({"sources": ({"data": {"test": 0.95}},)}, "leave a share of the documents for training"),
+    ({"sources": ({"data": {"test": 0.95}},)}, "leave documents for training"),
     ({"temperature": -1.0}, "config.temperature is -1.0; expected at least 0"),
 ])
 def test_invalid_sources_are_refused(fields, message, texts):
