@@ -109,13 +109,21 @@ COMMANDS = {
 }
 
 
+TERMINATED = 143  # the exit code after SIGTERM
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line, by default `sys.argv`, and returns the exit code."""
     if argv is None:  # a process of its own: SIGTERM ends it in order (training saves first)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     code = _guarded(sys.argv[1:] if argv is None else argv)
     if code and process_group.joined():
         process_group.leave(code)
+    if code == TERMINATED and argv is None:
+        # Without the interpreter's shutdown, during which threads of XLA that still compile may crash.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     return code
 
 
@@ -135,6 +143,11 @@ def _guarded(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("lmrep: interrupted", file=sys.stderr)
         return 130
+    except SystemExit as stop:
+        if stop.code != TERMINATED:
+            raise
+        print("lmrep: terminated", file=sys.stderr)
+        return TERMINATED
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             print(f"lmrep: error: {error.filename}: {error.strerror}; give a shorter one", file=sys.stderr)

@@ -10,10 +10,10 @@ FLAGS: dict[str, Flag] = {}
 def run(arguments: Arguments) -> int:
     """The command."""
     from lmrep.experiment import compatibility
-    from lmrep.models import PRESETS
 
     words = arguments.words
-    if unknown := [word for word in words if not any(name.startswith(word) for name in PRESETS)]:
-        raise UserError(f"no preset's name begins with {unknown[0]!r}; the presets are {', '.join(PRESETS)}")
+    if unknown := [word for word in words if not any(name.startswith(word) for name in compatibility.networks())]:
+        raise UserError(f"no preset or network has a name that begins with {unknown[0]!r}; there are "
+                        f"{', '.join(compatibility.networks())}")
     print(compatibility.table([p for p in compatibility.pairings() if not words or p.preset.startswith(tuple(words))]))
     return 0

@@ -37,7 +37,7 @@ SMALL = {
 class Pairing(NamedTuple):
     """A triple; `refused` says why it does not fit, and is "" if it does."""
 
-    preset: str
+    preset: str  # or the name of a network that has none
     objective: str  # a name, and a field that is True in it, if any: "masked sentence_pair"
     format: str
     refused: str = ""
@@ -45,10 +45,15 @@ class Pairing(NamedTuple):
 
 def pairings() -> Iterator[Pairing]:
     """Every triple."""
-    for preset in PRESETS:
+    for preset in networks():
         for objective in objectives():
             for form in FORMATS:
                 yield Pairing(preset, objective, form, refusal(preset, objective, form))
+
+
+def networks() -> tuple[str, ...]:
+    """Every preset, and the networks that have none."""
+    return (*PRESETS, *(name for name in MODELS if name not in {preset.model for preset in PRESETS.values()}))
 
 
 @cache
@@ -78,10 +83,11 @@ def refusal(preset: str, objective: str, form: str) -> str:
         config.length = LENGTH
         config.objective.update(fields)
         experiments.parse(config)
-        chosen = PRESETS[preset]
-        network, given = smallest(chosen.config), default_fields(form)
-        if not reads(chosen.model, network, objective, _any_field()) <= set(given):
-            reads(chosen.model, network, objective, given)
+        model = preset if preset in MODELS else PRESETS[preset].model
+        network = smallest(MODELS[model].config() if preset in MODELS else PRESETS[preset].config)
+        given = default_fields(form)
+        if not reads(model, network, objective, _any_field()) <= set(given):
+            reads(model, network, objective, given)
     except UserError as error:
         return str(error)
     return ""

@@ -109,7 +109,8 @@ def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
     vocabulary = prepared.tokenizer.vocabulary
     order = np.argsort(-vocabulary.counts)[:12]
     total = max(1, int(vocabulary.counts.sum()))
-    frequent = ", ".join(f"{prepared.tokenizer.id_to_token(int(i))} {vocabulary.counts[i] / total:.1%}" for i in order)
+    frequent = ", ".join(f"{prepared.tokenizer.id_to_token(int(i))} {vocabulary.counts[i] / total:.1%}"
+                         for i in order).replace("\n", "\\n")
     mark, at_mark = ("start", vocabulary.starts_word) if vocabulary.ends_word is None else ("end", vocabulary.ends_word)
     lines = [f"Tokenizer {prepared.tokenizer.name}: {vocabulary.size:,} tokens, {int(at_mark.sum()):,} of which {mark} "
              f"a word; {int((vocabulary.counts == 0).sum()):,} do not occur in the train split",

@@ -16,6 +16,8 @@ from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
 CHUNK = 2**18  # bytes: fits into the processor's caches
 
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
+UNIT_NAMES = {"file": "one document per file", "blank_line": "documents between blank lines",
+              "line": "one document per line"}
 UNITS: dict[str, Callable[[str], list[str]]] = {
     "file": lambda text: [text], "line": lambda text: text.split("\n"), "blank_line": BLANK_LINE.split}
 
@@ -27,7 +29,7 @@ def open_corpus(config: Config) -> Corpus:
     if unit == "auto":
         unit = "blank_line" if len(sources) == 1 else "file"
     name = files.describe(sources, config.files)
-    return corpus("text_files", f"{name}, a document a {unit.replace('_line', ' line')}",
+    return corpus("text_files", f"{name}, {UNIT_NAMES[unit]}",
                   lambda tally: chain.from_iterable(_read(each, unit, config.undecodable, tally) for each in sources),
                   lambda: files.fingerprint(sources, unit),
                   f"data.files {config.files!r} holds no text: {len(sources)} files, all of them blank")
