@@ -132,7 +132,7 @@ class ObjectiveDef(NamedTuple):
       check: config -> None; raises UserError where its fields do not fit each other.
       build: (config, model, vocabulary) -> Objective.
       batch_fields: config -> the batch fields that it needs of a format.
-      context: config -> "left" or "both", held against `Model.context`.
+      context: config -> "left" or "both", which must be in `Model.context`.
       metrics: every metric that its `loss` may return.
       capabilities: what a model trained with it can predict; a text is given to the first that accepts it.
       published: the fields of the config that differ in a published system, by family of presets ("roberta").
