@@ -291,7 +291,7 @@ def test_predict_reads_texts_from_arguments_or_lines(home):
 
 
 @pytest.mark.parametrize(("words", "stdin", "parts"), [
-    (["The cat."], "", ["no [MASK] in 'The cat.'; write [MASK] where a word is to be found"]),
+    (["The cat."], "", ["no [MASK] in 'The cat.'; write [MASK] for each word to predict"]),
     (["The [MASK] " + "cat " * 40], "", ["has 44 tokens; the model takes 32 at most"]),
     ([], "", ["standard input has no text"]),
     ([], " \n\n", ["standard input has no text"]),
