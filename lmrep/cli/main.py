@@ -11,6 +11,7 @@ import inspect
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -116,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line, by default `sys.argv`, and returns the exit code."""
     if argv is None:  # a process of its own: SIGTERM ends it in order (training saves first)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+        sys.unraisablehook = _signal_again
     code = _guarded(sys.argv[1:] if argv is None else argv)
     if code and process_group.joined():
         process_group.leave(code)
@@ -125,6 +127,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _signal_again(unraisable) -> None:
+    """Repeats a signal whose exception Python ignored, as in a callback of the garbage collector."""
+    error = unraisable.exc_value
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == TERMINATED):
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _guarded(words: Sequence[str]) -> int:

@@ -120,6 +120,8 @@ def start() -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         options |= {"num_processes": process.count, "process_id": process.index,
                     "local_device_ids": local_devices(process, os.environ)}
+    if process and process.index == 0 and os.environ.get(ADDRESS):
+        _check_port(process, int(os.environ[ADDRESS].rpartition(":")[2]))
     with _reported(_description(process), int(seconds)):
         try:
             jax.distributed.initialize(**options)
@@ -130,6 +132,17 @@ def start() -> None:
         except RuntimeError as error:
             raise UserError(f"{_description(process)} could not start: {error}; if its port is in use, set {ADDRESS} "
                             "to another one") from None
+
+
+def _check_port(process: Process, port: int) -> None:
+    """Refuses a port that the coordinator, process 0, cannot have: JAX may crash there."""
+    ipv6 = socket.has_dualstack_ipv6()
+    try:
+        socket.create_server(("", port), family=socket.AF_INET6 if ipv6 else socket.AF_INET,
+                             dualstack_ipv6=ipv6).close()
+    except OSError as error:
+        raise UserError(f"{_description(process)} could not start: port {port} cannot be opened "
+                        f"({os.strerror(error.errno)}); set {ADDRESS} to another one") from None
 
 
 def _jax_may_detect(environment: Mapping[str, str]) -> bool:

@@ -124,8 +124,11 @@ def embed(
     lines = 0
     with contextlib.ExitStack() as stack:
         try:
-            files = [stack.enter_context(_Writer(path, about, min(most, found.lines - most * k) * entry))
-                     for k, path in enumerate(targets)]
+            files = []
+            for k, path in enumerate(targets):
+                # The exit comes first: a signal may end this process as soon as the file is there.
+                files.append(stack.push(_Writer(path, about, min(most, found.lines - most * k) * entry)))
+                files[-1].open()
             for texts in read_lines(source):
                 if lines + len(texts) > found.lines:
                     break
@@ -211,14 +214,16 @@ class _Writer:
         self._header, self._starts = [b"{" + about], {}
         self._header_size = -(-(len(about) + 2 + entries) // 8) * 8  # so that the data are aligned
         self._end = 0
+        self._file: BinaryIO | None = None
 
-    def __enter__(self) -> "_Writer":
-        self._file: BinaryIO = open(self._partial, "xb")
-        return self
+    def open(self) -> None:
+        """Makes the file."""
+        self._file = open(self._partial, "wb")
 
     def __exit__(self, *_) -> None:
         with contextlib.suppress(OSError):  # it flushes, which fails on a full disk
-            self._file.close()
+            if self._file:
+                self._file.close()
         self._partial.unlink(missing_ok=True)
 
     def reserve(self, name: str, shape: tuple[int, ...]) -> None:
