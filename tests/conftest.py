@@ -1,10 +1,15 @@
-"""Eight devices for every test, and quick compilation: tests check what programs compute, not how fast."""
+"""Eight devices for every test, quick compilation (tests check what programs compute, not how fast), and a run that
+many tests share."""
 
+import fcntl
 import gc
 import os
 import shutil
 import tempfile
 from importlib import metadata
+from pathlib import Path
+
+import pytest
 
 FLAGS = ("--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
          "--xla_llvm_disable_expensive_passes=true")
@@ -29,3 +34,34 @@ gc.set_threshold(50_000)
 def pytest_unconfigure():
     if made:
         shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def _small_run(tmp_path_factory):
+    """The folder that `small_home` copies, made once for all workers."""
+    from tests import small  # after the flags above
+
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "small_run"
+    with open(f"{home}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "printed").exists():
+            small.experiment_file(home, small.corpus(home / "texts"))
+            answer = small.command("train", f"--config={home}/small.py", f"--workdir={home}/run",
+                                   f"--data_dir={home}/data", f"--config.samples={small.SAMPLE}")
+            assert answer.code == 0, answer
+            (home / "printed").write_text(answer.out)
+    return home
+
+
+@pytest.fixture(scope="module")
+def small_home(_small_run, tmp_path_factory) -> Path:
+    """A folder of the module's own with the corpus in `texts`, the experiment file `small.py` and a run of it in `run`
+    (checkpoints 4, 8 and 12), its stores in `data`, and what `lmrep train` printed in `printed`."""
+    from tests import small
+
+    home = Path(shutil.copytree(_small_run, tmp_path_factory.mktemp("small") / "home"))
+    small.experiment_file(home, home / "texts")
+    for path in (home / "printed", home / "run/config.json"):
+        path.write_text(path.read_text().replace(str(_small_run), str(home)))
+    return home

@@ -23,6 +23,7 @@ from lmrep.experiment.config import default_config
 NOUNS = ("cat", "dog", "bird", "fish", "horse", "mouse")
 VERBS = ("sees", "eats", "finds", "likes")
 KINDS = ("red", "blue", "old", "small")
+SAMPLE = "The [MASK] cat sees the old dog."
 SECONDS = 120  # that a process may take; a loaded machine is slow
 
 

@@ -12,14 +12,8 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A folder with the corpus in `texts`, the experiment file, and a finished run in `run`."""
-    home = tmp_path_factory.mktemp("cli")
-    small.experiment_file(home, small.corpus(home / "texts"))
-    answer = small.command(*train(home, home / "run", "--config.samples=The [MASK] cat sees the old dog."))
-    assert answer.code == 0, answer
-    (home / "said").write_text(answer.out)
-    return home
+def home(small_home):
+    return small_home
 
 
 def train(home, workdir, *words, part=""):
@@ -193,9 +187,9 @@ def test_workdir_is_sufficient_to_resume(home, copy, tmp_path):
 
 def test_finished_run_is_not_changed(home, copy):
     before = small.contents(copy)
-    answer = small.command(*train(home, copy, "--config.samples=The [MASK] cat sees the old dog."))
+    answer = small.command(*train(home, copy, f"--config.samples={small.SAMPLE}"))
     assert answer.code == 0 and "all 12 steps are done" in answer.err
-    assert answer.out.replace(str(copy), str(home / "run")) == (home / "said").read_text()
+    assert answer.out.replace(str(copy), str(home / "run")) == (home / "printed").read_text()
     after = small.contents(copy)
     changed = {path for path in after if before.get(path) != after[path]}
     assert changed <= {"provenance.jsonl", "timing.jsonl", ".lock"}
@@ -262,11 +256,11 @@ def test_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
 # The other commands
 
 def test_training_prints_results_and_next_commands(home):
-    said = (home / "said").read_text()
+    printed = (home / "printed").read_text()
     for part in ("Trained to step 12.", "Accuracy of the most frequent token", "this model before training",
                  "this model now", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run",
                  f"lmrep report {home}/run;"):  # which this run did not write
-        assert part in said
+        assert part in printed
 
 
 def test_evaluate_prints_what_it_writes(home):

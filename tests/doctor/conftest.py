@@ -4,17 +4,12 @@ import shutil
 
 import pytest
 
-import lmrep
 from tests import small
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory):
-    """A folder with a corpus in `texts`, and a run trained on it in `run`, whose stores are in `data`."""
-    home = tmp_path_factory.mktemp("doctor")
-    small.corpus(home / "texts")
-    lmrep.train(small.config(home / "texts"), home / "run", data_dir=home / "data")
-    return home
+@pytest.fixture(scope="module")
+def home(small_home):
+    return small_home
 
 
 @pytest.fixture

@@ -60,17 +60,13 @@ def test_mismatched_parameters_are_refused():
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A folder with a corpus and a short run."""
-    home = tmp_path_factory.mktemp("starting")
-    small.corpus(home / "texts")
-    lmrep.train(small.config(home / "texts"), home / "first", data_dir=home / "data")
-    return home
+def home(small_home):
+    return small_home
 
 
 def onward(home, **fields):
     config = small.config(home / "texts")
-    init_from.adopt_checkpoint(config, home / "first")
+    init_from.adopt_checkpoint(config, home / "run")
     config.steps = 4
     config.update_from_flattened_dict(fields)
     return config
@@ -79,25 +75,25 @@ def onward(home, **fields):
 def test_run_starts_from_the_parameters_of_another(home, tmp_path, caplog):
     caplog.set_level("INFO", "lmrep")
     lmrep.train(onward(home), tmp_path / "second", data_dir=home / "data")
-    first, second = (small.lines(place, "validation") for place in (home / "first", tmp_path / "second"))
+    first, second = (small.lines(place, "validation") for place in (home / "run", tmp_path / "second"))
     assert second[0]["step"] == 0 and second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-6)
     [message] = [line for line in caplog.messages if line.startswith("parameters start from")]
-    assert f"{home / 'first'}, step 12" in message and "initialized" not in message and "unused" not in message
-    for path in flatten(lmrep.load(home / "first").params):
+    assert f"{home / 'run'}, step 12" in message and "initialized" not in message and "unused" not in message
+    for path in flatten(lmrep.load(home / "run").params):
         assert path in message
 
 
 def test_run_starts_from_a_published_directory(home, tmp_path):
     """With the network, tokenizer and parameters that the run itself would have given."""
-    conversion.to_published(home / "first", tmp_path / "published")
+    conversion.to_published(home / "run", tmp_path / "published")
     config = small.config(home / "texts")
     init_from.adopt_checkpoint(config, tmp_path / "published")
     assert config.model.width == 32 and config.model.layers == 2
     config.steps = 1
     lmrep.train(config, tmp_path / "run", data_dir=home / "data")
-    first, second = (small.lines(place, "validation") for place in (home / "first", tmp_path / "run"))
+    first, second = (small.lines(place, "validation") for place in (home / "run", tmp_path / "run"))
     assert second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-5)
-    a, b = (init_from.load(place).params for place in (home / "first", tmp_path / "published"))
+    a, b = (init_from.load(place).params for place in (home / "run", tmp_path / "published"))
     assert a.keys() == b.keys()
     for path, value in a.items():
         np.testing.assert_array_equal(value, b[path], err_msg=path)
@@ -113,13 +109,13 @@ def test_incompatible_network_settings_are_refused(home, tmp_path, caplog):
 
 
 def test_vocabulary_can_be_extended(home, tmp_path):
-    words = (home / "first/tokenizer/vocab.txt").read_text().split()
+    words = (home / "run/tokenizer/vocab.txt").read_text().split()
     (tmp_path / "vocab.txt").write_text("\n".join([*words, "zebra", "gnu"]) + "\n")
     config = onward(home, **{"tokenizer.vocab_file": str(tmp_path / "vocab.txt"), "steps": 1,
                              "optimizer.learning_rate": 1e-9, "checkpoint.every": 1})
     lmrep.train(config, tmp_path / "run", data_dir=home / "data")
     old, new = (np.asarray(lmrep.load(place).params["encoder"]["embedding"]["token"])
-                for place in (home / "first", tmp_path / "run"))
+                for place in (home / "run", tmp_path / "run"))
     assert new.shape[0] == old.shape[0] + 2
     np.testing.assert_allclose(new[:-2], old, atol=1e-7)
     np.testing.assert_allclose(new[-2:], np.broadcast_to(np.mean(old, 0), (2, old.shape[1])), rtol=1e-5, atol=1e-7)
@@ -127,10 +123,10 @@ def test_vocabulary_can_be_extended(home, tmp_path):
 
 def test_resuming_does_not_need_the_source_checkpoint(home, tmp_path):
     """Bit for bit what one run would have given."""
-    shutil.copytree(home / "first", tmp_path / "origin")
+    shutil.copytree(home / "run", tmp_path / "origin")
     config = onward(home)
     config.init = str(tmp_path / "origin")
-    config.tokenizer.vocab_file = str(home / "first/tokenizer/vocab.txt")
+    config.tokenizer.vocab_file = str(home / "run/tokenizer/vocab.txt")
     config.steps, config.checkpoint.every = 8, 4
     lmrep.train(config, tmp_path / "whole", data_dir=home / "data")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
@@ -145,8 +141,8 @@ def test_resuming_does_not_need_the_source_checkpoint(home, tmp_path):
 def test_source_with_values_that_are_not_finite_is_refused(home, monkeypatch):
     real = init_from.flatten
     monkeypatch.setattr(init_from, "flatten", lambda tree: {path: value * np.nan for path, value in real(tree).items()})
-    with pytest.raises(UserError, match=r"first, step \d+ has values that are not finite in encoder"):
-        init_from.load(home / "first")
+    with pytest.raises(UserError, match=r"run, step \d+ has values that are not finite in encoder"):
+        init_from.load(home / "run")
 
 
 def test_changed_source_is_refused_on_resuming(home, tmp_path):
@@ -171,8 +167,8 @@ def test_source_that_is_not_a_run_is_refused(home, tmp_path, place, message):
 
 def test_network_of_another_size_is_refused(home, tmp_path):
     config = onward(home, **{"model.mlp": 32})
-    with pytest.raises(UserError, match=r"mlp/.* is \(2, .*\) in this run and \(2, .*\) in .*first"):
+    with pytest.raises(UserError, match=r"mlp/.* is \(2, .*\) in this run and \(2, .*\) in .*run"):
         lmrep.train(config, tmp_path / "run", data_dir=home / "data")
     assert not (tmp_path / "run").exists()
-    assert json.loads((home / "first/config.json").read_text())["config"]["init"] == ""
-    assert P.count(lmrep.load(home / "first").objective.specs) > 0
+    assert json.loads((home / "run/config.json").read_text())["config"]["init"] == ""
+    assert P.count(lmrep.load(home / "run").objective.specs) > 0

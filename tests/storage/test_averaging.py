@@ -14,12 +14,8 @@ from tests import small
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A folder with the corpus in `texts`, an experiment file, and a run with checkpoints 4, 8 and 12."""
-    home = tmp_path_factory.mktemp("averages")
-    small.experiment_file(home, small.corpus(home / "texts"))
-    assert train(home, home / "run").code == 0
-    return home
+def home(small_home):
+    return small_home
 
 
 def train(home, workdir, *words):

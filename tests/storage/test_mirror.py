@@ -26,12 +26,8 @@ URL = "memory://runs/small"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A folder with a corpus in `texts` and a run trained beside it in `local`."""
-    home = tmp_path_factory.mktemp("mirror")
-    small.corpus(home / "texts")
-    lmrep.train(small.config(home / "texts"), home / "local", data_dir=home / "data")
-    return home
+def home(small_home):
+    return small_home
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +90,8 @@ def test_run_is_complete_in_the_store_and_resumes_elsewhere(home, machine, monke
     outcome = train(home)
 
     assert outcome.steps == 12
-    there, local = contents(), small.contents(home / "local")
-    assert there["metrics.jsonl"] == (home / "local/metrics.jsonl").read_bytes()
+    there, local = contents(), small.contents(home / "run")
+    assert there["metrics.jsonl"] == (home / "run/metrics.jsonl").read_bytes()
     assert mirror.complete_steps(there) == [5, 8, 12]
     same = [name for name in local if name.startswith("tokenizer/")] + ["config.json", "timing.jsonl"]
     assert there.keys() >= {*same, "provenance.jsonl"} and not any("unfinished" in name for name in there)
@@ -103,7 +99,7 @@ def test_run_is_complete_in_the_store_and_resumes_elsewhere(home, machine, monke
     assert not claims.mark(mirror.open_store(URL))["held"]
 
     shutil.rmtree(machine)
-    mine, run = lmrep.load(home / "local"), lmrep.load(URL)
+    mine, run = lmrep.load(home / "run"), lmrep.load(URL)
     jax.tree.map(np.testing.assert_array_equal, mine.params, run.params)
     assert {p.name for p in (run.directory / "checkpoints").iterdir()} == {"12"}  # no other was fetched
     assert lmrep.load(URL, 5).step == 5
@@ -119,7 +115,7 @@ def test_run_is_complete_in_the_store_and_resumes_elsewhere(home, machine, monke
 
 
 def test_commands_accept_the_url_as_workdir(home, machine):
-    copied(home / "local")
+    copied(home / "run")
     shutil.rmtree(machine)
     flags = f"--workdir={URL}", f"--data_dir={home / 'data'}"
     answer = small.command("train", *flags, "--config.seed=1")
@@ -129,7 +125,7 @@ def test_commands_accept_the_url_as_workdir(home, machine):
     answer = small.command("predict", f"--workdir={URL}", "The [MASK] cat.")
     assert answer.code == 0 and "%" in answer.out
     assert small.command("inspect", *flags).code == 0
-    assert "equal: all" in small.command("diff", URL, home / "local").out
+    assert "equal: all" in small.command("diff", URL, home / "run").out
     answer = small.command("average", URL, machine / "mean")
     assert answer.code == 2 and f"{URL} is in a remote store" in answer.err
     answer = small.command("convert", URL, "memory://runs/published", "--to=huggingface")
@@ -150,7 +146,7 @@ def test_refused_run_does_not_change_the_store(home):
 
 
 def test_interrupted_upload_leaves_the_previous_checkpoint(home, machine, monkeypatch):
-    local = copied(home / "local")
+    local = copied(home / "run")
     shutil.move(local / "checkpoints/12", machine / "12")
     with mirror.mirrored(URL):
         pass
@@ -177,7 +173,7 @@ def test_interrupted_upload_leaves_the_previous_checkpoint(home, machine, monkey
 
 
 def test_removed_and_replaced_checkpoints_are_mirrored(home):
-    local = copied(home / "local")
+    local = copied(home / "run")
     with mirror.mirrored(URL):
         shutil.rmtree(local / "checkpoints/4")
         shutil.rmtree(local / "checkpoints/12")
@@ -204,7 +200,7 @@ def test_uploads_happen_during_training_and_are_retried(home, monkeypatch, caplo
 
     monkeypatch.setattr(mirror.Store, "write", flaky)
     with mirror.mirrored(URL, every=0.01) as local:
-        shutil.copytree(home / "local", local, dirs_exist_ok=True)
+        shutil.copytree(home / "run", local, dirs_exist_ok=True)
         until(lambda: mirror.complete_steps(mirror.open_store(URL).names()) == [4, 8, 12])
     assert caplog.text.count("no route; trying again every 0.01 s") == 1
 
@@ -228,10 +224,10 @@ def test_fault_and_failed_upload_are_reported_together(home, monkeypatch):
 
 
 def test_store_takes_precedence_after_another_machine_uploaded(home, machine):
-    local = copied(home / "local")
+    local = copied(home / "run")
     elsewhere = shutil.move(machine, machine.with_name("elsewhere"))
     with mirror.mirrored(URL) as other:
-        assert small.contents(other / "checkpoints") == small.contents(home / "local/checkpoints")
+        assert small.contents(other / "checkpoints") == small.contents(home / "run/checkpoints")
         (other / "metrics.jsonl").write_text("theirs\n")
         shutil.rmtree(other / "checkpoints/12")
     shutil.rmtree(machine)
@@ -243,7 +239,7 @@ def test_store_takes_precedence_after_another_machine_uploaded(home, machine):
 
 
 def test_incomplete_local_copy_is_discarded(home, monkeypatch):
-    local = copied(home / "local")
+    local = copied(home / "run")
     shutil.rmtree(local)
     with monkeypatch.context() as patch:
         patch.setattr(mirror.Store, "download", lambda *_: 1 / 0)  # the fetching is broken off
@@ -255,7 +251,7 @@ def test_incomplete_local_copy_is_discarded(home, monkeypatch):
 
 
 def test_store_with_an_incomplete_listing_is_refused(home, monkeypatch):
-    local = copied(home / "local")
+    local = copied(home / "run")
     monkeypatch.setattr(mirror.Store, "names", lambda self: [])
     with pytest.raises(UserError, match="cannot reach"), mirror.mirrored(URL):
         pass
@@ -263,11 +259,12 @@ def test_store_with_an_incomplete_listing_is_refused(home, monkeypatch):
 
 
 def test_damaged_checkpoint_is_skipped_in_reading(home, machine, caplog):
-    copied(home / "local")
+    copied(home / "run")
     shutil.rmtree(machine)
     store = mirror.open_store(URL)
     name = max((n for n in store.names() if n.startswith("checkpoints/12/")), key=lambda n: len(store.read(n)))
-    store.write(name, store.read(name)[:-1] + b"?")
+    content = store.read(name)
+    store.write(name, content[:-1] + bytes([content[-1] ^ 1]))
     assert lmrep.load(URL).step == 8
     assert "checkpoint 12 in memory://runs/small is damaged" in caplog.text
     with pytest.raises(UserError, match=f"{URL} holds no checkpoint 5; it holds 4, 8, 12"):
@@ -302,7 +299,7 @@ def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
     with mirror.mirrored(URL), pytest.raises(UserError, match="in use by process"):
         tried()
     with pytest.raises(RunFault, match="process 1 on other has taken"), mirror.mirrored(URL) as local:
-        shutil.copytree(home / "local", local, dirs_exist_ok=True)
+        shutil.copytree(home / "run", local, dirs_exist_ok=True)
         held()
     assert mirror.open_store(URL).names() == [claims.MARK] and claims.mark(mirror.open_store(URL))["copy"] == "theirs"
 
@@ -325,7 +322,7 @@ def test_doctor_checks_the_store(home, machine):
     found = examined()
     assert not [f for f in found.values() if f.mark == doctor.FAILED] and found["resuming"].text == "a new run"
     assert mirror.open_store(URL).names() == [] and not (machine / "workdirs").exists()
-    copied(home / "local")
+    copied(home / "run")
     shutil.rmtree(machine)
     found = examined()
     assert "resumes from step 12 of 12" in found["resuming"].text and "3 checkpoints" in found["remote"].text
