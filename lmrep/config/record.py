@@ -85,6 +85,23 @@ def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -
     return cls(**values)
 
 
+def flatten_config(value: Any, path: str = "", *, list_items: bool = False) -> dict[str, Any]:
+    """{dotted path: value} of a nested config. A list of plain values is one value, unless `list_items` is true; the
+    items of other lists are named by index. A tuple equals a list."""
+    if dataclasses.is_dataclass(value):
+        value = dataclasses.asdict(value)
+    if isinstance(value, Mapping) and value:
+        items = value.items()
+    elif isinstance(value, list | tuple) and (value if list_items else any(isinstance(x, Mapping) for x in value)):
+        items = enumerate(value)
+    else:
+        return {path: list(value) if isinstance(value, tuple) else value}
+    found = {}
+    for key, item in items:
+        found |= flatten_config(item, f"{path}.{key}" if path else str(key), list_items=list_items)
+    return found
+
+
 def suggestion(word: Any, known: Iterable[Any]) -> str:
     """"; did you mean 'x'?" with the known name closest to `word`, or "" if none is close."""
     close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)

@@ -218,7 +218,7 @@ class _Writer:
 
     def open(self) -> None:
         """Makes the file."""
-        self._file = open(self._partial, "wb")
+        self._file = open(self._partial, "wb")  # noqa: SIM115 (closed by __exit__)
 
     def __exit__(self, *_) -> None:
         with contextlib.suppress(OSError):  # it flushes, which fails on a full disk

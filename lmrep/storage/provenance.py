@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from lmrep.config.record import flatten_config
 from lmrep.storage import jsonl
 
 FILE = "provenance.jsonl"
@@ -74,27 +75,13 @@ def differences(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
     Args:
       free: patterns (`fnmatch`) of dotted paths that may differ: "mesh.*", "steps".
     """
-    before, after = _fields(old), _fields(new)
+    before, after = flatten_config(old, list_items=True), flatten_config(new, list_items=True)
     return [
         f"{path}: {_show(before, path)} -> {_show(after, path)}"
         for path in {**before, **after}
         if (path not in before or path not in after or before[path] != after[path])
         and not any(fnmatchcase(path, pattern) for pattern in free)
     ]
-
-
-def _fields(value: Any, path: str = "") -> dict[str, Any]:
-    """{dotted path: value} of all values that are not mappings or lists, or that are empty ones."""
-    if isinstance(value, Mapping) and value:
-        items = value.items()
-    elif isinstance(value, list | tuple) and value:
-        items = enumerate(value)
-    else:
-        return {path: list(value) if isinstance(value, tuple) else value}
-    fields = {}
-    for key, item in items:
-        fields |= _fields(item, f"{path}.{key}" if path else str(key))
-    return fields
 
 
 def _show(fields: dict[str, Any], path: str) -> str:

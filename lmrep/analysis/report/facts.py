@@ -1,6 +1,5 @@
 """What a run's files contain, as plain data. Unknown values are None, with the reason in `notes`."""
 
-import dataclasses
 import json
 import math
 import statistics
@@ -311,19 +310,3 @@ def _mean(lines: Sequence[dict], name: str) -> float | None:
 def _short(x: float) -> float:
     """Rounds to five digits, more than a chart shows."""
     return float(f"{x:.5g}")
-
-
-def flatten_config(value: Any, path: str = "") -> dict[str, Any]:
-    """{dotted path: value} of a config; lists of plain values are values."""
-    if dataclasses.is_dataclass(value):
-        value = dataclasses.asdict(value)
-    if isinstance(value, Mapping) and value:
-        items = value.items()
-    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        items = enumerate(value)
-    else:
-        return {path: list(value) if isinstance(value, tuple) else value}
-    found = {}
-    for key, item in items:
-        found |= flatten_config(item, f"{path}.{key}" if path else str(key))
-    return found

@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from lmrep.analysis.report.facts import Facts, flatten_config, unigram_loss
+from lmrep.analysis.report.facts import Facts, unigram_loss
+from lmrep.config.record import flatten_config
 from lmrep.experiment import config as experiments
 from lmrep.metrics import COMMON, Metric
 from lmrep.objectives import OBJECTIVES

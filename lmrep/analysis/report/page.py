@@ -14,6 +14,7 @@ from lmrep.analysis.report import metrics, prose
 from lmrep.analysis.report.facts import Facts
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, meanings
+from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
 
 Runs = Sequence[tuple[Facts, Predictions]]
@@ -132,7 +133,7 @@ def _differences(runs: Sequence[Facts]) -> dict[str, list] | None:
     """Fields of the configs that differ: those that all configs have, and the others."""
     if len(runs) < 2:
         return None
-    configs = [F.flatten_config(run.experiment) for run in runs]
+    configs = [flatten_config(run.experiment) for run in runs]
     names = [name for name in dict.fromkeys(name for config in configs for name in config)
              if name != "name" and len({json.dumps(config.get(name, "none")) for config in configs}) > 1]
     rows = {name: (name, *(_code(config[name]) if name in config else "" for config in configs)) for name in names}
@@ -190,7 +191,7 @@ def _config(facts: Facts, _: Predictions) -> dict[str, Any]:
     return {"closest": found, "differing": [(name, _code(ours, "mark"), _code(theirs), help)
                                             for name, ours, theirs, help in found.differing] if found else [],
             "fields": [(name, _code(value), meaning.get(name, ""))
-                       for name, value in F.flatten_config(facts.experiment).items()]}
+                       for name, value in flatten_config(facts.experiment).items()]}
 
 
 def _code(value: Any, mark: str = "") -> Code:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from lmrep.analysis.report.facts import Facts, flatten_config
+from lmrep.analysis.report.facts import Facts
+from lmrep.config.record import flatten_config
 from lmrep.data import corpora
 from lmrep.data.formats import FORMATS
 from lmrep.experiment import compose
