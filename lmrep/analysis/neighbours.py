@@ -81,7 +81,7 @@ def parse(marked: str) -> Occurrence:
 
 
 def neighbours(
-    run: Run, marked: str, lines: Iterable[Sequence[str]], *, layers: str = "last", k: int = 10, least: int = 5,
+    run: Run, marked: str, lines: Iterable[Sequence[str]], *, layers: str = "last", k: int = 10, min_count: int = 5,
     progress: Callable[[int, int], None] = lambda lines, tokens: None,
 ) -> Neighbours:
     """The nearest neighbours, by cosine, of a word in its sentence.
@@ -96,7 +96,7 @@ def neighbours(
       lines: the corpus, in lists of lines. Lines longer than the model are encoded in overlapping windows.
       layers: as for `run.encode`; one layer, or a sum or concatenation.
       k: number of neighbours.
-      least: occurrences that a word needs to be a static neighbour.
+      min_count: occurrences that a word needs to be a static neighbour.
       progress: called with (1, number of tokens) after each line.
 
     Raises:
@@ -119,7 +119,7 @@ def neighbours(
             nearest.add(tokenized[i].text, spans, vectors)
             table.add([_key(run, tokenized[i].text[a:b]) for a, b in spans], vectors)
             progress(1, len(tokenized[i].ids))
-    count, static = table.nearest(_key(run, query.word), k, least)
+    count, static = table.nearest(_key(run, query.word), k, min_count)
     return Neighbours(query, count, nearest.found(), static, len(table.index))
 
 
@@ -139,24 +139,19 @@ class _Nearest:
     """The k nearest occurrences so far; equal lines count once."""
 
     def __init__(self, query: Occurrence, vector: np.ndarray, k: int):
-        self._own, self._k = (query.text, query.start), k
-        self._unit = vector / np.linalg.norm(vector)
+        self._query, self._k, self._unit = (query.text, query.start), k, vector / np.linalg.norm(vector)
         self._heap: list[tuple[float, str, int, int]] = []
-        self._seen: set[tuple[str, int]] = set()
 
     def add(self, text: str, spans: Sequence[tuple[int, int]], vectors: np.ndarray) -> None:
         """Adds the words of a line, with vectors [w, d]."""
         cosines = vectors @ self._unit / np.maximum(np.linalg.norm(vectors, axis=1), 1e-30)
         bound = self._heap[0][0] if len(self._heap) == self._k else -np.inf
         for i in np.flatnonzero(cosines > bound):
-            occurrence = (text, spans[i][0])
-            if occurrence == self._own or occurrence in self._seen:
+            position = (text, spans[i][0])
+            if position == self._query or any(position == entry[1:3] for entry in self._heap):
                 continue
-            self._seen.add(occurrence)
-            heapq.heappush(self._heap, (float(cosines[i]), text, *spans[i]))
-            if len(self._heap) > self._k:
-                _, text_, start, _ = heapq.heappop(self._heap)
-                self._seen.remove((text_, start))
+            add = heapq.heappush if len(self._heap) < self._k else heapq.heappushpop
+            add(self._heap, (float(cosines[i]), text, *spans[i]))
 
     def found(self) -> list[Occurrence]:
         """The occurrences, nearest first."""
@@ -187,12 +182,12 @@ class _Table:
         for values in (self._sums, self._counts):
             values[:TABLE], values[TABLE:] = values[kept], 0
 
-    def nearest(self, word: str, k: int, least: int) -> tuple[int, list[StaticWord]]:
-        """The occurrences of `word`, and the k nearest words with at least `least` occurrences."""
+    def nearest(self, word: str, k: int, min_count: int) -> tuple[int, list[StaticWord]]:
+        """The occurrences of `word`, and the k nearest words with at least `min_count` occurrences."""
         if word not in self.index:
             return 0, []
         n = len(self.index)
         units = self._sums[:n] / np.maximum(np.linalg.norm(self._sums[:n], axis=1, keepdims=True), 1e-30)
         cosines, row, words = units @ units[self.index[word]], self.index[word], list(self.index)
-        order = [i for i in np.argsort(-cosines) if i != row and self._counts[i] >= least][:k]
+        order = [i for i in np.argsort(-cosines) if i != row and self._counts[i] >= min_count][:k]
         return int(self._counts[row]), [StaticWord(float(cosines[i]), words[i], int(self._counts[i])) for i in order]

@@ -1,6 +1,6 @@
 """Parses the words of a command line. Imports nothing heavy, so that help and error messages come at once."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -97,9 +97,7 @@ class Arguments:
         return self.workdir
 
 
-def parse(
-    command: str, words: Sequence[str], flags: Mapping[str, Flag], common: Collection[str] = tuple(COMMON),
-) -> Arguments:
+def parse(command: str, words: Sequence[str], flags: Mapping[str, Flag]) -> Arguments:
     """Parses the words after the name of a command.
 
     `--flag=value` and `--flag value` are the same, as are `_` and `-` in names. A bool is set by `--flag` and
@@ -108,15 +106,13 @@ def parse(
     Args:
       command: the name, for messages.
       words: the words after it.
-      flags: the command's own.
-      common: the names of the flags of `COMMON` that it takes.
+      flags: those that it takes.
 
     Raises:
       UserError: a flag is unknown, with the nearest name; a value is missing, of another type or out of bounds.
     """
-    known = {name: flag for name, flag in COMMON.items() if name in common} | dict(flags)
-    values = {name: flag.default for name, flag in known.items()}
-    switches = {f"{no}{name}": (name, not no) for name, flag in known.items() if flag.value_type is bool
+    values = {name: flag.default for name, flag in flags.items()}
+    switches = {f"{no}{name}": (name, not no) for name, flag in flags.items() if flag.value_type is bool
                 for no in ("", "no")}
     overrides, positional, rest = [], [], list(words)
     while rest:
@@ -125,44 +121,34 @@ def parse(
             positional += rest
             break
         if not word.startswith("--"):
-            positional.append(_word(word, command))
+            if word[:1] == "-" and word[1:2].isalpha():
+                raise UserError(f"lmrep {command} has no flag {word}; flags begin with two dashes, and text that "
+                                "begins with one goes after `--`")
+            positional.append(word)
             continue
         written, equals, text = word[2:].partition("=")
         name, is_field = written.replace("-", "_"), written.startswith("config.")
         if name in switches and not equals:
             switch, values[switch] = switches[name]
-        elif (name in COMMON or is_field) and name.partition(".")[0] not in known:
+        elif (name in COMMON or is_field) and name.partition(".")[0] not in flags:
             raise UserError(f"lmrep {command} takes the config of the run in --workdir; leave --config out"
-                            if "workdir" in known else f"lmrep {command} takes no --{name}; see lmrep {command} --help")
-        elif name not in known and not is_field:
-            near = suggestion(word, [f"--{n}" for n in known])
+                            if "workdir" in flags else f"lmrep {command} takes no --{name}; see lmrep {command} --help")
+        elif name not in flags and not is_field:
+            near = suggestion(word, [f"--{n}" for n in flags])
             raise UserError(f"lmrep {command} has no flag --{written}{near or f'; see lmrep {command} --help'}")
         else:
             if not equals:
-                text = _next(rest, written)
+                if not rest or rest[0].startswith("--"):
+                    raise UserError(f"--{written} needs a value: --{written}=VALUE")
+                text = rest.pop(0)
             if is_field:
                 overrides.append((written.removeprefix("config."), text))
             else:
-                values[name] = _value(text, known[name], written)
+                values[name] = _value(text, flags[name], written)
     file, _, argument = (values.pop("config", None) or "").partition(":")
     workdir = values.pop("workdir", None)
-    own = SimpleNamespace(**values)
-    return Arguments(command, file or None, argument, tuple(overrides), workdir, own, tuple(positional))
-
-
-def _word(word: str, command: str) -> str:
-    """A positional argument. One dash and a letter is a misspelt flag."""
-    if word[:1] == "-" and word[1:2].isalpha():
-        raise UserError(f"lmrep {command} has no flag {word}; flags begin with two dashes, and text that begins with "
-                        "one goes after `--`")
-    return word
-
-
-def _next(rest: list[str], name: str) -> str:
-    """The word after a flag, as its value."""
-    if not rest or rest[0].startswith("--"):
-        raise UserError(f"--{name} needs a value: --{name}=VALUE")
-    return rest.pop(0)
+    return Arguments(command, file or None, argument, tuple(overrides), workdir, SimpleNamespace(**values),
+                     tuple(positional))
 
 
 def _value(text: str, flag: Flag, name: str) -> Any:

@@ -4,23 +4,20 @@
     lmrep completion zsh > "${fpath[1]}/_lmrep"                        # then start a new shell
     lmrep completion fish > ~/.config/fish/completions/lmrep.fish"""
 
-import importlib
 import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lmrep.cli.arguments import COMMON, Arguments, Flag
+from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
-
-FLAGS: dict[str, Flag] = {}
 
 
 class Choice(NamedTuple):
-    """A command as completions see it: its flags, as ("--name=" or "--name", help), and whether it takes a config."""
+    """A command as completions see it: {"--name=" or "--name": help} of its flags, and whether it takes a config."""
 
     name: str
     summary: str
-    flags: tuple[tuple[str, str], ...]
+    flags: dict[str, str]
     config: bool
 
 
@@ -39,21 +36,15 @@ def choices() -> list[Choice]:
     """Every command with its flags."""
     from lmrep.cli.main import COMMANDS, flags_of
 
-    found = []
-    for name, command in COMMANDS.items():
-        own = flags_of(importlib.import_module(command.module))
-        flags = {key: COMMON[key] for key in command.common} | dict(own)
-        spelled = tuple((f"--{key}" if flag.value_type is bool else f"--{key}=", flag.help)
-                        for key, flag in flags.items())
-        found.append(Choice(name, command.summary, (*spelled, ("--help", "describe the command")),
-                            "config" in command.common))
-    return found
+    return [Choice(name, command.summary, {
+        **{f"--{key}" if flag.value_type is bool else f"--{key}=": flag.help for key, flag in flags_of(name).items()},
+        "--help": "describe the command"}, "config" in command.common) for name, command in COMMANDS.items()]
 
 
 def bash(commands: Sequence[Choice], fields: Sequence[str]) -> str:
     """The script for bash."""
-    cases = "\n".join(f"    {each.name}) words='{' '.join(flag for flag, _ in each.flags)}' config={int(each.config)};;"
-                      for each in commands)
+    cases = "\n".join(f"    {choice.name}) words='{' '.join(choice.flags)}' config={int(choice.config)};;"
+                      for choice in commands)
     return f"""_lmrep_fields='{' '.join(f'--config.{path}=' for path in fields)}'
 _lmrep() {{
   local line="${{COMP_LINE:0:$COMP_POINT}}" current before words config=0 candidate
@@ -62,7 +53,7 @@ _lmrep() {{
   COMPREPLY=()
   compopt -o nospace 2>/dev/null
   if [[ "$line" =~ ^[[:space:]]*[^[:space:]]+[[:space:]]+[^[:space:]]*$ ]]; then
-    COMPREPLY=($(compgen -W 'help {' '.join(each.name for each in commands)}' -- "$current"))
+    COMPREPLY=($(compgen -W 'help {' '.join(choice.name for choice in commands)}' -- "$current"))
     COMPREPLY=("${{COMPREPLY[@]/%/ }}")
     return
   fi
@@ -82,9 +73,9 @@ complete -F _lmrep lmrep"""
 
 def zsh(commands: Sequence[Choice], fields: Sequence[str]) -> str:
     """The script for zsh."""
-    cases = "\n".join(f"    {each.name}) flags=({' '.join(flag for flag, _ in each.flags)}) config={int(each.config)};;"
-                      for each in commands)
-    described = "\n".join(f"    {shlex.quote(f'{each.name}:{each.summary}')}" for each in commands)
+    cases = "\n".join(f"    {choice.name}) flags=({' '.join(choice.flags)}) config={int(choice.config)};;"
+                      for choice in commands)
+    described = "\n".join(f"    {shlex.quote(f'{choice.name}:{choice.summary}')}" for choice in commands)
     return f"""#compdef lmrep
 _lmrep() {{
   local -a commands flags
@@ -113,13 +104,14 @@ compdef _lmrep lmrep"""
 def fish(commands: Sequence[Choice], fields: Sequence[str]) -> str:
     """The script for fish."""
     lines = []
-    for each in commands:
-        lines.append(f"complete -c lmrep -n __fish_use_subcommand -f -a {each.name} -d {shlex.quote(each.summary)}")
-        seen = f"complete -c lmrep -n '__fish_seen_subcommand_from {each.name}'"
-        for flag, help in each.flags:
+    for choice in commands:
+        summary = shlex.quote(choice.summary)
+        lines.append(f"complete -c lmrep -n __fish_use_subcommand -f -a {choice.name} -d {summary}")
+        seen = f"complete -c lmrep -n '__fish_seen_subcommand_from {choice.name}'"
+        for flag, help in choice.flags.items():
             name, takes_value, _ = flag.removeprefix("--").partition("=")
             lines.append(f"{seen} -l {name} {'-r ' if takes_value else ''}-d {shlex.quote(help)}")
-    takers = " ".join(each.name for each in commands if each.config)
+    takers = " ".join(choice.name for choice in commands if choice.config)
     lines += [f"complete -c lmrep -n '__fish_seen_subcommand_from {takers}' -r -l config.{path}" for path in fields]
     return "\n".join(lines)
 

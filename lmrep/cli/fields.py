@@ -10,11 +10,9 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from lmrep.cli.arguments import Arguments, Flag
+from lmrep.cli.arguments import Arguments
 from lmrep.config.record import NAMES, Bounds
 from lmrep.core.errors import UserError
-
-FLAGS: dict[str, Flag] = {}
 
 
 class Field(NamedTuple):
@@ -80,10 +78,8 @@ def of_record(record: type, where: str, values: Mapping[str, Any], choice: str =
     defaults."""
     types_by_name = typing.get_type_hints(record)
     for field in dataclasses.fields(record):
-        if field.default is not dataclasses.MISSING:
-            default = field.default
-        else:
-            default = field.default_factory() if field.default_factory is not dataclasses.MISSING else None
+        make = field.default_factory
+        default = field.default if make is dataclasses.MISSING else make()
         value, annotation, path = values.get(field.name, default), types_by_name[field.name], f"{where}{field.name}"
         inner = next(iter(typing.get_args(annotation)), None)
         if dataclasses.is_dataclass(annotation):

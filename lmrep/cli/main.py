@@ -15,7 +15,6 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from types import ModuleType
 from typing import NamedTuple
 
 from lmrep.cli.arguments import COMMON, Flag, parse
@@ -26,20 +25,18 @@ from lmrep.distributed import process_group
 
 
 class Command(NamedTuple):
-    """A command.
+    """A command. The module `lmrep.cli.NAME` has its `run(arguments) -> exit code`, its own `FLAGS`, if any, or
+    `flags() -> {name: Flag}` where these come from elsewhere, and its help as the docstring.
 
     Attributes:
       summary: what it does, in a line.
       example: a command line.
-      module: the module that has its `run(arguments) -> exit code`, its `FLAGS` or, where these come from elsewhere,
-        `flags() -> {name: Flag}`, and its help as the docstring.
       common: the flags of `COMMON` that it takes.
       words: its positional arguments, for help; "" where it takes none.
     """
 
     summary: str
     example: str
-    module: str
     common: tuple[str, ...] = ("workdir",)
     words: str = ""
 
@@ -49,66 +46,51 @@ CONFIG = ("config", "workdir")
 COMMANDS = {
     "train": Command(
         "prepare data, train, and resume a run that was stopped",
-        "lmrep train --config=experiments/quickstart.py --workdir=runs/quickstart --config.steps=500",
-        "lmrep.cli.train", CONFIG),
+        "lmrep train --config=experiments/quickstart.py --workdir=runs/quickstart --config.steps=500", CONFIG),
     "doctor": Command(
         "check everything that a run needs before it starts",
-        "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart",
-        "lmrep.cli.doctor", CONFIG),
+        "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart", CONFIG),
     "evaluate": Command(
         "compute the metrics of a trained run on held-out documents",
-        "lmrep evaluate --workdir=runs/quickstart",
-        "lmrep.cli.evaluate"),
+        "lmrep evaluate --workdir=runs/quickstart"),
     "predict": Command(
         "fill in masked words, continue texts, or find replaced words",
-        'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."',
-        "lmrep.cli.predict", words="[TEXT ...]"),
+        'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."', words="[TEXT ...]"),
     "pages": Command(
         "list the experiment files that come with lmrep, or copy one",
-        "lmrep pages bert.py --copy",
-        "lmrep.cli.pages", (), "[PAGE ...]"),
+        "lmrep pages bert.py --copy", (), "[PAGE ...]"),
     "fields": Command(
         "list the fields of a config: default, bounds and meaning",
-        "lmrep fields learning_rate --config=experiments/quickstart.py",
-        "lmrep.cli.fields", ("config",), "[WORD ...]"),
+        "lmrep fields learning_rate --config=experiments/quickstart.py", ("config",), "[WORD ...]"),
     "inspect": Command(
         "show statistics of the data, and training examples",
-        "lmrep inspect --config=experiments/quickstart.py",
-        "lmrep.cli.inspect", CONFIG),
+        "lmrep inspect --config=experiments/quickstart.py", CONFIG),
     "embed": Command(
         "write the contextual vectors of texts",
-        "lmrep embed --workdir=runs/quickstart --input=texts.txt --output=vectors.safetensors",
-        "lmrep.cli.embed"),
+        "lmrep embed --workdir=runs/quickstart --input=texts.txt --output=vectors.safetensors"),
     "neighbours": Command(
         "find the words nearest to a word in its sentence, over a corpus",
         'lmrep neighbours --workdir=runs/quickstart --input=texts.txt "Return the *value* of the key."',
-        "lmrep.cli.neighbours", words="SENTENCE"),
+        words="SENTENCE"),
     "convert": Command(
         "convert a published checkpoint to a workdir, or a workdir to a Hugging Face directory",
-        "lmrep convert bert-base-uncased/ runs/bert_base",
-        "lmrep.cli.convert", (), "SOURCE TARGET"),
+        "lmrep convert bert-base-uncased/ runs/bert_base", (), "SOURCE TARGET"),
     "average": Command(
         "average the last checkpoints of a run into a new workdir",
-        "lmrep average runs/quickstart runs/averaged --last=3",
-        "lmrep.cli.average", (), "WORKDIR TARGET"),
+        "lmrep average runs/quickstart runs/averaged --last=3", (), "WORKDIR TARGET"),
     "diff": Command(
         "compare two checkpoints, parameter by parameter",
-        "lmrep diff runs/bert_base runs/mine",
-        "lmrep.cli.diff", (), "A B"),
+        "lmrep diff runs/bert_base runs/mine", (), "A B"),
     "pairings": Command(
         "list which networks, objectives and formats fit together",
-        "lmrep pairings bert_tiny",
-        "lmrep.cli.pairings", (), "[PRESET ...]"),
+        "lmrep pairings bert_tiny", (), "[PRESET ...]"),
     "report": Command(
         "write an offline HTML page of one or several runs",
-        "lmrep report runs/quickstart",
-        "lmrep.cli.report", words="[WORKDIR ...]"),
+        "lmrep report runs/quickstart", words="[WORKDIR ...]"),
     "completion": Command(
         "print a completion script for bash, zsh or fish",
-        'eval "$(lmrep completion bash)"',
-        "lmrep.cli.completion", (), "SHELL"),
+        'eval "$(lmrep completion bash)"', (), "SHELL"),
 }
-
 
 TERMINATED = 143  # the exit code after SIGTERM
 
@@ -132,8 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _signal_again(unraisable) -> None:
     """Repeats a signal whose exception Python ignored, as in a callback of the garbage collector."""
     error = unraisable.exc_value
-    if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == TERMINATED):
-        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+    terminated = isinstance(error, SystemExit) and error.code == TERMINATED
+    if terminated or isinstance(error, KeyboardInterrupt):
+        number = signal.SIGTERM if terminated else signal.SIGINT
         threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
     else:
         sys.__unraisablehook__(unraisable)
@@ -185,13 +168,13 @@ def run(words: Sequence[str]) -> int:
         raise UserError(f"expected a command before {name}: {', '.join(COMMANDS)}")
     if name not in COMMANDS:
         raise UserError(f"there is no command {name!r}{suggestion(name, COMMANDS) or '; see lmrep --help'}")
-    command, module = COMMANDS[name], importlib.import_module(COMMANDS[name].module)
-    flags = flags_of(module)
+    command, module = COMMANDS[name], importlib.import_module(f"lmrep.cli.{name}")
+    flags = flags_of(name)
     before_dashes = rest[: rest.index("--")] if "--" in rest else rest
     if "--help" in before_dashes or "-h" in before_dashes:
-        print(description(name, module, flags))
+        print(description(name, module.__doc__, flags))
         return 0
-    arguments = parse(name, rest, flags, command.common)
+    arguments = parse(name, rest, flags)
     if arguments.words and not command.words:
         raise UserError(f"lmrep {name} takes no argument {arguments.words[0]!r}"
                         + ("; set a field of the config with --config.FIELD=VALUE" if "config" in command.common
@@ -201,9 +184,11 @@ def run(words: Sequence[str]) -> int:
     return module.run(arguments) or 0
 
 
-def flags_of(module: ModuleType) -> Mapping[str, Flag]:
-    """A command's own flags."""
-    return module.flags() if hasattr(module, "flags") else module.FLAGS
+def flags_of(name: str) -> dict[str, Flag]:
+    """The flags that a command takes, those of `COMMON` first."""
+    module = importlib.import_module(f"lmrep.cli.{name}")
+    own = module.flags() if hasattr(module, "flags") else getattr(module, "FLAGS", {})
+    return {key: COMMON[key] for key in COMMANDS[name].common} | own
 
 
 def overview() -> str:
@@ -223,23 +208,18 @@ Example:
 lmrep help COMMAND describes a command; lmrep --version prints the version."""
 
 
-def description(name: str, module: ModuleType, flags: Mapping[str, Flag]) -> str:
-    """The help of a command: its module's docstring, the flags that it takes, and an example."""
-    command = COMMANDS[name]
-    shown = {flag: COMMON[flag] for flag in COMMON if flag in command.common}
-    if "config" in shown:
-        shown["config.FIELD"] = Flag(None, "a field of the config; lmrep fields lists them")
-    shown |= flags
-    width = max((len(flag.spelling(key)) for key, flag in shown.items()), default=0)
-    lines = [f"  {flag.spelling(key):{width}}  {flag.help}{_default(flag)}" for key, flag in shown.items()]
-    about = inspect.cleandoc(module.__doc__ or command.summary)
+def description(name: str, about: str, flags: Mapping[str, Flag]) -> str:
+    """The help of a command: what it does, the flags that it takes, and an example."""
+    command, shown = COMMANDS[name], list(flags.items())
+    if "config" in flags:
+        field = Flag(None, "a field of the config; lmrep fields lists them")
+        shown.insert(len(command.common), ("config.FIELD", field))
+    width = max((len(flag.spelling(key)) for key, flag in shown), default=0)
+    lines = [f"  {flag.spelling(key):{width}}  {flag.help}"
+             + (f" (default: {flag.default})" if flag.default not in (None, "") else "") for key, flag in shown]
     usage = " ".join(filter(None, ["Usage: lmrep", name, "[flags]" if lines else "", command.words]))
     listed = "\n\nFlags:\n" + "\n".join(lines) if lines else ""
-    return f"{about}\n\n{usage}{listed}\n\nExample:\n  {command.example}"
-
-
-def _default(flag: Flag) -> str:
-    return "" if flag.default in (None, "") else f" (default: {flag.default})"
+    return f"{inspect.cleandoc(about)}\n\n{usage}{listed}\n\nExample:\n  {command.example}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 First come the nearest occurrences by contextual vectors, then the nearest words of a static table, in which each word
 has one vector: the mean over its occurrences."""
 
-
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
 from lmrep.cli.progress import line_progress
 from lmrep.core.errors import UserError
@@ -12,7 +11,7 @@ FLAGS = {
     "input": Flag(None, "the corpus, a UTF-8 text file, preferably one sentence per line"),
     "top": Flag(10, "the number of neighbours", bounds=at_least(1)),
     "layers": Flag("last", "the layer: last, 4, -1; or several, combined: sum:3,4, concat:3,4"),
-    "least": Flag(5, "the occurrences that a word needs for a static vector", bounds=at_least(1)),
+    "min_count": Flag(5, "the occurrences that a word needs for a static vector", bounds=at_least(1)),
     "step": STEP,
 }
 CONTEXT = 40  # characters of the line shown on each side of the word
@@ -36,7 +35,7 @@ def run(arguments: Arguments) -> int:
     trained = api.load(workdir, arguments.step)
     with line_progress() as progress:
         found = neighbours(trained, arguments.words[0], export.read_lines(flags.input), layers=flags.layers,
-                           k=flags.top, least=flags.least,
+                           k=flags.top, min_count=flags.min_count,
                            progress=lambda lines, tokens: progress(lines, tokens, total))
     print(f"{found.query.marked}\n\nNearest in context:")
     for near in found.context:
@@ -47,7 +46,7 @@ def run(arguments: Arguments) -> int:
     if not found.count:
         print(f"  {found.query.word!r} does not occur in {flags.input}, and so has no static vector")
     elif not found.static:
-        print(f"  no other word occurs {flags.least} times; see --least")
+        print(f"  no other word occurs {flags.min_count} times; see --min_count")
     return 0
 
 

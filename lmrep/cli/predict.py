@@ -37,8 +37,11 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 def flags() -> dict[str, Flag]:
     """`FLAGS`, and a flag for each option of each capability."""
+    from lmrep.objectives import OBJECTIVES
+
+    capabilities = {one.name: one for definition in OBJECTIVES.values() for one in definition.capabilities}
     found: dict[str, Flag] = {}
-    for capability in _capabilities():
+    for capability in capabilities.values():
         types = typing.get_type_hints(capability.options)
         for option in dataclasses.fields(capability.options):
             bounds = option.metadata["bounds"]
@@ -47,13 +50,6 @@ def flags() -> dict[str, Flag]:
                 help = f"{found[option.name].help}; {help}"
             found[option.name] = Flag(None, help, types[option.name], bounds)
     return found | FLAGS
-
-
-def _capabilities() -> list:
-    """The capabilities of all objectives, one of each name."""
-    from lmrep.objectives import OBJECTIVES
-
-    return list({each.name: each for definition in OBJECTIVES.values() for each in definition.capabilities}.values())
 
 
 def run(arguments: Arguments) -> int:
@@ -88,21 +84,14 @@ def _predictions(
     trained, records: Sequence[dict], names: Sequence[str | None], options: dict[str, Any], jsonl: bool
 ) -> Iterator[str]:
     """The output for each record."""
-    texts = [record["text"] for record in records]
-    chosen = [trained.capability_of(text) for text in texts]
-    fields = {each.name: [field.name for field in dataclasses.fields(each.options)] for each in trained.capabilities}
-    known = list(dict.fromkeys(itertools.chain.from_iterable(fields.values())))
+    known = list(dict.fromkeys(field.name for capability in trained.capabilities
+                               for field in dataclasses.fields(capability.options)))
     if unknown := sorted(options.keys() - set(known)):
         raise UserError(f"--{unknown[0]} is no option of a model that {trained.capabilities[-1].summary}; its options "
                         f"are {', '.join(f'--{name}' for name in known) or 'none'}")
-    predictions: list = [None] * len(texts)
-    for capability in dict.fromkeys(chosen):
-        members = [i for i, each in enumerate(chosen) if each is capability]
-        own = {name: value for name, value in options.items() if name in fields[capability.name]}
-        found = trained.predict([texts[i] for i in members], capability.name, [names[i] for i in members], **own)
-        for i, prediction in zip(members, found, strict=True):
-            predictions[i] = prediction
-    for record, capability, prediction in zip(records, chosen, predictions, strict=True):
+    predictions = trained.predict([record["text"] for record in records], names=names, **options)
+    for record, prediction in zip(records, predictions, strict=True):
+        capability = trained.capability_of(record["text"])
         yield (_json(record | capability.to_json(prediction)) if jsonl
                else capability.to_text(record["text"], prediction, trained.tokenizer))
 

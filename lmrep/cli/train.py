@@ -13,15 +13,13 @@ import shlex
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
-
-if TYPE_CHECKING:
-    from lmrep.metrics import Metric
+from lmrep.metrics import Metric
 
 FLAGS = {
     "data_dir": DATA_DIR,
@@ -57,8 +55,9 @@ def run(arguments: Arguments) -> int:
 
 def config_of(arguments: Arguments) -> Any:
     """The config of --config, or that of the run in --workdir."""
-    workdir, alone = arguments.workdir, arguments.workdir and arguments.config_file is None
-    if alone and (remote.as_url(workdir) or (Path(workdir) / "config.json").is_file()):
+    workdir = arguments.workdir
+    if workdir and not arguments.config_file and (
+            remote.as_url(workdir) or (Path(workdir) / "config.json").is_file()):
         from lmrep.config.loading import apply_overrides
         from lmrep.storage import mirror
         from lmrep.storage.workdir import read_config
@@ -68,7 +67,7 @@ def config_of(arguments: Arguments) -> Any:
     return arguments.load_config()
 
 
-def summary(outcome: Any, metrics: "Mapping[str, Metric]") -> str:
+def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
     """What the model learned: the first and the last validation, by the metrics of the objective.
 
     Args:
@@ -77,36 +76,30 @@ def summary(outcome: Any, metrics: "Mapping[str, Metric]") -> str:
     """
     before, after = outcome.before, outcome.after
     lines = [f"\nTrained to step {outcome.steps:,}."]
+
+    def change(name: str, show: Callable[[float], str]) -> str:
+        now = show(after[name])
+        return f"before training {show(before[name])}, now {now}" if name in before else now
+
+    def line(what: str, value: float, metric: Metric) -> str:
+        return f"  {what:42} {value:>8{metric.format}}"
+
     for name, metric in metrics.items():
         if name not in after:
             continue
         if metric.perplexity:
-            lines.append(f"Perplexity of held-out text: {_change(before, after, name, _perplexity)}")
+            perplexity = change(name, lambda loss: f"{math.exp(min(loss, 700)):,.1f}")
+            lines.append(f"Perplexity of held-out text: {perplexity}")
         elif metric.headline and metric.baseline in after:
             trivial, now = after[metric.baseline], after[name]
             ratio = f"   {now / trivial:.1f} times the baseline" if trivial > 0 else ""
-            lines += [f"{metric.title} on held-out text:", _line(metrics[metric.baseline].title, trivial, metric)]
-            lines += [_line("this model before training", before[name], metric)] if name in before else []
-            lines.append(_line("this model now", now, metric) + ratio)
+            lines += [f"{metric.title} on held-out text:", line(metrics[metric.baseline].title, trivial, metric)]
+            lines += [line("this model before training", before[name], metric)] if name in before else []
+            lines.append(line("this model now", now, metric) + ratio)
         elif metric.headline or metric.unit == "fraction":
-            text = _change(before, after, name, lambda value, form=metric.format: format(value, form))
+            text = change(name, lambda value, form=metric.format: format(value, form))
             lines.append(f"{metric.title} on held-out text: {text}")
     return "\n".join(lines)
-
-
-def _line(what: str, value: float, metric: "Metric") -> str:
-    return f"  {what:42} {value:>8{metric.format}}"
-
-
-def _change(
-    before: Mapping[str, float], after: Mapping[str, float], name: str, show: Callable[[float], str]
-) -> str:
-    """A metric before training, where the first stage has it, and now."""
-    return f"before training {show(before[name])}, now {show(after[name])}" if name in before else show(after[name])
-
-
-def _perplexity(loss: float) -> str:
-    return f"{math.exp(min(loss, 700)):,.1f}"
 
 
 def samples(run, texts: Sequence[str]) -> str:
@@ -114,13 +107,14 @@ def samples(run, texts: Sequence[str]) -> str:
     lines = []
     for capability in run.capabilities:
         own = [text for text in texts if run.capability_of(text) is capability]
-        if own:
-            lines.append(f"\nIt {capability.summary}:")
-            try:
-                predictions = capability.predict(run, own, capability.sample_options, [None] * len(own))
-            except UserError as error:  # the run is complete all the same
-                lines.append(f"  {error}")
-                continue
+        if not own:
+            continue
+        lines.append(f"\nIt {capability.summary}:")
+        try:
+            predictions = capability.predict(run, own, capability.sample_options, [None] * len(own))
+        except UserError as error:  # the run is complete all the same
+            lines.append(f"  {error}")
+        else:
             lines += [textwrap.indent(capability.to_text(text, prediction, run.tokenizer), "  ")
                       for text, prediction in zip(own, predictions, strict=True)]
     return "\n".join(lines)
@@ -134,14 +128,11 @@ def next_steps(workdir: str, data_dir: str, text: str, report: bool = True) -> s
     page = f"{shlex.quote(str(mirror.training_dir(url) if url else workdir))}/report.html"
     look = f"open {page} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
-    predict = f"\n  lmrep predict {run} {_quoted(text)}" if text else ""
+    # In double quotes if it has apostrophes and nothing special between them.
+    quoted = f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
+    predict = f"\n  lmrep predict {run} {quoted}" if text else ""
     return f"""
 Next:{predict}
   lmrep evaluate {run}{stores}
   lmrep inspect {run}{stores}
   {look}; tensorboard --logdir={shlex.quote(workdir)}"""
-
-
-def _quoted(text: str) -> str:
-    """A text as a word of a shell command; in double quotes if it has apostrophes and nothing special between them."""
-    return f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)

@@ -239,7 +239,8 @@ class Run:
           texts: any number.
           capability: the name of one of `capabilities`; by default that of each text (`capability_of`).
           names: of the texts, for messages.
-          **options: fields of the capability's options, such as `k=5` or `temperature=0.7`.
+          **options: fields of the capability's options, such as `k=5` or `temperature=0.7`. Where texts have several
+            capabilities, each takes those that it has.
 
         Raises:
           UserError: the run has no such capability, or lacks its head; a text is no prompt for it, or too long; an
@@ -251,9 +252,12 @@ class Run:
         else:
             chosen = [self.capability_of(text) for text in texts]
         predictions: list = [None] * len(texts)
+        known = {one: {field.name for field in dataclasses.fields(one.options)} for one in self.capabilities}
         for each in dict.fromkeys(chosen):
             members = [i for i, one in enumerate(chosen) if one is each]
-            found = each.predict(self, [texts[i] for i in members], read(each.options, options, each.name),
+            others = set() if capability else set().union(*known.values()) - known[each]
+            own = {name: value for name, value in options.items() if name not in others}
+            found = each.predict(self, [texts[i] for i in members], read(each.options, own, each.name),
                                  [names[i] for i in members])
             for i, prediction in zip(members, found, strict=True):
                 predictions[i] = prediction

@@ -34,7 +34,7 @@ def corpus(home):
 
 @pytest.fixture(scope="module")
 def found(run, corpus):
-    return N.neighbours(run, QUERY, [corpus[:30], corpus[30:]], k=6, least=3)
+    return N.neighbours(run, QUERY, [corpus[:30], corpus[30:]], k=6, min_count=3)
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,8 @@ def test_query_needs_exactly_one_marked_word(marked, message):
 
 
 def test_command_prints_both_lists(home, found):
-    answer = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", "--top=6", "--least=3",
-                           QUERY)
+    answer = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", "--top=6",
+                           "--min_count=3", QUERY)
     assert answer.code == 0 and answer.out.startswith(f"{QUERY}\n\nNearest in context:\n")
     context, static = answer.out.split("\nNearest of ")
     shown = [line.split()[:2] for line in context.splitlines()[3:] if line]

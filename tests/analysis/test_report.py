@@ -14,7 +14,7 @@ import pytest
 
 import lmrep
 from lmrep.analysis import report
-from lmrep.analysis.report import facts, metrics, predictions, prose, recipes
+from lmrep.analysis.report import metrics, predictions, prose, recipes, run_data
 from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
@@ -46,7 +46,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(home):
-    return facts.gather(home / "one", "one", home / "data")
+    return run_data.read(home / "one", "one", home / "data")
 
 
 @pytest.fixture(scope="module")
@@ -130,14 +130,14 @@ def test_operations_are_summed_over_stages(one):
 
 
 def test_long_curves_are_downsampled_by_averaging(one):
-    found = facts.curves(one, most=4)["train"]
+    found = run_data.curves(one, most=4)["train"]
     losses = [line["loss"] for line in one.train]
     assert found["step"] == [3, 6, 9, 12]
     np.testing.assert_allclose(found["loss"], np.reshape(losses, (4, 3)).mean(1), rtol=1e-4)
 
 
 def test_predictions_before_training_are_those_of_the_source_run(home, one, predicted):
-    second = predictions.predict(facts.gather(home / "two", "two", home / "data"), 0)
+    second = predictions.predict(run_data.read(home / "two", "two", home / "data"), 0)
     assert len(predicted.samples) == 2 and predicted.samples[0].prompt[2] == " sees the red cat."
     held_out = predicted.held_out["masked_tokens"]
     for first, later in zip((*predicted.samples, *held_out), (*second.samples, *second.held_out["masked_tokens"]),
@@ -238,7 +238,7 @@ def published(argument, page="bert", **changes):
     config.update_from_flattened_dict(changes)
     experiment = experiments.parse(config)
     plans = experiments.resolve_stages(experiment)
-    return facts.Facts(Path(), "", {}, experiment, plans, (), (), (), (), 0, None, None, ())
+    return run_data.RunData(Path(), "", {}, experiment, plans, (), (), (), (), 0, None, None, ())
 
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS])
@@ -302,9 +302,9 @@ def test_time_is_summed_over_every_start(one):
     timing = [{"step": n, "time": began + t, "tokens_per_second": 10.0, "steps_per_second": 2.0}
               for n, t in ((1, 30), (2, 60), (3, 3600 + 90))]
     resumed = dataclasses.replace(one, starts=[start("00:00:00"), start("00:30:00"), start("01:00:00")], timing=timing)
-    assert facts.seconds(resumed) == 60 + 90
-    assert facts.seconds(dataclasses.replace(resumed, timing=())) is None
-    fast = facts.speed(resumed)
+    assert run_data.seconds(resumed) == 60 + 90
+    assert run_data.seconds(dataclasses.replace(resumed, timing=())) is None
+    fast = run_data.speed(resumed)
     assert fast.peak == 8 * 989e12 and fast.flops == pytest.approx(2 * one.network.flops[0])
     assert "2 min 30 s, over 3 starts on 8 NVIDIA H100 devices: 0.333 device-hours" in prose.cost(resumed)
 
@@ -382,7 +382,7 @@ def test_missing_token_stores_are_not_created(home, tmp_path):
 def test_converted_run_names_its_source_and_how_to_evaluate_it(home, tmp_path):
     source = Path(__file__).parent.parent / "interop/golden/bert"
     assert small.command("convert", source, tmp_path / "run").code == 0
-    found = facts.gather(tmp_path / "run", "run", home / "data")
+    found = run_data.read(tmp_path / "run", "run", home / "data")
     predicted = predictions.predict(found, 10**6)
     assert f"converted from {source}" in prose.subject(found) and not found.notes
     assert [(sample.before, len(sample.now)) for sample in predicted.samples] == [(None, 5)]
@@ -394,7 +394,7 @@ def test_converted_run_names_its_source_and_how_to_evaluate_it(home, tmp_path):
 def test_converted_run_without_head_gets_no_advice_that_needs_it(tmp_path):
     source = Path(__file__).parent.parent / "interop/golden/electra_discriminator"
     assert small.command("convert", source, tmp_path / "run").code == 0
-    found = facts.gather(tmp_path / "run", "run", tmp_path / "data")
+    found = run_data.read(tmp_path / "run", "run", tmp_path / "data")
     commands = [command for _, command in prose.next_steps(found, predictions.predict(found, 10**6))]
     assert any("lmrep embed" in command for command in commands)
     assert not any("lmrep evaluate" in command for command in commands)

@@ -11,7 +11,7 @@ import pytest
 from markupsafe import escape
 
 import lmrep
-from lmrep.analysis.report import facts, metrics, page, predictions, prose, replaced_tokens
+from lmrep.analysis.report import metrics, page, predictions, prose, replaced_tokens, run_data
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.inference.generate import Sampling
@@ -39,7 +39,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gathered(home):
-    return {name: facts.gather(home / name, name, home / "data") for name in RUNS}
+    return {name: run_data.read(home / name, name, home / "data") for name in RUNS}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def spans():
               "most_frequent_accuracy": 0.12, "boundary_accuracy": 0.13 + n / 40, "pair_accuracy": 0.5 + n / 40}
              for n in (0, 12)]
     plans = experiments.resolve_stages(experiment)
-    return facts.Facts(Path(), "spans", {}, experiment, plans, (), lines, (), (), 12, None, None, ())
+    return run_data.RunData(Path(), "spans", {}, experiment, plans, (), lines, (), (), 12, None, None, ())
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def html(gathered, predicted):
 
 def test_language_model_is_evaluated_by_its_perplexity(home, gathered):
     first, *_, last = small.lines(home / "causal", "validation")
-    baseline = prose.perplexity(facts.unigram_loss(gathered["causal"]))
+    baseline = prose.perplexity(run_data.unigram_loss(gathered["causal"]))
     text = prose.verdict(gathered["causal"]).text
     for part in (f"{last['lm_accuracy']:.2%}", f"(perplexity {math.exp(last['lm_loss']):,.0f})",
                  f"(perplexity {math.exp(first['lm_loss']):,.0f}) before training",
@@ -123,14 +123,14 @@ def test_loss_with_one_term_has_one_chart(gathered):
 def test_charts_show_the_recorded_values(gathered):
     for chart in metrics.charts([*gathered.values()]).values():
         for number, metric in (*chart.lines.items(), *chart.baselines.items()):
-            run = facts.curves([*gathered.values()][number])
+            run = run_data.curves([*gathered.values()][number])
             assert any(metric in run[source] for source in ("train", "validation", "timing"))
 
 
 def test_frequency_baseline_is_the_unigram_entropy(gathered):
     for run in gathered.values():
-        found = facts.curves(run)["validation"]
-        assert found["unigram_loss"] == [pytest.approx(facts.unigram_loss(run), rel=1e-4)] * len(found["step"])
+        found = run_data.curves(run)["validation"]
+        assert found["unigram_loss"] == [pytest.approx(run_data.unigram_loss(run), rel=1e-4)] * len(found["step"])
 
 
 # Predictions

@@ -9,7 +9,7 @@ import ml_collections
 import pytest
 
 from lmrep.cli import main as shell
-from lmrep.cli.arguments import Arguments, Flag, parse
+from lmrep.cli.arguments import COMMON, Arguments, Flag, parse
 from lmrep.core.errors import RunFault, UserError
 
 FLAGS = {
@@ -25,7 +25,7 @@ FLAGS = {
 @pytest.fixture
 def command(monkeypatch):
     """A command `try` that records what it receives and then does `command.action()`."""
-    module = ModuleType("try_command", "Tries things.\n\nAt length.")
+    module = ModuleType("lmrep.cli.try", "Tries things.\n\nAt length.")
     module.FLAGS, module.received, module.action = FLAGS, [], lambda: 0
 
     def run(arguments):
@@ -33,14 +33,14 @@ def command(monkeypatch):
         return module.action()
 
     module.run = run
-    monkeypatch.setitem(sys.modules, "try_command", module)
+    monkeypatch.setitem(sys.modules, "lmrep.cli.try", module)
     monkeypatch.setitem(shell.COMMANDS, "try", shell.Command(
-        "try things", "lmrep try --top=3", "try_command", shell.CONFIG, "[WORD ...]"))
+        "try things", "lmrep try --top=3", shell.CONFIG, "[WORD ...]"))
     return module
 
 
 def parsed(*words):
-    return parse("try", words, FLAGS)
+    return parse("try", words, COMMON | FLAGS)
 
 
 # --- parsing ----------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmrep.analysis.report.facts import gather
 from lmrep.analysis.report.page import render
 from lmrep.analysis.report.predictions import predict
+from lmrep.analysis.report.run_data import read
 from lmrep.core.errors import UserError
 from lmrep.storage.workdir import write_text
 
@@ -47,8 +47,8 @@ def write(
     runs = []
     for number, (workdir, label) in enumerate(zip(workdirs, labels(workdirs), strict=True), 1):
         log.info("report: reading %s and running its network, %d of %d", label, number, len(workdirs))
-        facts = gather(workdir, label, Path(data_dir).expanduser())
-        runs.append((facts, predict(facts, ATTENTION_BYTES // len(workdirs))))
+        run = read(workdir, label, Path(data_dir).expanduser())
+        runs.append((run, predict(run, ATTENTION_BYTES // len(workdirs))))
     page = render(runs)
     if (size := len(page.encode())) >= MAX_BYTES:
         raise UserError(f"the report of these {len(runs)} runs would have {size / 1e6:.1f} MB; the limit is "

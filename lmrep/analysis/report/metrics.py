@@ -5,31 +5,31 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from lmrep.analysis.report.facts import Facts, unigram_loss
+from lmrep.analysis.report.run_data import RunData, unigram_loss
 from lmrep.config.record import flatten_config
 from lmrep.experiment import config as experiments
 from lmrep.metrics import COMMON, Metric
 from lmrep.objectives import OBJECTIVES
 
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
-UNIGRAM_LOSS = "unigram_loss"  # the name under which `facts.curves` has it
+UNIGRAM_LOSS = "unigram_loss"  # the name under which `run.curves` has it
 NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
 # Settings by which validation examples, their targets or their tokens can differ.
 VALIDATION_SETTINGS = ("evaluation.seed", "length", "objective.*", "format.*", "data.*", "sources*", "tokenizer.*")
 
 
-def declared(facts: Facts) -> dict[str, Metric]:
+def declared(run: RunData) -> dict[str, Metric]:
     """The metrics that the run's objectives declare, with those of the trainer."""
-    stages = [stage.objective_name for stage in facts.stages if stage is not facts.stage]
-    names = dict.fromkeys([*stages, facts.stage.objective_name])
+    stages = [stage.objective_name for stage in run.stages if stage is not run.stage]
+    names = dict.fromkeys([*stages, run.stage.objective_name])
     objectives = {name: metric for objective in names for name, metric in OBJECTIVES[objective].metrics.items()}
     return {name: metric for name, metric in (objectives | dict(COMMON) | TIMING).items() if name not in NOT_METRICS}
 
 
-def headlines(facts: Facts) -> dict[str, Metric]:
+def headlines(run: RunData) -> dict[str, Metric]:
     """The metrics by which a run is judged, of those measured on validation text: accuracies and losses of tokens."""
-    return {name: metric for name, metric in declared(facts).items() if name not in COMMON
-            and (metric.headline or is_token_loss(metric)) and facts.last("validation", name) is not None}
+    return {name: metric for name, metric in declared(run).items() if name not in COMMON
+            and (metric.headline or is_token_loss(metric)) and run.last("validation", name) is not None}
 
 
 def is_token_loss(metric: Metric) -> bool:
@@ -37,22 +37,22 @@ def is_token_loss(metric: Metric) -> bool:
     return metric.perplexity or metric.baseline == UNIGRAM_LOSS
 
 
-def baseline(facts: Facts, metric: Metric) -> float | None:
+def baseline(run: RunData, metric: Metric) -> float | None:
     """The value that a trivial predictor reaches on validation text; None where it is not known."""
     if is_token_loss(metric):
-        return unigram_loss(facts)
+        return unigram_loss(run)
     if metric.baseline:
         name = metric.baseline.removeprefix("1 - ")
-        value = facts.last("validation", name)
+        value = run.last("validation", name)
         return value if value is None or name == metric.baseline else 1 - value
     return None
 
 
-def baseline_title(facts: Facts, metric: Metric) -> str:
+def baseline_title(run: RunData, metric: Metric) -> str:
     """What that predictor is."""
     if is_token_loss(metric):
         return "predicting by token frequency"
-    title = declared(facts).get(metric.baseline.removeprefix("1 - "), Metric(metric.baseline)).title.lower()
+    title = declared(run).get(metric.baseline.removeprefix("1 - "), Metric(metric.baseline)).title.lower()
     return f"chance (1 - {title})" if metric.baseline.startswith("1 - ") else title
 
 
@@ -81,7 +81,7 @@ class Chart(NamedTuple):
     baselines: Mapping[int, str]
 
 
-def charts(runs: Sequence[Facts]) -> dict[str, Chart]:
+def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     """The curves of several runs: those of one metric share their axes. Total losses do so where they are sums of the
     same terms."""
     members: dict[tuple, dict[int, str]] = {}
@@ -113,18 +113,18 @@ def charts(runs: Sequence[Facts]) -> dict[str, Chart]:
     return {name: found[name] for name in (*(n for n in found if n not in running), *running)}
 
 
-def _recorded(run: Facts) -> set[str]:
+def _recorded(run: RunData) -> set[str]:
     return {name for lines in (run.train, run.validation, run.timing) for line in lines for name, value in line.items()
             if isinstance(value, int | float)} - NOT_METRICS - {
                 "steps_per_second", "device_peak_bytes", "host_peak_bytes"}
 
 
-def _has_one_term(run: Facts) -> bool:
+def _has_one_term(run: RunData) -> bool:
     """Whether the loss has a single declared term, whose curve shows it already."""
     return sum(metric.unit == "nats" for name, metric in declared(run).items() if name in _recorded(run)) == 1
 
 
-def _baseline_curve(run: Facts, name: str) -> str:
+def _baseline_curve(run: RunData, name: str) -> str:
     metric = declared(run).get(name, Metric(name))
     if is_token_loss(metric):
         return UNIGRAM_LOSS
@@ -138,7 +138,7 @@ class Group(NamedTuple):
     """Runs that differ in their seed alone."""
 
     label: str
-    runs: Sequence[Facts]
+    runs: Sequence[RunData]
 
 
 class Cell(NamedTuple):
@@ -155,10 +155,10 @@ class Cell(NamedTuple):
     note: str = ""
 
 
-def group_by_seed(runs: Sequence[Facts]) -> list[Group]:
+def group_by_seed(runs: Sequence[RunData]) -> list[Group]:
     """Groups runs whose configs differ in the seed, the name and settings that do not change results."""
     ignored = ("seed", "name", *(pattern for pattern in experiments.RESUMABLE_FIELDS if pattern != "steps"))
-    groups: dict[str, list[Facts]] = {}
+    groups: dict[str, list[RunData]] = {}
     for run in runs:
         settings = {name: value for name, value in flatten_config(run.experiment).items()
                     if not any(fnmatch.fnmatchcase(name, pattern) for pattern in ignored)}

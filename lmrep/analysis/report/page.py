@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from lmrep.analysis.report import facts as F
-from lmrep.analysis.report import metrics, prose
-from lmrep.analysis.report.facts import Facts
+from lmrep.analysis.report import metrics, prose, run_data
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, meanings
+from lmrep.analysis.report.run_data import RunData
 from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
 
-Runs = Sequence[tuple[Facts, Predictions]]
+Runs = Sequence[tuple[RunData, Predictions]]
 
 MAX_VALIDATIONS = 40  # lines of the table of validation metrics
 
@@ -31,18 +30,18 @@ class Code(NamedTuple):
 
 def render(runs: Runs) -> str:
     """The HTML of the page."""
-    all_facts = [facts for facts, _ in runs]
+    run_list = [run for run, _ in runs]
     return _environment().get_template("page.html.j2").render(
-        title=", ".join(facts.label for facts in all_facts), labels=[facts.label for facts in all_facts],
-        several=len(runs) > 1, summaries=_per_run(runs, _summary), comparison=_comparison(all_facts),
-        differences=_differences(all_facts), charts=_charts(all_facts), validations=_per_run(runs, _validations),
+        title=", ".join(run.label for run in run_list), labels=[run.label for run in run_list],
+        several=len(runs) > 1, summaries=_per_run(runs, _summary), comparison=_comparison(run_list),
+        differences=_differences(run_list), charts=_charts(run_list), validations=_per_run(runs, _validations),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
-        attention=[(f"{facts.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
-                   for facts, predictions in runs for one in predictions.attention],
-        configs=_per_run(runs, _config), data=_per_run(runs, _data), speed=_speed(all_facts),
+        attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
+                   for run, predictions in runs for one in predictions.attention],
+        configs=_per_run(runs, _config), data=_per_run(runs, _data), speed=_speed(run_list),
         reproduction=_per_run(runs, _reproduction), css=_asset("page.css"), script=_asset("page.js"),
         version=metadata.version("lmrep"), written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
-            "runs": [{"label": facts.label, **F.curves(facts, max(60, 1800 // len(runs)))} for facts in all_facts],
+            "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in run_list],
             "attention": [one._asdict() for _, predictions in runs for one in predictions.attention]})
 
 
@@ -61,16 +60,16 @@ def _asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf8")
 
 
-def _per_run(runs: Runs, section: Callable[[Facts, Predictions], Any]) -> list[tuple[str, Any]]:
+def _per_run(runs: Runs, section: Callable[[RunData, Predictions], Any]) -> list[tuple[str, Any]]:
     """(labels of runs, what `section` gives of them) for each run; equal ones once."""
     found: list[tuple[list[str], Any]] = []
-    for facts, predictions in runs:
-        content = section(facts, predictions)
+    for run, predictions in runs:
+        content = section(run, predictions)
         labels = next((labels for labels, other in found if other == content), None)
         if labels is None:
-            found.append(([facts.label], content))
+            found.append(([run.label], content))
         else:
-            labels.append(facts.label)
+            labels.append(run.label)
     return [(", ".join(labels), content) for labels, content in found]
 
 
@@ -84,42 +83,42 @@ def _optional(value: float | None, show: str | Callable[[float], str]) -> str:
 # Summary and comparison
 
 
-def _summary(facts: Facts, predictions: Predictions) -> dict[str, Any]:
-    return {"verdict": prose.verdict(facts), "subject": prose.subject(facts), "cost": prose.cost(facts),
-            "tiles": _tiles(facts), "notes": [*facts.notes, *predictions.notes],
-            "next_steps": prose.next_steps(facts, predictions)}
+def _summary(run: RunData, predictions: Predictions) -> dict[str, Any]:
+    return {"verdict": prose.verdict(run), "subject": prose.subject(run), "cost": prose.cost(run),
+            "tiles": _tiles(run), "notes": [*run.notes, *predictions.notes],
+            "next_steps": prose.next_steps(run, predictions)}
 
 
-def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
+def _tiles(run: RunData) -> list[tuple[str, str, str]]:
     """(name, value, note) of the most important figures."""
     tiles = []
-    for name, metric in metrics.headlines(facts).items():
-        base = metrics.baseline(facts, metric)
+    for name, metric in metrics.headlines(run).items():
+        base = metrics.baseline(run, metric)
         show = prose.perplexity if metrics.is_token_loss(metric) else metric.format
         title = metric.title.removesuffix(" loss") + " perplexity" if metrics.is_token_loss(metric) else metric.title
-        tiles.append((title, _optional(facts.last("validation", name), show),
+        tiles.append((title, _optional(run.last("validation", name), show),
                       f"baseline: {_optional(base, show)}" if base is not None else ""))
-    losses = [_optional(facts.last(split, "loss"), ".3f") for split in ("validation", "train")]
+    losses = [_optional(run.last(split, "loss"), ".3f") for split in ("validation", "train")]
     tiles += [("Validation loss", losses[0], f"training: {losses[1]}" if losses[1] else "")]
-    if network := facts.network:
+    if network := run.network:
         tiles.append(("Parameters", prose.number(network.parameters), f"encoder: {prose.number(network.encoder)}"))
-    if not facts.source:
-        tiles.append(("Steps", f"{facts.step:,}", f"of {facts.experiment.steps:,} planned"))
-    tiles.append(("Time", _optional(F.seconds(facts), prose.duration), _device_hours(facts)))
+    if not run.source:
+        tiles.append(("Steps", f"{run.step:,}", f"of {run.experiment.steps:,} planned"))
+    tiles.append(("Time", _optional(run_data.seconds(run), prose.duration), _device_hours(run)))
     return [tile for tile in tiles if tile[1]]
 
 
-def _comparison(runs: Sequence[Facts]) -> dict[str, Any] | None:
+def _comparison(runs: Sequence[RunData]) -> dict[str, Any] | None:
     """A table of groups of runs, which differ in their seed alone."""
     if len(runs) < 2:
         return None
     groups = metrics.group_by_seed(runs)
     columns = metrics.comparison(groups)
-    others: dict[str, Callable[[Facts], str]] = {
+    others: dict[str, Callable[[RunData], str]] = {
         "Steps": lambda f: f"{f.step:,}", "Tokens": lambda f: _optional(f.tokens, prose.number),
         "Operations": lambda f: _optional(f.flops_at(f.step), prose.number),
         "Parameters": lambda f: _optional(f.network and f.network.parameters, prose.number),
-        "Time": lambda f: _optional(F.seconds(f), prose.duration)}
+        "Time": lambda f: _optional(run_data.seconds(f), prose.duration)}
     for name, show in others.items():
         cells = [metrics.Cell(", ".join(dict.fromkeys(show(run) for run in group.runs))) for group in groups]
         if any(cell.text for cell in cells):
@@ -129,7 +128,7 @@ def _comparison(runs: Sequence[Facts]) -> dict[str, Any] | None:
             "seeds": max(len(group.runs) for group in groups)}
 
 
-def _differences(runs: Sequence[Facts]) -> dict[str, list] | None:
+def _differences(runs: Sequence[RunData]) -> dict[str, list] | None:
     """Fields of the configs that differ: those that all configs have, and the others."""
     if len(runs) < 2:
         return None
@@ -144,16 +143,16 @@ def _differences(runs: Sequence[Facts]) -> dict[str, list] | None:
 # Curves and predictions
 
 
-def _charts(runs: Sequence[Facts]) -> dict[str, Any]:
+def _charts(runs: Sequence[RunData]) -> dict[str, Any]:
     changes = any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in runs)
     return {"figures": metrics.charts(runs), "stages": changes}
 
 
-def _validations(facts: Facts, _: Predictions) -> dict[str, list]:
-    names = [name for name in dict.fromkeys(n for line in facts.validation for n in line)
+def _validations(run: RunData, _: Predictions) -> dict[str, list]:
+    names = [name for name in dict.fromkeys(n for line in run.validation for n in line)
              if name not in ("step", "split")]
-    size = max(1, len(facts.validation) // MAX_VALIDATIONS)
-    chosen = [*facts.validation[::-1][::size]][::-1]
+    size = max(1, len(run.validation) // MAX_VALIDATIONS)
+    chosen = [*run.validation[::-1][::size]][::-1]
     return {"names": names, "rows": [(f"{line['step']:,}", *(
         _optional(line.get(name), ".4f") if isinstance(line.get(name), int | float) else "" for name in names))
         for line in chosen]}
@@ -162,81 +161,81 @@ def _validations(facts: Facts, _: Predictions) -> dict[str, list]:
 def _samples(runs: Runs) -> list[tuple[str, tuple, list]]:
     """(view, prompt, [(heading, prediction)]) for each prompt; all runs' predictions for it."""
     found: dict[tuple, list] = {}
-    for facts, predictions in runs:
+    for run, predictions in runs:
         for sample in predictions.samples:
             cells = found.setdefault((sample.view, sample.prompt), [])
             cells += [(when, value) for when, value in zip(
-                _headings(facts, predictions, len(runs) > 1), (sample.before, sample.now), strict=True)
+                _headings(run, predictions, len(runs) > 1), (sample.before, sample.now), strict=True)
                 if value is not None]
     return [(view, prompt, cells) for (view, prompt), cells in found.items()]
 
 
-def _held_out(facts: Facts, predictions: Predictions) -> dict[str, Any]:
-    return {"label": facts.label, "views": predictions.held_out, "trained": predictions.step is not None,
-            "headings": _headings(facts, predictions, False),
-            "token_note": facts.network.tokenizer.notation if facts.network else ""}
+def _held_out(run: RunData, predictions: Predictions) -> dict[str, Any]:
+    return {"label": run.label, "views": predictions.held_out, "trained": predictions.step is not None,
+            "headings": _headings(run, predictions, False),
+            "token_note": run.network.tokenizer.notation if run.network else ""}
 
 
-def _headings(facts: Facts, predictions: Predictions, several: bool) -> tuple[str, str]:
+def _headings(run: RunData, predictions: Predictions, several: bool) -> tuple[str, str]:
     """Headings of predictions before training and now."""
-    name = f"{facts.label}, " if several else ""
+    name = f"{run.label}, " if several else ""
     return f"{name}before training", name + (f"step {predictions.step:,}" if predictions.step is not None else "now")
 
 
 # Config, data, speed, reproduction
 
 
-def _config(facts: Facts, _: Predictions) -> dict[str, Any]:
-    meaning, found = meanings(facts.experiment), compare(facts)
+def _config(run: RunData, _: Predictions) -> dict[str, Any]:
+    meaning, found = meanings(run.experiment), compare(run)
     return {"closest": found, "differing": [(name, _code(ours, "mark"), _code(theirs), help)
                                             for name, ours, theirs, help in found.differing] if found else [],
             "fields": [(name, _code(value), meaning.get(name, ""))
-                       for name, value in flatten_config(facts.experiment).items()]}
+                       for name, value in flatten_config(run.experiment).items()]}
 
 
 def _code(value: Any, mark: str = "") -> Code:
     return Code(value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False), mark)
 
 
-def _data(facts: Facts, _: Predictions) -> dict[str, Any] | None:
-    if facts.prepared is None:
+def _data(run: RunData, _: Predictions) -> dict[str, Any] | None:
+    if run.prepared is None:
         return None
-    statistics, tokenizer = facts.prepared.statistics, facts.prepared.tokenizer
+    statistics, tokenizer = run.prepared.statistics, run.prepared.tokenizer
     counts = tokenizer.vocabulary.counts
     total, order = max(1, int(counts.sum())), (-counts).argsort()[:15]
     return {
         "splits": [(split, *(f"{s[name]:,}" for name in ("documents", "sentences", "characters", "tokens")),
                     f"{s['tokens_per_word']:.2f}", prose.percent(s["unknown_fraction"]))
                    for split, s in statistics.items()],
-        "epochs": f"{facts.tokens / max(1, statistics['train']['tokens']):.2f}" if facts.tokens else "",
+        "epochs": f"{run.tokens / max(1, statistics['train']['tokens']):.2f}" if run.tokens else "",
         "vocabulary": len(counts), "unused": int((counts == 0).sum()),
         "frequent": ", ".join(f"{tokenizer.id_to_token(int(i))} {counts[i] / total:.1%}" for i in order),
         "stages": [(stage.name, stage.format_name, stage.length, stage.batch_size, stage.steps)
-                   for stage in facts.stages]}
+                   for stage in run.stages]}
 
 
-def _speed(runs: Sequence[Facts]) -> list[tuple[str, ...]]:
-    columns = [_speed_of(facts) for facts in runs]
+def _speed(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
+    columns = [_speed_of(run) for run in runs]
     return [(name, *(column[name] for column in columns)) for name in columns[0] if any(c[name] for c in columns)]
 
 
-def _speed_of(facts: Facts) -> Mapping[str, str]:
-    speed, devices, network = F.speed(facts), facts.devices, facts.network
+def _speed_of(run: RunData) -> Mapping[str, str]:
+    speed, devices, network = run_data.speed(run), run.devices, run.network
     utilization = "the peak of this device is not known" if devices else ""
     if speed.flops and speed.peak:
         utilization = f"{speed.flops / speed.peak:.1%} of {prose.number(speed.peak)} FLOP/s in bfloat16"
     weights = network and 4 * network.parameters
     return {
         "devices": f"{devices['count']} × {devices['kind']}" if devices else "not recorded",
-        "mesh: data × fsdp × tensor": _mesh(facts),
-        "precision": facts.experiment.execution.dtype,
+        "mesh: data × fsdp × tensor": _mesh(run),
+        "precision": run.experiment.execution.dtype,
         "tokens per second": _optional(speed.tokens, ",.0f"),
         "steps per second": _optional(speed.steps, ",.3g"),
-        "FLOP per step": _optional(network and network.flops[facts.stages.index(facts.stage)], prose.number),
+        "FLOP per step": _optional(network and network.flops[run.stages.index(run.stage)], prose.number),
         "FLOP per second": _optional(speed.flops, prose.number),
         "utilization": utilization,
         "time, device-hours": ", ".join(
-            filter(None, (_optional(F.seconds(facts), prose.duration), _device_hours(facts)))),
+            filter(None, (_optional(run_data.seconds(run), prose.duration), _device_hours(run)))),
         "memory: parameters": _optional(weights, prose.amount),
         "memory: gradients": _optional(weights, prose.amount),
         "memory: optimizer state": _optional(network and network.optimizer_bytes, prose.amount),
@@ -245,23 +244,23 @@ def _speed_of(facts: Facts) -> Mapping[str, str]:
     }
 
 
-def _mesh(facts: Facts) -> str:
+def _mesh(run: RunData) -> str:
     try:
-        return " × ".join(map(str, facts.experiment.mesh.sizes(facts.devices["count"])))
+        return " × ".join(map(str, run.experiment.mesh.sizes(run.devices["count"])))
     except (UserError, TypeError):  # of other devices, or of none on record
         return ""
 
 
-def _device_hours(facts: Facts) -> str:
-    seconds, devices = F.seconds(facts), facts.devices
+def _device_hours(run: RunData) -> str:
+    seconds, devices = run_data.seconds(run), run.devices
     return f"{seconds * devices['count'] / 3600:.3g} device-hours" if seconds is not None and devices else ""
 
 
-def _reproduction(facts: Facts, _: Predictions) -> dict[str, Any]:
-    start = facts.starts[-1] if facts.starts else {}
+def _reproduction(run: RunData, _: Predictions) -> dict[str, Any]:
+    start = run.starts[-1] if run.starts else {}
     code, versions = start.get("code") or {}, start.get("versions") or {}
-    return {"command": prose.command(facts), "converted": bool(facts.source), "started": bool(facts.starts),
+    return {"command": prose.command(run), "converted": bool(run.source), "started": bool(run.starts),
             "directory": start.get("directory", "a directory not recorded"), "commit": code.get("commit") or "",
-            "uncommitted": bool(code.get("status")), "seed": facts.experiment.seed,
+            "uncommitted": bool(code.get("status")), "seed": run.experiment.seed,
             "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
-            "starts": [(one["time"], one.get("command", "")) for one in facts.starts]}
+            "starts": [(one["time"], one.get("command", "")) for one in run.starts]}

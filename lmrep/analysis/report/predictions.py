@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from lmrep.analysis.report import replaced_tokens
-from lmrep.analysis.report.facts import Facts
+from lmrep.analysis.report.run_data import RunData
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
@@ -90,41 +90,41 @@ class Predictions:
     complete: bool = False
 
 
-def predict(facts: Facts, attention_bytes: int) -> Predictions:
+def predict(data: RunData, attention_bytes: int) -> Predictions:
     """Runs the network of a run, untrained and trained.
 
     Args:
-      facts: the run.
+      data: the run.
       attention_bytes: how much the attention probabilities may take on the page.
     """
-    if facts.network is None:
+    if data.network is None:
         return Predictions()
     notes, now = [], None
     try:
-        now = load.load(facts.directory)
+        now = load.load(data.directory)
     except (UserError, RunFault) as error:
         notes.append(f"No trained parameters: {error}")
-    runs = (_untrained(facts, now, notes), now)
+    runs = (_untrained(data, now, notes), now)
     run = next((run for run in reversed(runs) if run), None)
     if run is None:
         return Predictions(notes=tuple(notes))
     # The objective of the first stage, which the untrained run has, may have other capabilities.
     runs = tuple(one if one and one.capabilities == run.capabilities else None for one in runs)
-    batch = held_out_batch(facts, run.objective)
-    held_out = _held_out(facts, runs, batch, notes) if batch else {}
-    samples = _samples(facts, runs, notes)
+    batch = held_out_batch(data, run.objective)
+    held_out = _held_out(data, runs, batch, notes) if batch else {}
+    samples = _samples(data, runs, notes)
     complete = now is not None and P.flatten(specs_of(now.objective)).keys() <= P.flatten(now.params).keys()
-    texts = [*facts.experiment.samples[:3], *(_beginnings(facts, batch, 2 * CONTEXT)[:2] if batch else ())]
+    texts = [*data.experiment.samples[:3], *(_beginnings(data, batch, 2 * CONTEXT)[:2] if batch else ())]
     attention = attention_of(now, texts, attention_bytes) if now and attention_bytes else ()
     return Predictions(now and now.step, samples, held_out, attention, tuple(notes), complete)
 
 
-def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
+def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
     """The run before its first step: its parameters are a function of the seed, and of `init`. None for a converted
     one."""
-    if facts.source:
+    if data.source:
         return None
-    network, experiment = facts.network, facts.experiment
+    network, experiment = data.network, data.experiment
     objective = network.objectives[0]
     params = jax.jit(lambda key: P.init(specs_of(objective), key))(jax.random.key(experiment.seed))
     if experiment.init:
@@ -136,12 +136,12 @@ def _untrained(facts: Facts, now: Run | None, notes: list[str]) -> Run | None:
             return None
     if now is not None:
         return dataclasses.replace(now, step=0, objective=objective, params=params)
-    return Run(facts.directory, 0, experiment, network.tokenizer, network.model, objective, params)
+    return Run(data.directory, 0, experiment, network.tokenizer, network.model, objective, params)
 
 
-def held_out_batch(facts: Facts, objective: Objective) -> dict[str, np.ndarray] | None:
+def held_out_batch(data: RunData, objective: Objective) -> dict[str, np.ndarray] | None:
     """Some validation examples, prepared by the objective: evenly spaced, not chosen by how well they are predicted."""
-    stage, prepared, seed = facts.stage, facts.prepared, facts.experiment.evaluation.seed
+    stage, prepared, seed = data.stage, data.prepared, data.experiment.evaluation.seed
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
     if not store or not store.tokens:
         return None
@@ -154,13 +154,13 @@ def held_out_batch(facts: Facts, objective: Objective) -> dict[str, np.ndarray] 
 # Sample texts
 
 
-def _samples(facts: Facts, runs: Pair, notes: list[str]) -> list[Sample]:
+def _samples(data: RunData, runs: Pair, notes: list[str]) -> list[Sample]:
     """Predictions for the config's sample texts, or else sentences of the run's text, each by the first capability that
     accepts it."""
     run = next(run for run in reversed(runs) if run)
     texts: dict[Capability, list[str]] = {}
     for text in prompts.sample_prompts(
-            facts.experiment.samples, run.capabilities, facts.prepared, run.model.max_length)[:MAX_TEXTS]:
+            data.experiment.samples, run.capabilities, data.prepared, run.model.max_length)[:MAX_TEXTS]:
         texts.setdefault(run.capability_of(text), []).append(text)
     found = []
     for capability in run.capabilities:
@@ -207,29 +207,29 @@ def _printed(text: str, before: Any, now: Any, *, tokenizer: Tokenizer, capabili
 # Validation text
 
 
-def _held_out(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> dict[str, Any]:
+def _held_out(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> dict[str, Any]:
     """{macro: its content} for validation examples; descriptions of them where there are no predictions to show."""
     run, found = next(run for run in reversed(runs) if run), {}
     for capability in run.capabilities:
         for view, content in RENDERERS.get(capability.name, Renderer()).held_out.items():
             if all(one is None or one.objective.predict or one.objective.next_token_logits for one in runs):
-                found[view] = content(facts, runs, batch, notes)
+                found[view] = content(data, runs, batch, notes)
     found = {view: content for view, content in found.items() if content}
     if not found and run.objective.describe is not None:
         some = {name: value[:: EXAMPLES // DESCRIBED] for name, value in batch.items() if np.ndim(value)}
-        words = [text.split() for text in run.objective.describe(some, facts.network.tokenizer)]
+        words = [text.split() for text in run.objective.describe(some, data.network.tokenizer)]
         found["described"] = [" ".join(w[:WORDS]) + (" …" if len(w) > WORDS else "") for w in words]
     return found
 
 
-def _masked_tokens(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+def _masked_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """One of the masked tokens of each example."""
     if "inputs" not in batch or any(run and run.objective.predict is None for run in runs):
         return []
     inputs = {name: value for name, value in batch.items() if name in FIELDS} | {
         "tokens": batch["inputs"], "predicted": batch["predicted"]}
     predictions = [run and run.predict_batch(inputs, k=min(5, run.tokenizer.size)) for run in runs]
-    found, tokenizer = [], facts.network.tokenizer
+    found, tokenizer = [], data.network.tokenizer
     for i, weights in enumerate(batch["weights"]):
         positions = np.flatnonzero(weights > 0)
         if not len(positions):
@@ -242,9 +242,9 @@ def _masked_tokens(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes
     return found
 
 
-def _next_tokens(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """The next token about the middle of each example."""
-    tokenizer, length = facts.network.tokenizer, batch["tokens"].shape[1]
+    tokenizer, length = data.network.tokenizer, batch["tokens"].shape[1]
     predicted = [np.flatnonzero(weights > 0) for weights in batch["weights"]]
     middle = {i: int(positions[len(positions) // 2]) for i, positions in enumerate(predicted) if len(positions)}
     if not middle:
@@ -253,7 +253,7 @@ def _next_tokens(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: 
     tokens, last = np.zeros((len(texts), length), np.int32), np.array([len(text) - 1 for text in texts], np.int32)
     for row, text in zip(tokens, texts, strict=True):
         row[: len(text)] = text
-    inputs = model_inputs(facts.network.model, {
+    inputs = model_inputs(data.network.model, {
         "tokens": tokens, "segment_ids": (np.arange(length) <= last[:, None]).astype(np.int32),
         "positions": np.broadcast_to(np.arange(length, dtype=np.int32), tokens.shape)}, context="left")
     predictions = [run and jax.device_get(jax.jit(partial(
@@ -277,10 +277,10 @@ def _top_next_tokens(
     return jax.lax.top_k(probabilities[:, :size], min(5, size))
 
 
-def _continued(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+def _continued(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """The beginnings of some examples, continued."""
     new_tokens = _new_tokens(next(run for run in reversed(runs) if run))
-    texts = _beginnings(facts, batch, PROMPT, more=new_tokens)
+    texts = _beginnings(data, batch, PROMPT, more=new_tokens)
     try:
         pairs = [run and run.generate(list(texts), new_tokens) if texts else () for run in runs]
     except UserError as error:
@@ -296,7 +296,7 @@ def _new_tokens(run: Run) -> int:
     return max(1, min(NEW_TOKENS, (run.model.max_length - PROMPT) // 2)) if run.model.max_length else NEW_TOKENS
 
 
-def _replaced(facts: Facts, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> Any:
+def _replaced(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> Any:
     return replaced_tokens.held_out(runs, batch)
 
 
@@ -306,7 +306,7 @@ class Renderer(NamedTuple):
     Attributes:
       options: run -> options of its predictions for sample texts; {} for the capability's own.
       samples: (text, prediction before, prediction now, tokenizer=) -> [Sample]; None prints them.
-      held_out: {macro of templates/predictions.html.j2: (facts, runs, batch, notes) -> its content}.
+      held_out: {macro of templates/predictions.html.j2: (data, runs, batch, notes) -> its content}.
     """
 
     options: Callable[[Run], dict[str, Any]] = lambda run: {}
@@ -335,9 +335,9 @@ def _read(batch: Mapping[str, np.ndarray], i: int, t: int) -> np.ndarray:
     return batch["tokens"][i][segment & (np.arange(len(segment)) <= t)]
 
 
-def _beginnings(facts: Facts, batch: Mapping[str, np.ndarray], size: int, more: int = 0) -> dict[str, str] | list[str]:
+def _beginnings(data: RunData, batch: Mapping[str, np.ndarray], size: int, more: int = 0) -> dict[str, str] | list[str]:
     """The first `size` tokens of some examples; with `more`, {these: the next `more` tokens} of longer ones."""
-    tokenizer, found = facts.network.tokenizer, {}
+    tokenizer, found = data.network.tokenizer, {}
     special = list(tokenizer.vocabulary.specials.values())
     for i in range(0, len(batch["tokens"]), EXAMPLES // CONTINUED):
         ids = batch["tokens"][i][batch["segment_ids"][i] == 1]

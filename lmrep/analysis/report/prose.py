@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
-from lmrep.analysis.report import facts as F
-from lmrep.analysis.report.facts import Facts
+from lmrep.analysis.report import run_data
 from lmrep.analysis.report.metrics import baseline, baseline_title, declared, formatted, headlines, is_token_loss
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, corpus
+from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.config import model_def
 from lmrep.inference import prompts
 from lmrep.metrics import Metric
@@ -33,66 +33,66 @@ class Verdict(NamedTuple):
     text: str = ""
 
 
-def subject(facts: Facts) -> str:
+def subject(run: RunData) -> str:
     """What was trained, on what and for how long."""
-    network, experiment = facts.network, facts.experiment
+    network, experiment = run.network, run.experiment
     name = experiment.model.get("name", "network")
     sizes = ", ".join(f"{field} {value:,}" for field in model_def(experiment).tiny
                       if type(value := experiment.model.get(field)) is int and value)
     text = f"A {name} network ({sizes}{f'; {number(network.parameters)} parameters' if network else ''})"
-    if facts.source:
-        return f"{text}. Its parameters were converted from {facts.source}."
-    if not facts.train and not facts.validation:
+    if run.source:
+        return f"{text}. Its parameters were converted from {run.source}."
+    if not run.train and not run.validation:
         return f"{text}. No training step is logged."
-    extent = f"{facts.step:,} steps" + ("" if facts.step >= experiment.steps else f" of {experiment.steps:,} planned")
-    if facts.tokens:
-        extent += f", {number(facts.tokens)} tokens"
-        if facts.prepared:
-            extent += f" ({facts.tokens / max(1, facts.prepared.statistics['train']['tokens']):.1f} epochs)"
-    objectives = ", then ".join(dict.fromkeys(stage.objective_name for stage in facts.stages))
+    extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
+    if run.tokens:
+        extent += f", {number(run.tokens)} tokens"
+        if run.prepared:
+            extent += f" ({run.tokens / max(1, run.prepared.statistics['train']['tokens']):.1f} epochs)"
+    objectives = ", then ".join(dict.fromkeys(stage.objective_name for stage in run.stages))
     return f"{text}, trained with the objective {objectives} on {corpus(experiment)} for {extent}."
 
 
-def cost(facts: Facts) -> str:
+def cost(run: RunData) -> str:
     """Time, device-hours and operations; "" where there was no step."""
-    if not facts.step:
+    if not run.step:
         return ""
-    seconds, devices = F.seconds(facts), facts.devices
-    operations = f"{number(facts.flops_at(facts.step))} floating-point operations" if facts.network else ""
+    seconds, devices = run_data.seconds(run), run.devices
+    operations = f"{number(run.flops_at(run.step))} floating-point operations" if run.network else ""
     if seconds is None:
         return f"Training time was not logged{operations and f'; training did {operations}'}."
     text = f"Training took {duration(seconds)}"
     if devices:
-        cores = facts.starts[-1].get("cores") if devices["platform"] == "cpu" else None
-        text += (f", over {len(facts.starts)} starts" * (len(facts.starts) > 1)
+        cores = run.starts[-1].get("cores") if devices["platform"] == "cpu" else None
+        text += (f", over {len(run.starts)} starts" * (len(run.starts) > 1)
                  + f" on {devices['count']} {devices['kind']} device{'s' * (devices['count'] > 1)}"
                  + (f" ({cores} cores)" if cores else "")
                  + f": {seconds * devices['count'] / 3600:.3g} device-hours")
     return f"{text}{operations and f' and {operations}'}."
 
 
-def verdict(facts: Facts) -> Verdict:
+def verdict(run: RunData) -> Verdict:
     """Whether training worked, by the validation metrics that have a baseline."""
-    metrics = headlines(facts)
-    pairs = {name: (metric, facts.last("validation", name), base) for name, metric in metrics.items()
-             if (base := baseline(facts, metric)) is not None}
-    text = " ".join(_sentence(facts, name, metric) for name, metric in metrics.items())
+    metrics = headlines(run)
+    pairs = {name: (metric, run.last("validation", name), base) for name, metric in metrics.items()
+             if (base := baseline(run, metric)) is not None}
+    text = " ".join(_sentence(run, name, metric) for name, metric in metrics.items())
     if pairs:
         if all(_is_good(*pair) for pair in pairs.values()):
             return Verdict("good", "Training worked: the model is far better than its baselines.", text)
         if any(_gain(*pair) >= SOME for pair in pairs.values()):
             return Verdict("some", "Training has begun to work: the model is slightly better than its baselines.", text)
         return Verdict("bad", "The model is not better than its baselines.", text)
-    first, last = facts.validation[:1], facts.last("validation", "loss")
-    if first and last is not None and facts.step > first[0]["step"]:
+    first, last = run.validation[:1], run.last("validation", "loss")
+    if first and last is not None and run.step > first[0]["step"]:
         start = first[0].get("loss", last)
         return Verdict("some" if last < start else "bad",
                        f"The validation loss went from {start:.3f} to {last:.3f}.", text)
-    if facts.train:
-        losses = [line.get("loss") for line in (facts.train[0], facts.train[-1])]
+    if run.train:
+        losses = [line.get("loss") for line in (run.train[0], run.train[-1])]
         return Verdict("unknown", "Nothing was measured on validation text.", text if None in losses else
                        "The training loss went from {:.3f} to {:.3f}.".format(*losses))
-    return Verdict("unknown", "Its quality has not been measured." if facts.source else "It has not been trained.")
+    return Verdict("unknown", "Its quality has not been measured." if run.source else "It has not been trained.")
 
 
 def _gain(metric: Metric, value: float, base: float) -> float:
@@ -107,39 +107,39 @@ def _is_good(metric: Metric, value: float, base: float) -> bool:
     return gain >= GOOD and (is_token_loss(metric) or value - base >= MARGIN)
 
 
-def _sentence(facts: Facts, name: str, metric: Metric) -> str:
+def _sentence(run: RunData, name: str, metric: Metric) -> str:
     """A validation metric beside its baseline and its value before training."""
     def value(x: float) -> str:
         return formatted(metric, x) + (f" (perplexity {perplexity(x)})" if is_token_loss(metric) else "")
 
-    first, measured = facts.validation[0], facts.validation[-1]["step"]
+    first, measured = run.validation[0], run.validation[-1]["step"]
     others = []
-    if (base := baseline(facts, metric)) is not None:
-        others.append(f"{value(base)} for {baseline_title(facts, metric)}")
+    if (base := baseline(run, metric)) is not None:
+        others.append(f"{value(base)} for {baseline_title(run, metric)}")
     if first["step"] == 0 and isinstance(first.get(name), int | float) and measured:
         others.append(f"{value(first[name])} before training")
-    when = "" if measured == facts.step else f" at step {measured:,}"
+    when = "" if measured == run.step else f" at step {measured:,}"
     against = f", against {' and '.join(others)}" if others else ""
-    return f"{metric.title}{when}: {value(facts.last('validation', name))}{against}."
+    return f"{metric.title}{when}: {value(run.last('validation', name))}{against}."
 
 
-def next_steps(facts: Facts, predictions: Predictions) -> list[tuple[str, str]]:
+def next_steps(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
     """(advice, command or "") in order of importance."""
-    return [*_training_advice(facts), *(_usage(facts, predictions) if predictions.step is not None else ())]
+    return [*_training_advice(run), *(_usage(run, predictions) if predictions.step is not None else ())]
 
 
-def _training_advice(facts: Facts) -> list[tuple[str, str]]:
-    found, ended = [], facts.step >= facts.experiment.steps
-    if not ended and facts.starts:
-        found.append((f"Training stopped at step {facts.step:,} of {facts.experiment.steps:,}. The same command "
-                      "resumes from the latest checkpoint:", command(facts)))
-    if facts.train and not facts.validation:
+def _training_advice(run: RunData) -> list[tuple[str, str]]:
+    found, ended = [], run.step >= run.experiment.steps
+    if not ended and run.starts:
+        found.append((f"Training stopped at step {run.step:,} of {run.experiment.steps:,}. The same command "
+                      "resumes from the latest checkpoint:", command(run)))
+    if run.train and not run.validation:
         found.append(("Hold out validation text, so that the next run can be evaluated: "
                       "--config.data.validation=0.05.", ""))
-    begin = _objective_since(facts)
-    losses = [(line["step"], line["loss"]) for line in facts.validation
+    begin = _objective_since(run)
+    losses = [(line["step"], line["loss"]) for line in run.validation
               if "loss" in line and (line["step"] > begin or not begin)]
-    late = [(step, loss) for step, loss in losses if step <= 0.75 * facts.step]
+    late = [(step, loss) for step, loss in losses if step <= 0.75 * run.step]
     best_step, best = min(losses, key=lambda pair: pair[1]) if losses else (0, 0.0)
     if len(losses) > 2 and best < losses[-1][1] * (1 - IMPROVING):
         found.append((f"Overfitting: the validation loss was lowest at step {best_step:,} ({best:.3f}; now "
@@ -147,34 +147,34 @@ def _training_advice(facts: Facts) -> list[tuple[str, str]]:
     elif ended and len(losses) > 2 and late and losses[-1][1] < late[-1][1] * (1 - IMPROVING):
         found.append((f"The validation loss was still falling: from {late[-1][1]:.3f} at step {late[-1][0]:,} to "
                       f"{losses[-1][1]:.3f}. Train longer, in another workdir, since the learning-rate schedule covers "
-                      "all steps:", again(facts, f"--config.steps={2 * facts.experiment.steps}")))
-    if ended and verdict(facts).mark == "bad":
+                      "all steps:", again(run, f"--config.steps={2 * run.experiment.steps}")))
+    if ended and verdict(run).mark == "bad":
         found.append(("Try ten times the steps, or a learning rate two or three times higher or lower; a narrow "
                       "network also needs larger initial weights (about 1 / sqrt(width)).", ""))
     # The total loss may be weighted, so a loss of tokens is preferred.
-    name = next((name for name, metric in headlines(facts).items() if is_token_loss(metric)), "loss")
-    train, validation = _recent(facts, name), facts.last("validation", name)
+    name = next((name for name, metric in headlines(run).items() if is_token_loss(metric)), "loss")
+    train, validation = _recent(run, name), run.last("validation", name)
     if train is not None and validation is not None and validation - train > OVERFIT:
-        title = declared(facts)[name].title
+        title = declared(run)[name].title
         found.append((f"{title} is lower on training text than on validation text ({train:.2f} and {validation:.2f}): "
                       "more text is likely to help more than a larger network.", ""))
     return found
 
 
-def _usage(facts: Facts, predictions: Predictions) -> list[tuple[str, str]]:
+def _usage(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
     """What can be done with the trained network."""
-    workdir, found = shlex.quote(str(facts.directory)), []
-    text = prompts.example(facts.experiment.samples, OBJECTIVES[facts.stage.objective_name].capabilities,
-                           facts.prepared, facts.network.model.max_length if facts.network else 0)
+    workdir, found = shlex.quote(str(run.directory)), []
+    text = prompts.example(run.experiment.samples, OBJECTIVES[run.stage.objective_name].capabilities,
+                           run.prepared, run.network.model.max_length if run.network else 0)
     if text and (predictions.samples or predictions.held_out):
         found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
-    if facts.prepared and "test" in facts.prepared.stores:
+    if run.prepared and "test" in run.prepared.stores:
         found.append(("Evaluate on the test split, which training does not use:",
                       f"lmrep evaluate --workdir={workdir}"))
-    if facts.source:
+    if run.source:
         if predictions.complete:
             found.append(("Evaluate on your own text:", f"lmrep evaluate --workdir={workdir} --files='texts/*.txt'"))
-        nearest = compare(facts)
+        nearest = compare(run)
         page = PRESETS[nearest.preset].family if nearest else "quickstart"
         found.append(("Continue training on that text:", f"lmrep train --config=experiments/{page}.py:data=files,"
                       f"init={workdir} --workdir={workdir}-further --config.data.files='texts/*.txt'"))
@@ -183,28 +183,28 @@ def _usage(facts: Facts, predictions: Predictions) -> list[tuple[str, str]]:
     return found
 
 
-def _objective_since(facts: Facts) -> int:
+def _objective_since(run: RunData) -> int:
     """The step since which losses are of the objective, with its weights, of the stage that was reached."""
     begin, since = 0, 0
-    for previous, stage in pairwise(facts.stages[: facts.stages.index(facts.stage) + 1]):
+    for previous, stage in pairwise(run.stages[: run.stages.index(run.stage) + 1]):
         begin += previous.steps
         since = since if stage.objective == previous.objective else begin
     return since
 
 
-def _recent(facts: Facts, name: str) -> float | None:
+def _recent(run: RunData, name: str) -> float | None:
     """A training metric's mean over the last tenth of the lines before the latest validation."""
-    end = facts.validation[-1]["step"] if facts.validation else facts.step
-    lines = [line for line in facts.train if line["step"] <= end]
+    end = run.validation[-1]["step"] if run.validation else run.step
+    lines = [line for line in run.train if line["step"] <= end]
     values = [line[name] for line in lines[-max(1, len(lines) // 10):] if name in line]
     return sum(values) / len(values) if values else None
 
 
-def command(facts: Facts) -> str:
+def command(run: RunData) -> str:
     """The command that made the run, its program by name alone; "" where none was recorded."""
-    if facts.source:
-        return shlex.join(["lmrep", "convert", facts.source, str(facts.directory)])
-    words = facts.starts[-1].get("command", "") if facts.starts else ""
+    if run.source:
+        return shlex.join(["lmrep", "convert", run.source, str(run.directory)])
+    words = run.starts[-1].get("command", "") if run.starts else ""
     try:
         first, *rest = shlex.split(words)
     except ValueError:  # none, or damaged
@@ -212,9 +212,9 @@ def command(facts: Facts) -> str:
     return shlex.join(["lmrep", *rest]) if PurePath(first).name == "lmrep" else words
 
 
-def again(facts: Facts, flag: str) -> str:
+def again(run: RunData, flag: str) -> str:
     """The command that made the run with one flag changed and another workdir; the flag alone if it is not known."""
-    words = shlex.split(command(facts) or "")
+    words = shlex.split(command(run) or "")
     workdirs = [i for i, word in enumerate(words) if word == "--workdir" or word.startswith("--workdir=")]
     if words[:2] != ["lmrep", "train"] or not workdirs:
         return flag

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from lmrep.analysis.report.facts import Facts
+from lmrep.analysis.report.run_data import RunData
 from lmrep.config.record import flatten_config
 from lmrep.data import corpora
 from lmrep.data.formats import FORMATS
@@ -39,17 +39,17 @@ class Comparison:
     same: Sequence[str]
 
 
-def compare(facts: Facts) -> Comparison | None:
+def compare(run: RunData) -> Comparison | None:
     """Compares a run with the recipe of the closest network; None where no preset is of its type of network."""
-    experiment, stage = facts.experiment, facts.stages[0]
-    size = facts.network.tokenizer.size if facts.network else experiment.tokenizer.vocab_size
+    experiment, stage = run.experiment, run.stages[0]
+    size = run.network.tokenizer.size if run.network else experiment.tokenizer.vocab_size
     network = model_config(experiment, size)
     names = closest(network, stage.objective_name, experiment.tokenizer.lowercase)
     if not names:
         return None
     ours = {"data.corpus": corpus(experiment)} | settings(experiment, size)
     # The config of a converted checkpoint describes its network alone.
-    compared = [field for field in ours if not facts.source or field.startswith("model.")]
+    compared = [field for field in ours if not run.source or field.startswith("model.")]
 
     def differing(name: str) -> list[str]:
         theirs = published(name)

@@ -57,7 +57,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunData:
     """A run.
 
     Attributes:
@@ -121,7 +121,7 @@ class Facts:
         return total
 
 
-def gather(directory: Path, label: str, data_dir: Path) -> Facts:
+def read(directory: Path, label: str, data_dir: Path) -> RunData:
     """Reads the run in `directory`.
 
     Raises:
@@ -131,23 +131,23 @@ def gather(directory: Path, label: str, data_dir: Path) -> Facts:
     record, notes = read_config(directory), []
     config, experiment = record["config"], experiments.parse(record["config"])
     converted = "train" not in record["data"]
-    lines = [] if converted else _read(directory / logs.METRICS, notes)
+    lines = [] if converted else _read_lines(directory / logs.METRICS, notes)
     of = {split: sorted((line for line in lines if line.get("split") == split), key=lambda line: line["step"])
           for split in ("train", "validation")}
     step = max((line["step"] for line in lines), default=0)
-    starts = [] if converted else _read(directory / provenance.FILE, notes, required="time")
-    timing = [] if converted else _read(directory / logs.TIMING, notes)
+    starts = [] if converted else _read_lines(directory / provenance.FILE, notes, required="time")
+    timing = [] if converted else _read_lines(directory / logs.TIMING, notes)
     try:
         network = _network(directory, experiment, step)
     except (UserError, RunFault, OSError, ValueError) as error:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
     prepared = None if converted else _prepared(experiment, record["data"], data_dir, notes)
-    return Facts(directory, label, config, experiment, experiments.resolve_stages(experiment), of["train"],
+    return RunData(directory, label, config, experiment, experiments.resolve_stages(experiment), of["train"],
                  of["validation"], timing, starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
 
 
-def _read(path: Path, notes: list[str], required: str = "step") -> list[dict]:
+def _read_lines(path: Path, notes: list[str], required: str = "step") -> list[dict]:
     """The lines of a JSON Lines file that have the field `required`; others are counted in the notes."""
     try:
         texts = path.read_bytes().splitlines()
@@ -213,12 +213,12 @@ def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Pat
     return None
 
 
-def unigram_loss(facts: Facts) -> float | None:
+def unigram_loss(run: RunData) -> float | None:
     """The loss in nats of predicting tokens by their frequency: the entropy of the training split's unigram
     distribution. None where token counts are not known."""
-    if facts.prepared is None:
+    if run.prepared is None:
         return None
-    counts = facts.prepared.tokenizer.vocabulary.counts
+    counts = run.prepared.tokenizer.vocabulary.counts
     p = counts[counts > 0] / counts.sum()
     return float(-(p * np.log(p)).sum())
 
@@ -226,11 +226,11 @@ def unigram_loss(facts: Facts) -> float | None:
 # Time, speed, memory
 
 
-def seconds(facts: Facts) -> float | None:
+def seconds(run: RunData) -> float | None:
     """Training time: the sum, over starts, of the time to the last step logged before the next start. None where no
     time was logged."""
-    begins = [_epoch(start["time"]) for start in facts.starts]
-    times = [line["time"] for line in facts.timing if "time" in line]
+    begins = [_epoch(start["time"]) for start in run.starts]
+    times = [line["time"] for line in run.timing if "time" in line]
     total = None
     for begin, end in pairwise([*begins, math.inf]):
         if inside := [t for t in times if begin <= t < end]:
@@ -257,18 +257,18 @@ class Speed:
     memory: Mapping[str, int]  # peak bytes by name
 
 
-def speed(facts: Facts) -> Speed:
+def speed(run: RunData) -> Speed:
     """Throughput and memory of a run."""
     def median(name: str) -> float | None:
-        values = [line[name] for line in facts.timing if name in line]
+        values = [line[name] for line in run.timing if name in line]
         return statistics.median(values) if values else None
 
-    rates = [line["steps_per_second"] * (facts.flops_at(line["step"]) - facts.flops_at(line["step"] - 1))
-            for line in facts.timing if "steps_per_second" in line] if facts.network else []
-    devices = facts.devices
+    rates = [line["steps_per_second"] * (run.flops_at(line["step"]) - run.flops_at(line["step"] - 1))
+            for line in run.timing if "steps_per_second" in line] if run.network else []
+    devices = run.devices
     one = flops.peak(SimpleNamespace(device_kind=devices["kind"])) if devices else None
-    memory = {name: max(line[name] for line in facts.timing if name in line)
-              for name in ("device_peak_bytes", "host_peak_bytes") if any(name in line for line in facts.timing)}
+    memory = {name: max(line[name] for line in run.timing if name in line)
+              for name in ("device_peak_bytes", "host_peak_bytes") if any(name in line for line in run.timing)}
     return Speed(median("tokens_per_second"), median("steps_per_second"), statistics.median(rates) if rates else None,
                  one and one * devices["count"], memory)
 
@@ -276,17 +276,17 @@ def speed(facts: Facts) -> Speed:
 # Curves
 
 
-def curves(facts: Facts, most: int = 600) -> dict[str, dict[str, list]]:
+def curves(run: RunData, most: int = 600) -> dict[str, dict[str, list]]:
     """{"train": {"step": [...], "tokens": [...], "flop": [...], metric: [...]}, "validation": ..., "timing": ...}.
 
     "validation" has `unigram_loss` too, a constant. More than `most` lines are averaged in groups of neighbours. Tokens
     are interpolated between the lines that log them.
     """
-    known = [(0, 0), *((line["step"], line["tokens"]) for line in facts.train if "tokens" in line)]
+    known = [(0, 0), *((line["step"], line["tokens"]) for line in run.train if "tokens" in line)]
     steps, tokens = zip(*known, strict=True)
     found = {}
     for source in ("train", "validation", "timing"):
-        lines = getattr(facts, source)
+        lines = getattr(run, source)
         names = sorted({name for line in lines for name in line} - {"step", "split", "time", "tokens"})
         size = max(1, math.ceil(len(lines) / most))
         groups = [lines[i : i + size] for i in range(0, len(lines), size)]
@@ -294,10 +294,10 @@ def curves(facts: Facts, most: int = 600) -> dict[str, dict[str, list]]:
         found[source] = {
             "step": where,
             "tokens": [round(float(x)) for x in np.interp(where, steps, tokens)] if len(known) > 1 else [],
-            "flop": [_short(facts.flops_at(step)) for step in where] if facts.network else [],
+            "flop": [_short(run.flops_at(step)) for step in where] if run.network else [],
             **{name: [_mean(group, name) for group in groups] for name in names},
         }
-    if (loss := unigram_loss(facts)) is not None:
+    if (loss := unigram_loss(run)) is not None:
         found["validation"]["unigram_loss"] = [_short(loss)] * len(found["validation"]["step"])
     return found
 
