@@ -24,8 +24,9 @@ Choices after the colon:
     optimizer  adam bert roberta lamb adafactor adamw, with the rate and warm-up above
     model, data, mesh, init: as in bert.py
 
-The tokenizer is byte-level BPE with a vocabulary of 10,000; --config.tokenizer.name and --config.tokenizer.vocab_size
-change it. `lmrep predict` continues texts, and `lmrep evaluate --stride=35` computes perplexities.
+The tokenizer is byte-level BPE with a vocabulary of 10,000; --config.tokenizer.name (`words` for corpora that are
+distributed as words, such as WikiText) and --config.tokenizer.vocab_size change it. `lmrep predict` continues texts,
+and `lmrep evaluate --stride=35` computes perplexities.
 """
 
 from lmrep.experiment.compose import choose, compose

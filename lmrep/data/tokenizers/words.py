@@ -1,0 +1,128 @@
+"""Full words, as in the language models of the Penn Treebank and WikiText (Mikolov et al. 2010; Merity et al. 2017).
+
+Text is split at white space alone, since these corpora are distributed as words: "It 's <unk> ." has four. The most
+frequent words of the training text are tokens, others are <unk>. Give other text to a subword tokenizer: here "end" and
+"end." are two words. With `lowercase`, text is lower-cased and stripped of accents.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
+
+from lmrep.data.tokenizers import byte_level
+from lmrep.data.tokenizers.base import CONFIG, AddedToken, Encoding, TokenizerDef
+from lmrep.data.tokenizers.library import LibraryTokenizer
+from lmrep.data.tokenizers.published import (
+    TOKENIZER_JSON,
+    PublishedFiles,
+    check_class,
+    check_specials,
+    expect,
+    five_specials,
+)
+
+SPECIALS = byte_level.SPECIALS
+RULES = "words-1"
+CLASSES = ("PreTrained",)  # tokenizer classes of other libraries with these rules
+
+
+class Words(LibraryTokenizer):
+    """A tokenizer of full words.
+
+    Args:
+      tokens: the words and the special tokens.
+      lowercase: whether text is lower-cased and stripped of accents.
+      added: tokens that are matched before the text is split into words.
+      specials: role -> text, with `unk`.
+    """
+
+    name = "words"
+
+    def __init__(self, tokens: Sequence[str], lowercase: bool = True, added: Sequence[AddedToken] = (),
+                 specials: Mapping[str, str] = SPECIALS):
+        self.lowercase = lowercase
+        super().__init__(tokens, added, specials, SPECIALS)
+        self._unknown = self._ids[self.specials["unk"]]
+        self._reserved = [self._ids[token] for token in self.specials.values()]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """As `Tokenizer.encode_batch`. The name of a special token in the text is an unknown word."""
+        return [np.where(np.isin(ids, self._reserved), np.int32(self._unknown), ids)
+                for ids in super().encode_batch(texts)]
+
+    def encode(self, text: str, specials: bool = False) -> Encoding:
+        """As `Tokenizer.encode`."""
+        encoding = super().encode(text, specials)
+        if not specials:
+            encoding.ids[np.isin(encoding.ids, self._reserved)] = self._unknown
+            encoding.tokens[:] = [self.tokens[i] for i in encoding.ids]
+        return encoding
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The words, separated by spaces."""
+        return " ".join(self.tokens[i] for i in ids)
+
+    def id_to_token(self, token: int) -> str:
+        """The word of an id."""
+        return self.tokens[token]
+
+    def spaced_token(self, token: int) -> str:
+        """The word of an id, with a space before it."""
+        return f" {self.tokens[token]}"
+
+    def _model(self) -> tokenizers.Tokenizer:
+        tokenizer = tokenizers.Tokenizer(models.WordLevel(self._ids, unk_token=self.specials["unk"]))
+        tokenizer.normalizer = _normalizer(self.lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return tokenizer
+
+    def _template(self) -> None:
+        """Other libraries add no special tokens."""
+
+    def _starts_word(self, token: str) -> bool:
+        return True
+
+    def _identity(self) -> list:
+        return [RULES, self.lowercase, self.tokens, *self._renamed_specials()]
+
+    def _config(self) -> dict:
+        return {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+    def _save_vocabulary(self, directory: Path) -> None:
+        """tokenizer.json holds it."""
+
+
+def _normalizer(lowercase: bool) -> normalizers.Normalizer:
+    return normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=None,
+                                      lowercase=lowercase)
+
+
+def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Words:
+    """The most frequent words, in the order of their frequency, after the special tokens, ids 0 to 4."""
+    normalizer, counts = _normalizer(lowercase), Counter()
+    for text in texts():
+        counts.update(normalizer.normalize_str(text).split())
+    words = sorted(counts.keys() - set(SPECIALS.values()), key=lambda word: (-counts[word], word))
+    return Words([*SPECIALS.values(), *words[: vocab_size - len(SPECIALS)]], lowercase)
+
+
+def load(files: PublishedFiles) -> Words | None:
+    """From a tokenizer.json with a vocabulary of words."""
+    if files.model_type != "WordLevel":
+        return None
+    path, content = files.directory / TOKENIZER_JSON, files.tokenizer_json
+    expect(path, "normalizer", content.get("normalizer"), "BertNormalizer", clean_text=True, handle_chinese_chars=False,
+           strip_accents=None)
+    expect(path, "pre_tokenizer", content.get("pre_tokenizer"), "WhitespaceSplit")
+    check_class(path.with_name(CONFIG), files.config, CLASSES)
+    tokens, specials = files.with_added(files.model["vocab"]), SPECIALS | five_specials(files.specials)
+    check_specials(path, tokens, specials, "a vocabulary that was trained here")
+    expect(path, "model", files.model, "WordLevel", unk_token=specials["unk"])
+    return Words(tokens, content["normalizer"].get("lowercase", True), files.added_tokens(specials), specials)
+
+
+DEFINITION = TokenizerDef(train, load, RULES, len(SPECIALS), SPECIALS)

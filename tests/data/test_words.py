@@ -1,0 +1,73 @@
+"""The tokenizer of full words."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data import tokenizers
+from lmrep.data.tokenizers import Config, words
+
+TEXTS = ["the N dogs see the <unk> cat .", "The cat sees  the\tdogs .", "a Caf\u00e9 @-@ bar"]
+CONFIG = Config(name="words", vocab_size=64, lowercase=False)
+
+
+def trained(**fields):
+    return tokenizers.train(Config(name="words", **{"vocab_size": 64, "lowercase": False, **fields}),
+                            lambda: iter(TEXTS))
+
+
+def test_words_are_sorted_by_frequency_after_the_special_tokens():
+    assert trained().tokens == [*words.SPECIALS.values(), "the", ".", "cat", "dogs", "@-@", "Caf\u00e9", "N", "The",
+                                "a", "bar", "see", "sees"]
+
+
+def test_text_is_split_at_white_space_alone():
+    encoding = trained().encode("The N dogs. the\n @-@ bar")
+    assert encoding.tokens == ["The", "N", "<unk>", "the", "@-@", "bar"]
+    assert encoding.offsets == [(0, 3), (4, 5), (6, 11), (12, 15), (17, 20), (21, 24)]
+    assert encoding.words == list(range(6))
+    assert all(trained().vocabulary.starts_word)
+
+
+def test_lowercase_merges_words_of_other_case_and_accents():
+    tokenizer = trained(lowercase=True)
+    assert "The" not in tokenizer.tokens and "cafe" in tokenizer.tokens
+    assert tokenizer.encode("THE caf\u00e9").tokens == ["the", "cafe"]
+
+
+def test_names_of_special_tokens_in_a_text_are_unknown_words():
+    tokenizer, text = trained(), "the <mask> <unk> </s> cat"
+    unknown, the, cat = (tokenizer.tokens.index(token) for token in ("<unk>", "the", "cat"))
+    for ids in (tokenizer.encode_batch([text])[0], tokenizer.encode(text).ids):
+        assert ids.dtype == np.int32 and ids.tolist() == [the, unknown, unknown, unknown, cat]
+    assert tokenizer.encode(text, specials=True).tokens == ["the", "<mask>", "<unk>", "</s>", "cat"]
+
+
+def test_rare_words_are_left_out_of_a_small_vocabulary():
+    many = [" ".join(f"w{i}" for i in range(n)) for n in range(100)]
+    tokenizer = tokenizers.train(CONFIG, lambda: iter(many))
+    assert tokenizer.tokens[5:] == [f"w{i}" for i in range(64 - 5)]
+
+
+def test_saved_tokenizer_is_loaded(tmp_path):
+    for lowercase in (False, True):
+        tokenizer = trained(lowercase=lowercase)
+        tokenizer.save(tmp_path / str(lowercase))
+        loaded = tokenizers.load(tmp_path / str(lowercase))
+        assert loaded.name == "words" and loaded.fingerprint == tokenizer.fingerprint
+        assert loaded.decode(loaded.encode_batch(TEXTS)[0]) == TEXTS[0].replace(
+            "N", "n" if lowercase else "N")
+
+
+def test_other_rules_are_refused(tmp_path):
+    trained().save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"pre_tokenizer": {"type": "Whitespace"}}))
+    with pytest.raises(UserError, match="pre_tokenizer is Whitespace, which would split text differently"):
+        tokenizers.load(tmp_path)
+    path.write_text(json.dumps(content | {"normalizer": None}))
+    with pytest.raises(UserError, match="normalizer is none, which would split text differently"):
+        tokenizers.load(tmp_path)
