@@ -10,57 +10,32 @@ with spaCy, which keeps "n't", "'s", "..." and "mr." together. Its tokens differ
 two English novels, and for 2.0 % of Wikipedia's, of which 0.08 % were <unk>, as opposed to 0.32 % here.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 
 import tokenizers
-from tokenizers import decoders, models, trainers
+from tokenizers import decoders, models
 
-from lmrep.data.tokenizers import byte_level, wordpiece
-from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef
-from lmrep.data.tokenizers.library import LibraryTokenizer
-from lmrep.data.tokenizers.published import (
-    TOKENIZER_JSON,
-    PublishedFiles,
-    check_class,
-    check_same_ids,
-    check_specials,
-    expect,
-    expect_plain_bpe,
-    expect_value,
-    five_specials,
-    parse_merges,
-)
+from lmrep.data.tokenizers import published, wordpiece
+from lmrep.data.tokenizers.base import TokenizerDef
+from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
+from lmrep.data.tokenizers.library import BpeTokenizer
+from lmrep.data.tokenizers.published import PublishedFiles
 
-SPECIALS = byte_level.SPECIALS
 LINE_BREAK, END = "\n</w>", "</w>"
 # In the published vocabulary. It has the line break between paragraphs, which no text gives here; it ends a document.
 GPT_SPECIALS = {"unk": "<unk>", "eos": LINE_BREAK}
-RULES = "gpt-1"
 CLASSES = ("OpenAIGPT",)  # tokenizer classes of other libraries with these rules
 CONTRACTIONS = re.compile(r"(\w) (n't|'(?:s|d|m|re|ve|ll))\b")  # as spaCy splits them, hence in GPT's vocabulary
 
 
-class Bpe(LibraryTokenizer):
-    """GPT's tokenizer.
-
-    Args:
-      tokens: the vocabulary with the special tokens; those that end a word end with "</w>".
-      merges: pairs of tokens in the order in which they are merged; each pair forms a token.
-      added: tokens that are matched before the text is split into words.
-      specials: role -> text, with `unk`.
-    """
+class Bpe(BpeTokenizer):
+    """GPT's tokenizer. Tokens that end a word end with "</w>"; `unk` is among its special tokens."""
 
     name = "bpe"
+    rules = "gpt-1"
     lowercase = True
     keeps_spacing = False
-
-    def __init__(self, tokens: Sequence[str], merges: Sequence[tuple[str, str]], added: Sequence[AddedToken] = (),
-                 specials: Mapping[str, str] = SPECIALS):
-        self.merges = [tuple(merge) for merge in merges]
-        super().__init__(tokens, added, specials, SPECIALS)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Tokens joined to words, with punctuation attached and special tokens kept. Case, accents and spacing that
@@ -86,14 +61,8 @@ class Bpe(LibraryTokenizer):
     def _ends_word(self, token: str) -> bool:
         return token in self._atomic or token.endswith(END)
 
-    def _identity(self) -> list:
-        return [RULES, self.tokens, self.merges, *self._renamed_specials()]
-
     def _config(self) -> dict:
         return {"tokenizer_class": "OpenAIGPTTokenizer"}
-
-    def _save_vocabulary(self, directory: Path) -> None:
-        byte_level.save_bpe(directory, self._ids, self.merges)
 
 
 def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Bpe:
@@ -101,12 +70,9 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
     with "</w>", and the merges. Characters get their ids before training, for the reason given in `wordpiece.train`."""
     tokenizer = _library_tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=END))
     alphabet = wordpiece.frequent_characters(tokenizer, texts(), vocab_size)
-    tokenizer.train_from_iterator(texts(), trainers.BpeTrainer(
-        vocab_size=vocab_size, min_frequency=2, show_progress=False, continuing_subword_prefix="",
-        end_of_word_suffix=END, special_tokens=[*SPECIALS.values(), *alphabet, *(c + END for c in alphabet)],
-        initial_alphabet=alphabet, limit_alphabet=len(alphabet)))
-    model = json.loads(tokenizer.to_str())["model"]
-    return Bpe(sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
+    return Bpe.train(tokenizer, texts(), vocab_size, continuing_subword_prefix="", end_of_word_suffix=END,
+                     special_tokens=[*SPECIALS.values(), *alphabet, *(c + END for c in alphabet)],
+                     initial_alphabet=alphabet, limit_alphabet=len(alphabet))
 
 
 def _library_tokenizer(model: models.BPE) -> tokenizers.Tokenizer:
@@ -123,26 +89,19 @@ def load(files: PublishedFiles) -> Bpe | None:
     one, GPT's line break if it is in the vocabulary, and those that the files name."""
     if files.bpe is None or not any(token.endswith(END) for token in files.bpe[0]):
         return None
-    (ids, merges, source), path = files.bpe, files.directory / files.vocabulary_file
-    if content := files.tokenizer_json:
-        json_path, normalizer = path.with_name(TOKENIZER_JSON), content.get("normalizer")
-        expect(json_path, "normalizer", normalizer, "BertNormalizer", clean_text=True, handle_chinese_chars=True,
-               lowercase=True)
-        expect_value(json_path, "strip_accents", normalizer.get("strip_accents"), None, True)
-        expect(json_path, "pre_tokenizer", content.get("pre_tokenizer"), "BertPreTokenizer")
-        expect_plain_bpe(json_path, content.get("model"), "continuing_subword_prefix")
-        expect(json_path, "model", files.model, "BPE", end_of_word_suffix=END)
-    check_same_ids(path, ids, files)
-    check_class(path.with_name(CONFIG), files.config, CLASSES)
-    expect_value(path.with_name(CONFIG), "do_lower_case", files.config.get("do_lower_case"), None, True)
-    tokens = files.with_added(ids)
+    ids, merges, source = files.bpe
+    files.check_bert_words(lowercase=True)
+    files.check_plain_bpe("continuing_subword_prefix")
+    files.check_component("model", "BPE", end_of_word_suffix=END)
+    files.check_config(CLASSES, do_lower_case=(None, True))
+    tokens = files.tokens(ids)
     gpt = not (set(SPECIALS.values()) - {GPT_SPECIALS["unk"]}) & set(tokens)
     present = {role: token for role, token in GPT_SPECIALS.items() if role == "unk" or token in ids}
-    specials = present | files.specials if gpt else SPECIALS | five_specials(files.specials)
-    check_specials(path, tokens, specials, "GPT's" if gpt else "those of a vocabulary that is trained here")
-    if files.tokenizer_json:
-        expect(path.with_name(TOKENIZER_JSON), "model", files.model, "BPE", unk_token=specials["unk"])
-    return Bpe(tokens, parse_merges(source, merges, set(tokens)), files.added_tokens(specials), specials)
+    specials = present | files.specials if gpt else SPECIALS | published.five_specials(files.specials)
+    files.check_specials(tokens, specials, "GPT's" if gpt else "those of a vocabulary that is trained here")
+    files.check_component("model", "BPE", unk_token=specials["unk"])
+    merges = published.parse_merges(source, merges, set(tokens))
+    return Bpe(tokens, merges, files.added_tokens(specials), specials)
 
 
-DEFINITION = TokenizerDef(train, load, RULES, len(SPECIALS), SPECIALS, lowercase=True)
+DEFINITION = TokenizerDef(train, load, Bpe.rules, len(SPECIALS), SPECIALS, lowercase=True)

@@ -6,35 +6,21 @@ printable character (`BYTES`; a space is "Ġ"), are then merged pairwise, earlie
 encoded, and its ids decode to the same text.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef
+from lmrep.data.tokenizers import published
+from lmrep.data.tokenizers.base import TokenizerDef
 from lmrep.data.tokenizers.files import read_lines
-from lmrep.data.tokenizers.library import LibraryTokenizer
-from lmrep.data.tokenizers.published import (
-    TOKENIZER_JSON,
-    PublishedFiles,
-    check_class,
-    check_same_ids,
-    check_specials,
-    expect,
-    expect_plain_bpe,
-    expect_value,
-    five_specials,
-    in_order,
-    parse_merges,
-    type_name,
-)
+from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
+from lmrep.data.tokenizers.library import BpeTokenizer
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
 
-SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 GPT2_SPECIALS = {role: "<|endoftext|>" for role in ("bos", "eos", "unk")}
-RULES = "gpt2-1"
 CLASSES = ("Roberta", "GPT2", "Bart", "Longformer")  # tokenizer classes of other libraries with these rules
 
 
@@ -49,23 +35,12 @@ BYTES = _bytes()  # character of a token -> the byte that it stands for
 SPACE = next(character for character, byte in BYTES.items() if byte == 0x20)
 
 
-class ByteLevel(LibraryTokenizer):
-    """The tokenizer of RoBERTa and GPT-2.
-
-    Args:
-      tokens: the vocabulary with the special tokens, written in the characters of `BYTES`.
-      merges: pairs of tokens in the order in which they are merged; each pair forms a token.
-      added: tokens that are matched before the text is split into words.
-      specials: role -> text.
-    """
+class ByteLevel(BpeTokenizer):
+    """The tokenizer of RoBERTa and GPT-2. Its tokens are written in the characters of `BYTES`."""
 
     name = "byte_level_bpe"
+    rules = "gpt2-1"
     sentence_separator = " "
-
-    def __init__(self, tokens: Sequence[str], merges: Sequence[tuple[str, str]], added: Sequence[AddedToken] = (),
-                 specials: Mapping[str, str] = SPECIALS):
-        self.merges = [tuple(merge) for merge in merges]
-        super().__init__(tokens, added, specials, SPECIALS)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The exact text, with special tokens. Bytes that are not UTF-8 become U+FFFD."""
@@ -99,24 +74,11 @@ class ByteLevel(LibraryTokenizer):
         """Whether a space precedes it. The first token of a text starts a word without one."""
         return token in self._atomic or token.startswith(SPACE)
 
-    def _identity(self) -> list:
-        return [RULES, self.tokens, self.merges, *self._renamed_specials()]
-
     def _config(self) -> dict:
         if "cls" not in self.specials:
             return {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
         return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False, "bos_token": self.specials["cls"],
                 "eos_token": self.specials.get("sep")}
-
-    def _save_vocabulary(self, directory: Path) -> None:
-        save_bpe(directory, self._ids, self.merges)
-
-
-def save_bpe(directory: Path, ids: dict[str, int], merges: Iterable[tuple[str, str]]) -> None:
-    """Writes vocab.json and merges.txt."""
-    (directory / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf8")
-    lines = ["#version: 0.2", *(" ".join(merge) for merge in merges)]
-    (directory / "merges.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
 
 
 def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> ByteLevel:
@@ -126,11 +88,8 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
     the merges. Ids decide between equally frequent merges; every byte therefore gets its id before training.
     """
     tokenizer = _with_gpt2_words(tokenizers.Tokenizer(models.BPE()))
-    tokenizer.train_from_iterator(texts(), trainers.BpeTrainer(
-        vocab_size=vocab_size, min_frequency=2, show_progress=False,
-        special_tokens=[*SPECIALS.values(), *sorted(BYTES)], initial_alphabet=sorted(BYTES)))
-    model = json.loads(tokenizer.to_str())["model"]
-    return ByteLevel(sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
+    return ByteLevel.train(tokenizer, texts(), vocab_size, initial_alphabet=sorted(BYTES),
+                           special_tokens=[*SPECIALS.values(), *sorted(BYTES)])
 
 
 def _with_gpt2_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
@@ -149,26 +108,24 @@ def load(files: PublishedFiles) -> ByteLevel | None:
     those that the files name."""
     if files.bpe is None:
         return None
-    (ids, merges, source), path = files.bpe, files.directory / files.vocabulary_file
+    (ids, merges, source), path = files.bpe, files.vocabulary_path
     if "dict.txt" in files.names and path.name != TOKENIZER_JSON and SPECIALS["mask"] not in ids:
-        return _load_fairseq(files.directory / "dict.txt", path, in_order(path, ids), merges, source)
-    if content := files.tokenizer_json:
-        expect_value(path.with_name(TOKENIZER_JSON), "normalizer", type_name(content.get("normalizer")), "none")
-        expect(path.with_name(TOKENIZER_JSON), "pre_tokenizer", content.get("pre_tokenizer"), "ByteLevel",
-               add_prefix_space=False, use_regex=True)
-        expect_plain_bpe(path.with_name(TOKENIZER_JSON), content.get("model"), "continuing_subword_prefix",
-                         "end_of_word_suffix")
-    check_class(path.with_name(CONFIG), files.config, CLASSES)
-    expect_value(path.with_name(CONFIG), "add_prefix_space", files.config.get("add_prefix_space"), None, False)
-    check_same_ids(path, ids, files)
-    tokens = files.with_added(ids)
+        tokens = _fairseq_tokens(files.directory / "dict.txt", path, published.in_order(path, ids))
+        return ByteLevel(tokens, published.parse_merges(source, merges, set(tokens)))
+    published.check_value(files.directory / TOKENIZER_JSON, "normalizer",
+                          published.type_name(files.tokenizer_json.get("normalizer")), "none")
+    files.check_component("pre_tokenizer", "ByteLevel", add_prefix_space=False, use_regex=True)
+    files.check_plain_bpe("continuing_subword_prefix", "end_of_word_suffix")
+    files.check_config(CLASSES, add_prefix_space=(None, False))
+    tokens = files.tokens(ids)
     gpt2 = set(GPT2_SPECIALS.values()) <= set(tokens) and not set(SPECIALS.values()) & set(tokens)
-    specials = GPT2_SPECIALS | files.specials if gpt2 else SPECIALS | five_specials(files.specials)
-    check_specials(path, tokens, specials, "GPT-2's" if gpt2 else "RoBERTa's")
-    return ByteLevel(tokens, parse_merges(source, merges, set(tokens)), files.added_tokens(specials), specials)
+    specials = GPT2_SPECIALS | files.specials if gpt2 else SPECIALS | published.five_specials(files.specials)
+    files.check_specials(tokens, specials, "GPT-2's" if gpt2 else "RoBERTa's")
+    merges = published.parse_merges(source, merges, set(tokens))
+    return ByteLevel(tokens, merges, files.added_tokens(specials), specials)
 
 
-def _load_fairseq(path: Path, vocab: Path, gpt2: list[str], merges: list, source: Path) -> ByteLevel:
+def _fairseq_tokens(path: Path, vocab: Path, gpt2: list[str]) -> list[str]:
     """fairseq's ids: <s> <pad> </s> <unk>, then the lines "GPT-2's-id count" of dict.txt, then <mask>."""
     tokens = [SPECIALS[role] for role in ("cls", "pad", "sep", "unk")]
     for number, line in enumerate(read_lines(path), 1):
@@ -183,7 +140,7 @@ def _load_fairseq(path: Path, vocab: Path, gpt2: list[str], merges: list, source
     tokens.append(SPECIALS["mask"])
     if len(set(tokens)) != len(tokens):
         raise UserError(f"{path} has a token twice; expected each once")
-    return ByteLevel(tokens, parse_merges(source, merges, set(tokens)))
+    return tokens
 
 
-DEFINITION = TokenizerDef(train, load, RULES, len(SPECIALS) + len(BYTES), SPECIALS, "keep", lowercase=False)
+DEFINITION = TokenizerDef(train, load, ByteLevel.rules, len(SPECIALS) + len(BYTES), SPECIALS, "keep", lowercase=False)

@@ -1,31 +1,34 @@
 """Tokenizers implemented with the `tokenizers` library, which runs in threads of its own."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import tokenizers
 
 from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer
 
+BPE_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}  # RoBERTa's
+
 
 class LibraryTokenizer(Tokenizer):
     """Wraps two tokenizers of the library with the same vocabulary: only the second matches special tokens.
 
-    Args:
-      tokens: id i is token i.
-      added: tokens that are matched before the text is split into words.
-      specials: role -> text of that special token.
-      default_specials: the special tokens of published vocabularies, unless their files name others.
+    Attributes:
+      rules: names the implementation in fingerprints.
+      default_specials: role -> text of the special tokens, unless published files name others.
     """
 
-    def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str],
-                 default_specials: Mapping[str, str]):
+    rules: str
+    default_specials: Mapping[str, str]
+
+    def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str]):
         super().__init__(tokens, added, specials)
-        self._default_specials = default_specials
-        self._plain = self._build(match_specials=False)
+        self._plain = self._build(match_specials=False)  # at once: it raises for a damaged vocabulary
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of each text, without special tokens. Uses all cores."""
@@ -46,7 +49,7 @@ class LibraryTokenizer(Tokenizer):
 
     def _renamed_specials(self) -> list:
         """The special tokens as part of `_identity`; nothing if they are the default ones."""
-        return [] if self.specials == self._default_specials else [sorted(self.specials.items())]
+        return [] if self.specials == self.default_specials else [sorted(self.specials.items())]
 
     # To be defined by subclasses
 
@@ -79,3 +82,37 @@ class LibraryTokenizer(Tokenizer):
             if match_specials or not token.special:
                 tokenizer.add_tokens([tokenizers.AddedToken(**asdict(token))])
         return tokenizer
+
+
+class BpeTokenizer(LibraryTokenizer):
+    """Byte pair encoding (Sennrich et al. 2016).
+
+    Args:
+      tokens: the vocabulary with the special tokens.
+      merges: pairs of tokens in the order in which they are merged; each pair forms a token.
+      added: tokens that are matched before the text is split into words.
+      specials: role -> text.
+    """
+
+    default_specials = BPE_SPECIALS
+
+    def __init__(self, tokens: Sequence[str], merges: Iterable[tuple[str, str]], added: Sequence[AddedToken] = (),
+                 specials: Mapping[str, str] = BPE_SPECIALS):
+        self.merges = [tuple(merge) for merge in merges]
+        super().__init__(tokens, added, specials)
+
+    @classmethod
+    def train(cls, tokenizer: tokenizers.Tokenizer, texts: Iterable[str], vocab_size: int, **options) -> Self:
+        """Trains a tokenizer of the library. The ids of the special tokens come first; `options` are the trainer's."""
+        tokenizer.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
+            vocab_size=vocab_size, min_frequency=2, show_progress=False, **options))
+        model = json.loads(tokenizer.to_str())["model"]
+        return cls(sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
+
+    def _identity(self) -> list:
+        return [self.rules, self.tokens, self.merges, *self._renamed_specials()]
+
+    def _save_vocabulary(self, directory: Path) -> None:
+        (directory / "vocab.json").write_text(json.dumps(self._ids, ensure_ascii=False), encoding="utf8")
+        lines = ["#version: 0.2", *(" ".join(merge) for merge in self.merges)]
+        (directory / "merges.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf8")

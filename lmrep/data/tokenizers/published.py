@@ -69,6 +69,11 @@ class PublishedFiles:
         return next((name for name in order if name in self.names), "")
 
     @property
+    def vocabulary_path(self) -> Path:
+        """The path of `vocabulary_file`."""
+        return self.directory / self.vocabulary_file
+
+    @property
     def model(self) -> dict[str, Any]:
         """The model of tokenizer.json; {} if there is none."""
         model = self.tokenizer_json.get("model")
@@ -85,22 +90,26 @@ class PublishedFiles:
         """(ids, merges, the file that holds the merges) of a BPE vocabulary; None if the directory has none."""
         name = self.vocabulary_file
         if self.model_type == "BPE" and isinstance(self.model.get("merges"), list):
-            return self.model["vocab"], self.model["merges"], self.directory / name
+            return self.model["vocab"], self.model["merges"], self.vocabulary_path
         if name in ("", "vocab.txt", TOKENIZER_JSON) or name.endswith(".model"):
             return None
         source = self.directory / next((name for name in MERGES if name in self.names), MERGES[0])
-        return read_json(self.directory / name), read_lines(source, "the merges of the vocabulary"), source
+        return read_json(self.vocabulary_path), read_lines(source, "the merges of the vocabulary"), source
 
-    def with_added(self, ids: dict) -> list[str]:
-        """The tokens of a vocabulary token -> id and those that tokenizer.json adds to it, in the order of their
-        ids."""
-        ids = dict(ids)
+    def tokens(self, ids: dict) -> list[str]:
+        """The tokens of a vocabulary token -> id and those that tokenizer.json adds to it, in the order of their ids.
+        Raises UserError if tokenizer.json gives one another id."""
+        other, ids = self.model.get("vocab"), dict(ids)
+        different = [token for token, i in other.items() if ids.get(token, i) != i] if isinstance(other, dict) else []
+        if different:
+            raise UserError(f"{self.vocabulary_path} and {TOKENIZER_JSON} beside it give {str(different[0])[:60]!r} "
+                            "different ids; keep the one that is the model's")
         for entry in self._added_entries():
             content, i = entry["content"], entry.get("id")
             if ids.setdefault(content, i) != i:
                 raise UserError(f"{self.directory / TOKENIZER_JSON} adds {content[:60]!r} as id {str(i)[:40]}, which "
                                 f"has id {ids[content]}; expected one id for each token")
-        return in_order(self.directory / self.vocabulary_file, ids)
+        return in_order(self.vocabulary_path, ids)
 
     def added_tokens(self, specials: Mapping[str, str]) -> list[AddedToken]:
         """The tokens that tokenizer.json adds, without `specials`."""
@@ -117,17 +126,81 @@ class PublishedFiles:
                                 "expected objects with content and id")
         return entries
 
+    # Checks for settings that would split text differently
+
+    def check_component(self, name: str, expected: str, **fields: Any) -> None:
+        """Raises UserError if there is a tokenizer.json and its component `name` is not of the expected type, or has
+        other values of `fields`."""
+        if not self.tokenizer_json:
+            return
+        path, component = self.directory / TOKENIZER_JSON, self.tokenizer_json.get(name)
+        if type_name(component) != expected:
+            raise UserError(f"{path}: its {name} is {type_name(component)}, which would split text differently; "
+                            f"expected {expected}")
+        for field, value in fields.items():
+            if component.get(field, value) != value:
+                raise UserError(f"{path}: {field} of its {name} is {str(component[field])[:60]}, which would split "
+                                f"text differently; expected {value}")
+
+    def check_bert_words(self, **fields: Any) -> Any:
+        """Whether text is lower-cased, which it is without a tokenizer.json. Raises UserError if there is one that does
+        not clean and split text as BERT's code, or whose normalizer has other values of `fields`."""
+        self.check_component("normalizer", "BertNormalizer", clean_text=True, handle_chinese_chars=True, **fields)
+        self.check_component("pre_tokenizer", "BertPreTokenizer")
+        normalizer = self.tokenizer_json.get("normalizer", {})
+        lowercase = normalizer.get("lowercase", True)
+        check_value(self.directory / TOKENIZER_JSON, "strip_accents", normalizer.get("strip_accents"), None, lowercase)
+        return lowercase
+
+    def check_plain_bpe(self, *fields: str) -> None:
+        """Raises UserError if there is a tokenizer.json whose model is not BPE, or sets one of `fields` or of the
+        options of BPE."""
+        self.check_component("model", "BPE")
+        for name in ("dropout", *fields, "fuse_unk", "byte_fallback", "ignore_merges"):
+            if self.model.get(name):
+                raise UserError(f"{self.directory / TOKENIZER_JSON}: its model's {name} is "
+                                f"{repr(self.model[name])[:60]}, which would split text differently; expected none")
+
+    def check_config(self, classes: Sequence[str], **settings: tuple) -> None:
+        """Raises UserError if tokenizer_config.json names a class of other libraries with other rules, or if a setting
+        has none of the listed values."""
+        path, name = self.directory / CONFIG, self.config.get("tokenizer_class")
+        known = [f"{stem}Tokenizer{end}" for stem in classes for end in ("", "Fast")]
+        if name not in (None, *known, *ANY_CLASS):
+            raise UserError(f"{path}: its tokenizer_class is {str(name)[:60]}, which would split text differently; "
+                            f"expected {known[0]}")
+        for setting, expected in settings.items():
+            check_value(path, setting, self.config.get(setting), *expected)
+
+    def check_specials(self, tokens: Sequence[str], specials: Mapping[str, str], expected: str) -> None:
+        """Raises UserError if the vocabulary lacks one of `specials`."""
+        missing = [token for token in specials.values() if token not in set(tokens)]
+        if missing:
+            raise UserError(f"{self.vocabulary_path}: {', '.join(missing)} is not among its {len(tokens):,} tokens; "
+                            f"expected {expected}, with {' '.join(specials.values())}")
+
 
 def _with_model_type(content: dict) -> dict:
     """The content of tokenizer.json with the type of its model, which old versions of the library left out."""
     model = content.get("model")
     if not isinstance(model, dict) or "type" in model:
         return content
-    kind = "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else "without a type"
-    return content | {"model": {"type": kind, **model}}
+    name = "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else "without a type"
+    return content | {"model": {"type": name, **model}}
 
 
-# Vocabularies
+def type_name(component: Any) -> str:
+    """The type of a component of tokenizer.json."""
+    if not isinstance(component, dict):
+        return "none" if component is None else "not an object"
+    return str(component.get("type", "without a type"))[:60]
+
+
+def check_value(path: Path, name: str, value: Any, *expected: Any) -> None:
+    """Raises UserError if a setting, which would split text differently, is none of `expected`."""
+    if not any(value is each or (value == each and isinstance(value, str)) for each in expected):
+        raise UserError(f"{path}: its {name} is {str(value)[:60]}, which would split text differently; expected "
+                        f"{' or '.join(map(str, expected))}")
 
 
 def five_specials(specials: Mapping[str, str]) -> dict[str, str]:
@@ -163,23 +236,6 @@ def parse_merges(path: Path, merges: Iterable, tokens: set[str]) -> list[tuple[s
     return pairs
 
 
-def check_specials(path: Path, tokens: Sequence[str], specials: Mapping[str, str], expected: str) -> None:
-    """Raises UserError if the vocabulary lacks one of `specials`."""
-    missing = [token for token in specials.values() if token not in set(tokens)]
-    if missing:
-        raise UserError(f"{path}: {', '.join(missing)} is not among its {len(tokens):,} tokens; expected {expected}, "
-                        f"with {' '.join(specials.values())}")
-
-
-def check_same_ids(path: Path, ids: dict, files: PublishedFiles) -> None:
-    """Raises UserError if tokenizer.json has other ids than the vocabulary beside it."""
-    other = files.model.get("vocab")
-    different = [token for token, i in other.items() if ids.get(token, i) != i] if isinstance(other, dict) else []
-    if different:
-        raise UserError(f"{path} and {TOKENIZER_JSON} beside it give {str(different[0])[:60]!r} different ids; keep "
-                        "the one that is the model's")
-
-
 def refuse_capitals(path: str | Path, tokens: Sequence[str], specials: Iterable[str], fix: str) -> None:
     """Raises UserError if many tokens of a vocabulary for lower-cased text have capitals."""
     specials = set(specials)
@@ -187,49 +243,3 @@ def refuse_capitals(path: str | Path, tokens: Sequence[str], specials: Iterable[
     if cased > max(2, len(tokens) // 20):  # small vocabularies may have a few
         raise UserError(f"{path}: {cased:,} of {len(tokens):,} tokens have capitals, which never occur in lower-cased "
                         f"text; {fix}")
-
-
-# Settings that would split text differently
-
-
-def type_name(component: Any) -> str:
-    """The type of a component of tokenizer.json."""
-    if not isinstance(component, dict):
-        return "none" if component is None else "not an object"
-    return str(component.get("type", "without a type"))[:60]
-
-
-def expect(path: Path, name: str, component: Any, expected: str, **fields: Any) -> None:
-    """Raises UserError if a component of tokenizer.json is not of the expected type or has other values of `fields`."""
-    if type_name(component) != expected:
-        raise UserError(f"{path}: its {name} is {type_name(component)}, which would split text differently; expected "
-                        f"{expected}")
-    for field, value in fields.items():
-        if component.get(field, value) != value:
-            raise UserError(f"{path}: {field} of its {name} is {str(component[field])[:60]}, which would split text "
-                            f"differently; expected {value}")
-
-
-def expect_plain_bpe(path: Path, model: Any, *fields: str) -> None:
-    """Raises UserError if the model is not BPE, or if one of `fields` or of the options of BPE is set."""
-    expect(path, "model", model, "BPE")
-    for name in ("dropout", *fields, "fuse_unk", "byte_fallback", "ignore_merges"):
-        if model.get(name):
-            raise UserError(f"{path}: its model's {name} is {repr(model[name])[:60]}, which would split text "
-                            "differently; expected none")
-
-
-def expect_value(path: Path, name: str, value: Any, *expected: Any) -> None:
-    """Raises UserError if a setting is none of `expected`."""
-    if not any(value is each or (value == each and isinstance(value, str)) for each in expected):
-        raise UserError(f"{path}: its {name} is {str(value)[:60]}, which would split text differently; expected "
-                        f"{' or '.join(map(str, expected))}")
-
-
-def check_class(path: Path, config: dict, classes: Sequence[str]) -> None:
-    """Raises UserError if tokenizer_config.json names a class of other libraries with other rules."""
-    name = config.get("tokenizer_class")
-    known = [f"{stem}Tokenizer{end}" for stem in classes for end in ("", "Fast")]
-    if name is not None and name not in (*known, *ANY_CLASS):
-        raise UserError(f"{path}: its tokenizer_class is {str(name)[:60]}, which would split text differently; "
-                        f"expected {known[0]}")

@@ -20,25 +20,15 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from lmrep.core.errors import UserError
+from lmrep.data.tokenizers import published
 from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef
 from lmrep.data.tokenizers.files import read_lines
 from lmrep.data.tokenizers.library import LibraryTokenizer
-from lmrep.data.tokenizers.published import (
-    TOKENIZER_JSON,
-    PublishedFiles,
-    check_class,
-    check_same_ids,
-    check_specials,
-    expect,
-    expect_value,
-    five_specials,
-    refuse_capitals,
-)
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 MAX_WORD_LENGTH = 200  # characters, in BERT's code and for vocabularies that are trained here
 PUBLISHED_MAX_WORD_LENGTH = 100  # in other libraries, hence for published vocabularies without a tokenizer.json
-RULES = "bert-1"
 COVERAGE = 0.9999  # fraction of the corpus's characters that become tokens; words with rarer characters are [UNK]
 CLASSES = ("Bert", "Electra", "DistilBert")  # tokenizer classes of other libraries with these rules
 
@@ -55,13 +45,15 @@ class WordPiece(LibraryTokenizer):
     """
 
     name = "wordpiece"
+    rules = "bert-1"
+    default_specials = SPECIALS
     keeps_spacing = False
     notation = "A token that begins with ## continues the word before it."
 
     def __init__(self, tokens: Sequence[str], lowercase: bool = True, max_word_length: int = MAX_WORD_LENGTH,
                  added: Sequence[AddedToken] = (), specials: Mapping[str, str] = SPECIALS):
         self.lowercase, self.max_word_length = lowercase, max_word_length
-        super().__init__(tokens, added, specials, SPECIALS)
+        super().__init__(tokens, added, specials)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Tokens joined to words, with punctuation attached and special tokens kept. Case, accents and spacing that
@@ -88,7 +80,7 @@ class WordPiece(LibraryTokenizer):
         return token in self._atomic or not token.startswith("##")
 
     def _identity(self) -> list:
-        return [RULES, self.lowercase, self.max_word_length, self.tokens, *self._renamed_specials()]
+        return [self.rules, self.lowercase, self.max_word_length, self.tokens, *self._renamed_specials()]
 
     def _config(self) -> dict:
         return {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase, "strip_accents": None,
@@ -193,50 +185,38 @@ def read_vocabulary(path: str | Path, specials: Mapping[str, str] = SPECIALS) ->
 def load(files: PublishedFiles) -> WordPiece | None:
     """From vocab.txt, or from a tokenizer.json alone. Without files that say so, text is lower-cased, as in other
     libraries."""
-    path, specials = files.directory / files.vocabulary_file, SPECIALS | five_specials(files.specials)
+    path, specials = files.vocabulary_path, SPECIALS | published.five_specials(files.specials)
     if files.vocabulary_file == "vocab.txt":
-        tokens = read_vocabulary(path, specials)
+        ids = {token: i for i, token in enumerate(read_vocabulary(path, specials))}
     elif files.model_type == "WordPiece":
-        tokens = files.with_added(files.model["vocab"])
+        ids = files.model["vocab"]
     else:
         return None
     lowercase, max_word_length = _options(files, specials)
-    if path.name != TOKENIZER_JSON and files.tokenizer_json:
-        ids = {token: i for i, token in enumerate(tokens)}
-        check_same_ids(path, ids, files)
-        tokens = files.with_added(ids)
-    check_specials(path, tokens, specials, "BERT's")
+    tokens = files.tokens(ids)
+    files.check_specials(tokens, specials, "BERT's")
     malformed = [token for token in tokens if not token or token != token.strip() or len(token.splitlines()) > 1]
     if malformed:
         raise UserError(f"{path}: the token {malformed[0][:60]!r} is empty, begins or ends with white space, or "
                         "has several lines; expected none of these")
     if not files.tokenizer_json and "do_lower_case" not in files.config:  # no file says whether it is cased
-        refuse_capitals(path, tokens, specials.values(),
-                        'for a cased vocabulary, add a tokenizer_config.json with "do_lower_case": false')
+        published.refuse_capitals(path, tokens, specials.values(), 'for a cased vocabulary, add a '
+                                  'tokenizer_config.json with "do_lower_case": false')
     return WordPiece(tokens, lowercase, max_word_length, files.added_tokens(specials), specials)
 
 
 def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, int]:
     """(lowercase, max_word_length) of tokenizer.json and tokenizer_config.json. Raises UserError for other rules."""
-    lowercase, max_word_length = True, PUBLISHED_MAX_WORD_LENGTH
-    if content := files.tokenizer_json:
-        path, normalizer = files.directory / TOKENIZER_JSON, content.get("normalizer")
-        expect(path, "normalizer", normalizer, "BertNormalizer", clean_text=True, handle_chinese_chars=True)
-        expect(path, "pre_tokenizer", content.get("pre_tokenizer"), "BertPreTokenizer")
-        expect(path, "model", files.model, "WordPiece", continuing_subword_prefix="##", unk_token=specials["unk"])
-        lowercase = normalizer.get("lowercase", True)
-        max_word_length = files.model.get("max_input_chars_per_word", 100)
-        if not isinstance(lowercase, bool) or type(max_word_length) is not int or not 0 < max_word_length < 2**31:
-            raise UserError(f"{path}: lowercase is {lowercase!r} and max_input_chars_per_word {max_word_length!r}; "
-                            "expected true or false, and a number of characters")
-        expect_value(path, "strip_accents", normalizer.get("strip_accents"), None, lowercase)
-    path, config = files.directory / CONFIG, files.config
-    lowercase = config.get("do_lower_case", lowercase)
-    check_class(path, config, CLASSES)
-    expect_value(path, "do_lower_case", lowercase, True, False)
-    expect_value(path, "strip_accents", config.get("strip_accents"), None, lowercase)
-    expect_value(path, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), None, True)
-    expect_value(path, "do_basic_tokenize", config.get("do_basic_tokenize"), None, True)
+    lowercase = files.check_bert_words()
+    files.check_component("model", "WordPiece", continuing_subword_prefix="##", unk_token=specials["unk"])
+    max_word_length = files.model.get("max_input_chars_per_word", PUBLISHED_MAX_WORD_LENGTH)
+    if not isinstance(lowercase, bool) or type(max_word_length) is not int or not 0 < max_word_length < 2**31:
+        raise UserError(f"{files.directory / TOKENIZER_JSON}: lowercase is {lowercase!r} and max_input_chars_per_word "
+                        f"{max_word_length!r}; expected true or false, and a number of characters")
+    lowercase = files.config.get("do_lower_case", lowercase)
+    files.check_config(CLASSES, strip_accents=(None, lowercase), tokenize_chinese_chars=(None, True),
+                       do_basic_tokenize=(None, True))
+    published.check_value(files.directory / CONFIG, "do_lower_case", lowercase, True, False)
     return lowercase, max_word_length
 
 
@@ -245,4 +225,4 @@ def load_vocabulary(path: Path, lowercase: bool) -> WordPiece:
     return WordPiece(read_vocabulary(path), lowercase, PUBLISHED_MAX_WORD_LENGTH)
 
 
-DEFINITION = TokenizerDef(train, load, RULES, len(SPECIALS), SPECIALS, load_vocabulary=load_vocabulary)
+DEFINITION = TokenizerDef(train, load, WordPiece.rules, len(SPECIALS), SPECIALS, load_vocabulary=load_vocabulary)
