@@ -16,6 +16,7 @@ unknown keys, wrong types, NaN and values out of range. The error names the fiel
 import dataclasses
 import difflib
 import math
+import operator
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 from lmrep.core.errors import UserError
 
 Record = TypeVar("Record")
+LIMITS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,10 @@ class Bounds:
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not math.isfinite(value):
                 return "a finite number"
-            if self.at_least is not None and value < self.at_least:
-                return f"at least {self.at_least:,.12g}"
-            if self.above is not None and value <= self.above:
-                return f"above {self.above:,.12g}"
-            if self.at_most is not None and value > self.at_most:
-                return f"at most {self.at_most:,.12g}"
-            if self.below is not None and value >= self.below:
-                return f"below {self.below:,.12g}"
+            for name, holds in LIMITS.items():
+                limit = getattr(self, name)
+                if limit is not None and not holds(value, limit):
+                    return f"{name.replace('_', ' ')} {limit:,.12g}"
         return ""
 
 

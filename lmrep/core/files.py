@@ -95,7 +95,7 @@ def seal(directory: Path, record: dict) -> None:
         if path.is_file():
             files[str(path.relative_to(directory))] = [path.stat().st_size, _sha256(path)]
     content = {**record, "files": files}
-    write_json(directory / MANIFEST, {**content, "sha256": _digest(content)})
+    write_json(directory / MANIFEST, {**content, "sha256": digest(content)})
 
 
 def verified(directory: Path, trusted: Collection[str] = ()) -> dict:
@@ -126,17 +126,18 @@ def manifest(directory: Path) -> dict:
     """
     try:
         content = json.loads((directory / MANIFEST).read_bytes())
-        digest = content.pop("sha256")
+        sha256 = content.pop("sha256")
     except OSError as error:
         raise Damaged(f"{MANIFEST} cannot be read ({error.strerror})") from error
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{MANIFEST} is not what was saved") from error
-    if digest != _digest(content):
+    if sha256 != digest(content):
         raise Damaged(f"{MANIFEST} has changed since it was saved (its SHA-256 differs)")
     return content
 
 
-def _digest(content: dict) -> str:
+def digest(content: Any) -> str:
+    """SHA-256 of `content` as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

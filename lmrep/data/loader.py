@@ -94,22 +94,18 @@ def gather(plan: Plan | Mixture, numbers: np.ndarray) -> Batch:
     return batch
 
 
-def _reset(plan: Plan | Mixture, batch: Batch, previous: np.ndarray, numbers: np.ndarray) -> Batch:
-    """The batch with `reset` set wherever its examples do not continue those of the previous batch."""
-    interrupted = (numbers >= 0) & ~plan.continues(previous, numbers)
-    return batch | {"reset": np.maximum(batch["reset"], interrupted.astype(np.int32))}
-
-
 def _prefetched(
     plan: Plan | Mixture, numbers: Callable[[int], np.ndarray], first: int, last: int, threads: int, prefetch: int
 ) -> Iterator[Batch]:
     """The batches of some steps; `numbers` gives the examples of a step."""
     def batch(step: int) -> Batch:
         shown = numbers(step)
-        found = gather(plan, shown)
-        if not plan.contiguous:
-            return found
-        return _reset(plan, found, numbers(step - 1) if step else np.full_like(shown, -1), shown)
+        gathered = gather(plan, shown)
+        if plan.contiguous:
+            previous = numbers(step - 1) if step else np.full_like(shown, -1)
+            interrupted = (shown >= 0) & ~plan.continues(previous, shown)
+            gathered["reset"] = np.maximum(gathered["reset"], interrupted.astype(np.int32))
+        return gathered
 
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
     with contextlib.closing(iter(grain.MapDataset.range(first, last).map(batch).to_iter_dataset(options))) as iterator:

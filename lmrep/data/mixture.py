@@ -7,8 +7,6 @@ random order and its own epochs.
 """
 
 import functools
-import hashlib
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from lmrep.core.errors import UserError
+from lmrep.core.files import digest
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FIELDS, Batch
 from lmrep.data.formats.plans import Plan
@@ -55,8 +54,7 @@ class Sources:
     @property
     def fingerprint(self) -> str:
         """Of the content of every source's split, their order and their proportions."""
-        identity = [[store.fingerprint for store in self.stores], self.block_counts]
-        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        return digest([[store.fingerprint for store in self.stores], self.block_counts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +109,7 @@ class Mixture:
     @property
     def fingerprint(self) -> str:
         """Of the sources' plans and proportions."""
-        identity = [[plan.fingerprint for plan in self.plans], self.store.block_counts]
-        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        return digest([[plan.fingerprint for plan in self.plans], self.store.block_counts])[:16]
 
     @property
     def evaluation_examples(self) -> int:

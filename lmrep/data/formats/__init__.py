@@ -1,30 +1,19 @@
 """Input formats: how the documents of a store become the examples of a batch, chosen by name in `FORMATS`."""
 
-import hashlib
-import json
 import os
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.data.formats import (
-    doc_sentences,
-    full_sentences,
-    lines,
-    packed,
-    segment_pair,
-    sentence_pair,
-    stream,
-)
+from lmrep.core.files import digest
+from lmrep.data.formats import doc_sentences, full_sentences, lines, packed, segment_pair, sentence_pair, stream
 from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, FormatDef, Progress, batch_struct
 from lmrep.data.formats.cache import cached
 from lmrep.data.formats.plans import Plan
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.store.token_store import Store
 
 __all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "Batch", "FormatDef", "Plan", "batch_struct", "plan"]
 
@@ -40,12 +29,7 @@ FORMATS: dict[str, FormatDef] = {
 
 
 def plan(
-    name: str,
-    config: Any,
-    store: "Store",
-    length: int,
-    seed: int,
-    cache_dir: str | os.PathLike | None = None,
+    name: str, config: Any, store: Store, length: int, seed: int, cache_dir: str | os.PathLike | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """The examples of a split in a format.
@@ -73,7 +57,7 @@ def plan(
         raise UserError("the split holds no tokens; expected at least one document: give the corpus more text, or "
                         "this split a larger fraction of it")
     identity = [store.fingerprint, definition.version, asdict(config), length, seed]
-    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    fingerprint = digest(identity)[:16]
     spans = cached(partial(definition.spans, config, store, length, seed, layout, progress), fingerprint, cache_dir)
     result = Plan(store, spans, layout, length, fingerprint, definition.repeats(config), definition.contiguous(config))
     if result.examples > np.iinfo(FIELDS["example"].dtype).max:

@@ -50,6 +50,7 @@ FIELDS = {
 }
 
 TEXT_FIELDS = ("tokens", "segment_ids", "positions", "token_type_ids", "example")
+PAIR_FIELDS = (*TEXT_FIELDS, "pair_label")
 
 
 def batch_struct(fields: Iterable[str], **sizes: int) -> "dict[str, jax.ShapeDtypeStruct]":
@@ -110,6 +111,16 @@ def make_layout(
                         "format")
     before = first(lead) if first(lead) != first(tail) else None
     return Layout(before, first(tail), first(("pad", *tail)), spans_per_segment)
+
+
+def single_text(config: Any, vocabulary: Vocabulary) -> Layout:
+    """[CLS] text [SEP]."""
+    return make_layout(vocabulary)
+
+
+def text_pair(config: Any, vocabulary: Vocabulary) -> Layout:
+    """[CLS] A [SEP] B [SEP]."""
+    return make_layout(vocabulary, 2, ("cls",), ("sep",))
 
 
 class Spans(NamedTuple):

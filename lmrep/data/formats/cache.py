@@ -3,8 +3,7 @@
 import contextlib
 import logging
 import os
-import shutil
-import uuid
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 from lmrep.core.errors import RunFault
 from lmrep.core.files import Damaged, atomic_directory, seal, verified
 from lmrep.data.formats.base import Spans
+from lmrep.data.store.token_store import growing_array
 
 ATTEMPTS = 3  # to build a table that is damaged
 
@@ -51,8 +51,6 @@ def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: st
 
 
 def _concatenate(chunks: Sequence[Spans]) -> Spans:
-    if len(chunks) == 1:
-        return chunks[0]
     before = np.cumsum([0, *(len(chunk.starts) for chunk in chunks)])
     offsets = [chunk.offsets[:-1] + first for chunk, first in zip(chunks, before[:-1], strict=True)]
     columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
@@ -71,36 +69,10 @@ def _save(chunks: Iterable[Spans], directory: Path, fingerprint: str) -> None:
                           "lengths": chunk.lengths, **chunk.columns}
                 for name, array in arrays.items():
                     if name not in files:
-                        files[name] = stack.enter_context(_AppendableArray(temporary / f"{name}.npy", array.dtype))
-                    files[name].append(array)
+                        files[name] = stack.enter_context(growing_array(temporary / f"{name}.npy", array.dtype))
+                    files[name](array)
                 spans += len(chunk.starts)
         seal(temporary, {"plan": fingerprint})
-
-
-class _AppendableArray:
-    """A .npy file of a one-dimensional array that grows. The header is rewritten at the end, when the size is known;
-    numpy reserves enough space for that."""
-
-    def __init__(self, path: Path, dtype: np.dtype):
-        self._file, self._dtype, self._count = path.open("wb"), dtype, 0
-        self._write_header()
-
-    def append(self, array: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(array, self._dtype).data)
-        self._count += len(array)
-
-    def _write_header(self) -> None:
-        self._file.seek(0)
-        np.lib.format.write_array_header_1_0(
-            self._file, {"descr": self._dtype.str, "fortran_order": False, "shape": (self._count,)})
-
-    def __enter__(self) -> "_AppendableArray":
-        return self
-
-    def __exit__(self, error_type, *_) -> None:
-        with self._file:
-            if error_type is None:
-                self._write_header()
 
 
 def _load(directory: Path, fingerprint: str) -> Spans:
@@ -121,19 +93,11 @@ def _load(directory: Path, fingerprint: str) -> Spans:
 
 
 def _remove(directory: Path) -> None:
-    """Removes a table; the rename comes first, so that no other process finds a part of it."""
-    temporary = _temporary(directory)
+    """Removes a table; a rename comes first, so that no other process opens a part of it."""
     try:
-        directory.rename(temporary)
+        with tempfile.TemporaryDirectory(prefix=".", dir=directory.parent, ignore_cleanup_errors=True) as temporary:
+            directory.rename(Path(temporary) / "damaged")
     except FileNotFoundError:
-        return  # another process was faster
+        pass  # another process was faster
     except OSError as error:
         raise RunFault(f"cannot remove the damaged plan {directory}: {error}; delete it by hand") from error
-    if temporary.is_dir():
-        shutil.rmtree(temporary, ignore_errors=True)
-    else:
-        temporary.unlink()
-
-
-def _temporary(directory: Path) -> Path:
-    return directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:8]}")

@@ -12,18 +12,14 @@ Every token of the store is in exactly one example.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, make_layout
+from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, single_text
 from lmrep.data.formats.full_sentences import example_starts
 from lmrep.data.formats.packed import pack
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True)
@@ -34,13 +30,8 @@ class DocSentences:
     duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
 
 
-def layout(config: DocSentences, vocabulary: Vocabulary) -> Layout:
-    """[CLS] sentences [SEP]."""
-    return make_layout(vocabulary)
-
-
 def spans(
-    config: DocSentences, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+    config: DocSentences, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
     """The examples, in the order of the corpus. Nothing is random."""
     capacity = length - layout.special
@@ -52,4 +43,4 @@ def spans(
         yield Spans(np.arange(len(bounds)), starts, np.diff(bounds).astype(np.int32), {})
 
 
-DEFINITION = FormatDef(DocSentences, "doc_sentences-1", layout, spans, packed=lambda config: config.pack)
+DEFINITION = FormatDef(DocSentences, "doc_sentences-1", single_text, spans, packed=lambda config: config.pack)

@@ -11,16 +11,13 @@ starts an example that further sentences fill, as any sentence does.
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, make_layout, split_texts
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.store.token_store import Store
 
 PROGRESS_EVERY = 100_000  # examples
 
@@ -38,7 +35,7 @@ def layout(config: FullSentences, vocabulary: Vocabulary) -> Layout:
 
 
 def spans(
-    config: FullSentences, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+    config: FullSentences, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
     """The examples, in the order of the corpus. Nothing is random."""
     capacity = length - layout.special
@@ -79,8 +76,6 @@ def example_starts(
         chunk = min(bisect_right(ends, begins[chunk] + capacity, chunk + 1), limits[chunk])
         if progress and len(starts) % PROGRESS_EVERY == 0:
             progress(int(document[starts[-1]]), len(documents) - 1)
-    if progress:
-        progress(len(documents) - 1, len(documents) - 1)
     return chunks[:-1][starts]
 
 

@@ -6,16 +6,12 @@ is then a document of one sentence, and so an example.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, make_layout
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, single_text
+from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True)
@@ -25,20 +21,13 @@ class Lines:
     duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
 
 
-def layout(config: Lines, vocabulary: Vocabulary) -> Layout:
-    """[CLS] sentence [SEP]."""
-    return make_layout(vocabulary)
-
-
 def spans(
-    config: Lines, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+    config: Lines, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
     """The sentences, in the order of the corpus. Nothing is random."""
     starts, sizes = store.sentences[:-1], np.diff(store.sentences)
-    if progress:
-        progress(len(store.documents) - 1, len(store.documents) - 1)
     lengths = np.minimum(sizes, length - layout.special).astype(np.int32)
     yield Spans(np.arange(len(starts) + 1), starts, lengths, {})
 
 
-DEFINITION = FormatDef(Lines, "lines-1", layout, spans)
+DEFINITION = FormatDef(Lines, "lines-1", single_text, spans)

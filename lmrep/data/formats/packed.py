@@ -8,16 +8,12 @@ for language models, Krell et al. 2021, arXiv:2107.02027). Every token of the st
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, make_layout, split_texts
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, single_text, split_texts
+from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True)
@@ -27,20 +23,12 @@ class Packed:
     duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
 
 
-def layout(config: Packed, vocabulary: Vocabulary) -> Layout:
-    """[CLS] chunk [SEP]."""
-    return make_layout(vocabulary)
-
-
 def spans(
-    config: Packed, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+    config: Packed, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
     """The packed documents, in the order of the corpus. Nothing is random."""
     chunks = split_texts(store.sentences[store.documents], length - layout.special)
-    packed = pack(chunks, length, layout.special)
-    if progress:
-        progress(len(store.documents) - 1, len(store.documents) - 1)
-    yield packed
+    yield pack(chunks, length, layout.special)
 
 
 def pack(bounds: np.ndarray, length: int, special: int) -> Spans:
@@ -97,4 +85,4 @@ def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
     return chosen
 
 
-DEFINITION = FormatDef(Packed, "packed-1", layout, spans, packed=lambda config: True)
+DEFINITION = FormatDef(Packed, "packed-1", single_text, spans, packed=lambda config: True)

@@ -1,15 +1,12 @@
 """A plan: the examples of a split in one format and length, found in O(1) by number and gathered a batch at a time."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lmrep.data.formats.base import TEXT_FIELDS, Batch, Layout, Spans, ranges
 from lmrep.data.order import contiguous_numbers, example_numbers
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +26,7 @@ class Plan:
       contiguous: whether examples are shown in the order of the corpus; see `FormatDef`.
     """
 
-    store: "Store" = field(repr=False)
+    store: Store = field(repr=False)
     spans: Spans = field(repr=False)
     layout: Layout
     length: int

@@ -22,16 +22,12 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, Progress, Spans, make_layout
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Progress, Spans, text_pair
+from lmrep.data.store.token_store import Store
 
 PROGRESS_EVERY = 1000  # documents
 
@@ -49,13 +45,8 @@ class SegmentPair:
     duplicates: int = setting(10, "passes over the corpus in an epoch, each with its own choices", at_least=1)
 
 
-def layout(config: SegmentPair, vocabulary: Vocabulary) -> Layout:
-    """[CLS] A [SEP] B [SEP]."""
-    return make_layout(vocabulary, 2, ("cls",), ("sep",))
-
-
 def spans(
-    config: SegmentPair, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+    config: SegmentPair, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
     """The pairs of all passes, one pass at a time, in the order of the corpus."""
     capacity, count = length - layout.special, len(store.documents) - 1
@@ -153,5 +144,5 @@ def truncate(rng: random.Random, a: Span, b: Span, capacity: int) -> tuple[Span,
     return (a[0] + front_a, a[1] - from_a + front_a), (b[0] + front_b, b[1] - from_b + front_b)
 
 
-DEFINITION = FormatDef(SegmentPair, "segment_pair-1", layout, spans, lambda config: (*TEXT_FIELDS, "pair_label"),
+DEFINITION = FormatDef(SegmentPair, "segment_pair-1", text_pair, spans, lambda config: PAIR_FIELDS,
                        repeats=lambda config: 1)

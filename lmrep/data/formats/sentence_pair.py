@@ -15,18 +15,14 @@ examples and a larger batch: two sentences of Wikipedia have about 53 tokens, an
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, Progress, Spans, make_layout
+from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Progress, Spans, text_pair
 from lmrep.data.order import uniform
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.store.token_store import Store
 
 CHUNK = 20_000  # documents that are paired at once, which bounds the memory
 
@@ -38,13 +34,8 @@ class SentencePair:
     duplicates: int = setting(10, "passes over the corpus in an epoch, each with its own choices", at_least=1)
 
 
-def layout(config: SentencePair, vocabulary: Vocabulary) -> Layout:
-    """[CLS] A [SEP] B [SEP]."""
-    return make_layout(vocabulary, 2, ("cls",), ("sep",))
-
-
 def spans(
-    config: SentencePair, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+    config: SentencePair, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
     """The pairs of all passes, pass by pass, in the order of the corpus.
 
@@ -94,5 +85,5 @@ def sample(
                  {"pair_label": random.astype(np.int8)})
 
 
-DEFINITION = FormatDef(SentencePair, "sentence_pair-1", layout, spans, lambda config: (*TEXT_FIELDS, "pair_label"),
+DEFINITION = FormatDef(SentencePair, "sentence_pair-1", text_pair, spans, lambda config: PAIR_FIELDS,
                        repeats=lambda config: 1)

@@ -15,16 +15,13 @@ one segment, whose positions attend across document boundaries.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, Progress, Spans, make_layout
-
-if TYPE_CHECKING:
-    from lmrep.data.store.token_store import Store
+from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def layout(config: Stream, vocabulary: Vocabulary) -> Layout:
 
 
 def spans(
-    config: Stream, store: "Store", length: int, seed: int, layout: Layout, progress: Progress | None = None
+    config: Stream, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
     """The examples, in the order of the corpus. Nothing is random.
 
@@ -61,8 +58,6 @@ def spans(
     resets = np.full(len(starts), not contiguous(config))
     if config.isolate:
         resets |= span_begins[first] == begins[document[first]]
-    if progress:
-        progress(len(store.documents) - 1, len(store.documents) - 1)
     yield Spans(np.append(first, len(span_begins)), span_begins - document, lengths.astype(np.int32),
                 {"reset": resets.astype(np.int8)})
 

@@ -30,13 +30,13 @@ import platform
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import MANIFEST, Damaged, manifest, seal, verified, write_json
+from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, verified, write_json
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import scan, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
@@ -90,9 +90,8 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     keep = tokenizers.keeps_whitespace(tokenizer)
     identity = dataclasses.replace(tokenizer, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
-    facts = [LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
-             tokenizers.TOKENIZERS[tokenizer.name].rules, keep, repr(identity)]
-    content = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    content = digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
+                      tokenizers.TOKENIZERS[tokenizer.name].rules, keep, repr(identity)])
     directory = _local(data_dir) / f"{corpus.name}-{content[:16]}"
     damage = find_damage(directory)
     if damage and directory.exists():
@@ -352,8 +351,13 @@ def _statistics(parts: list[pathlib.Path]) -> dict[str, dict[str, float]]:
     for part in parts:
         for split, tally in json.loads((part / "tallies.json").read_text()).items():
             tallies.setdefault(split, Counter()).update(tally)
-    return {split: {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
-                    "unknown_fraction": tally["unknown"] / max(1, tally["tokens"])} for split, tally in tallies.items()}
+    return {split: with_rates(tally) for split, tally in tallies.items()}
+
+
+def with_rates(tally: Mapping[str, int]) -> dict[str, float]:
+    """The counts of a split, and the rates computed from them."""
+    return {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
+            "unknown_fraction": tally["unknown"] / max(1, tally["tokens"])}
 
 
 def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:

@@ -2,8 +2,7 @@
 the proportions of the mixture."""
 
 import dataclasses
-import hashlib
-import json
+import itertools
 import pathlib
 import shutil
 from collections import Counter
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.core.errors import RunFault
-from lmrep.core.files import atomic_directory, seal
+from lmrep.core.files import atomic_directory, digest, seal
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import Sources, block_counts
 from lmrep.data.store import scan
-from lmrep.data.store.prepare import Prepared, find_damage, prepare
+from lmrep.data.store.prepare import Prepared, find_damage, prepare, with_rates
 from lmrep.data.store.scan import Progress
 
 
@@ -66,7 +65,10 @@ def prepare_sources(
     names = tuple(source.name for source in sources)
     stores = {split: Sources(names, tuple(corpus.stores[split] for corpus in prepared), blocks, counted.vocabulary)
               for split in splits}
-    statistics = {split: _sum_statistics([corpus.statistics[split] for corpus in prepared]) for split in splits}
+    totals = {split: Counter() for split in splits}
+    for split, corpus in itertools.product(splits, prepared):
+        totals[split].update({name: n for name, n in corpus.statistics[split].items() if isinstance(n, int)})
+    statistics = {split: with_rates(total) for split, total in totals.items()}
     text = dict(sum((Counter(corpus.text) for corpus in prepared), Counter()))
     return dataclasses.replace(prepared[0], tokenizer=counted, stores=stores, statistics=statistics, text=text)
 
@@ -78,15 +80,6 @@ def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], tempera
     return [source.weight * (size / largest) ** power for source, size in zip(sources, sizes, strict=True)]
 
 
-def _sum_statistics(statistics: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Sums of counts, and the rates computed from them."""
-    total = Counter()
-    for facts in statistics:
-        total.update({name: value for name, value in facts.items() if isinstance(value, int)})
-    return {**total, "tokens_per_word": total["tokens"] / max(1, total["words"]),
-            "unknown_fraction": total["unknown"] / max(1, total["tokens"])}
-
-
 def _common_tokenizer(
     sources: Sequence[Source], temperature: float, config: tokenizers.Config, data_dir: pathlib.Path, progress: Progress
 ) -> pathlib.Path:
@@ -95,9 +88,9 @@ def _common_tokenizer(
     facts = [[corpus.fingerprint(), source.weight, source.data.validation, source.data.test]
              for corpus, source in zip(opened, sources, strict=True)]
     keep = tokenizers.keeps_whitespace(config)
-    identity = [facts, temperature, tokenizers.TOKENIZERS[config.name].rules, keep,
-                repr(dataclasses.replace(config, whitespace="")), scan.TRAINING_SAMPLE]
-    home = data_dir / f"tokenizer-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
+    identity = digest([facts, temperature, tokenizers.TOKENIZERS[config.name].rules, keep,
+                       repr(dataclasses.replace(config, whitespace="")), scan.TRAINING_SAMPLE])
+    home = data_dir / f"tokenizer-{identity[:16]}"
     if not (damage := find_damage(home)):
         return home
     if home.exists():

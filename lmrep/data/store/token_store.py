@@ -13,11 +13,12 @@ A store is written in parts (`Writer`), each in a directory of its own, so that 
 are complete; `join` moves their files into one store.
 """
 
+import contextlib
 import logging
 import pathlib
 import shutil
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -167,18 +168,35 @@ def _info(directory: pathlib.Path, vocabulary_size: int):
 
 
 def _save_offsets(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes the offsets that follow from the lengths in the files of the parts. If the disk is full, writing to a file
-    raises an error; writing to a memory map would end the process."""
-    count = sum(len(np.load(part, mmap_mode="r")) for part in parts)
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "<i8", "fortran_order": False, "shape": (count + 1,)})
-        file.write(np.zeros(1, np.int64).tobytes())
-        total = 0
+    """Writes the offsets that follow from the lengths in the files of the parts."""
+    with growing_array(path, np.dtype(np.int64)) as append:
+        total = np.zeros(1, np.int64)
+        append(total)
         for part in parts:
-            ends = total + np.cumsum(np.load(part))
-            file.write(ends.tobytes())
-            total = int(ends[-1]) if len(ends) else total
+            lengths = np.load(part)
+            append(total + np.cumsum(lengths))
+            total += lengths.sum()
+
+
+@contextlib.contextmanager
+def growing_array(path: pathlib.Path, dtype: np.dtype) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yields a function that appends to the .npy file of a one-dimensional array. If the disk is full, it raises an
+    error, where writing to a memory map would end the process."""
+    count = 0
+
+    def write_header() -> None:  # again when the size is known; numpy reserves enough space for that
+        file.seek(0)
+        np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (count,)})
+
+    def append(array: np.ndarray) -> None:
+        nonlocal count
+        file.write(np.ascontiguousarray(array, dtype).data)
+        count += len(array)
+
+    with path.open("wb") as file:
+        write_header()
+        yield append
+        write_header()
 
 
 class Store:

@@ -1,17 +1,17 @@
 """Tokenizes documents on all cores, in order.
 
 Sentence splitting and tokenization run in child processes, each of which receives batches of documents and returns
-arrays, as plain bytes. They are started as new programs, not forked, because JAX may have started threads, and they
-import neither JAX nor TFDS. A child exits when its input is closed, which the system does when the parent dies.
+arrays. They are started as new programs, not forked, because JAX may have started threads, and they import neither JAX
+nor TFDS. A child exits when its input is closed, which the system does when the parent dies.
 """
 
 import collections
 import contextlib
 import os
+import pickle
 import queue
 import re
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: 
         return
     pending: collections.deque[tuple[Batch, Future[Tokenized]]] = collections.deque()
     characters = 0
-    with _children(directory, processes, token_store.dtype(tokenizer.size), keep_whitespace) as submit:
+    with _children(directory, processes, keep_whitespace) as submit:
         for batch in batches:
             pending.append((batch._replace(texts=[]), submit(batch.texts)))
             characters += batch.characters
@@ -125,7 +125,7 @@ def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: 
 
 
 @contextlib.contextmanager
-def _children(directory: Path, processes: int, dtype: np.dtype, keep_whitespace: bool):
+def _children(directory: Path, processes: int, keep_whitespace: bool):
     """Yields `submit(texts) -> Future[Tokenized]`. The children end with the context."""
     idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
     paths = [path for path in sys.path if path]
@@ -137,13 +137,12 @@ def _children(directory: Path, processes: int, dtype: np.dtype, keep_whitespace:
     def run(texts: list[str]) -> Tokenized:
         child, response = idle.get(), None
         with contextlib.suppress(OSError):  # the child died
-            _send(child.stdin, [text.encode("utf8", "surrogatepass") for text in texts])
+            _send(child.stdin, texts)
             response = _receive(child.stdout)
         idle.put(child)
         if response is None:
             raise RunFault(_exit_message(child.wait()))
-        tokens, *rest = response
-        return Tokenized(np.frombuffer(tokens, dtype), *(np.frombuffer(block, np.int64) for block in rest))
+        return response
 
     started = []
     executor = ThreadPoolExecutor(processes, "tokenizing")
@@ -175,14 +174,13 @@ def serve() -> None:
         signal.signal(number, signal.SIG_IGN)
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints go to standard error
-    requests: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
 
     def work() -> None:
         try:
             tokenizer, keep_whitespace = tokenizers.load(Path(sys.argv[1])), sys.argv[2] == "keep"
             while True:
-                texts = [text.decode("utf8", "surrogatepass") for text in requests.get()]
-                _send(output, [array.tobytes() for array in tokenize(tokenizer, texts, keep_whitespace)])
+                _send(output, tokenize(tokenizer, requests.get(), keep_whitespace))
         except BrokenPipeError:
             os._exit(0)
         except BaseException:
@@ -196,23 +194,17 @@ def serve() -> None:
     os._exit(0)  # the parent is done or dead
 
 
-def _send(file: BinaryIO, blocks: Sequence[bytes]) -> None:
-    file.write(struct.pack(f"<{1 + len(blocks)}q", len(blocks), *map(len, blocks)))
-    file.writelines(blocks)
+def _send(file: BinaryIO, message: Any) -> None:
+    pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
     file.flush()
 
 
-def _receive(file: BinaryIO) -> list[bytes] | None:
-    """The blocks of one message; None if the other end has closed."""
-    head = file.read(8)
-    if len(head) < 8:
+def _receive(file: BinaryIO) -> Any:
+    """A message; None if the other end has closed."""
+    try:
+        return pickle.load(file)
+    except (EOFError, pickle.UnpicklingError):
         return None
-    count = 8 * struct.unpack("<q", head)[0]
-    sizes = file.read(count)
-    if len(sizes) < count:
-        return None
-    blocks = [file.read(size) for size in np.frombuffer(sizes, np.int64).tolist()]
-    return blocks if sum(map(len, blocks)) == np.frombuffer(sizes, np.int64).sum() else None
 
 
 def cores() -> int:

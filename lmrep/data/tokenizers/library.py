@@ -31,12 +31,10 @@ class LibraryTokenizer(Tokenizer):
         self._plain = self._build(match_specials=False)  # at once: it raises for a damaged vocabulary
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each text, without special tokens. Uses all cores."""
         encodings = self._plain.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        """As `Tokenizer.encode`."""
         encoder = self._with_specials if specials else self._plain
         encoding = encoder.encode(text, add_special_tokens=False)
         return Encoding(np.array(encoding.ids, np.int32), [self.id_to_token(i) for i in encoding.ids], encoding.offsets,

@@ -185,7 +185,7 @@ class SentencePiece(Tokenizer):
         return np.unique(np.searchsorted(np.cumsum([len(ids) for ids in batch]), positions, side="right")).tolist()
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        """As `Tokenizer.encode`. Offsets exclude white space before a word; a piece of white space has empty ones."""
+        """Offsets exclude white space before a word; a piece of white space has empty ones."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -211,9 +211,9 @@ class SentencePiece(Tokenizer):
         for i, (start, end) in zip(encoding["ids"], encoding["offsets"], strict=True):
             while start < end and clean[start].isspace():
                 start += 1
-            parts = self._numbers.get(i, (i,))
-            for number, token in enumerate(parts):
-                a, b = _comma_offsets(start, end, number, len(parts))
+            *before, last = self._numbers.get(i, (i,))  # for a number with a comma, the last token is the comma
+            spans = [(token, start, max(start, end - 1)) for token in before]
+            for token, a, b in (*spans, (last, end - 1 if before else start, end)):
                 if starts is not None:
                     a, b = (starts[a], ends[b - 1]) if a < b else (starts[a] if a < len(starts) else len(part),) * 2
                 first = not tokens or self.tokens[token].startswith(SPACE)
@@ -280,29 +280,13 @@ class SentencePiece(Tokenizer):
         (directory / "spiece.model").write_bytes(self.model)
 
 
-def _comma_offsets(start: int, end: int, number: int, count: int) -> tuple[int, int]:
-    """The characters of token `number` of the `count` that replace the piece of [start, end); the last is a comma."""
-    if count == 1:
-        return start, end
-    return (end - 1, end) if number == count - 1 else (start, max(start, end - 1))
-
-
 # Training
 
 
 def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> SentencePiece:
-    """Trains SentencePiece. The special tokens are ids 0 to 4. If `lowercase`, text is cleaned as for ALBERT; otherwise
-    it is not cleaned.
-
-    Args:
-      algorithm: "unigram" or "bpe".
-      vocab_size: including special tokens.
-      lowercase: whether to lower-case text.
-      texts: each call streams the training text from its start.
-
-    Raises:
-      UserError: the text is empty, has fewer different pieces than `vocab_size`, or more characters.
-    """
+    """Trains "unigram" or "bpe". The special tokens are ids 0 to 4. If `lowercase`, text is cleaned as for ALBERT;
+    otherwise it is not cleaned. Raises UserError if the text is empty, has fewer different pieces than `vocab_size`, or
+    more characters."""
     cleaning = Cleaning(lowercase=True) if lowercase else None
     keep = min(1.0, MAX_TRAINING_CHARACTERS / max(1, sum(map(len, texts()))))
     model, specials, faults = io.BytesIO(), list(SPECIALS.values()), []
