@@ -120,7 +120,6 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
 
 
 def _get_config(file: Path) -> Callable | None:
-    """The `get_config` of the file, if any."""
     if not file.exists():
         beside = suggestion(file.name, [f.name for f in file.parent.glob("*.py")])
         raise UserError(f"there is no experiment file {file}{beside}")

@@ -36,7 +36,6 @@ class ProgressReporter:
         self._emit(line)
 
     def finish(self, text: Callable[[float], str]) -> None:
-        """Emits the last line."""
         self._emit(text(time.monotonic() - self._start))
 
 
@@ -89,6 +88,5 @@ class StatusLine:
             self._screen.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
-        """Leaves the last text on the screen."""
         if self._live:
             self._live.stop()

@@ -78,7 +78,6 @@ class Store:
         self._system, self._top = file_system(url, what, example)
 
     def names(self) -> list[str]:
-        """The names of all files."""
         self._system.invalidate_cache()  # other processes write there too
         return sorted(posixpath.relpath(name, self._top) for name in self._system.find(self._top))
 
@@ -90,7 +89,6 @@ class Store:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Creates or replaces a file."""
         self._in_folder(name, lambda path: self._system.pipe_file(path, content))
 
     def upload(self, source: Path, name: str) -> None:

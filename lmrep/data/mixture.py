@@ -43,12 +43,10 @@ class Sources:
 
     @property
     def split(self) -> str:
-        """The split's name."""
         return self.stores[0].split
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of all sources."""
         return sum(store.tokens for store in self.stores)
 
     @property
@@ -80,7 +78,6 @@ class Mixture:
 
     @functools.cached_property
     def _block(self) -> np.ndarray:
-        """The source of each position of a block."""
         return interleave(self.store.block_counts)
 
     @functools.cached_property
@@ -93,22 +90,18 @@ class Mixture:
 
     @property
     def examples(self) -> int:
-        """The number of examples of all sources, repetitions included."""
         return sum(plan.examples for plan in self.plans)
 
     @property
     def length(self) -> int:
-        """Tokens per example, padding included."""
         return self.plans[0].length
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the arrays of a batch."""
         return self.plans[0].fields
 
     @property
     def fingerprint(self) -> str:
-        """Of the sources' plans and proportions."""
         return digest([[plan.fingerprint for plan in self.plans], self.store.block_counts])[:16]
 
     @property
@@ -152,7 +145,6 @@ class Mixture:
         return np.concatenate([[0], np.cumsum([plan.examples for plan in self.plans])])
 
     def gather(self, numbers: np.ndarray) -> Batch:
-        """As `Plan.gather`."""
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
             raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a mixture that has {self.examples}")
@@ -176,7 +168,6 @@ class Mixture:
 
 
 def _source_seed(seed: int, source: int) -> int:
-    """The seed of the order of one source."""
     return int(np.random.SeedSequence([seed, source]).generate_state(1, np.uint64)[0])
 
 

@@ -94,7 +94,6 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def _split_long(sentence: str) -> Iterator[str]:
-    """A sentence as parts of at most MAX_LENGTH characters (rule 6)."""
     start = 0
     while len(sentence) - start > MAX_LENGTH:
         end = start + MAX_LENGTH
@@ -107,7 +106,6 @@ def _split_long(sentence: str) -> Iterator[str]:
 
 
 def _split_paragraph(text: str, wrapped: bool) -> Iterator[str]:
-    """Splits after each candidate that ends a sentence (rules 3 to 5)."""
     start = 0
     for match in CANDIDATE.finditer(text):
         if match["gap"] is None or _ends(text, start, match, wrapped):

@@ -30,7 +30,6 @@ class TokenizedText:
 
     @property
     def word_offsets(self) -> list[tuple[int, int]]:
-        """The characters [start, end) of each word."""
         starts, ends = word_boundaries(self.words)
         return [(self.offsets[a][0], self.offsets[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
 

@@ -29,7 +29,6 @@ UNDERLINE = re.compile(r"^[ \t]*([=*~^\"#+-])\1{2,}[ \t]*\n", re.MULTILINE)
 
 
 def root() -> pathlib.Path:
-    """The folder of the standard library."""
     return pathlib.Path(sysconfig.get_path("stdlib"))
 
 
@@ -40,10 +39,10 @@ def sources(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 @functools.cache
-def documents(folder: pathlib.Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(texts of all documents, files that were skipped because they do not parse). Parsing takes seconds; the result,
-    some megabytes, is cached."""
-    texts, skipped = [], []
+def documents(folder: pathlib.Path) -> tuple[str, ...]:
+    """All documents. Files that do not parse are skipped. Parsing takes seconds; the result, some megabytes, is
+    cached."""
+    texts = []
     for path in sources(folder):
         name = path.relative_to(folder)
         try:
@@ -52,10 +51,9 @@ def documents(folder: pathlib.Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 tree = ast.parse(path.read_bytes())
             found = _topics(tree) if name == TOPICS else ["\n\n".join(_docstrings(tree))]
         except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
-            skipped.append(name.as_posix())
             continue
         texts += [clean for text in found if (clean := UNDERLINE.sub("", text + "\n").strip())]
-    return tuple(texts), tuple(skipped)
+    return tuple(texts)
 
 
 def fingerprint(folder: pathlib.Path) -> str:
@@ -73,7 +71,8 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
         if text and (clean := inspect.cleandoc(text)):
             yield clean
     for child in ast.iter_child_nodes(node):
-        yield from _docstrings(child)
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):  # definitions are in no expression
+            yield from _docstrings(child)
 
 
 def _topics(tree: ast.Module) -> list[str]:
@@ -86,7 +85,7 @@ def _topics(tree: ast.Module) -> list[str]:
 
 def _open(config: Config) -> Corpus:
     folder = root()
-    return corpus("python_docs", "the documentation that comes with Python", lambda tally: documents(folder)[0],
+    return corpus("python_docs", "the documentation that comes with Python", lambda tally: documents(folder),
                   lambda: fingerprint(folder),
                   f"no documentation found under {folder}, the standard library of this Python; use "
                   "--config.data.corpus=text_files with your own files")

@@ -60,7 +60,6 @@ def _jsonl(source: files.Source, config: Config, tally: Counter[str], limit: int
 
 
 def _lines(source: files.Source) -> Iterator[bytes]:
-    """The lines of a file, without their line feeds."""
     rest, number = b"", 0
     with files.decompressed(source) as file:
         while block := file.read(CHUNK):
@@ -125,7 +124,6 @@ def _parquet(source: files.Source, config: Config, tally: Counter[str], limit: i
 
 
 def _column(source: files.Source, table: Any, name: str) -> None:
-    """Raises UserError if the column is missing or does not hold text."""
     from pyarrow import types
 
     column_type, schema = None, table.schema_arrow

@@ -23,7 +23,6 @@ UNITS: dict[str, Callable[[str], list[str]]] = {
 
 
 def open_corpus(config: Config) -> Corpus:
-    """The documents of text files."""
     sources = files.find(config.files, "text_files", "*.txt")
     unit = config.documents
     if unit == "auto":
@@ -36,7 +35,6 @@ def open_corpus(config: Config) -> Corpus:
 
 
 def _read(source: files.Source, unit: str, policy: str, tally: Counter[str]) -> Iterator[str]:
-    """The documents of one file."""
     tally["files"] += 1
     split, limit, rest, count, blank = UNITS[unit], cleaning.MAX_CHARACTERS, "", 0, 0
     for chunk in _chunks(source, policy, tally):

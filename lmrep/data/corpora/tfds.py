@@ -14,7 +14,6 @@ from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
 
 
 def open_corpus(config: Config) -> Corpus:
-    """The examples of a TFDS dataset."""
     if not config.tfds_name:
         raise UserError("data.corpus is tfds but data.tfds_name is empty; expected a TFDS name or a directory")
     builder = _builder(config.tfds_name)

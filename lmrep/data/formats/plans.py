@@ -41,12 +41,10 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the table."""
         return len(self.spans.offsets) - 1
 
     @property
     def evaluation_examples(self) -> int:
-        """The number of examples of a full evaluation."""
         return self.examples
 
     @property
@@ -135,7 +133,6 @@ class Plan:
         }
 
     def _following(self, numbers: np.ndarray) -> np.ndarray:
-        """The field `following` of these examples."""
         offsets, starts, lengths, columns = self.spans
         rows = (numbers % self.rows + 1) % self.rows
         continued = self.continues(numbers, rows) & (columns["reset"][rows] == 0)

@@ -63,12 +63,10 @@ def spans(
 
 
 def contiguous(config: Stream) -> bool:
-    """Whether examples continue those of the previous batch."""
     return config.order == "contiguous"
 
 
 def fields(config: Stream) -> tuple[str, ...]:
-    """The fields of a batch."""
     return (*TEXT_FIELDS, "reset", *(("following",) if contiguous(config) else ()))
 
 

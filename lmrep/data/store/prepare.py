@@ -24,7 +24,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-import os
 import pathlib
 import platform
 import re
@@ -36,7 +35,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, verified, write_json
+from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import scan, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
@@ -122,7 +121,6 @@ def _local(data_dir: str | pathlib.Path) -> pathlib.Path:
 
 
 def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepared:
-    """Opens a complete folder."""
     try:
         statistics = json.loads((directory / "statistics.json").read_text(encoding="utf8"))
         text = statistics.pop("text", {})
@@ -202,22 +200,20 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             (partial / "key.json").write_text(key)
-        with _complete(partial / "tokenizer") as temporary:
-            if temporary:
-                if tokenizer is None:
-                    progress(f"training a tokenizer of {config.vocab_size:,} tokens")
-                    budget, passes = min(survey.characters("train"), scan.TRAINING_SAMPLE), itertools.count(1)
-                    tokenizer = tokenizers.train(config, lambda: scan.sample(corpus, survey, budget, keep, Report(
-                        f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
+        if not (partial / "tokenizer").exists():
+            if tokenizer is None:
+                progress(f"training a tokenizer of {config.vocab_size:,} tokens")
+                budget, passes = min(survey.characters("train"), scan.TRAINING_SAMPLE), itertools.count(1)
+                tokenizer = tokenizers.train(config, lambda: scan.sample(corpus, survey, budget, keep, Report(
+                    f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
+            with _complete(partial / "tokenizer") as temporary:
                 tokenizer.save(temporary)
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(_part_of(survey)[-1] + 1)]
         _tokenize(parts, corpus, survey, tokenizer, keep, progress)
         statistics = _statistics(parts)
         check(statistics, config, progress)
-        with _complete(partial / "done", keep=True) as done:
-            if done:
-                _finish(done, parts, statistics, survey, tokenizer)
+        _finish(partial / "done", parts, statistics, survey, tokenizer)
         (partial / "done").rename(directory)
     except UserError:
         if all(part.exists() for part in parts):  # none is tokenized yet, or all are and cannot be used
@@ -235,26 +231,18 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
 
 
 @contextlib.contextmanager
-def _complete(path: pathlib.Path, keep: bool = False) -> Iterator[pathlib.Path | None]:
-    """Yields a folder to fill, which becomes `path` if no error occurs; None if `path` exists. If `keep`, the folder
-    has the files that were written before an interruption."""
+def _complete(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields a folder to fill, which becomes `path` if no error occurs."""
     temporary = path.with_name(path.name + ".making")
-    if path.exists():
-        yield None
-        return
-    if not keep:
-        shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(exist_ok=True)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
     try:
         yield temporary
         for file in temporary.rglob("*"):  # so that a power failure leaves no incomplete file
-            if file.is_file():
-                with file.open("rb") as opened:
-                    os.fsync(opened.fileno())
+            sync(file)
         temporary.rename(path)
     except BaseException:
-        if not keep:
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
@@ -262,6 +250,7 @@ def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str,
             tokenizer: tokenizers.Tokenizer) -> None:
     """Fills the folder from the parts, whose records it moves, and seals it. It may be repeated after an
     interruption."""
+    done.mkdir(exist_ok=True)
     (done / MANIFEST).unlink(missing_ok=True)
     for split in statistics:
         token_store.join([part / split for part in parts], done / split, split, tokenizer.size)
@@ -284,7 +273,6 @@ def _part_of(survey: CorpusScan) -> np.ndarray:
 
 def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusScan, tokenizer: tokenizers.Tokenizer,
               keep: bool, progress: Progress) -> None:
-    """Writes the missing parts, in order."""
     first = next((number for number, part in enumerate(parts) if not part.exists()), len(parts))
     if first == len(parts):
         return

@@ -36,11 +36,9 @@ class CorpusScan(NamedTuple):
     text: dict[str, int]
 
     def of(self, split: str) -> np.ndarray:
-        """bool, whether a document is of the split."""
         return self.splits == corpora.SPLITS.index(split)
 
     def characters(self, split: str) -> int:
-        """Characters of a split."""
         return int(self.lengths[self.of(split)].sum())
 
 
@@ -107,7 +105,6 @@ class Report:
         self._reporter = ProgressReporter(progress, total, done)
 
     def add(self, characters: int) -> None:
-        """Adds to the number of characters that are done."""
         self.done += characters
         of = f" of {self.total / 1e6:,.1f}" if self.total else ""
         self._reporter.report(self.done, lambda _: f"{self.what}: {self.done / 1e6:,.1f}{of} million characters")

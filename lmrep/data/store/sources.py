@@ -74,7 +74,6 @@ def prepare_sources(
 
 
 def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:
-    """The weights of sources of the given sizes at a temperature."""
     power = 1 / temperature if temperature else 0.0
     largest = max(sizes)  # only proportions matter: keeps the numbers small
     return [source.weight * (size / largest) ** power for source, size in zip(sources, sizes, strict=True)]

@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 
 def dtype(vocabulary_size: int) -> np.dtype:
-    """The type in which ids are stored."""
     return np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.uint32)
 
 
@@ -158,7 +157,6 @@ def _shard(split: str, number: int) -> str:
 
 
 def _info(directory: pathlib.Path, vocabulary_size: int):
-    """The TFDS metadata of a store."""
     import tensorflow_datasets as tfds
 
     tokens = tfds.features.Tensor(shape=(RECORD,), dtype=dtype(vocabulary_size).type, encoding="bytes")

@@ -74,7 +74,6 @@ def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitesp
 
 
 def _chunks(texts: list[str]) -> Iterator[list[str]]:
-    """Consecutive texts, in lists of about CALL_CHARACTERS."""
     first = characters = 0
     for i, text in enumerate(texts, 1):
         characters += len(text)

@@ -90,7 +90,6 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """The number of ids."""
         return len(self.tokens)
 
     @property

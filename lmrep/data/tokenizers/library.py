@@ -41,7 +41,6 @@ class LibraryTokenizer(Tokenizer):
                         encoding.word_ids)
 
     def save(self, directory: str | Path) -> None:
-        """As `Tokenizer.save`, and tokenizer.json."""
         super().save(directory)
         (Path(directory) / "tokenizer.json").write_text(self._with_specials.to_str(pretty=True), encoding="utf8")
 

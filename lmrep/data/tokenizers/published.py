@@ -70,7 +70,6 @@ class PublishedFiles:
 
     @property
     def vocabulary_path(self) -> Path:
-        """The path of `vocabulary_file`."""
         return self.directory / self.vocabulary_file
 
     @property
@@ -173,7 +172,6 @@ class PublishedFiles:
             check_value(path, setting, self.config.get(setting), *expected)
 
     def check_specials(self, tokens: Sequence[str], specials: Mapping[str, str], expected: str) -> None:
-        """Raises UserError if the vocabulary lacks one of `specials`."""
         missing = [token for token in specials.values() if token not in set(tokens)]
         if missing:
             raise UserError(f"{self.vocabulary_path}: {', '.join(missing)} is not among its {len(tokens):,} tokens; "
@@ -190,7 +188,6 @@ def _with_model_type(content: dict) -> dict:
 
 
 def type_name(component: Any) -> str:
-    """The type of a component of tokenizer.json."""
     if not isinstance(component, dict):
         return "none" if component is None else "not an object"
     return str(component.get("type", "without a type"))[:60]

@@ -48,7 +48,6 @@ class Cleaning:
     keep_accents: bool = False
 
     def apply(self, text: str) -> str:
-        """The cleaned text."""
         text = " ".join(text.split()).replace("``", '"').replace("''", '"')
         if not (self.keep_accents or text.isascii()):
             text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
@@ -159,7 +158,6 @@ class SentencePiece(Tokenizer):
 
     @property
     def lowercase(self) -> bool:
-        """Whether text is lower-cased."""
         return bool(self.cleaning and self.cleaning.lowercase)
 
     # Text to ids
@@ -324,7 +322,6 @@ def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
 
 
 def _training_error(error: str, size: int) -> str:
-    """The library's error as a message about the config."""
     size_is = f"tokenizer.vocab_size is {size:,}"
     if maximum := re.search(r"Please set it to a value <= (\d+)", error):
         fix = f"set --config.tokenizer.vocab_size={maximum[1]}, or give" if int(maximum[1]) >= 64 else "give"

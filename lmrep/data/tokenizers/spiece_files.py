@@ -40,7 +40,6 @@ def load(files: PublishedFiles) -> SentencePiece | None:
 
 
 def _family(model_config: Path, config: dict[str, Any], pieces: list[str]) -> str:
-    """The key in FAMILIES of the paper whose model it is."""
     name = config.get("tokenizer_class")
     known = {family.name: whose for whose, family in FAMILIES.items()}
     if isinstance(name, str) and name.removesuffix("Fast") in known:
