@@ -13,20 +13,11 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from lmrep.data.tokenizers import byte_level
-from lmrep.data.tokenizers.base import CONFIG, AddedToken, Encoding, TokenizerDef
+from lmrep.data.tokenizers.base import AddedToken, Encoding, TokenizerDef
+from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.library import LibraryTokenizer
-from lmrep.data.tokenizers.published import (
-    TOKENIZER_JSON,
-    PublishedFiles,
-    check_class,
-    check_specials,
-    expect,
-    five_specials,
-)
+from lmrep.data.tokenizers.published import PublishedFiles, five_specials
 
-SPECIALS = byte_level.SPECIALS
-RULES = "words-1"
 CLASSES = ("PreTrained",)  # tokenizer classes of other libraries with these rules
 
 
@@ -41,21 +32,22 @@ class Words(LibraryTokenizer):
     """
 
     name = "words"
+    rules = "words-1"
+    default_specials = SPECIALS
 
     def __init__(self, tokens: Sequence[str], lowercase: bool = True, added: Sequence[AddedToken] = (),
                  specials: Mapping[str, str] = SPECIALS):
         self.lowercase = lowercase
-        super().__init__(tokens, added, specials, SPECIALS)
+        super().__init__(tokens, added, specials)
         self._unknown = self._ids[self.specials["unk"]]
         self._reserved = [self._ids[token] for token in self.specials.values()]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """As `Tokenizer.encode_batch`. The name of a special token in the text is an unknown word."""
+        """The name of a special token in the text is an unknown word."""
         return [np.where(np.isin(ids, self._reserved), np.int32(self._unknown), ids)
                 for ids in super().encode_batch(texts)]
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        """As `Tokenizer.encode`."""
         encoding = super().encode(text, specials)
         if not specials:
             encoding.ids[np.isin(encoding.ids, self._reserved)] = self._unknown
@@ -87,7 +79,7 @@ class Words(LibraryTokenizer):
         return True
 
     def _identity(self) -> list:
-        return [RULES, self.lowercase, self.tokens, *self._renamed_specials()]
+        return [self.rules, self.lowercase, self.tokens, *self._renamed_specials()]
 
     def _config(self) -> dict:
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -114,15 +106,15 @@ def load(files: PublishedFiles) -> Words | None:
     """From a tokenizer.json with a vocabulary of words."""
     if files.model_type != "WordLevel":
         return None
-    path, content = files.directory / TOKENIZER_JSON, files.tokenizer_json
-    expect(path, "normalizer", content.get("normalizer"), "BertNormalizer", clean_text=True, handle_chinese_chars=False,
-           strip_accents=None)
-    expect(path, "pre_tokenizer", content.get("pre_tokenizer"), "WhitespaceSplit")
-    check_class(path.with_name(CONFIG), files.config, CLASSES)
-    tokens, specials = files.with_added(files.model["vocab"]), SPECIALS | five_specials(files.specials)
-    check_specials(path, tokens, specials, "a vocabulary that was trained here")
-    expect(path, "model", files.model, "WordLevel", unk_token=specials["unk"])
-    return Words(tokens, content["normalizer"].get("lowercase", True), files.added_tokens(specials), specials)
+    files.check_component("normalizer", "BertNormalizer", clean_text=True, handle_chinese_chars=False,
+                          strip_accents=None)
+    files.check_component("pre_tokenizer", "WhitespaceSplit")
+    files.check_config(CLASSES)
+    tokens, specials = files.tokens(files.model["vocab"]), SPECIALS | five_specials(files.specials)
+    files.check_specials(tokens, specials, "a vocabulary that was trained here")
+    files.check_component("model", "WordLevel", unk_token=specials["unk"])
+    lowercase = files.tokenizer_json["normalizer"].get("lowercase", True)
+    return Words(tokens, lowercase, files.added_tokens(specials), specials)
 
 
-DEFINITION = TokenizerDef(train, load, RULES, len(SPECIALS), SPECIALS)
+DEFINITION = TokenizerDef(train, load, Words.rules, len(SPECIALS), SPECIALS)
