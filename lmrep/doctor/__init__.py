@@ -4,10 +4,9 @@ Each check uses the functions that the run itself will use, and gives one findin
 is skipped and names it; all others run. Nothing is trained, built or written; estimates are marked as such.
 """
 
-import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from lmrep import api
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.doctor import machine, run, text
-from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Seen
+from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Result
 from lmrep.storage import mirror
 
 __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
@@ -42,59 +41,59 @@ def examine(
     url = None if workdir is None else remote.as_url(workdir)
     if url:
         workdir = mirror.training_dir(url)  # where this machine will train it
-    visit = _Visit({} if workdir is None else {"--workdir": Path(workdir)})
-    visit("address space", machine.address_space)
-    if visit.findings[-1].mark == FAILED:
-        return visit.findings  # JAX, which the other checks use, would hang or abort
-    visit("config", partial(run.config, config))
-    visit("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")
+    checks = _Checks({} if workdir is None else {"--workdir": Path(workdir)})
+    checks("address space", machine.address_space)
+    if checks.findings[-1].mark == FAILED:
+        return checks.findings  # JAX, which the other checks use, would hang or abort
+    checks("config", partial(run.config, config))
+    checks("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")
     samples = []
-    for name, data in text.sources(visit.values.get("config")):
+    for name, data in text.sources(checks.values.get("config")):
         samples.append(f"corpus{name}")
-        visit(samples[-1], lambda e, data=data: text.corpus(data), "config")
-        visit(f"splits{name}", partial(text.splits, data), "config", samples[-1])
+        checks(samples[-1], lambda e, data=data: text.corpus(data), "config")
+        checks(f"splits{name}", partial(text.splits, data), "config", samples[-1])
     if files:
-        visit("evaluation", lambda e: text.corpus(api.other_corpus(e.data, files)), "config")
-    visit("store", partial(text.stores, data_dir), "config", *samples)
-    visit("tokenizer", text.tokenizer, "config", "store?")
-    visit("network", machine.network, "config", "tokenizer", "mesh?")
-    visit("examples", text.examples, "config", "tokenizer", "network", *samples)
-    visit("memory", machine.memory, "network", "mesh")
-    visit("workdir", run.writable, "--workdir")
+        checks("evaluation", lambda e: text.corpus(api.other_corpus(e.data, files)), "config")
+    checks("store", partial(text.stores, data_dir), "config", *samples)
+    checks("tokenizer", text.tokenizer, "config", "store?")
+    checks("network", machine.network, "config", "tokenizer", "mesh?")
+    checks("examples", text.examples, "config", "tokenizer", "network", *samples)
+    checks("memory", machine.memory, "network", "mesh")
+    checks("workdir", run.writable, "--workdir")
     if url:
-        visit("remote", partial(run.store, url, processes))
-        visit("resuming", partial(run.resuming_remote, url), "remote", "config", "store?")
+        checks("remote", partial(run.store, url, processes))
+        checks("resuming", partial(run.resuming_remote, url), "remote", "config", "store?")
     else:
-        visit("resuming", run.resuming, "--workdir", "config", "store?")
-    visit("init", run.init, "config", "tokenizer", "network", "resuming?")
-    visit("checkpoints", machine.checkpoints, "--workdir", "config", "network")
-    visit("data", partial(text.disk_space_for, data_dir), "config", "tokenizer", "store?", "checkpoints?", *samples)
-    visit("dashboards", run.dashboards, "config", "--workdir")
-    return visit.findings
+        checks("resuming", run.resuming, "--workdir", "config", "store?")
+    checks("init", run.init, "config", "tokenizer", "network", "resuming?")
+    checks("checkpoints", machine.checkpoints, "--workdir", "config", "network")
+    checks("data", partial(text.disk_space_for, data_dir), "config", "tokenizer", "store?", "checkpoints?", *samples)
+    checks("dashboards", run.dashboards, "config", "--workdir")
+    return checks.findings
 
 
-class _Visit:
+class _Checks:
     """Runs checks and keeps their findings; the value of a check is available to later ones by its name."""
 
     def __init__(self, values: Mapping[str, Any]):
         self.findings: list[Finding] = []
         self.values = dict(values)
 
-    def __call__(self, check: str, look: Callable[..., Seen], *needs: str) -> None:
-        """`needs` names the arguments of `look`; those that end in ? may be missing, and are None then."""
-        if lacking := [name for name in needs if name not in self.values and not name.endswith("?")]:
-            self.findings.append(Finding(SKIPPED, check, f"needs {', '.join(lacking)}"))
+    def __call__(self, name: str, check: Callable[..., Result], *needs: str) -> None:
+        """`needs` names the arguments of `check`; those that end in ? may be missing, and are None then."""
+        if missing := [need for need in needs if need not in self.values and not need.endswith("?")]:
+            self.findings.append(Finding(SKIPPED, name, f"needs {', '.join(missing)}"))
             return
         try:
-            seen = look(*(self.values.get(name.removesuffix("?")) for name in needs))
-        except (UserError, RunFault) as error:
-            self.findings.append(Finding(FAILED, check, one_line(str(error))))
-        except OSError as error:
-            path = f"{error.filename}: " if error.filename else ""
-            self.findings.append(Finding(FAILED, check, f"{path}{error.strerror or error}; fix that"))
+            result = check(*(self.values.get(need.removesuffix("?")) for need in needs))
+        except (UserError, RunFault, OSError) as error:
+            text = str(error)
+            if isinstance(error, OSError):
+                text = f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; fix that"
+            self.findings.append(Finding(FAILED, name, one_line(text)))
         else:
-            self.values[check] = seen.value
-            self.findings.append(Finding(seen.mark, check, one_line(seen.text)))
+            self.values[name] = result.value
+            self.findings.append(Finding(result.mark, name, one_line(result.text)))
 
 
 def one_line(text: str) -> str:
@@ -102,13 +101,12 @@ def one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", "; ", re.sub(r":\s*\n\s*", ": ", text.strip()))
 
 
-def report(findings: Iterable[Finding]) -> str:
+def report(findings: Sequence[Finding]) -> str:
     """A line for each check, and a summary."""
-    findings = list(findings)
     width = max(len(finding.check) for finding in findings)
     lines = [f"{mark:8}{check:{width}}  {text}" for mark, check, text in findings]
     marks = [finding.mark for finding in findings]
     counts = [f"{marks.count(mark)} {word}" for mark, word in (
         (FAILED, "failed"), (WARNING, "with a warning"), (SKIPPED, "skipped"), (OK, "ok")) if mark in marks]
     end = "fix what FAILED before the run" if FAILED in marks else "the run has what it needs"
-    return "\n".join(itertools.chain(lines, [f"\n{len(marks)} checks: {', '.join(counts)}; {end}."]))
+    return "\n".join([*lines, f"\n{len(marks)} checks: {', '.join(counts)}; {end}."])

@@ -19,7 +19,7 @@ class Finding(NamedTuple):
     text: str
 
 
-class Seen(NamedTuple):
+class Result(NamedTuple):
     """The result of a check that did not fail, with a `value` for later checks."""
 
     text: str

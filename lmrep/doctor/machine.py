@@ -16,30 +16,30 @@ from jax.sharding import AbstractMesh, AxisType
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.host import check_address_space
-from lmrep.core.sharding import AXES, RULES, divides, shardings
+from lmrep.core.sharding import AXES, RULES, divides
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
-from lmrep.doctor.findings import WARNING, Seen, gigabytes
+from lmrep.doctor.findings import WARNING, Result, gigabytes
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.training import optimizers
 from lmrep.training.stages import Stage
 from lmrep.training.stages import check as check_stages
-from lmrep.training.state import TrainState, abstract, specs_of
+from lmrep.training.state import TrainState, abstract, specs_of, trainable
 
 CROWDED = 0.7  # fraction of a device's memory, taken by the state, from which activations may not fit
 METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape, sharding, chunks, checksum
 
 
-def address_space() -> Seen:
+def address_space() -> Result:
     """The limit of the address space leaves JAX enough."""
     check_address_space()
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return Seen("not limited" if limit == resource.RLIM_INFINITY else f"{gigabytes(limit)}")
+    return Result("not limited" if limit == resource.RLIM_INFINITY else f"{gigabytes(limit)}")
 
 
-def mesh(devices: int, processes: int, experiment: Experiment) -> Seen:
+def mesh(devices: int, processes: int, experiment: Experiment) -> Result:
     """The mesh fits the devices. Gives an AbstractMesh: the devices may be on another machine."""
     sizes = experiments.check_mesh(experiment, devices)
     checks.check_processes(sizes, devices, processes)
@@ -48,9 +48,9 @@ def mesh(devices: int, processes: int, experiment: Experiment) -> Seen:
             f"{here}, {experiment.execution.dtype}")
     layout = _layout(sizes)
     if layout.size == devices:
-        return Seen(text, layout)
-    return Seen(f"{text}: {layout.size} of {devices} devices are used; mesh.data=-1 would use all of them", layout,
-                WARNING)
+        return Result(text, layout)
+    return Result(f"{text}: {layout.size} of {devices} devices are used; mesh.data=-1 would use all of them", layout,
+                  WARNING)
 
 
 def _layout(sizes: tuple[int, ...]) -> AbstractMesh:
@@ -65,7 +65,7 @@ class StageShapes(NamedTuple):
     state: TrainState
 
 
-def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout: AbstractMesh | None) -> Seen:
+def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout: AbstractMesh | None) -> Result:
     """The network, objectives and optimizers can be built, and each stage can start from the previous one. Gives a list
     of StageShapes."""
     vocabulary = loaded.vocabulary if loaded else _untrained_vocabulary(experiment)
@@ -79,14 +79,15 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
                       start=plan.start)
         stages.append(StageShapes(plan, stage, abstract(objective, optimizer, plan.batch_size, layout)))
     check_stages([one.stage for one in stages])
-    unsharded = sorted({f"{path} {spec.shape}" for one in stages for path, spec in P.flatten(specs_of(
-        one.stage.objective)).items() if _is_unsharded(spec, layout)})
+    specs = {path: spec for one in stages for path, spec in P.flatten(specs_of(one.stage.objective)).items()}
+    unsharded = sorted(f"{path} {spec.shape}" for path, spec in specs.items() if not all(
+        divides(layout, RULES.get(axis), size) for axis, size in zip(spec.axes, spec.shape, strict=True)))
     text = f"{P.count(specs_of(stages[0].stage.objective)):,} parameters"
     if unsharded:
-        return Seen(f"{text}; replicated on all devices, because the mesh does not divide them: "
-                    f"{', '.join(unsharded[:3])}{' ...' if unsharded[3:] else ''}; choose sizes that it divides, such "
-                    "as another model.vocab", stages, WARNING)
-    return Seen(text, stages)
+        text += (f"; replicated on all devices, because the mesh does not divide them: {', '.join(unsharded[:3])}"
+                 f"{' ...' if unsharded[3:] else ''}; choose sizes that it divides, such as another model.vocab")
+        return Result(text, stages, WARNING)
+    return Result(text, stages)
 
 
 def _untrained_vocabulary(experiment: Experiment) -> Vocabulary:
@@ -97,18 +98,12 @@ def _untrained_vocabulary(experiment: Experiment) -> Vocabulary:
                       np.zeros(size, np.int64))
 
 
-def _is_unsharded(spec: P.ParamSpec, layout: AbstractMesh) -> bool:
-    return any(not divides(layout, RULES.get(axis) if axis else None, size)
-               for axis, size in zip(spec.axes, spec.shape, strict=True))
-
-
-def memory(stages: list[StageShapes], layout: AbstractMesh) -> Seen:
+def memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
     """Parameters, gradients and optimizer state fit each device."""
     def per_device(one: StageShapes) -> int:
-        gradients = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), P.abstract(
-            one.stage.objective.specs), shardings(one.stage.objective.specs, layout))
-        leaves = jax.tree.leaves((one.state, gradients))
-        return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
+        gradients = trainable(one.state.params)  # as large
+        return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+                   for x in jax.tree.leaves((one.state, gradients)))
 
     needed, device = max(map(per_device, stages)), jax.local_devices()[0]
     limit, where = (device.memory_stats() or {}).get("bytes_limit"), f"each {device.device_kind} has"
@@ -116,13 +111,13 @@ def memory(stages: list[StageShapes], layout: AbstractMesh) -> Seen:
     if limit is None and device.platform == "cpu" and layout.size <= jax.device_count():
         needed, limit, where = needed * layout.size, host_memory(), "the host has free for all of them"
     if limit is None:
-        return Seen(f"{text}, activations not counted; the memory of the device is not known")
+        return Result(f"{text}, activations not counted; the memory of the device is not known")
     text += f"; {where} {gigabytes(limit)}; activations are not counted"
     fix = ("shard them over more devices (mesh.fsdp, mesh.tensor), or use a smaller model or an optimizer with a "
            "smaller state (optimizer.rule)")
     if needed > limit:
         raise UserError(f"{text}; {fix}")
-    return Seen(text) if needed <= CROWDED * limit else Seen(f"{text}, and may not fit: {fix}", True, WARNING)
+    return Result(text) if needed <= CROWDED * limit else Result(f"{text}, and may not fit: {fix}", True, WARNING)
 
 
 def host_memory() -> int | None:
@@ -146,7 +141,7 @@ class Taken(NamedTuple):
     bytes: int
 
 
-def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShapes]) -> Seen:
+def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShapes]) -> Result:
     """Checkpoints fit on the workdir's disk. Gives a Taken."""
     keeping = experiment.checkpoint
     one = max(sum(math.prod(x.shape) * x.dtype.itemsize + METADATA for x in jax.tree.leaves(one.state))
@@ -158,7 +153,7 @@ def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShape
     return disk_space(what, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
 
 
-def disk_space(what: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Seen:
+def disk_space(what: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Result:
     """The disk of `directory` has `needed` bytes free beside those that are `taken`. Gives a Taken."""
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     free, system = shutil.disk_usage(there).free, there.stat().st_dev
@@ -168,4 +163,4 @@ def disk_space(what: str, directory: Path, needed: int, taken: Taken | None, alt
         line += f", of which checkpoints will take {gigabytes(taken.bytes)}"
     if needed > free:
         raise UserError(f"{line}; free space, or choose another {alternatives}")
-    return Seen(line, Taken(system, needed))
+    return Result(line, Taken(system, needed))

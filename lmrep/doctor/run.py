@@ -15,7 +15,7 @@ from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.store.prepare import Prepared
-from lmrep.doctor.findings import OK, WARNING, Seen
+from lmrep.doctor.findings import OK, WARNING, Result
 from lmrep.doctor.machine import StageShapes
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
@@ -27,22 +27,23 @@ from lmrep.training import metrics_log as logs
 from lmrep.training.state import specs_of
 
 
-def config(given: Mapping[str, Any]) -> Seen:
+def config(given: Mapping[str, Any]) -> Result:
     """The config is valid. Gives the experiment."""
     experiment = experiments.parse(given)
     each = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
                           f"size {stage.batch_size}, {stage.steps:,} steps"
                           for stage in experiments.resolve_stages(experiment))
-    return Seen(f"{experiment.name}: {each}", experiment)
+    return Result(f"{experiment.name}: {each}", experiment)
 
 
-def writable(directory: Path) -> Seen:
+def writable(directory: Path) -> Result:
     """The workdir can be created and written to, and no other run holds it."""
     checks.check_writable(directory)
     if holder := _holder(directory):
         raise UserError(f"the workdir {directory} is in use by {holder}; wait for that run, stop it, or give another "
                         "--workdir")
-    return Seen(f"{directory} {'can be written to' if directory.exists() else 'will be created'}, and no run holds it")
+    text = "can be written to" if directory.exists() else "will be created"
+    return Result(f"{directory} {text}, and no run holds it")
 
 
 def _holder(directory: Path) -> str | None:
@@ -59,38 +60,44 @@ def _holder(directory: Path) -> str | None:
     return None
 
 
-def store(url: str, processes: int) -> Seen:
+def store(url: str, processes: int) -> Result:
     """The remote workdir can be reached, and no other run holds it. Gives the steps of its checkpoints."""
     mirror.check_single_process(url, processes)
     with remote.user_errors(url):
         found = mirror.open_store(url)
         claims.check_free(url, claims.mark(found))
         steps = mirror.complete_steps(found.names())
-    return Seen(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; write "
-                "access is checked when the run starts", steps)
+    return Result(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; write "
+                  "access is checked when the run starts", steps)
 
 
-def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: Prepared | None) -> Seen:
+def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: Prepared | None) -> Result:
     """As `resuming`, without downloading checkpoints. Gives the step."""
     if not steps:
-        return Seen("a new run", None)
+        return Result("a new run", None)
     copy = mirror.download(url, checkpoints=False)
     try:
-        _same(copy, steps, experiment, found)
+        _check_same(copy, steps, experiment, found)
     except UserError as error:
         raise UserError(str(error).replace(str(copy), url)) from error
-    return Seen(f"resumes from step {steps[-1]:,} of {experiment.steps:,}, if that checkpoint verifies after the "
-                "download", steps[-1])
+    return Result(f"resumes from step {steps[-1]:,} of {experiment.steps:,}, if that checkpoint verifies after the "
+                  "download", steps[-1])
 
 
-def resuming(directory: Path, experiment: Experiment, found: Prepared | None) -> Seen:
+def resuming(directory: Path, experiment: Experiment, found: Prepared | None) -> Result:
     """The run in the workdir can be resumed: config and data are equal, and a checkpoint verifies. Gives the step."""
     with contextlib.closing(Checkpoints(directory / "checkpoints", experiment.checkpoint.keep)) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
-            return Seen("a new run", None)
-        _same(directory, steps, experiment, found)
-        damaged = {step: damage for step in steps if (damage := _damage(checkpoints, step))}
+            return Result("a new run", None)
+        _check_same(directory, steps, experiment, found)
+        damaged = {}
+        for step in steps:
+            try:
+                workdir.verified(checkpoints.directory / str(step))
+                checkpoints.meta(step)
+            except (workdir.Damaged, RunFault) as damage:
+                damaged[step] = str(damage)
     intact = [step for step in steps if step not in damaged]
     listed = "; ".join(f"checkpoint {step:,} is damaged: {damage}" for step, damage in damaged.items())
     if not intact:
@@ -98,11 +105,11 @@ def resuming(directory: Path, experiment: Experiment, found: Prepared | None) ->
     text = f"resumes from step {intact[-1]:,} of {experiment.steps:,}, whose checkpoint verifies"
     if intact[-1] == experiment.steps:
         text = f"all {experiment.steps:,} steps are done, and the last checkpoint verifies"
-    return Seen(f"{text}; {listed}; damaged checkpoints are skipped" if damaged else text, intact[-1],
-                WARNING if damaged else OK)
+    return Result(f"{text}; {listed}; damaged checkpoints are skipped" if damaged else text, intact[-1],
+                  WARNING if damaged else OK)
 
 
-def _same(directory: Path, steps: list[int], experiment: Experiment, found: Prepared | None) -> None:
+def _check_same(directory: Path, steps: list[int], experiment: Experiment, found: Prepared | None) -> None:
     """Raises UserError if the run in a directory has another config or other data."""
     previous = workdir.read_config(directory)["data"]
     record = checks.run_record(experiment, found, []) if found else {"config": dataclasses.asdict(experiment)}
@@ -111,23 +118,14 @@ def _same(directory: Path, steps: list[int], experiment: Experiment, found: Prep
     checks.check_resumable(directory, steps, {**record, "data": data}, experiment)
 
 
-def _damage(checkpoints: Checkpoints, step: int) -> str | None:
-    try:
-        workdir.verified(checkpoints.directory / str(step))
-        checkpoints.meta(step)
-    except (workdir.Damaged, RunFault) as damage:
-        return str(damage)
-    return None
-
-
 def init(
     experiment: Experiment, loaded: tokenizers.Tokenizer | None, stages: list[StageShapes], resumed: int | None
-) -> Seen:
+) -> Result:
     """The initial parameters load and match."""
     if not experiment.init:
-        return Seen("random initial parameters")
+        return Result("random initial parameters")
     if resumed is not None:
-        return Seen("not checked: the run resumes from its own checkpoint")
+        return Result("not checked: the run resumes from its own checkpoint")
     source, specs = init_from.load(experiment.init), specs_of(stages[0].stage.objective)
     tokens = loaded.tokens if loaded else list(source.tokens)[: experiments.model_config(experiment).vocab or None]
     fit = init_from.match(specs, source, tokens)
@@ -135,13 +133,13 @@ def init(
     new = max(fit.extended.values(), default=0)
     text = (f"{source.name}: {len(fit.values)} parameters loaded, {len(fit.missing)} missing and random, "
             f"{len(fit.unused)} unused{f', {new:,} new tokens' if new else ''}")
-    return Seen(text if loaded else f"{text}; tokens are matched when the tokenizer is trained")
+    return Result(text if loaded else f"{text}; tokens are matched when the tokenizer is trained")
 
 
 # Logging
 
 
-def dashboards(experiment: Experiment, directory: Path) -> Seen:
+def dashboards(experiment: Experiment, directory: Path) -> Result:
     """The configured logs can be written."""
     found = ["metrics.jsonl"]
     if experiment.log.tensorboard:
@@ -150,8 +148,8 @@ def dashboards(experiment: Experiment, directory: Path) -> Seen:
     if experiment.log.wandb:
         logs.weights_and_biases(directory, experiment.log.wandb, {})  # made at its first use, which is not here
         text, mark = weights_and_biases(os.environ)
-        return Seen(f"{', '.join(found)}, {text}", mark=mark)
-    return Seen(", ".join(found))
+        return Result(f"{', '.join(found)}, {text}", mark=mark)
+    return Result(", ".join(found))
 
 
 def weights_and_biases(environment: Mapping[str, str]) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
 from lmrep.data.store import prepare, token_store
 from lmrep.data.store.prepare import Prepared, bytes_needed
-from lmrep.doctor.findings import OK, SKIPPED, WARNING, Seen, gigabytes
+from lmrep.doctor.findings import OK, SKIPPED, WARNING, Result, gigabytes
 from lmrep.doctor.machine import StageShapes, Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
     characters: int | None
 
 
-def corpus(data: corpora.Config) -> Seen:
+def corpus(data: corpora.Config) -> Result:
     """The corpus opens; its first documents, and the first of each of its files, are text."""
     opened, tally = corpora.open_corpus(data), Counter()
     stream, texts, held = opened.documents(tally), [], 0
@@ -72,12 +72,12 @@ def corpus(data: corpora.Config) -> Seen:
     met = f"; it has {', '.join(anomalies)}" if anomalies else ""
     mark = WARNING if tally["replaced_characters"] or tally["damaged_lines"] else OK
     if complete:
-        return Seen(f"{opened.description}: {len(texts):,} documents, {held:,} characters{met}",
-                    Sample(texts, True, held), mark)
+        return Result(f"{opened.description}: {len(texts):,} documents, {held:,} characters{met}",
+                      Sample(texts, True, held), mark)
     characters = sum(_size(source) * (EXPANSION if _packed(source.path) else 1) for source in found)
     size = f", {gigabytes(sum(map(_size, found)))} in {len(found):,} files that begin with text" if found else ""
-    return Seen(f"{opened.description}{size}; the first {len(texts):,} documents are text{met}",
-                Sample(texts, False, characters or None), mark)
+    return Result(f"{opened.description}{size}; the first {len(texts):,} documents are text{met}",
+                  Sample(texts, False, characters or None), mark)
 
 
 def _begin(data: corpora.Config, source: files.Source) -> None:
@@ -98,51 +98,42 @@ def _packed(path: str) -> bool:
     return os.path.splitext(path)[1] in (*files.COMPRESSED, ".parquet")
 
 
-def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Seen:
+def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Result:
     """No configured split will be empty."""
     fractions = {"validation": data.validation, "test": data.test}
     if not sample.complete:
         each = [f"{name} about {fraction:.3g} of the documents" for name, fraction in fractions.items() if fraction]
-        return Seen(", ".join(["train the rest", *each]))
+        return Result(", ".join(["train the rest", *each]))
     which = corpora.assign(np.array([corpora.hash_position(text) for text in sample.texts], np.uint64), data)
-    sizes = {name: int((which == i).sum()) for i, name in enumerate(corpora.SPLITS)}
-    each = [f"{name} {n:,}" for name, n in reversed(sizes.items()) if n]
-    text = f"documents: {', '.join(each)}"
-    held = {name: sum(len(text) for text, split in zip(sample.texts, which, strict=True) if split == i)
-            for i, name in enumerate(corpora.SPLITS)}
-    warnings = [warning] if (warning := corpora.imbalanced(held, len(which), data)) else []
-    tokens = int(sample.characters * sizes["train"] / len(which) / CHARACTERS_PER_TOKEN)
+    lengths = np.array([len(text) for text in sample.texts])
+    documents = {name: int((which == i).sum()) for i, name in enumerate(corpora.SPLITS)}
+    characters = {name: int(lengths[which == i].sum()) for i, name in enumerate(corpora.SPLITS)}
+    text = "documents: " + ", ".join(f"{name} {n:,}" for name, n in reversed(documents.items()) if n)
+    warnings = [warning] if (warning := corpora.imbalanced(characters, len(which), data)) else []
+    tokens = int(sample.characters * documents["train"] / len(which) / CHARACTERS_PER_TOKEN)
     batch = max(stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
     if tokens < batch:
         warnings.append(f"train has about {tokens:,} tokens, and a batch {batch:,}: give more text, or lower "
                       "batch_size or length")
     if not fractions["validation"]:
         warnings.append("without data.validation, nothing measures how well a run learns")
-    return Seen("; ".join([text, *warnings]), **{"mark": WARNING} if warnings else {})
+    return Result("; ".join([text, *warnings]), mark=WARNING if warnings else OK)
 
 
-class _Absent(Exception):
-    """The stores are not built yet."""
-
-
-def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Seen:
+def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
     """Token stores that exist open, and some of their records decode; else reports where they will be built."""
     checks.check_writable(data_dir, "data_dir")
-
-    def absent(line: str) -> None:  # called first where stores are missing or damaged
-        raise _Absent(line)
-
     try:
-        found = build.prepared(experiment, data_dir, absent)
-    except _Absent as error:
+        found = build.existing(experiment, data_dir)
+    except build.NotBuilt as error:
         if " is damaged: " in str(error):
-            return Seen(str(error).replace("; building it again", "; the run will build it again"), None, WARNING)
-        return Seen(f"not built yet; the run will build it in {data_dir}", None)
+            return Result(str(error).replace("; building it again", "; the run will build it again"), None, WARNING)
+        return Result(f"not built yet; the run will build it in {data_dir}", None)
     for split in found.stores.values():
         for each in split.stores if isinstance(split, Sources) else (split,):
             _decode(each, found)
     each = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in found.statistics.items())
-    return Seen(f"built in {data_dir}; tokens: {each}", found)
+    return Result(f"built in {data_dir}; tokens: {each}", found)
 
 
 def _decode(store: token_store.Store, found: Prepared) -> None:
@@ -154,28 +145,27 @@ def _decode(store: token_store.Store, found: Prepared) -> None:
                         f"{found.tokenizer.size:,} tokens; delete that directory, and the next run rebuilds it")
 
 
-def tokenizer(experiment: Experiment, found: Prepared | None) -> Seen:
+def tokenizer(experiment: Experiment, found: Prepared | None) -> Result:
     """The tokenizer loads or can be trained, and fits the model's embedding table. Gives it, or None if it is not
     trained yet."""
     checks.check_vocabulary(experiment)
     config = experiment.tokenizer
-    table = experiments.model_config(experiment, tokenizers.size(config)).vocab
+    rows = experiments.model_config(experiment, tokenizers.size(config)).vocab
+    table = f"the model's embedding table has {rows:,} rows"
     if found is None and not config.vocab_file:
-        return Seen(f"{config.name} with {config.vocab_size:,} tokens, to be trained; the model's embedding table has "
-                    f"{table:,} rows", None)
+        return Result(f"{config.name} with {config.vocab_size:,} tokens, to be trained; {table}", None)
     loaded = found.tokenizer if found else tokenizers.from_vocab_file(config)
     checks.check_samples(experiment, loaded)
     roles = ", ".join(f"{loaded.specials[role]} {i}" for role, i in loaded.vocabulary.specials.items())
-    return Seen(f"{loaded.name} with {loaded.size:,} tokens ({roles}); the model's embedding table has {table:,} rows",
-                loaded)
+    return Result(f"{loaded.name} with {loaded.size:,} tokens ({roles}); {table}", loaded)
 
 
 def examples(
     experiment: Experiment, loaded: tokenizers.Tokenizer | None, stages: list[StageShapes], *samples: Sample
-) -> Seen:
+) -> Result:
     """The sampled documents become ids of the vocabulary, and examples of every stage's format."""
     if loaded is None:
-        return Seen("the tokenizer is not trained yet; the text is checked when it is", None, SKIPPED)
+        return Result("the tokenizer is not trained yet; the text is checked when it is", None, SKIPPED)
     split = sentences.split_verbatim if tokenizers.keeps_whitespace(experiment.tokenizer) else sentences.split
     documents = [split(text[:TRIED_CHARACTERS]) for sample in samples for text in sample.texts[:TRIED]]
     ids = [loaded.encode_batch(document) for document in documents]
@@ -191,25 +181,21 @@ def examples(
     statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}
     prepare.check(statistics, experiment.tokenizer, warnings.append)
     text = f"{1 - unknown:.2%} of {stream.size:,} tokens of {len(documents):,} documents are in the vocabulary"
-    return Seen("; ".join([text, *warnings]), True, WARNING if warnings else OK)
+    return Result("; ".join([text, *warnings]), True, WARNING if warnings else OK)
 
 
 def disk_space_for(
     data_dir: Path, experiment: Experiment, _: tokenizers.Tokenizer | None, found: Prepared | None,
     taken: Taken | None, *samples: Sample,
-) -> Seen:
+) -> Result:
     """Token stores and plans that are not built yet fit on the data directory's disk."""
     if found is None and any(sample.characters is None for sample in samples):
-        return Seen("the size of the corpus, and so of its store, is not known before it is read", mark=WARNING)
-    what = "plans, about" if found else "token stores and plans, about"
-    needed = _bytes(experiment, found, sum(sample.characters or 0 for sample in samples))
-    return disk_space(what, data_dir, needed, taken, "--data_dir")
-
-
-def _bytes(experiment: Experiment, found: Prepared | None, characters: int) -> int:
-    """An estimate of the bytes that stores and plans will take in addition."""
-    stages = len(experiments.resolve_stages(experiment))
+        return Result("the size of the corpus, and so of its store, is not known before it is read", mark=WARNING)
+    plans = len(experiments.resolve_stages(experiment)) * SPAN_BYTES  # per sentence
     if found:
-        return sum(facts["sentences"] for facts in found.statistics.values()) * SPAN_BYTES * stages
-    stores = bytes_needed(characters, tokenizers.size(experiment.tokenizer))
-    return stores + characters // CHARACTERS_PER_SENTENCE * SPAN_BYTES * stages
+        needed = sum(split["sentences"] for split in found.statistics.values()) * plans
+        return disk_space("plans, about", data_dir, needed, taken, "--data_dir")
+    characters = sum(sample.characters for sample in samples)
+    needed = (bytes_needed(characters, tokenizers.size(experiment.tokenizer))
+              + characters // CHARACTERS_PER_SENTENCE * plans)
+    return disk_space("token stores and plans, about", data_dir, needed, taken, "--data_dir")

@@ -79,6 +79,18 @@ def prepared(
     return prepare(experiment.data, tokenizer, data_dir, progress)
 
 
+class NotBuilt(Exception):
+    """Token stores that do not exist, or are damaged: the line that `prepared` logs before it builds them."""
+
+
+def existing(experiment: Experiment, data_dir: Path) -> Prepared:
+    """As `prepared`, but builds nothing. Raises NotBuilt."""
+    def refuse(line: str) -> None:  # called before anything is built
+        raise NotBuilt(line)
+
+    return prepared(experiment, data_dir, refuse)
+
+
 def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
     """The examples of one split in a stage's format."""
     if isinstance(store, Sources):

@@ -188,18 +188,11 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
             stage.microbatches) for stage, objective, optimizer in zip(stages, objectives, built, strict=True)])
 
 
-class _NotBuilt(Exception):
-    """The token stores do not exist."""
-
-
 def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:
-    """The token stores that the run was trained on, if they exist: a report never builds any."""
-    def refuse(line: str) -> None:  # `build.prepared` logs only when it starts to build
-        raise _NotBuilt(line)
-
+    """The token stores that the run was trained on, if they exist."""
     try:
-        prepared = build.prepared(experiment, data_dir, refuse)
-    except _NotBuilt:
+        prepared = build.existing(experiment, data_dir)
+    except build.NotBuilt:
         notes.append(f"The tokenized corpus is not in {data_dir}; its statistics and predictions for validation text "
                      "are left out. Give --data_dir.")
     except (UserError, RunFault, OSError) as error:
