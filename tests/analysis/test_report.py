@@ -130,7 +130,7 @@ def test_operations_are_summed_over_stages(one):
 
 
 def test_long_curves_are_downsampled_by_averaging(one):
-    found = run_data.curves(one, most=4)["train"]
+    found = run_data.curves(one, max_points=4)["train"]
     losses = [line["loss"] for line in one.train]
     assert found["step"] == [3, 6, 9, 12]
     np.testing.assert_allclose(found["loss"], np.reshape(losses, (4, 3)).mean(1), rtol=1e-4)
@@ -238,7 +238,7 @@ def published(argument, page="bert", **changes):
     config.update_from_flattened_dict(changes)
     experiment = experiments.parse(config)
     plans = experiments.resolve_stages(experiment)
-    return run_data.RunData(Path(), "", {}, experiment, plans, (), (), (), (), 0, None, None, ())
+    return run_data.RunData(Path(), "", experiment, plans, (), (), (), (), 0, None, None, ())
 
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS])

@@ -52,7 +52,7 @@ def spans():
               "most_frequent_accuracy": 0.12, "boundary_accuracy": 0.13 + n / 40, "pair_accuracy": 0.5 + n / 40}
              for n in (0, 12)]
     plans = experiments.resolve_stages(experiment)
-    return run_data.RunData(Path(), "spans", {}, experiment, plans, (), lines, (), (), 12, None, None, ())
+    return run_data.RunData(Path(), "spans", experiment, plans, (), lines, (), (), 12, None, None, ())
 
 
 @pytest.fixture(scope="module")

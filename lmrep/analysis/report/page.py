@@ -34,7 +34,9 @@ def render(runs: Runs) -> str:
     return _environment().get_template("page.html.j2").render(
         title=", ".join(run.label for run in run_list), labels=[run.label for run in run_list],
         several=len(runs) > 1, summaries=_per_run(runs, _summary), comparison=_comparison(run_list),
-        differences=_differences(run_list), charts=_charts(run_list), validations=_per_run(runs, _validations),
+        differences=_differences(run_list), charts=metrics.charts(run_list),
+        objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in run_list),
+        validations=_per_run(runs, _validations),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
                    for run, predictions in runs for one in predictions.attention],
@@ -62,15 +64,16 @@ def _asset(name: str) -> str:
 
 def _per_run(runs: Runs, section: Callable[[RunData, Predictions], Any]) -> list[tuple[str, Any]]:
     """(labels of runs, what `section` gives of them) for each run; equal ones once."""
-    found: list[tuple[list[str], Any]] = []
+    found: list[tuple[str, Any]] = []
     for run, predictions in runs:
-        content = section(run, predictions)
-        labels = next((labels for labels, other in found if other == content), None)
-        if labels is None:
-            found.append(([run.label], content))
+        content, label = section(run, predictions), run.label
+        for i, (labels, other) in enumerate(found):
+            if other == content:
+                found[i] = (f"{labels}, {label}", content)
+                break
         else:
-            labels.append(run.label)
-    return [(", ".join(labels), content) for labels, content in found]
+            found.append((label, content))
+    return found
 
 
 def _optional(value: float | None, show: str | Callable[[float], str]) -> str:
@@ -104,7 +107,7 @@ def _tiles(run: RunData) -> list[tuple[str, str, str]]:
         tiles.append(("Parameters", prose.number(network.parameters), f"encoder: {prose.number(network.encoder)}"))
     if not run.source:
         tiles.append(("Steps", f"{run.step:,}", f"of {run.experiment.steps:,} planned"))
-    tiles.append(("Time", _optional(run_data.seconds(run), prose.duration), _device_hours(run)))
+    tiles.append(("Time", _optional(run_data.seconds(run), prose.duration), prose.device_hours(run)))
     return [tile for tile in tiles if tile[1]]
 
 
@@ -141,11 +144,6 @@ def _differences(runs: Sequence[RunData]) -> dict[str, list] | None:
 
 
 # Curves and predictions
-
-
-def _charts(runs: Sequence[RunData]) -> dict[str, Any]:
-    changes = any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in runs)
-    return {"figures": metrics.charts(runs), "stages": changes}
 
 
 def _validations(run: RunData, _: Predictions) -> dict[str, list]:
@@ -235,7 +233,7 @@ def _speed_of(run: RunData) -> Mapping[str, str]:
         "FLOP per second": _optional(speed.flops, prose.number),
         "utilization": utilization,
         "time, device-hours": ", ".join(
-            filter(None, (_optional(run_data.seconds(run), prose.duration), _device_hours(run)))),
+            filter(None, (_optional(run_data.seconds(run), prose.duration), prose.device_hours(run)))),
         "memory: parameters": _optional(weights, prose.amount),
         "memory: gradients": _optional(weights, prose.amount),
         "memory: optimizer state": _optional(network and network.optimizer_bytes, prose.amount),
@@ -249,11 +247,6 @@ def _mesh(run: RunData) -> str:
         return " × ".join(map(str, run.experiment.mesh.sizes(run.devices["count"])))
     except (UserError, TypeError):  # of other devices, or of none on record
         return ""
-
-
-def _device_hours(run: RunData) -> str:
-    seconds, devices = run_data.seconds(run), run.devices
-    return f"{seconds * devices['count'] / 3600:.3g} device-hours" if seconds is not None and devices else ""
 
 
 def _reproduction(run: RunData, _: Predictions) -> dict[str, Any]:

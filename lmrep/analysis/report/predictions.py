@@ -20,12 +20,13 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import loader
 from lmrep.data.formats import FIELDS
+from lmrep.data.prompts import pad_batch
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import build
 from lmrep.inference import load, prompts
 from lmrep.inference.load import Run
 from lmrep.interop import init_from
-from lmrep.models.base import Inputs, Model, model_inputs
+from lmrep.models.base import model_inputs
 from lmrep.objectives.base import Capability, Objective
 from lmrep.training.stages import set_params
 from lmrep.training.state import specs_of
@@ -38,7 +39,7 @@ CONTINUED, PROMPT, NEW_TOKENS = 4, 12, 20  # validation texts that are continued
 DESCRIBED, WORDS = 4, 60  # validation examples that are described, and words of each
 
 Pair = Sequence[Run | None]  # the untrained and the trained run; None for one that is missing
-Candidates = list[tuple[str, float]]  # tokens and their probabilities, the likeliest first
+Candidates = list[tuple[str, float]]  # tokens and their probabilities, the most probable first
 
 
 class Sample(NamedTuple):
@@ -105,18 +106,22 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
     except (UserError, RunFault) as error:
         notes.append(f"No trained parameters: {error}")
     runs = (_untrained(data, now, notes), now)
-    run = next((run for run in reversed(runs) if run), None)
-    if run is None:
+    if not any(runs):
         return Predictions(notes=tuple(notes))
+    run = _newest(runs)
     # The objective of the first stage, which the untrained run has, may have other capabilities.
     runs = tuple(one if one and one.capabilities == run.capabilities else None for one in runs)
     batch = held_out_batch(data, run.objective)
     held_out = _held_out(data, runs, batch, notes) if batch else {}
     samples = _samples(data, runs, notes)
     complete = now is not None and P.flatten(specs_of(now.objective)).keys() <= P.flatten(now.params).keys()
-    texts = [*data.experiment.samples[:3], *(_beginnings(data, batch, 2 * CONTEXT)[:2] if batch else ())]
+    texts = [*data.experiment.samples[:3], *(list(_beginnings(data, batch, 2 * CONTEXT))[:2] if batch else ())]
     attention = attention_of(now, texts, attention_bytes) if now and attention_bytes else ()
     return Predictions(now and now.step, samples, held_out, attention, tuple(notes), complete)
+
+
+def _newest(runs: Pair) -> Run:
+    return next(run for run in reversed(runs) if run)
 
 
 def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
@@ -157,24 +162,20 @@ def held_out_batch(data: RunData, objective: Objective) -> dict[str, np.ndarray]
 def _samples(data: RunData, runs: Pair, notes: list[str]) -> list[Sample]:
     """Predictions for the config's sample texts, or else sentences of the run's text, each by the first capability that
     accepts it."""
-    run = next(run for run in reversed(runs) if run)
-    texts: dict[Capability, list[str]] = {}
-    for text in prompts.sample_prompts(
-            data.experiment.samples, run.capabilities, data.prepared, run.model.max_length)[:MAX_TEXTS]:
-        texts.setdefault(run.capability_of(text), []).append(text)
-    found = []
+    run, found = _newest(runs), []
+    prompts_ = prompts.sample_prompts(
+        data.experiment.samples, run.capabilities, data.prepared, run.model.max_length)[:MAX_TEXTS]
     for capability in run.capabilities:
-        if capability not in texts:
-            continue
+        texts = [text for text in prompts_ if run.capability_of(text) is capability]
         renderer = RENDERERS.get(capability.name, Renderer())
         options = renderer.options(run) or dataclasses.asdict(capability.sample_options)
         try:
-            pairs = [one and one.predict(texts[capability], capability.name, **options) for one in runs]
+            pairs = [one and one.predict(texts, capability.name, **options) for one in runs]
         except UserError as error:
             notes.append(f"No predictions for the sample texts: {error}")
             continue
-        for i, text in enumerate(texts[capability]):
-            show = renderer.samples or partial(_printed, capability=capability)
+        show = renderer.samples or partial(_printed, capability=capability)
+        for i, text in enumerate(texts):
             found += show(text, *(one and one[i] for one in pairs), tokenizer=run.tokenizer)
     return found
 
@@ -209,12 +210,11 @@ def _printed(text: str, before: Any, now: Any, *, tokenizer: Tokenizer, capabili
 
 def _held_out(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> dict[str, Any]:
     """{macro: its content} for validation examples; descriptions of them where there are no predictions to show."""
-    run, found = next(run for run in reversed(runs) if run), {}
+    run, found = _newest(runs), {}
     for capability in run.capabilities:
-        for view, content in RENDERERS.get(capability.name, Renderer()).held_out.items():
-            if all(one is None or one.objective.predict or one.objective.next_token_logits for one in runs):
-                found[view] = content(data, runs, batch, notes)
-    found = {view: content for view, content in found.items() if content}
+        for view, predictions in RENDERERS.get(capability.name, Renderer()).held_out.items():
+            if content := predictions(data, runs, batch, notes):
+                found[view] = content
     if not found and run.objective.describe is not None:
         some = {name: value[:: EXAMPLES // DESCRIBED] for name, value in batch.items() if np.ndim(value)}
         words = [text.split() for text in run.objective.describe(some, data.network.tokenizer)]
@@ -244,42 +244,36 @@ def _masked_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], note
 
 def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """The next token about the middle of each example."""
-    tokenizer, length = data.network.tokenizer, batch["tokens"].shape[1]
+    tokenizer, model, specials = data.network.tokenizer, data.network.model, data.network.tokenizer.vocabulary.specials
     predicted = [np.flatnonzero(weights > 0) for weights in batch["weights"]]
     middle = {i: int(positions[len(positions) // 2]) for i, positions in enumerate(predicted) if len(positions)}
     if not middle:
         return []
-    texts = [_read(batch, i, t) for i, t in middle.items()]
-    tokens, last = np.zeros((len(texts), length), np.int32), np.array([len(text) - 1 for text in texts], np.int32)
-    for row, text in zip(tokens, texts, strict=True):
-        row[: len(text)] = text
-    inputs = model_inputs(data.network.model, {
-        "tokens": tokens, "segment_ids": (np.arange(length) <= last[:, None]).astype(np.int32),
-        "positions": np.broadcast_to(np.arange(length, dtype=np.int32), tokens.shape)}, context="left")
-    predictions = [run and jax.device_get(jax.jit(partial(
-        _top_next_tokens, model=run.model, objective=run.objective, size=tokenizer.size))(run.params, inputs, last))
-        for run in runs]
+    texts = [_segment_until(batch, i, t) for i, t in middle.items()]
+    padded = pad_batch(texts, specials["pad"], model.max_length)
+    inputs, last = model_inputs(model, padded, context="left"), np.zeros(len(padded["tokens"]), np.int32)
+    last[: len(texts)] = [len(text) - 1 for text in texts]
+
+    def predict(params: Tree, objective: Objective) -> tuple[Array, Array]:
+        hidden = model.encode(params["encoder"], inputs, None, at=last[:, None]).hidden
+        probabilities = jax.nn.softmax(objective.next_token_logits(params, hidden)[:, 0])
+        return jax.lax.top_k(probabilities[:, : tokenizer.size], min(5, tokenizer.size))
+
+    predictions = [run and jax.device_get(jax.jit(partial(predict, objective=run.objective))(run.params))
+                   for run in runs]
     found = []
     for i, ((example, t), text) in enumerate(zip(middle.items(), texts, strict=True)):
-        text = text[~np.isin(text, list(tokenizer.vocabulary.specials.values()))]
+        text = text[~np.isin(text, list(specials.values()))]
         left = ("… " if len(text) > 2 * CONTEXT else "") + tokenizer.decode(text[-2 * CONTEXT:].tolist())
-        found.append(Sample("candidates", (left, "?", ""), *(p and _candidates(p[1][i], p[0][i], tokenizer)
-                     for p in predictions), tokenizer.id_to_token(int(batch["targets"][example, t]))))
+        pair = [p and _candidates(p[1][i], p[0][i], tokenizer) for p in predictions]
+        target = tokenizer.id_to_token(int(batch["targets"][example, t]))
+        found.append(Sample("candidates", (left, "?", ""), *pair, target))
     return found
-
-
-def _top_next_tokens(
-    params: Tree, inputs: Inputs, last: Array, *, model: Model, objective: Objective, size: int
-) -> tuple[Array, Array]:
-    """(probabilities, ids) [b, 5] of the likeliest tokens after position `last` i32[b] of each example."""
-    hidden = model.encode(params["encoder"], inputs, None, at=last[:, None]).hidden
-    probabilities = jax.nn.softmax(objective.next_token_logits(params, hidden)[:, 0])
-    return jax.lax.top_k(probabilities[:, :size], min(5, size))
 
 
 def _continued(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """The beginnings of some examples, continued."""
-    new_tokens = _new_tokens(next(run for run in reversed(runs) if run))
+    new_tokens = _new_tokens(_newest(runs))
     texts = _beginnings(data, batch, PROMPT, more=new_tokens)
     try:
         pairs = [run and run.generate(list(texts), new_tokens) if texts else () for run in runs]
@@ -294,10 +288,6 @@ def _new_tokens(run: Run) -> int:
     """Tokens to generate: half of what the network takes beyond a prompt, since a text may be tokenized otherwise with
     its continuation."""
     return max(1, min(NEW_TOKENS, (run.model.max_length - PROMPT) // 2)) if run.model.max_length else NEW_TOKENS
-
-
-def _replaced(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> Any:
-    return replaced_tokens.held_out(runs, batch)
 
 
 class Renderer(NamedTuple):
@@ -318,7 +308,8 @@ RENDERERS = {
     "fill_mask": Renderer(lambda run: {"k": 5}, _masks, {"masked_tokens": _masked_tokens}),
     "generate_text": Renderer(lambda run: {"tokens": _new_tokens(run)}, _continuations,
                               {"continued": _continued, "next_tokens": _next_tokens}),
-    "detect_replaced": Renderer(samples=_shaded, held_out={"replaced": _replaced}),
+    "detect_replaced": Renderer(samples=_shaded, held_out={
+        "replaced": lambda data, runs, batch, notes: replaced_tokens.held_out(runs, batch)}),
 }
 
 
@@ -329,14 +320,14 @@ def _candidates(ids: np.ndarray, probabilities: np.ndarray, tokenizer: Tokenizer
     return [(tokenizer.id_to_token(int(token)), float(p)) for token, p in zip(ids, probabilities, strict=True)]
 
 
-def _read(batch: Mapping[str, np.ndarray], i: int, t: int) -> np.ndarray:
+def _segment_until(batch: Mapping[str, np.ndarray], i: int, t: int) -> np.ndarray:
     """The tokens of example `i` up to and including position `t`, of its packed segment."""
     segment = batch["segment_ids"][i] == batch["segment_ids"][i, t]
     return batch["tokens"][i][segment & (np.arange(len(segment)) <= t)]
 
 
-def _beginnings(data: RunData, batch: Mapping[str, np.ndarray], size: int, more: int = 0) -> dict[str, str] | list[str]:
-    """The first `size` tokens of some examples; with `more`, {these: the next `more` tokens} of longer ones."""
+def _beginnings(data: RunData, batch: Mapping[str, np.ndarray], size: int, more: int = 0) -> dict[str, str]:
+    """{the first `size` tokens: the next `more` tokens} of some examples; with `more`, of those that are longer."""
     tokenizer, found = data.network.tokenizer, {}
     special = list(tokenizer.vocabulary.specials.values())
     for i in range(0, len(batch["tokens"]), EXAMPLES // CONTINUED):
@@ -345,7 +336,7 @@ def _beginnings(data: RunData, batch: Mapping[str, np.ndarray], size: int, more:
         text = tokenizer.decode(ids[:size].tolist())
         if text.strip() and (len(ids) > size or not more):
             found[text] = tokenizer.decode(ids[: size + more].tolist())[len(text):]
-    return found if more else list(found)
+    return found
 
 
 def _context(batch: Mapping[str, np.ndarray], i: int, t: int, tokenizer: Tokenizer) -> tuple[str, str]:

@@ -63,12 +63,17 @@ def cost(run: RunData) -> str:
         return f"Training time was not logged{operations and f'; training did {operations}'}."
     text = f"Training took {duration(seconds)}"
     if devices:
-        cores = run.starts[-1].get("cores") if devices["platform"] == "cpu" else None
+        cores, count = run.starts[-1].get("cores") if devices["platform"] == "cpu" else None, devices["count"]
         text += (f", over {len(run.starts)} starts" * (len(run.starts) > 1)
-                 + f" on {devices['count']} {devices['kind']} device{'s' * (devices['count'] > 1)}"
-                 + (f" ({cores} cores)" if cores else "")
-                 + f": {seconds * devices['count'] / 3600:.3g} device-hours")
+                 + f" on {count} {devices['kind']} device{'s' * (count > 1)}{f' ({cores} cores)' if cores else ''}: "
+                 + device_hours(run))
     return f"{text}{operations and f' and {operations}'}."
+
+
+def device_hours(run: RunData) -> str:
+    """Training time times the number of devices; "" where either is not known."""
+    seconds = run_data.seconds(run)
+    return f"{seconds * run.devices['count'] / 3600:.3g} device-hours" if seconds is not None and run.devices else ""
 
 
 def verdict(run: RunData) -> Verdict:
@@ -231,9 +236,8 @@ def number(x: float) -> str:
     """1,234; 6.54 million; 2.3 × 10¹³."""
     if abs(x) < 1e6:
         return f"{x:,.0f}"
-    for limit, unit in ((1e9, (1e6, "million")), (1e12, (1e9, "billion"))):
-        if abs(x) < limit:
-            return f"{x / unit[0]:.3g} {unit[1]}"
+    if abs(x) < 1e12:
+        return f"{x / 1e6:.3g} million" if abs(x) < 1e9 else f"{x / 1e9:.3g} billion"
     power = math.floor(math.log10(abs(x)))
     return f"{x / 10**power:.2f} × 10" + str(power).translate(str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"))
 
@@ -268,8 +272,3 @@ def duration(seconds: float) -> str:
     if s < 86400:
         return f"{s // 3600} h {s % 3600 // 60:02} min"
     return f"{s // 86400} d {s % 86400 // 3600} h"
-
-
-def capital(text: str) -> str:
-    """The text with its first letter in upper case."""
-    return text[:1].upper() + text[1:]

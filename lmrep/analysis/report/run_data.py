@@ -63,8 +63,7 @@ class RunData:
     Attributes:
       directory: its workdir.
       label: its name on the page.
-      config: the content of config.json.
-      experiment, stages: the same, checked and resolved.
+      experiment, stages: the content of config.json, checked and resolved.
       train, validation: the lines of metrics.jsonl of these splits, by step.
       timing: the lines of timing.jsonl.
       starts: the lines of provenance.jsonl, one for each start.
@@ -77,7 +76,6 @@ class RunData:
 
     directory: Path
     label: str
-    config: Mapping[str, Any]
     experiment: Experiment
     stages: Sequence[StagePlan]
     train: Sequence[dict]
@@ -129,22 +127,22 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
       RunFault: its config.json is damaged.
     """
     record, notes = read_config(directory), []
-    config, experiment = record["config"], experiments.parse(record["config"])
-    converted = "train" not in record["data"]
-    lines = [] if converted else _read_lines(directory / logs.METRICS, notes)
-    of = {split: sorted((line for line in lines if line.get("split") == split), key=lambda line: line["step"])
-          for split in ("train", "validation")}
+    experiment, lines, starts, timing, prepared = experiments.parse(record["config"]), [], [], [], None
+    if "train" in record["data"]:  # not converted
+        lines = _read_lines(directory / logs.METRICS, notes)
+        starts = _read_lines(directory / provenance.FILE, notes, required="time")
+        timing = _read_lines(directory / logs.TIMING, notes)
+        prepared = _prepared(experiment, record["data"], data_dir, notes)
+    train, validation = (sorted((line for line in lines if line.get("split") == split), key=lambda line: line["step"])
+                         for split in ("train", "validation"))
     step = max((line["step"] for line in lines), default=0)
-    starts = [] if converted else _read_lines(directory / provenance.FILE, notes, required="time")
-    timing = [] if converted else _read_lines(directory / logs.TIMING, notes)
     try:
         network = _network(directory, experiment, step)
     except (UserError, RunFault, OSError, ValueError) as error:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
-    prepared = None if converted else _prepared(experiment, record["data"], data_dir, notes)
-    return RunData(directory, label, config, experiment, experiments.resolve_stages(experiment), of["train"],
-                 of["validation"], timing, starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
+    return RunData(directory, label, experiment, experiments.resolve_stages(experiment), train, validation, timing,
+                   starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
 
 
 def _read_lines(path: Path, notes: list[str], required: str = "step") -> list[dict]:
@@ -154,19 +152,20 @@ def _read_lines(path: Path, notes: list[str], required: str = "step") -> list[di
     except OSError:
         notes.append(f"{path.name} is missing.")
         return []
-    found = [line for line in map(_line, texts) if line is not None and required in line]
+    found = [line for line in map(_parse_line, texts) if required in line]
     if damaged := len(texts) - len(found):
         notes.append(f"{path.name}: {damaged} of {len(texts)} lines are damaged and left out.")
     return found
 
 
-def _line(text: bytes) -> dict | None:
+def _parse_line(text: bytes) -> dict:
+    """A line of JSON Lines; {} where it is damaged."""
     try:
         record = json.loads(text)
     except ValueError:
-        return None
+        return {}
     if not isinstance(record, dict) or not isinstance(record.get("step", 0), int):
-        return None
+        return {}
     return {name: NUMBERS.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
 
 
@@ -177,15 +176,16 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
     objectives = [build.objective(stage, model, tokenizer.vocabulary) for stage in stages]
     built = [optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
              for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]
+    batches = [batch_struct(FORMATS[stage.format_name].fields(stage.format), b=stage.batch_size, t=stage.length)
+               for stage in stages]
     reached = stages.index(stage_at(experiment, step))
-    state = jax.eval_shape(built[reached].init, P.abstract(objectives[reached].specs))
+    specs = objectives[reached].specs
+    state = jax.eval_shape(built[reached].init, P.abstract(specs))
     return Network(
-        tokenizer, model, objectives, P.count(objectives[reached].specs), P.count(model.specs),
+        tokenizer, model, objectives, P.count(specs), P.count(model.specs),
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
-        [flops.of_train_step(
-            objective, optimizer,
-            batch_struct(FORMATS[stage.format_name].fields(stage.format), b=stage.batch_size, t=stage.length),
-            stage.microbatches) for stage, objective, optimizer in zip(stages, objectives, built, strict=True)])
+        [flops.of_train_step(objective, optimizer, batch, stage.microbatches)
+         for stage, objective, optimizer, batch in zip(stages, objectives, built, batches, strict=True)])
 
 
 def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:
@@ -252,28 +252,28 @@ class Speed:
 
 def speed(run: RunData) -> Speed:
     """Throughput and memory of a run."""
-    def median(name: str) -> float | None:
-        values = [line[name] for line in run.timing if name in line]
-        return statistics.median(values) if values else None
+    def values(name: str) -> list[float]:
+        return [line[name] for line in run.timing if name in line]
+
+    def median(numbers: list[float]) -> float | None:
+        return statistics.median(numbers) if numbers else None
 
     rates = [line["steps_per_second"] * (run.flops_at(line["step"]) - run.flops_at(line["step"] - 1))
-            for line in run.timing if "steps_per_second" in line] if run.network else []
-    devices = run.devices
-    one = flops.peak(SimpleNamespace(device_kind=devices["kind"])) if devices else None
-    memory = {name: max(line[name] for line in run.timing if name in line)
-              for name in ("device_peak_bytes", "host_peak_bytes") if any(name in line for line in run.timing)}
-    return Speed(median("tokens_per_second"), median("steps_per_second"), statistics.median(rates) if rates else None,
-                 one and one * devices["count"], memory)
+             for line in run.timing if "steps_per_second" in line] if run.network else []
+    peak = flops.peak(SimpleNamespace(device_kind=run.devices["kind"])) if run.devices else None
+    memory = {name: max(values(name)) for name in ("device_peak_bytes", "host_peak_bytes") if values(name)}
+    return Speed(median(values("tokens_per_second")), median(values("steps_per_second")), median(rates),
+                 peak and peak * run.devices["count"], memory)
 
 
 # Curves
 
 
-def curves(run: RunData, most: int = 600) -> dict[str, dict[str, list]]:
+def curves(run: RunData, max_points: int = 600) -> dict[str, dict[str, list]]:
     """{"train": {"step": [...], "tokens": [...], "flop": [...], metric: [...]}, "validation": ..., "timing": ...}.
 
-    "validation" has `unigram_loss` too, a constant. More than `most` lines are averaged in groups of neighbours. Tokens
-    are interpolated between the lines that log them.
+    "validation" has `unigram_loss` too, a constant. More than `max_points` lines are averaged in groups of neighbours.
+    Tokens are interpolated between the lines that log them.
     """
     known = [(0, 0), *((line["step"], line["tokens"]) for line in run.train if "tokens" in line)]
     steps, tokens = zip(*known, strict=True)
@@ -281,7 +281,7 @@ def curves(run: RunData, most: int = 600) -> dict[str, dict[str, list]]:
     for source in ("train", "validation", "timing"):
         lines = getattr(run, source)
         names = sorted({name for line in lines for name in line} - {"step", "split", "time", "tokens"})
-        size = max(1, math.ceil(len(lines) / most))
+        size = max(1, math.ceil(len(lines) / max_points))
         groups = [lines[i : i + size] for i in range(0, len(lines), size)]
         where = [group[-1]["step"] for group in groups]
         found[source] = {
