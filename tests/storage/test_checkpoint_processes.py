@@ -1,6 +1,5 @@
 """Checkpoints of processes that are killed, that the system refuses a write, or that are several; on other devices."""
 
-import multiprocessing
 import os
 import resource
 import signal
@@ -16,12 +15,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from lmrep.core.errors import RunFault
 from lmrep.storage import workdir
 from lmrep.storage.checkpoints import Checkpoints
+from tests.forked import context
 from tests.storage.test_checkpoints import META, abstract, assert_same_bits, copied, flip, make_state, names
-
-# Children start from a server that has imported what is slow to import, before any of it started a thread.
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["jax", "flax", "orbax.checkpoint", "pytest", "rich.live"])
-
 
 # Killed in the middle of a save
 
@@ -70,7 +65,7 @@ def end(child):
 
 @pytest.mark.parametrize("point", POINTS)
 def test_process_killed_during_a_save_leaves_the_previous_checkpoint(opened, tmp_path, point):
-    child = processes.Process(target=save_and_be_killed, args=(tmp_path / "checkpoints", point))
+    child = context.Process(target=save_and_be_killed, args=(tmp_path / "checkpoints", point))
     child.start()
     assert end(child) == -signal.SIGKILL
     checkpoints, (_, before, after) = opened(), POINTS[point]
@@ -94,7 +89,7 @@ def replace_and_be_killed(directory):
 
 
 def test_process_killed_while_replacing_the_only_checkpoint(opened, tmp_path):
-    child = processes.Process(target=replace_and_be_killed, args=(tmp_path / "checkpoints",))
+    child = context.Process(target=replace_and_be_killed, args=(tmp_path / "checkpoints",))
     child.start()
     assert end(child) == -signal.SIGKILL
     checkpoints = opened()
@@ -121,7 +116,7 @@ def save_beyond_the_limit(directory, errors):
 
 
 def test_failed_write_gives_one_message(opened, tmp_path):
-    child = processes.Process(target=save_beyond_the_limit, args=(tmp_path / "checkpoints", tmp_path / "errors"))
+    child = context.Process(target=save_beyond_the_limit, args=(tmp_path / "checkpoints", tmp_path / "errors"))
     child.start()
     assert end(child) == 3
     errors = (tmp_path / "errors").read_text()
@@ -152,7 +147,7 @@ def test_state_restores_from_one_device_to_eight_and_back(opened, tmp_path):
     checkpoints = opened()
     checkpoints.save(1, make_state(1), META)
     checkpoints.wait()
-    child = processes.Process(target=on_eight_devices, args=(checkpoints.directory, tmp_path / "sharded"))
+    child = context.Process(target=on_eight_devices, args=(checkpoints.directory, tmp_path / "sharded"))
     child.start()
     assert end(child) == 0
     back = Checkpoints(tmp_path / "sharded")
@@ -196,7 +191,7 @@ def test_two_processes_save_and_restore_together(opened, tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    pair = [processes.Process(target=one_of_two, args=(tmp_path / "checkpoints", port, i)) for i in range(2)]
+    pair = [context.Process(target=one_of_two, args=(tmp_path / "checkpoints", port, i)) for i in range(2)]
     for child in pair:
         child.start()
     codes = [end(child) for child in pair]
