@@ -1,4 +1,4 @@
-"""Real runs by the launch scripts: on one machine, and as two tasks of Slurm with four devices each."""
+"""Real runs by the launch scripts: on one machine, and as two tasks of Slurm with one device each."""
 
 import json
 import os
@@ -10,10 +10,10 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.experiment import checks
 from lmrep.storage.checkpoints import Checkpoints
-from tests import small
+from tests import forked, small
 from tests.launch.stubs import LMREP, SRUN, Stubs
 
-FOUR = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"}
+ONE_DEVICE = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"}
 STEPS = 30
 
 
@@ -34,22 +34,16 @@ def stubs(home):
     return stubs
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
-
-
 def free_job():
     """The number of a Slurm job whose port is free on this host."""
     for job in range(os.getpid(), os.getpid() + 4096):
-        with socket.socket() as tried:
-            if tried.connect_ex(("localhost", 61440 + job % 4096)):
+        with socket.socket() as attempt:
+            if attempt.connect_ex(("localhost", 61440 + job % 4096)):
                 return str(job)
 
 
 def reached(workdir, step):
-    """Whether a run has written down that it is beyond this step."""
+    """Whether the run has logged this step or a later one."""
     path = workdir / "metrics.jsonl"
     written = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
     return bool(written) and json.loads(written[-1])["step"] >= step
@@ -68,12 +62,12 @@ def test_one_machine_trains_and_writes_a_log_and_a_profile(home, stubs):
 
 def test_slurm_trains_with_two_tasks_and_resumes_in_the_next_job(home, stubs):
     workdir, job = home / "slurm", free_job()
-    fields = {"steps": STEPS, "checkpoint.every": 100, "evaluation.every": 100}
-    given = (workdir, f"{home}/small.py:mesh=8x1x1", f"--data_dir={home}/data",
+    fields = {"steps": STEPS, "checkpoint.every": 100, "evaluation.every": 100, "model.layers": 1}
+    arguments = (workdir, f"{home}/small.py:mesh=2x1x1", f"--data_dir={home}/data",
              *(f"--config.{name}={value}" for name, value in fields.items()))
     outputs = [stubs.calls.with_name(f"calls.task{i}") for i in range(2)]
 
-    process = stubs.start("slurm.sh", *given, **FOUR, SLURM_JOB_ID=job)
+    process = stubs.start("slurm.sh", *arguments, **ONE_DEVICE, SLURM_JOB_ID=job)
     small.until(lambda: reached(workdir, 3), process)
     (srun,) = children(process.pid)
     os.kill(srun, signal.SIGTERM)  # as Slurm does, before the time ends
@@ -86,14 +80,14 @@ def test_slurm_trains_with_two_tasks_and_resumes_in_the_next_job(home, stubs):
         output.unlink()
     assert [call["words"] for call in stubs.called()] == [["scontrol", "requeue", job]]
 
-    answer = small.finish(stubs.start("slurm.sh", *given, **FOUR, SLURM_JOB_ID=free_job()))
+    answer = small.finish(stubs.start("slurm.sh", *arguments, **ONE_DEVICE, SLURM_JOB_ID=free_job()))
     assert answer.code == 0, (answer, [output.read_text() for output in outputs])
     first, second = (output.read_text() for output in outputs)
     assert f"resuming from step {step} of {STEPS}" in first and f"Trained to step {STEPS}." in first
     assert all(word not in second for word in ("resuming from", "validation", "Trained", "tokens/s", "Traceback"))
     assert [line["step"] for line in small.lines(workdir, "train")] == list(range(1, STEPS + 1))
-    started = [json.loads(line) for line in (workdir / "provenance.jsonl").read_text().splitlines()]
-    assert len(started) == 2
+    starts = [json.loads(line) for line in (workdir / "provenance.jsonl").read_text().splitlines()]
+    assert len(starts) == 2
 
 
 def children(parent):
@@ -102,17 +96,12 @@ def children(parent):
         return [int(child) for child in file.read().split()]
 
 
-def test_input_unreadable_on_one_process_stops_both(home, tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", f"localhost:{free_port()}")
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
-    monkeypatch.setenv("LMREP_JOIN_SECONDS", "60")
-    processes = []
-    for index in range(2):
-        monkeypatch.setenv("JAX_PROCESS_ID", str(index))
-        config = home / "small.py" if index == 0 else tmp_path / "small.py"
-        processes.append(small.start("train", f"--config={config}:mesh=8x1x1", f"--workdir={tmp_path}/run",
-                                     flags="--xla_force_host_platform_device_count=4"))
-    zero, one = map(small.finish, processes)
+def test_input_unreadable_on_one_process_stops_both(home, tmp_path):
+    configs = home / "small.py", tmp_path / "small.py"
+    zero, one = map(small.finish, [
+        forked.Child(forked.lmrep, "train", f"--config={config}:mesh=2x1x1", f"--workdir={tmp_path}/run",
+                     environment=environment)
+        for config, environment in zip(configs, forked.addresses(2), strict=True)])
     message = f"there is no experiment file {tmp_path}/small.py\n"
     assert (zero.code, one.code) == (2, 2), (zero, one)
     assert zero.err.endswith(f"lmrep: error: process 1 on {socket.gethostname()}: {message}")

@@ -13,11 +13,6 @@ from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 
 
-@pytest.fixture(scope="module")
-def home(small_home):
-    return small_home
-
-
 def train(home, workdir, *words):
     return small.command("train", f"--config={home}/small.py", f"--workdir={workdir}", f"--data_dir={home}/data",
                          *words)
@@ -29,45 +24,46 @@ def params(workdir, step):
 
 
 @pytest.mark.parametrize(("words", "steps"), [(["--last=2"], (8, 12)), (["--steps=12,4"], (4, 12)), ([], (4, 8, 12))])
-def test_averaged_checkpoint_is_a_usable_workdir(home, tmp_path, words, steps):
-    answer = small.command("average", home / "run", tmp_path / "mean", *words)
+def test_averaged_checkpoint_is_a_usable_workdir(small_home, tmp_path, words, steps):
+    answer = small.command("average", small_home / "run", tmp_path / "mean", *words)
     assert answer.code == 0 and f"the mean of checkpoints {', '.join(map(str, steps))} of" in answer.out, answer
-    each, found = [params(home / "run", step) for step in steps], params(tmp_path / "mean", steps[-1])
-    for path, value in found.items():
+    averaged = [params(small_home / "run", step) for step in steps]
+    for path, value in params(tmp_path / "mean", steps[-1]).items():
         assert value.dtype == np.float32
-        np.testing.assert_allclose(value, np.mean([one[path] for one in each], axis=0), rtol=1e-5, atol=1e-7)
-    assert "loss" in lmrep.evaluate(tmp_path / "mean", data_dir=home / "data")
-    assert len(lmrep.load(tmp_path / "mean").fill_masks(["The [MASK] cat."])[0]) == 1
+        np.testing.assert_allclose(value, np.mean([values[path] for values in averaged], axis=0), rtol=1e-5, atol=1e-7)
+    if not words:
+        assert "loss" in lmrep.evaluate(tmp_path / "mean", data_dir=small_home / "data")
+        assert len(lmrep.load(tmp_path / "mean").fill_masks(["The [MASK] cat."])[0]) == 1
 
 
-def test_averaged_workdir_cannot_resume_but_can_initialize(home, tmp_path):
-    assert small.command("average", home / "run", tmp_path / "mean").code == 0
-    answer = train(home, tmp_path / "mean")
+def test_averaged_workdir_cannot_resume_but_can_initialize(small_home, tmp_path):
+    assert small.command("average", small_home / "run", tmp_path / "mean").code == 0
+    answer = train(small_home, tmp_path / "mean")
     assert answer.code == 2 and "holds the mean of another run's checkpoints" in answer.err
-    answer = train(home, tmp_path / "new", f"--config.init={tmp_path}/mean")
+    answer = train(small_home, tmp_path / "new", f"--config.init={tmp_path}/mean", "--config.steps=2")
     assert answer.code == 0, answer
 
 
-@pytest.mark.parametrize(("words", "part"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["--steps=4,5"], "holds no checkpoint 5; it holds 4, 8, 12"), (["--steps=4"], "averaging needs at least two"),
     (["--last=1"], "--last is 1; expected at least 2"), (["--steps=4,b"], "--steps has 'b'; expected steps separated"),
     (["more"], "takes two directories")])
-def test_invalid_averaging_is_refused(home, tmp_path, words, part):
-    answer = small.command("average", home / "run", tmp_path / "mean", *words)
-    assert answer.code == 2 and part in answer.err and not (tmp_path / "mean").exists()
+def test_invalid_averaging_is_refused(small_home, tmp_path, words, message):
+    answer = small.command("average", small_home / "run", tmp_path / "mean", *words)
+    assert answer.code == 2 and message in answer.err and not (tmp_path / "mean").exists()
 
 
-def test_existing_output_is_not_overwritten(home):
-    before = small.contents(home / "run")
-    answer = small.command("average", home / "run", home / "run")
-    assert answer.code == 2 and "exists already" in answer.err and small.contents(home / "run") == before
+def test_existing_output_is_not_overwritten(small_home):
+    before = small.contents(small_home / "run")
+    answer = small.command("average", small_home / "run", small_home / "run")
+    assert answer.code == 2 and "exists already" in answer.err and small.contents(small_home / "run") == before
 
 
-def test_overfitting_one_batch_reaches_a_low_loss(home, tmp_path):
+def test_overfitting_one_batch_reaches_a_low_loss(small_home, tmp_path):
     """The same examples at every step, none of them validated; the loss falls far below what all the data allow."""
     words = ["--config.overfit=1", "--config.steps=200", "--config.optimizer.learning_rate=3e-3",
              "--config.checkpoint.every=100", "--config.optimizer.schedule.warmup=20", "--config.batch_size=1"]
-    answer = train(home, tmp_path / "run", *words)
+    answer = train(small_home, tmp_path / "run", *words)
     assert answer.code == 0, answer
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert {line["split"] for line in lines} == {"train"}

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -15,30 +14,28 @@ SIZE = 2 * 2**20
 @pytest.fixture
 def disk(tmp_path, monkeypatch):
     """A directory with a capacity of 2 MB, simulated if mounting is not permitted."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", place], capture_output=True)
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder], capture_output=True)
     if mounted.returncode:
         usage = shutil.disk_usage
 
-        def said(path):
-            held = sum(file.stat().st_blocks * 512 for file in place.rglob("*") if file.is_file())
-            return usage(path)._replace(free=max(SIZE - held, 0))
+        def disk_usage(path):
+            used = sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+            return usage(path)._replace(free=max(SIZE - used, 0))
 
-        monkeypatch.setattr(shutil, "disk_usage", said)
-    yield place
+        monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    yield folder
     if not mounted.returncode:
-        subprocess.run(["umount", "-l", place], check=True)
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_full_disk_is_reported_and_the_run_resumes_when_space_is_freed(tmp_path, disk):
-    small.experiment_file(tmp_path, small.corpus(tmp_path / "texts"))
+def test_full_disk_is_reported_and_the_run_resumes_when_space_is_freed(small_home, tmp_path, disk):
+    def train() -> small.Answer:
+        return small.command("train", f"--config={small_home}/small.py", f"--data_dir={small_home}/data",
+                             f"--workdir={disk}/run", "--config.checkpoint.every=1", "--config.checkpoint.keep=99")
 
-    def train(workdir: Path) -> small.Answer:
-        return small.command("train", f"--config={tmp_path}/small.py", f"--data_dir={tmp_path}/data",
-                             f"--workdir={workdir}", "--config.checkpoint.every=1", "--config.checkpoint.keep=99")
-
-    answer = train(disk / "run")
+    answer = train()
     assert answer.code == 3 and "Traceback" not in answer.err, answer
     checkpoints = Checkpoints(disk / "run/checkpoints")
     last = checkpoints.newest()
@@ -49,5 +46,5 @@ def test_full_disk_is_reported_and_the_run_resumes_when_space_is_freed(tmp_path,
 
     shutil.move(disk / "run/checkpoints", tmp_path / "checkpoints")  # a larger disk
     (disk / "run/checkpoints").symlink_to(tmp_path / "checkpoints")
-    assert train(disk / "run").code == 0 and train(tmp_path / "whole").code == 0
-    assert (disk / "run/metrics.jsonl").read_text() == (tmp_path / "whole/metrics.jsonl").read_text()
+    assert train().code == 0
+    assert (disk / "run/metrics.jsonl").read_text() == (small_home / "run/metrics.jsonl").read_text()
