@@ -4,22 +4,8 @@ from dataclasses import dataclass
 
 from lmrep.config.record import setting
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import (
-    ACTIVATIONS,
-    KEY,
-    QUERY,
-    VALUE,
-    Family,
-    Names,
-    linear,
-    masked_head,
-    norm,
-    probability,
-    size,
-)
+from lmrep.interop.huggingface.base import ACTIVATIONS, Family, Names, layers, linear, masked_head, probability, size
 from lmrep.objectives.masked import RULES
-
-LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 
 
 @dataclass(frozen=True)
@@ -41,14 +27,8 @@ class ConfigJson(bert.ConfigJson):
 BASE: Names = {
     **bert.EMBEDDINGS,
     **linear("encoder/project", "encoder.embedding_hidden_mapping_in"),
-    **linear(QUERY, f"{LAYER}.attention.query"),
-    **linear(KEY, f"{LAYER}.attention.key"),
-    **linear(VALUE, f"{LAYER}.attention.value"),
-    **linear("encoder/layers/attention/output", f"{LAYER}.attention.dense"),
-    **norm("encoder/layers/attention_norm", f"{LAYER}.attention.LayerNorm"),
-    **linear("encoder/layers/mlp/in", f"{LAYER}.ffn"),
-    **linear("encoder/layers/mlp/out", f"{LAYER}.ffn_output"),
-    **norm("encoder/layers/mlp_norm", f"{LAYER}.full_layer_layer_norm"),
+    **layers("encoder.albert_layer_groups.0.albert_layers.0.", ("attention.query", "attention.key", "attention.value"),
+             "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
     **linear("objective/pair/pooler", "pooler"),
 }
 

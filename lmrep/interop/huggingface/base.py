@@ -6,7 +6,7 @@ number of a layer, since our layers are stacked. Most kernels in files are [out,
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -265,13 +265,9 @@ class Family:
 # Tables of names
 
 
-def linear(path: str, name: str) -> Names:
-    """A linear map."""
-    return {(f"{path}/kernel",): (f"{name}.weight",), (f"{path}/bias",): (f"{name}.bias",)}
-
-
-def joined(paths: tuple[str, ...], name: str) -> Names:
-    """Several linear maps of one input, their outputs side by side."""
+def linear(paths: str | Sequence[str], name: str) -> Names:
+    """A linear map, or several of one input with their outputs side by side."""
+    paths = [paths] if isinstance(paths, str) else paths
     return {tuple(f"{path}/{own}" for path in paths): (f"{name}.{theirs}",)
             for own, theirs in (("kernel", "weight"), ("bias", "bias"))}
 
@@ -288,4 +284,19 @@ def masked_head(transform: str, norm_name: str, *bias: str) -> Names:
             ("objective/masked/bias",): bias}
 
 
-QUERY, KEY, VALUE = (f"encoder/layers/attention/{name}" for name in ("query", "key", "value"))
+def layers(
+    start: str, qkv: Sequence[str], output: str, attention_norm: str, mlp_in: str, mlp_out: str, mlp_norm: str
+) -> Names:
+    """The layers; `start` begins all names, and `qkv` are those of query, key and value, or of all three joined."""
+    names: Names = {}
+    paths = [f"encoder/layers/attention/{each}" for each in ("query", "key", "value")]
+    for own, theirs in zip(paths, qkv, strict=True) if len(qkv) == 3 else [(paths, qkv[0])]:
+        names |= linear(own, start + theirs)
+    return {
+        **names,
+        **linear("encoder/layers/attention/output", start + output),
+        **norm("encoder/layers/attention_norm", start + attention_norm),
+        **linear("encoder/layers/mlp/in", start + mlp_in),
+        **linear("encoder/layers/mlp/out", start + mlp_out),
+        **norm("encoder/layers/mlp_norm", start + mlp_norm),
+    }

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 
 from lmrep.config.record import setting
+from lmrep.interop.huggingface import base
 from lmrep.interop.huggingface.base import (
     ACTIVATIONS,
-    KEY,
     MAX_SIZE,
     POSITION,
-    QUERY,
     TOKEN,
     TOKEN_TYPE,
-    VALUE,
     Family,
     Names,
     linear,
@@ -62,18 +60,10 @@ EMBEDDINGS: Names = {
 
 
 def layers(attention_norm: str = "attention.output.LayerNorm", mlp_norm: str = "output.LayerNorm") -> Names:
-    """The layers; where their norms are."""
-    layer = "encoder.layer.{l}."
-    return {
-        **linear(QUERY, f"{layer}attention.self.query"),
-        **linear(KEY, f"{layer}attention.self.key"),
-        **linear(VALUE, f"{layer}attention.self.value"),
-        **linear("encoder/layers/attention/output", f"{layer}attention.output.dense"),
-        **norm("encoder/layers/attention_norm", layer + attention_norm),
-        **linear("encoder/layers/mlp/in", f"{layer}intermediate.dense"),
-        **linear("encoder/layers/mlp/out", f"{layer}output.dense"),
-        **norm("encoder/layers/mlp_norm", layer + mlp_norm),
-    }
+    """The layers, by the names of their norms."""
+    qkv = [f"attention.self.{each}" for each in ("query", "key", "value")]
+    return base.layers("encoder.layer.{l}.", qkv, "attention.output.dense", attention_norm, "intermediate.dense",
+                       "output.dense", mlp_norm)
 
 
 BASE: Names = {**EMBEDDINGS, **layers(), **linear("objective/pair/pooler", "pooler.dense")}

@@ -4,21 +4,7 @@ joined."""
 from dataclasses import dataclass
 
 from lmrep.config.record import setting
-from lmrep.interop.huggingface.base import (
-    KEY,
-    MAX_SIZE,
-    POSITION,
-    QUERY,
-    TOKEN,
-    VALUE,
-    Family,
-    Names,
-    joined,
-    linear,
-    norm,
-    probability,
-    size,
-)
+from lmrep.interop.huggingface.base import MAX_SIZE, POSITION, TOKEN, Family, Names, layers, probability, size
 
 
 @dataclass(frozen=True)
@@ -61,14 +47,8 @@ class ConfigJson(DecoderJson):
 def base(token: str, position: str) -> Names:
     """The base model, by the names of its tables."""
     return {
-        TOKEN: (token,),
-        (POSITION,): (position,),
-        **joined((QUERY, KEY, VALUE), "h.{l}.attn.c_attn"),
-        **linear("encoder/layers/attention/output", "h.{l}.attn.c_proj"),
-        **norm("encoder/layers/attention_norm", "h.{l}.ln_1"),
-        **linear("encoder/layers/mlp/in", "h.{l}.mlp.c_fc"),
-        **linear("encoder/layers/mlp/out", "h.{l}.mlp.c_proj"),
-        **norm("encoder/layers/mlp_norm", "h.{l}.ln_2"),
+        TOKEN: (token,), (POSITION,): (position,),
+        **layers("h.{l}.", ("attn.c_attn",), "attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2"),
     }
 
 

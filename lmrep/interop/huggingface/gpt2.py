@@ -1,10 +1,11 @@
 """GPT-2 (Radford et al., 2019): GPT with layer norm before each block and after the last layer."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from lmrep.config.record import setting
 from lmrep.interop.huggingface import gpt
-from lmrep.interop.huggingface.base import ACTIVATIONS, Family, norm, size
+from lmrep.interop.huggingface.base import ACTIVATIONS, norm, size
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,9 @@ class ConfigJson(gpt.DecoderJson):
     add_cross_attention: bool = setting(False, "whether it attends to a second input", choices=(False,))
 
 
-FAMILY = Family(
-    name="gpt2", prefix="transformer", tied="lm_head.weight", causal=True, transposed=False,
-    classes={("causal",): "GPT2LMHeadModel", (): "GPT2Model"},
-    base={**gpt.base("wte.weight", "wpe.weight"), **norm("encoder/final_norm", "ln_f")}, heads={},
+FAMILY = dataclasses.replace(
+    gpt.FAMILY, name="gpt2", classes={("causal",): "GPT2LMHeadModel", (): "GPT2Model"},
+    base={**gpt.base("wte.weight", "wpe.weight"), **norm("encoder/final_norm", "ln_f")},
     record=ConfigJson, fields=gpt.FIELDS | {"n_inner": "mlp"}, architecture=gpt.ARCHITECTURE | {"norm": "pre"},
     initialization={"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"},
-    pad=None, positions_key="n_positions", activation_key="activation_function", aliases=gpt.ALIASES,
-    objective="causal")
+    activation_key="activation_function", activations=ACTIVATIONS)
