@@ -20,7 +20,6 @@ from lmrep.core.params import Array, Tree, abstract
 from lmrep.data.tokenized_text import TokenizedText, word_boundaries
 from lmrep.models.base import Inputs, Model, model_inputs
 
-JOINS = ("sum", "concat")
 POOLINGS = ("mean", "cls", "max")
 WORD_POOLINGS = ("mean", "first", "last")
 LONG = ("refuse", "windows")
@@ -58,7 +57,7 @@ def parse_layers(layers: str | int | Sequence[int], last: int) -> Layers:
     """
     text = layers if isinstance(layers, str) else ",".join(map(str, np.atleast_1d(layers).tolist()))
     join, colon, names = text.rpartition(":")
-    if colon and join not in JOINS:
+    if colon and join not in ("sum", "concat"):
         raise UserError(f"layers is {text!r}; expected all, last, or numbers such as 3,4; sum: or concat: may precede")
     if names in ("all", "last"):
         return Layers(tuple(range(last + 1)) if names == "all" else (last,), join or "stack")
@@ -141,8 +140,7 @@ class EncodedText(TokenizedText):
         check_choice("pooling", method, POOLINGS)
         if method == "cls" and (not self.words or self.words[0] is not None):
             raise UserError("pooling is 'cls', and this model's texts do not begin with [CLS]; use mean or max")
-        return {"mean": lambda: self.hidden.mean(1), "max": lambda: self.hidden.max(1),
-                "cls": lambda: self.hidden[:, 0]}[method]()
+        return self.hidden[:, 0] if method == "cls" else getattr(self.hidden, method)(1)
 
     def by_word(self, method: str = "mean") -> np.ndarray:
         """One vector per word, f32[n, w, d]: the mean over its tokens, or the vector of the first or the last one."""
@@ -225,6 +223,13 @@ def windows(
 # Packing and computing
 
 
+def padded_length(length: int, least: int = 1, most: int = 0) -> int:
+    """The least power of two that holds `length` tokens and `least`, or `most` where that is smaller (0: any). There
+    are few such lengths, so that little is compiled."""
+    size = max(least, 1 << max(0, length - 1).bit_length())
+    return min(size, most) if most else size
+
+
 def pack(lengths: Sequence[int], max_length: int, packed: bool = True) -> list[tuple[int, list[int]]]:
     """Packs texts into sequences: (length of the sequence, indices of its texts), the longest first.
 
@@ -234,8 +239,7 @@ def pack(lengths: Sequence[int], max_length: int, packed: bool = True) -> list[t
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     sorted_lengths, sequences = [lengths[i] for i in order], []
     while order:
-        free = max(MIN_LENGTH, 1 << max(0, sorted_lengths[-1] - 1).bit_length())
-        length = free = min(free, max_length) if max_length else free
+        length = free = padded_length(sorted_lengths[-1], MIN_LENGTH, max_length)
         members = []
         while at := bisect.bisect_right(sorted_lengths, free):
             free -= sorted_lengths.pop(at - 1)
@@ -298,7 +302,7 @@ def compute(
     pending = None
     for length, batch in batches(pack([len(window.ids) for window in windows], max_length, packed), tokens):
         texts = [[windows[i].ids for i in members] for members in batch]
-        outputs = run(_batch(texts, length, _batch_size(len(batch), max(1, tokens // length)), pad))
+        outputs = run(make_batch(texts, length, _batch_size(len(batch), max(1, tokens // length)), pad))
         if pending:  # the previous batch is read while this one is computed
             yield from split(*pending)
         pending = batch, outputs
@@ -314,8 +318,11 @@ def _batch_size(needed: int, full: int) -> int:
     return full
 
 
-def _batch(packed: Sequence[Sequence[np.ndarray]], length: int, batch_size: int, pad: int) -> dict[str, np.ndarray]:
-    """Packed sequences as a batch; sequences beyond them are padding."""
+def make_batch(
+    packed: Sequence[Sequence[np.ndarray]], length: int, batch_size: int, pad: int
+) -> dict[str, np.ndarray]:
+    """Packed sequences as `tokens`, `segment_ids` and `positions`, int32[batch_size, length] each; sequences beyond
+    them are padding."""
     tokens, segments = np.full((batch_size, length), pad, np.int32), np.zeros((batch_size, length), np.int32)
     positions = np.zeros((batch_size, length), np.int32)
     for row, texts in enumerate(packed):

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lmrep.config.record import choose, read
+from lmrep.config.record import read
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
@@ -154,19 +154,19 @@ class Run:
         """
         examples = [self._example(text) for text in texts]
         limit, longest = self.model.max_length, max((len(ids) for ids, _ in examples), default=1)
-        size = length or max(MIN_INPUT_LENGTH, 1 << (longest - 1).bit_length())
-        size = min(size, limit) if limit else size
+        size = encode.padded_length(longest, MIN_INPUT_LENGTH, limit)
+        if length:
+            size = min(length, limit or length)
         for text, (ids, _) in zip(texts, examples, strict=True):
             if len(ids) > size:
                 raise UserError(f"{str(text)[:60]!r}... has {len(ids):,} tokens; "
                                 + (f"the model takes {size:,} at most: shorten it" if size == limit else
                                    f"length is {size:,}: give a larger one, or shorten the text"))
-        batch = {name: np.zeros((len(examples), size), np.int32) for name in ("segment_ids", "token_type_ids")}
-        batch["tokens"] = np.full((len(examples), size), self.tokenizer.vocabulary.specials.get("pad", 0), np.int32)
-        batch["positions"] = np.broadcast_to(np.arange(size, dtype=np.int32), (len(examples), size))
-        for row, (ids, types) in enumerate(examples):
-            batch["tokens"][row, : len(ids)], batch["segment_ids"][row, : len(ids)] = ids, 1
-            batch["token_type_ids"][row, : len(ids)] = types
+        pad = self.tokenizer.vocabulary.specials.get("pad", 0)
+        batch = encode.make_batch([[ids] for ids, _ in examples], size, len(examples), pad)
+        batch["token_type_ids"] = np.zeros_like(batch["tokens"])
+        for row, (_, types) in enumerate(examples):
+            batch["token_type_ids"][row, : len(types)] = types
         return model_inputs(self.model, batch, context=self.context)
 
     def _example(self, text: str | tuple[str, str]) -> tuple[list[int], list[int]]:
@@ -288,12 +288,12 @@ class Run:
     def _capability(self, name: str) -> Capability:
         known = {each.name: each for each in self.capabilities}
         if name not in known:
-            able = [key for key, row in OBJECTIVES.items() if name in {each.name for each in row.capabilities}]
-            summary = next((each.summary for row in OBJECTIVES.values() for each in row.capabilities
-                            if each.name == name), "unknown")
+            able = {key: each.summary for key, row in OBJECTIVES.items() for each in row.capabilities
+                    if each.name == name}
             raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, which has no "
-                            f"capability {name!r} ({summary}); objectives that have it: {', '.join(able) or 'none'}")
-        return choose(known, name, "capability")
+                            f"capability {name!r} ({next(iter(able.values()), 'unknown')}); objectives that have it: "
+                            f"{', '.join(able) or 'none'}")
+        return known[name]
 
     # Used by capabilities
 
@@ -344,7 +344,7 @@ class Run:
             raise UserError(f"{name} has {len(prompt):,} tokens, and {tokens:,} are to be generated; the model takes "
                             f"{limit:,} at most: generate fewer (--tokens)")
         # Prompts of many lengths share a program: they are padded to a power of two.
-        size = min(1 << (len(prompt) - 1).bit_length(), limit or 2**31)
+        size = encode.padded_length(len(prompt), 1, limit)
         padded = np.zeros((options.samples, size), np.int32)
         padded[:, : len(prompt)] = prompt
         sampling = Sampling(options.temperature, options.top_k, options.top_p)

@@ -8,7 +8,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.inference.encode import MIN_LENGTH
+from lmrep.inference.encode import MIN_LENGTH, make_batch, padded_length
 from lmrep.objectives.base import Carry, Objective
 
 
@@ -101,7 +101,7 @@ def _group_windows(
     waiting: dict[int, list[tuple[np.ndarray, int]]] = {}
     for text in texts:
         for start, end, first in windows(len(text), window, stride):
-            length = min(max(MIN_LENGTH, 1 << (end - start - 1).bit_length()), window)
+            length = padded_length(end - start, MIN_LENGTH, window)
             members = waiting.setdefault(length, [])
             members.append((np.array(text[start:end]), first - start))  # a copy, so that a long text can be freed
             if len(members) == (batch_size := _batch_size(length, tokens, multiple)):
@@ -116,13 +116,11 @@ def _batch_size(length: int, tokens: int, multiple: int) -> int:
 
 def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, batch_size: int, pad: int) -> dict[str, np.ndarray]:
     """Windows as a batch, with weight 1 where the next token is predicted."""
-    tokens, segments = np.full((batch_size, length), pad, np.int32), np.zeros((batch_size, length), np.int32)
+    batch = make_batch([[ids] for ids, _ in members], length, batch_size, pad)
     weights = np.zeros((batch_size, length), np.float32)
     for row, (ids, first) in enumerate(members):
-        tokens[row, : len(ids)], segments[row, : len(ids)] = ids, 1
         weights[row, first - 1 : len(ids) - 1] = 1
-    targets = np.pad(tokens[:, 1:], ((0, 0), (0, 1)))
-    return {"tokens": tokens, "segment_ids": segments, "targets": targets, "weights": weights}
+    return batch | {"targets": np.pad(batch["tokens"][:, 1:], ((0, 0), (0, 1))), "weights": weights}
 
 
 def sum_nll(params: Tree, batch: dict[str, Array], *, objective: Objective) -> Array:
