@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.data import tokenized_text
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.inference import encode
 from lmrep.inference.load import Run
@@ -113,7 +112,7 @@ def neighbours(
     vector = own.hidden[0, inside].mean(0)
     nearest, table = _Nearest(query, vector, k), _Table(len(vector))
     for texts in lines:
-        tokenized = [tokenized_text.tokenize_text(text, run.tokenizer) for text in texts]
+        tokenized = [run.tokenize(text) for text in texts]
         for i, hidden, _ in run.vectors(tokenized, chosen, long="windows"):
             spans, vectors = _words(tokenized[i], encode.by_word(hidden, tokenized[i].words)[0])
             nearest.add(tokenized[i].text, spans, vectors)

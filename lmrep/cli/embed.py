@@ -1,6 +1,7 @@
 """Writes the contextual vectors of a text file to a safetensors file. Line i, from 0, becomes the float32 tensor named
-`i`, [layers, tokens, width]. Special tokens have vectors too, unless --words gives one vector per word. The names of
-special tokens in the text, such as [MASK], are read as these tokens.
+`i`, [layers, tokens, width]. A line has the special tokens that the run's input format puts around a text, [CLS] and
+[SEP] for example; they have vectors too, unless --words gives one vector per word. The names of special tokens in the
+text, such as [MASK], are read as these tokens.
 
 --layers is last, all (the embedding output and every layer), or numbers such as 4 or 3,4, where negative numbers count
 from the last layer; sum:9,10,11,12 and concat:9,10,11,12 combine layers. The text may be larger than memory. More than

@@ -34,9 +34,11 @@ class TokenizedText:
         return [(self.offsets[a][0], self.offsets[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
 
 
-def tokenize_text(text: str, tokenizer: Tokenizer, name: str | None = None) -> TokenizedText:
-    """Tokenizes a text and adds [CLS] and [SEP], if the tokenizer has them. The names of special tokens in the text,
-    such as [MASK], become these tokens. Messages call the text `name`.
+def tokenize_text(
+    text: str, tokenizer: Tokenizer, name: str | None = None, around: tuple[list[int], list[int]] | None = None
+) -> TokenizedText:
+    """Tokenizes a text and adds the ids `around` it, by default [CLS] and [SEP], if the tokenizer has them. The names
+    of special tokens in the text, such as [MASK], become these tokens. Messages call the text `name`.
 
     Raises:
       UserError: it is not Unicode text.
@@ -45,7 +47,7 @@ def tokenize_text(text: str, tokenizer: Tokenizer, name: str | None = None) -> T
         encoding = tokenizer.encode(text, specials=True)
     except TypeError:  # lone surrogates, by which Python represents undecodable bytes of an argument
         raise UserError(f"{name or repr(text[:60])} is not UTF-8 text; convert it") from None
-    before, after = special_tokens_around(tokenizer)
+    before, after = special_tokens_around(tokenizer) if around is None else around
     token, none = tokenizer.id_to_token, (0, 0)
     return TokenizedText(
         text, np.array([*before, *encoding.ids, *after], np.int32),
@@ -55,7 +57,7 @@ def tokenize_text(text: str, tokenizer: Tokenizer, name: str | None = None) -> T
 
 
 def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids that are added before and after a text."""
+    """The ids of [CLS] and [SEP], which surround a text, if the tokenizer has them."""
     special = tokenizer.vocabulary.specials
     return tuple([special[role]] if role in special else [] for role in ("cls", "sep"))
 

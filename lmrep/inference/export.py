@@ -16,7 +16,6 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data import tokenized_text
 from lmrep.inference import encode
 from lmrep.inference.encode import Layers
 from lmrep.inference.load import Run
@@ -84,8 +83,8 @@ def embed(
 ) -> list[Path]:
     """Writes the vectors of each line of a text file: line i, from 0, as the float32 tensor named `i`, [n, t, d].
 
-    The vectors are those of `run.encode`. A text of more lines than the library reads in one file (about a million)
-    becomes several files, named as "vectors-00001-of-00003.safetensors".
+    Vectors and special tokens are those of `run.encode`. A text of more lines than the library reads in one file (about
+    a million) becomes several files, named as "vectors-00001-of-00003.safetensors".
 
     Args:
       run: the trained run.
@@ -155,7 +154,7 @@ def _embed(
 ) -> Iterator[int]:
     """Writes the vectors of a chunk of lines, and yields the number of tokens of each."""
     names = [f"line {int(name) + 1:,} of {source}" for _, name in locations]
-    tokenized = [tokenized_text.tokenize_text(text, run.tokenizer) for text in texts]
+    tokenized = [run.tokenize(text) for text in texts]
     vectors = run.vectors(tokenized, layers, long, names=names)  # refuses what is too long
     n, d = _shape(run, layers)
     for (file, name), each in zip(locations, tokenized, strict=True):

@@ -16,6 +16,7 @@ from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import tokenized_text, tokenizers
+from lmrep.data.formats import FORMATS
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import bpe
 from lmrep.experiment import build
@@ -92,6 +93,9 @@ class Run:
     ) -> list[EncodedText]:
         """The contextual vectors of each text, with its tokens, their characters and their words.
 
+        A text has the special tokens around it that the run's input format puts there: [CLS] and [SEP] for many, an end
+        of text alone for `stream`. A converted checkpoint's are [CLS] and [SEP], as far as its tokenizer has them.
+
         Args:
           texts: any number. Names of special tokens in them, such as "[MASK]", are read as these tokens.
           layers: "last", "all" (the embedding output and every layer), or numbers such as 4 or (3, 4) or "3,4", where
@@ -108,7 +112,7 @@ class Run:
             raise UserError(f"encode takes a list of texts; it was given one: encode([{texts[:40]!r}])")
         if attention and not self.model.attention:
             raise UserError(f"the network {self.model.name!r} has no attention probabilities; leave attention out")
-        tokenized = [tokenized_text.tokenize_text(text, self.tokenizer) for text in texts]
+        tokenized = [self.tokenize(text) for text in texts]
         limit = self.model.max_length
         if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):
             raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is returned only for "
@@ -117,6 +121,18 @@ class Run:
         for i, hidden, probabilities in self.vectors(tokenized, self.layers(layers), long=long, attention=attention):
             found[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=probabilities)
         return found
+
+    def tokenize(self, text: str, name: str | None = None) -> TokenizedText:
+        """A text with `special_tokens` around it; messages call it `name`. Raises UserError if it is not Unicode."""
+        return tokenized_text.tokenize_text(text, self.tokenizer, name, self.special_tokens)
+
+    @functools.cached_property
+    def special_tokens(self) -> tuple[list[int], list[int]]:
+        """The ids before and after a text: those of the format that the run trained with."""
+        if self.converted:
+            return tokenized_text.special_tokens_around(self.tokenizer)
+        stage = stage_at(self.experiment, self.step)
+        return FORMATS[stage.format_name].layout(stage.format, self.tokenizer.vocabulary).around
 
     def layers(self, layers: str | int | Sequence[int]) -> Layers:
         """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`."""
@@ -132,7 +148,7 @@ class Run:
         Raises:
           UserError: at once, where a text is too long.
         """
-        around = tuple(map(len, tokenized_text.special_tokens_around(self.tokenizer)))
+        around = tuple(map(len, self.special_tokens))
         windows = [window for i, text in enumerate(texts) for window in encode.windows(
             i, text.ids, around, self.model.max_length, long, names[i] if names else f"{text.text[:60]!r}...")]
         run = functools.partial(self._states, self.params["encoder"], layers=layers, attention=attention)
@@ -173,10 +189,10 @@ class Run:
         """(ids, token types) of a text or a pair, with special tokens. A network with token types reads a pair as BERT,
         [CLS] a [SEP] b [SEP]; one without as RoBERTa, <s> a </s></s> b </s>."""
         if isinstance(text, str):
-            ids = tokenized_text.tokenize_text(text, self.tokenizer).ids.tolist()
+            ids = self.tokenize(text).ids.tolist()
             return ids, [0] * len(ids)
-        first, second = (tokenized_text.tokenize_text(each, self.tokenizer).ids.tolist() for each in text)
-        before, after = tokenized_text.special_tokens_around(self.tokenizer)
+        first, second = (self.tokenize(each).ids.tolist() for each in text)
+        before, after = self.special_tokens
         if "token_type_ids" not in self.model.inputs and self.context == "both":
             first += after
         second = second[len(before):]
@@ -318,9 +334,7 @@ class Run:
         Raises:
           UserError: the text is empty and there is no start token.
         """
-        before, after = map(len, tokenized_text.special_tokens_around(self.tokenizer))
-        ids = tokenized_text.tokenize_text(text, self.tokenizer, name).ids.tolist()
-        ids = ids[before : len(ids) - after]
+        ids = tokenized_text.tokenize_text(text, self.tokenizer, name, ([], [])).ids.tolist()
         found = ids if self.start_token is None or (ids and self.converted) else [self.start_token, *ids]
         if not found:
             raise UserError(f"{name or 'a text'} is empty, and {self.directory} was trained without a token before the "

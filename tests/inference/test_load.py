@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 import textwrap
 from functools import partial
 
@@ -13,8 +14,12 @@ import pytest
 import lmrep
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten
+from lmrep.data import formats
 from lmrep.data import prompts as data_prompts
+from lmrep.data.formats import FORMATS
+from lmrep.data.store import token_store
 from lmrep.data.tokenizers import Bpe
+from lmrep.experiment.config import default_config
 from lmrep.inference import load
 from lmrep.models.base import Inputs
 from tests import given, small
@@ -153,6 +158,24 @@ def test_batches_of_texts_have_few_shapes(run):
     assert run.inputs(["A cat."], length=20).tokens.shape == (1, 20)
     with pytest.raises(UserError, match="has 22 tokens; length is 20: give a larger one"):
         run.inputs(["cat " * 20], length=20)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if "pair" not in name])
+def test_special_tokens_around_a_text_are_those_of_the_training_examples(tmp_path, name):
+    """A corpus of one sentence makes one example, and `encode` reads that sentence alike."""
+    workdir = given.workdir(tmp_path)
+    record = json.loads((workdir / "config.json").read_text())
+    record["config"]["format"] = default_config(format=name).format.to_dict()
+    record["data"]["train"] = "the fingerprint of a store"  # which converted checkpoints lack
+    (workdir / "config.json").write_text(json.dumps(record))
+    run, text = lmrep.load(workdir), "the red cat sees the old dog."
+    ids = run.tokenizer.encode(text).ids
+    store = token_store.write(tmp_path / "store", [[ids]], run.tokenizer.vocabulary)
+    example = formats.plan(name, FORMATS[name].config(), store, 32, seed=0).gather(np.zeros(1, np.int64))
+    expected = example["tokens"][0][example["segment_ids"][0] > 0].tolist()
+    assert run.tokenize(text).ids.tolist() == expected and (name == "stream") == (expected[0] == ids[0])
+    if name == "stream":
+        assert run.encode([text])[0].ids.tolist() == expected
 
 
 def test_pairs_have_separators_and_token_types(run):

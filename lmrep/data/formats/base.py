@@ -79,6 +79,11 @@ class Layout(NamedTuple):
     spans_per_segment: int = 1
 
     @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The ids before and after a text that is an example by itself."""
+        return [] if self.lead is None else [self.lead], [self.tail]
+
+    @property
     def special(self) -> int:
         """The number of special tokens of a segment (of one span, where a segment may have any number)."""
         return max(1, self.spans_per_segment) + (self.lead is not None)
