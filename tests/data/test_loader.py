@@ -70,7 +70,7 @@ def orders_p(n, epochs, numbers):
 
 
 def test_all_orders_are_equally_likely():
-    n, epochs = 5, 1000
+    n, epochs = 5, 600
     assert orders_p(n, epochs, example_numbers(n, 1, np.arange(epochs * n))) > 1e-4
 
 

@@ -182,9 +182,9 @@ def test_contiguous_plans_are_refused(random_store):
 # --- From texts ---
 
 
-def experiment(texts, **fields):
+def experiment(texts, objective="masked", **fields):
     """The small experiment on two corpora, the second with three times the weight of the first."""
-    config = small.config(texts / "a")
+    config = small.config(texts / "a", objective)
     config.sources = ({"name": "animals", "weight": 1, "data": {}},
                       {"name": "letters", "weight": 3, "data": {"files": f"{texts}/b/*.txt", "test": 0.2}})
     config.update_from_flattened_dict(fields)
@@ -279,7 +279,7 @@ def test_a_resumed_run_may_change_names_and_paths_but_not_weights(texts, prepare
 
 
 def test_inspect_shows_each_source(prepared, texts):
-    text = inspection.report(experiment(texts), texts / "data", examples=1)
+    text = inspection.report(experiment(texts, "causal"), texts / "data", examples=1)
     (line,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["letters"]]
     store = prepared[0].stores["train"].stores[1]
     shown = 12 * 16 * 0.75

@@ -1,46 +1,56 @@
-"""A run on a mixture that is killed twice and resumed as two processes shows the same examples as without that."""
+"""A run on a mixture that is interrupted and resumed as two processes shows the same examples as without that."""
 
 import json
-import os
-import signal
 import socket
 
 import numpy as np
+import pytest
 
 from lmrep import api
+from lmrep.data import loader
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from tests import small
 from tests.data.test_mixture import max_deviation, sources_of
 
-STEPS, BATCH, COUNTS = 120, 8, (5, 3)
+STEPS, BATCH, COUNTS = 45, 8, (5, 3)
 
 TRAIN = """
 import sys, json, jax
 home, process, port = sys.argv[1:]
-if port != "0":
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"localhost:{port}", 2, int(process))
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"localhost:{port}", 2, int(process))
 from pathlib import Path
 from lmrep import api
 from lmrep.data import loader
-from tests.data.test_mixture_runs import experiment
-real, log = loader.batches, open(f"{home}/shown-{port}-{process}.jsonl", "a", buffering=1)
-
-def batches(plan, **options):
-    for step, batch in enumerate(real(plan, **options), options["first_step"]):
-        log.write(json.dumps([step, options["indices"].tolist(), batch["example"].tolist()]) + "\\n")
-        yield batch
-
-loader.batches = batches
+from tests.data.test_mixture_runs import experiment, logged
+loader.batches = logged(Path(home) / f"shown-{process}.jsonl")
 config = experiment(Path(home))
-config.mesh.data = jax.device_count() if port != "0" else 1
+config.mesh.data = jax.device_count()
 api.train(config, f"{home}/run", data_dir=f"{home}/data")
 """
+BATCHES = loader.batches
+
+
+class Interrupted(Exception):
+    pass
+
+
+def logged(path, steps=STEPS):
+    """`loader.batches` that writes the examples of each step to a file, and fails after some steps."""
+    def batches(plan, **options):
+        with path.open("a", buffering=1) as log:
+            for step, batch in enumerate(BATCHES(plan, **options), options["first_step"]):
+                if step == steps:
+                    raise Interrupted
+                log.write(json.dumps([step, options["indices"].tolist(), batch["example"].tolist()]) + "\n")
+                yield batch
+
+    return batches
 
 
 def experiment(home):
-    """A tiny experiment with enough steps to be killed in between."""
+    """A tiny experiment with enough steps to be interrupted in between."""
     config = small.config(home / "a")
     config.steps, config.batch_size, config.length = STEPS, BATCH, 16
     config.model.update({"layers": 1, "width": 16, "heads": 2, "mlp": 16})
@@ -52,7 +62,7 @@ def experiment(home):
 def shown(home):
     """int[steps, batch size], the examples by the logs of all processes, which must agree where a step was repeated."""
     found = {}
-    for path in home.glob("shown-*.jsonl"):
+    for path in home.glob("shown*.jsonl"):
         for line in path.read_text().rpartition("\n")[0].splitlines():
             step, indices, examples = json.loads(line)
             for index, example in zip(indices, examples, strict=True):
@@ -60,24 +70,12 @@ def shown(home):
     return np.array([[found[step][index] for index in range(BATCH)] for step in sorted(found)])
 
 
-def run_and_kill(home, step):
-    """Starts the run, and kills it once it has logged a step."""
-    def reached():
-        path = home / "run/metrics.jsonl"
-        lines = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
-        return bool(lines) and json.loads(lines[-1])["step"] >= step
-
-    process = small.start(home, 0, 0, code=TRAIN)
-    small.until(reached, process)
-    os.kill(process.pid, signal.SIGKILL)
-    assert small.finish(process).code == -signal.SIGKILL
-
-
-def test_a_run_killed_twice_and_moved_to_two_processes_shows_the_same_examples(tmp_path):
+def test_an_interrupted_run_resumed_as_two_processes_shows_the_same_examples(tmp_path, monkeypatch):
     small.corpus(tmp_path / "a", 40)
     small.corpus(tmp_path / "b", 12, seed=1)
-    run_and_kill(tmp_path, 25)
-    run_and_kill(tmp_path, 55)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(loader, "batches", logged(tmp_path / "shown.jsonl", steps=25))
+        api.train(experiment(tmp_path), tmp_path / "run", data_dir=tmp_path / "data")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
