@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import pathlib
+import shutil
 import threading
 
 import numpy as np
@@ -36,7 +37,7 @@ def write(folder, documents):
     return corpora.Config(corpus="text_files", files=str(path), validation=0.1, test=0.1)
 
 
-PIECES = tokenizers.Config(vocab_size=200)
+SETTINGS = tokenizers.Config(vocab_size=200)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def prepared(tmp_path_factory):
     """A small corpus, prepared: (what `prepare` gives, its data config, its data directory, what it said)."""
     top = tmp_path_factory.mktemp("prepare")
     config, said = write(top / "files", texts()), []
-    return prepare.prepare(config, PIECES, top / "data", said.append), config, top / "data", said
+    return prepare.prepare(config, SETTINGS, top / "data", said.append), config, top / "data", said
 
 
 def content(ready):
@@ -89,7 +90,7 @@ def test_counts_and_statistics_are_those_of_the_stores(prepared):
 def test_the_tokenizer_sees_the_train_split_alone(tmp_path):
     strange = next(text for i in range(100)  # in the validation split
                    if 0.1 <= corpora.hash_position(text := f"жжж жж {i}") / 2**64 < 0.2)
-    ready = prepare.prepare(write(tmp_path / "files", [*texts(100), strange]), PIECES, tmp_path / "data")
+    ready = prepare.prepare(write(tmp_path / "files", [*texts(100), strange]), SETTINGS, tmp_path / "data")
     assert not any("ж" in piece for piece in ready.tokenizer.tokens)
     assert ready.statistics["validation"]["unknown"] == 2 and ready.statistics["train"]["unknown"] == 0
 
@@ -99,22 +100,22 @@ def test_what_is_there_is_opened_and_not_made_again(prepared, monkeypatch):
     assert any("training a tokenizer" in line for line in said)
     monkeypatch.setattr(prepare, "_build", None)
     lines = []
-    again = prepare.prepare(config, PIECES, data_dir, lines.append)
+    again = prepare.prepare(config, SETTINGS, data_dir, lines.append)
     assert content(again) == content(ready) and not lines
 
 
 def test_the_same_corpus_gives_the_same_stores_elsewhere(prepared, tmp_path):
     moved = write(tmp_path / "moved", texts())
-    assert content(prepare.prepare(moved, PIECES, tmp_path)) == content(prepared[0])
+    assert content(prepare.prepare(moved, SETTINGS, tmp_path)) == content(prepared[0])
 
 
 def test_whatever_decides_the_content_decides_the_fingerprint(prepared, tmp_path):
     _, config, data_dir, _ = prepared
     more = write(tmp_path / "more", [*texts(), "One more document."])
-    choices = [(config, PIECES), (more, PIECES), (dataclasses.replace(config, test=0.2), PIECES),
-               (dataclasses.replace(config, documents="line"), PIECES),
-               (config, dataclasses.replace(PIECES, vocab_size=190)),
-               (config, dataclasses.replace(PIECES, lowercase=False))]
+    choices = [(config, SETTINGS), (more, SETTINGS), (dataclasses.replace(config, test=0.2), SETTINGS),
+               (dataclasses.replace(config, documents="line"), SETTINGS),
+               (config, dataclasses.replace(SETTINGS, vocab_size=190)),
+               (config, dataclasses.replace(SETTINGS, lowercase=False))]
     made = [prepare.prepare(data, pieces, data_dir) for data, pieces in choices]
     names = [opened.fingerprint for ready in made for opened in ready.stores.values()]
     assert len({ready.directory for ready in made}) == len(choices) and len(set(names)) == len(names)
@@ -131,7 +132,7 @@ def test_a_published_vocabulary_gives_its_own_ids(prepared, tmp_path):
 
 def test_splits_not_asked_for_are_not_made(tmp_path):
     config = dataclasses.replace(write(tmp_path / "files", texts(5)), test=0.0)
-    ready = prepare.prepare(config, PIECES, tmp_path)
+    ready = prepare.prepare(config, SETTINGS, tmp_path)
     assert list(ready.stores) == list(ready.statistics) == ["train", "validation"]
 
 
@@ -146,12 +147,12 @@ def test_a_second_process_waits_and_says_so(prepared, tmp_path):
 
     with open(tmp_path / f"{ready.directory.name}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        thread = threading.Thread(target=prepare.prepare, args=(config, PIECES, tmp_path, say))
+        thread = threading.Thread(target=prepare.prepare, args=(config, SETTINGS, tmp_path, say))
         thread.start()
         assert waiting.wait(30)
         assert not (tmp_path / ready.directory.name).exists()
     thread.join()
-    assert content(prepare.prepare(config, PIECES, tmp_path)) == content(ready)
+    assert content(prepare.prepare(config, SETTINGS, tmp_path)) == content(ready)
 
 
 @pytest.mark.parametrize("change", [lambda texts: [*texts, "One more."], lambda texts: texts[:-1],
@@ -167,51 +168,63 @@ def test_corpora_that_change_meanwhile_are_noticed(prepared, tmp_path, monkeypat
 
     monkeypatch.setattr(scan, "survey", surveyed)
     with pytest.raises(RunFault, match="changed while it was read"):
-        prepare.prepare(config, PIECES, data_dir)
+        prepare.prepare(config, SETTINGS, data_dir)
 
 
 def test_corpora_and_vocabularies_that_will_not_do_are_refused(tmp_path):
     small = write(tmp_path / "small", texts(2))
     with pytest.raises(UserError, match="2 documents: too few"):
-        prepare.prepare(small, PIECES, tmp_path / "data")
+        prepare.prepare(small, SETTINGS, tmp_path / "data")
     with pytest.raises(UserError, match="cannot read the vocabulary"):
         prepare.prepare(small, tokenizers.Config(vocab_file="nowhere.txt"), tmp_path / "data")
     assert not (tmp_path / "data").exists()
     blank = write(tmp_path / "blank", ["\x01", "\x02", "\x03"])
     with pytest.raises(UserError, match="split has no text"):
-        prepare.prepare(blank, PIECES, tmp_path / "data")
+        prepare.prepare(blank, SETTINGS, tmp_path / "data")
     (tmp_path / "vocab.txt").write_text("\n".join([*tokenizers.SPECIALS.values(), ".", "ж"]))
     foreign = tokenizers.Config(vocab_file=str(tmp_path / "vocab.txt"))
     with pytest.raises(UserError, match=r"\[UNK\] to .*vocab.txt: it is not a vocabulary of this language"):
         prepare.prepare(write(tmp_path / "files", texts(20)), foreign, tmp_path / "data")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to the data directory"):
-        prepare.prepare(write(tmp_path / "files", texts(20)), PIECES, tmp_path / "file" / "data")
+        prepare.prepare(write(tmp_path / "files", texts(20)), SETTINGS, tmp_path / "file" / "data")
+
+
+@pytest.fixture(scope="module")
+def small_store(tmp_path_factory):
+    """A store of 60 documents: (its config, what a run can see of it, its data directory)."""
+    top = tmp_path_factory.mktemp("small_store")
+    config = write(top / "files", texts(60))
+    return config, content(prepare.prepare(config, SETTINGS, top / "data")), top / "data"
 
 
 @pytest.mark.parametrize("file", ["train/sentences.npy", "train/documents.npy", "train/*array_record*", "counts.npy",
                                   "statistics.json", "tokenizer/vocab.txt", "tokenizer/tokenizer_config.json",
                                   "manifest.json"])
-def test_a_folder_with_a_flipped_bit_is_built_again(tmp_path, file):
-    config, lines = write(tmp_path / "files", texts(60)), []
-    ready = prepare.prepare(config, PIECES, tmp_path / "data")
-    before = content(ready)
-    (path,) = ready.directory.glob(file)
+def test_a_directory_with_a_flipped_bit_is_built_again(small_store, tmp_path, file):
+    (config, before, data_dir), lines = small_store, []
+    (directory,) = (path for path in shutil.copytree(data_dir, tmp_path / "data").iterdir() if path.is_dir())
+    (path,) = directory.glob(file)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
-    again = prepare.prepare(config, PIECES, tmp_path / "data", lines.append)
+    again = prepare.prepare(config, SETTINGS, tmp_path / "data", lines.append)
     (line,) = [line for line in lines if "damaged" in line]
-    assert line.startswith(f"the token store {ready.directory} is damaged: {path.relative_to(ready.directory)} has")
+    assert line.startswith(f"the token store {directory} is damaged: {path.relative_to(directory)} has")
     assert line.endswith("; building it again")
-    assert content(again) == before and not prepare.find_damage(ready.directory)
+    assert content(again) == before and not prepare.find_damage(directory)
+
+
+def test_a_directory_without_a_file_is_built_again(small_store, tmp_path):
+    config, before, data_dir = small_store
+    (path,) = shutil.copytree(data_dir, tmp_path / "data").glob("*/train/sentences.npy")
     path.unlink()
-    assert content(prepare.prepare(config, PIECES, tmp_path / "data")) == before
+    assert content(prepare.prepare(config, SETTINGS, tmp_path / "data")) == before
 
 
 def test_large_files_are_hashed_once_per_machine_and_small_ones_always(tmp_path, monkeypatch):
     config = write(tmp_path / "files", texts(60))
-    directory = prepare.prepare(config, PIECES, tmp_path / "data").directory
+    directory = prepare.prepare(config, SETTINGS, tmp_path / "data").directory
     monkeypatch.setattr(prepare, "ALWAYS_VERIFIED", 0)
     monkeypatch.setattr(prepare, "SMALL_FILE", 3000)
     (large,) = directory.glob("train/*array_record*")
@@ -240,27 +253,27 @@ def test_what_is_odd_about_the_text_is_counted_and_said(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join([*texts(20), "N\0UL here.", f"A {long} word."]).encode())
     config, lines = corpora.Config(corpus="text_files", files=str(path), validation=0, test=0), []
-    ready = prepare.prepare(config, PIECES, tmp_path, lines.append)
+    ready = prepare.prepare(config, SETTINGS, tmp_path, lines.append)
     assert ready.text["nul_characters"] == ready.text["byte_order_marks"] == 1 and ready.text["carriage_returns"] > 0
     assert ready.statistics["train"]["long_words"] == 1
     (line,) = [line for line in lines if line.startswith("in the text: ")]
     assert "1 nul characters" in line and "1 byte order marks" in line
-    again = prepare.prepare(config, PIECES, tmp_path)
+    again = prepare.prepare(config, SETTINGS, tmp_path)
     assert again.text == ready.text and again.statistics == ready.statistics
 
 
 def test_remote_data_directories_are_refused(prepared):
     for remote in ("gs://bucket/data", pathlib.Path("gs://bucket/data")):
         with pytest.raises(UserError, match=r"gs:.* is remote .*--data_dir"):
-            prepare.prepare(prepared[1], PIECES, remote)
+            prepare.prepare(prepared[1], SETTINGS, remote)
 
 
 def test_a_damaged_common_tokenizer_is_trained_again(tmp_path):
     sources = [Source(name, 1.0, write(tmp_path / name, texts(40, seed))) for seed, name in enumerate("ab")]
-    ready = prepare_sources(sources, 0.0, PIECES, tmp_path / "data")
+    ready = prepare_sources(sources, 0.0, SETTINGS, tmp_path / "data")
     (home,) = (tmp_path / "data").glob("tokenizer-*")
     (home / "vocab.txt").write_text("damaged")
     lines = []
-    again = prepare_sources(sources, 0.0, PIECES, tmp_path / "data", lines.append)
+    again = prepare_sources(sources, 0.0, SETTINGS, tmp_path / "data", lines.append)
     assert any(f"{home} is damaged: vocab.txt has" in line and "training it again" in line for line in lines)
     assert again.tokenizer.fingerprint == ready.tokenizer.fingerprint

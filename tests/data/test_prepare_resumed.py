@@ -16,9 +16,9 @@ import pytest
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.store import prepare, scan, token_store, tokenize
-from tests.data.test_prepare import PIECES, texts, write
+from tests.data.test_prepare import SETTINGS, texts, write
 
-PART = 5000  # characters: the corpus of these tests has eight parts
+PART = 5000  # characters: the corpus of these tests has five parts
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +31,10 @@ def small_parts(monkeypatch):
 def whole(tmp_path_factory):
     """A corpus prepared in one go by this process: (what came out, the data config)."""
     top = tmp_path_factory.mktemp("whole")
-    config = write(top / "files", texts(300))
+    config = write(top / "files", texts(180))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "PART", PART)
-        return prepare.prepare(config, PIECES, top / "data"), config
+        return prepare.prepare(config, SETTINGS, top / "data"), config
 
 
 def on_disk(directory):
@@ -59,7 +59,7 @@ def counted(monkeypatch):
 def test_there_are_several_parts(whole):
     ready, _ = whole
     shards = len(list((ready.directory / "train").glob("*array_record*")))
-    assert characters(ready) > 6 * PART and shards == 1 + ready.stores["train"].tokens // token_store.RECORD
+    assert characters(ready) > 4 * PART and shards == 1 + ready.stores["train"].tokens // token_store.RECORD
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -67,7 +67,7 @@ def test_any_number_of_processes_gives_the_same_bytes(whole, tmp_path, monkeypat
     ready, config = whole
     monkeypatch.setattr(prepare, "SMALL", 0)
     monkeypatch.setattr(tokenize, "cores", lambda: processes)
-    again = prepare.prepare(config, PIECES, tmp_path)
+    again = prepare.prepare(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory) and not counted
 
 
@@ -123,7 +123,7 @@ def test_killed_it_goes_on_where_it_stopped(whole, tmp_path, monkeypatch, counte
     made = [json.loads((part / "tallies.json").read_text()) for part in partial.glob("parts/*[0-9]")]
     if moment != "training":
         monkeypatch.setattr(tokenizers, "train", None)  # it is trained, and needed no more
-    again = prepare.prepare(config, PIECES, tmp_path)
+    again = prepare.prepare(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [ready.directory.name]
     done = sum(tally.get("characters", 0) for tallies in made for tally in tallies.values())
@@ -136,7 +136,7 @@ def test_what_was_made_by_other_rules_is_made_anew(whole, tmp_path, counted):
     partial = tmp_path / f"{ready.directory.name}.partial"
     (partial / "parts" / "00000").mkdir(parents=True)
     (partial / "key.json").write_text("other rules")
-    again = prepare.prepare(config, PIECES, tmp_path)
+    again = prepare.prepare(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory) and sum(counted) == characters(ready)
 
 
@@ -156,9 +156,9 @@ def test_a_full_disk_is_said_and_loses_nothing(whole, tmp_path, monkeypatch, cou
     with monkeypatch.context() as patch:
         patch.setattr(token_store.Writer, "add", full)
         with pytest.raises(RunFault, match=r"disk .* is full: about [\d.]+ MB more are needed, [\d.,]+ MB are free"):
-            prepare.prepare(config, PIECES, tmp_path)
+            prepare.prepare(config, SETTINGS, tmp_path)
     counted.clear()
-    again = prepare.prepare(config, PIECES, tmp_path)
+    again = prepare.prepare(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory)
     assert characters(ready) - 3 * PART < sum(counted) < characters(ready) - PART
 
@@ -177,13 +177,13 @@ def small_disk(tmp_path):
 def test_a_disk_that_is_really_full(whole, small_disk, tmp_path, counted):
     ready, config = whole
     filler = small_disk / "filler"
-    filler.write_bytes(bytes(900_000))
+    filler.write_bytes(bytes(1_400_000))
     with pytest.raises(RunFault, match=r"disk .* is full"):
-        prepare.prepare(config, PIECES, small_disk)
+        prepare.prepare(config, SETTINGS, small_disk)
     once = sum(counted)
     filler.unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
-    again = prepare.prepare(config, PIECES, small_disk)
+    again = prepare.prepare(config, SETTINGS, small_disk)
     assert on_disk(again.directory) == on_disk(ready.directory)
     assert characters(ready) <= sum(counted) < characters(ready) + 2 * PART and once > 0
 
@@ -203,14 +203,14 @@ def test_a_child_that_dies_is_a_fault_and_loses_nothing(whole, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(scan.Report, "add", murder)
         with pytest.raises(RunFault, match=r"killed by signal 9 .*SIGKILL.*continues where this one stopped"):
-            prepare.prepare(config, PIECES, tmp_path)
+            prepare.prepare(config, SETTINGS, tmp_path)
     assert len(list(tmp_path.glob("*.partial/parts/*[0-9]"))) >= 2
-    assert on_disk(prepare.prepare(config, PIECES, tmp_path).directory) == on_disk(ready.directory)
+    assert on_disk(prepare.prepare(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
 
 
 def test_text_that_cannot_be_read_any_more_keeps_what_is_made(whole, tmp_path, monkeypatch):
     ready, _ = whole
-    config = write(tmp_path / "files", texts(300))
+    config = write(tmp_path / "files", texts(180))
     really = scan.Report.add
 
     def gone(report, count):
@@ -221,9 +221,9 @@ def test_text_that_cannot_be_read_any_more_keeps_what_is_made(whole, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(scan.Report, "add", gone)
         with pytest.raises(UserError, match="cannot read"):
-            prepare.prepare(config, PIECES, tmp_path / "data")
+            prepare.prepare(config, SETTINGS, tmp_path / "data")
     assert len(list(tmp_path.glob("data/*.partial/parts/*[0-9]"))) == 2
-    assert on_disk(prepare.prepare(config, PIECES, tmp_path / "data").directory) == on_disk(ready.directory)
+    assert on_disk(prepare.prepare(config, SETTINGS, tmp_path / "data").directory) == on_disk(ready.directory)
 
 
 LIGHT = """
