@@ -1,4 +1,4 @@
-"""Records: what they accept, what they refuse, and how they say so."""
+"""Records: what they accept and refuse, and their messages."""
 
 import doctest
 import math
@@ -13,7 +13,7 @@ from lmrep.core.errors import UserError
 
 @dataclass(frozen=True)
 class Inner:
-    rate: float = setting(0.5, "a share", above=0, at_most=1)
+    rate: float = setting(0.5, "a fraction", above=0, at_most=1)
 
 
 @dataclass(frozen=True)

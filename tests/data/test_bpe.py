@@ -25,8 +25,8 @@ MERGES = [tuple(line.split()) for line in (
     "t h", "th e</w>", "h e</w>", "i n", "in g</w>", "e r</w>", "b e", "a a", "a a</w>", "aa aa", "aa aa</w>",
     "1 2</w>")]
 JOINED = ["".join(merge) for merge in MERGES]
-PIECES = ["<unk>", *CHARACTERS, *(f"{c}</w>" for c in CHARACTERS), *JOINED, "\n</w>"]
-FIVE = ["<s>", "<pad>", "</s>", *PIECES[:-1], "<mask>"]
+TOKENS = ["<unk>", *CHARACTERS, *(f"{c}</w>" for c in CHARACTERS), *JOINED, "\n</w>"]
+FIVE = ["<s>", "<pad>", "</s>", *TOKENS[:-1], "<mask>"]
 PARTS = [
     "the", " the", "being", " Ing", "HER", "É", "e\u0301", "İ", "ß", "大学", "学", "\U0001f600",
     "\U0001f469\u200d\U0001f467", "\0", "\x07", "\x7f", "\u200b", "\ufeff", "\ufffd", "\u00ad", " ", "     ", "\t",
@@ -35,8 +35,8 @@ PARTS = [
 
 
 def reference(text):
-    """The pieces of a text: of each word's characters, the pair of the earliest merge is joined until there is none."""
-    order, known = {merge: n for n, merge in enumerate(MERGES)}, set(PIECES)
+    """The tokens of a text: of each word's characters, the pair of the earliest merge is joined until there is none."""
+    order, known = {merge: n for n, merge in enumerate(MERGES)}, set(TOKENS)
     for word in words(text, lowercase=True):
         parts = [*word[:-1], f"{word[-1]}</w>"]
         while (best := min(itertools.pairwise(parts), key=lambda pair: order.get(pair, np.inf), default=None)) in order:
@@ -51,19 +51,19 @@ def reference(text):
 @pytest.fixture(scope="module")
 def tokenizer():
     """As GPT's own files are."""
-    return Bpe(PIECES, MERGES, specials=bpe.GPT_SPECIALS)
+    return Bpe(TOKENS, MERGES, specials=bpe.GPT_SPECIALS)
 
 
-def test_ids_equal_a_plain_reading_of_the_rules(tokenizer):
+def test_ids_equal_those_of_a_plain_implementation(tokenizer):
     draw = random.Random(0)
     texts = ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 30))) for _ in range(500))]
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert ids.dtype == np.int32
-        assert [PIECES[i] for i in ids] == list(reference(text)), text
+        assert [TOKENS[i] for i in ids] == list(reference(text)), text
         assert tokenizer.encode(text).ids.tolist() == ids.tolist()
 
 
-def test_pieces_offsets_and_words_are_of_the_text(tokenizer):
+def test_tokens_offsets_and_words_match_the_text(tokenizer):
     text = "The  Hers, é大!"
     found = tokenizer.encode(text)
     assert found.tokens == ["the ", "h", "e", "r", "s ", ", ", "e ", "大 ", "! "]
@@ -74,31 +74,31 @@ def test_pieces_offsets_and_words_are_of_the_text(tokenizer):
 def test_decode_reads_like_text(tokenizer):
     text = "the being's in (her) bed, can't be-in!"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
-    assert tokenizer.decode([PIECES.index(piece) for piece in ("th", "in", "g</w>", "\n</w>", "the</w>", "<unk>")]) == \
+    assert tokenizer.decode([TOKENS.index(token) for token in ("th", "in", "g</w>", "\n</w>", "the</w>", "<unk>")]) == \
         "thing\nthe <unk>"
-    spacy = Bpe([*PIECES, "n't</w>", "'s</w>"], MERGES, specials=bpe.GPT_SPECIALS)
-    assert spacy.decode([PIECES.index("a"), PIECES.index("s</w>"), len(PIECES), PIECES.index("the</w>"),
-                         len(PIECES) + 1]) == "asn't the's"
+    spacy = Bpe([*TOKENS, "n't</w>", "'s</w>"], MERGES, specials=bpe.GPT_SPECIALS)
+    assert spacy.decode([TOKENS.index("a"), TOKENS.index("s</w>"), len(TOKENS), TOKENS.index("the</w>"),
+                         len(TOKENS) + 1]) == "asn't the's"
 
 
-def test_special_tokens_in_a_text_are_ordinary_text_unless_asked_for():
+def test_names_of_special_tokens_are_ordinary_text_unless_requested():
     five = Bpe(FIVE, MERGES)
     plain = five.encode("<s>The <mask>, <unk>")
     assert not {"<s>", "<mask>", "<unk>"} & set(plain.tokens) and plain.tokens[:4] == ["< ", "s ", "> ", "the "]
-    asked = five.encode("<s>The <mask>, <unk>", specials=True)
-    assert asked.tokens == ["<s>", "the ", "<mask>", ", ", "<unk>"]
-    assert five.decode(asked.ids) == "<s> the <mask>, <unk>"
+    requested = five.encode("<s>The <mask>, <unk>", specials=True)
+    assert requested.tokens == ["<s>", "the ", "<mask>", ", ", "<unk>"]
+    assert five.decode(requested.ids) == "<s> the <mask>, <unk>"
 
 
-def test_vocabulary_says_which_pieces_end_a_word(tokenizer):
-    vocabulary = tokenizer.with_counts(np.arange(len(PIECES))).vocabulary
-    assert vocabulary.specials == {"unk": 0, "eos": len(PIECES) - 1} and vocabulary.starts_word is None
-    assert {PIECES[i] for i in np.flatnonzero(vocabulary.ends_word)} == {
-        "<unk>", *(piece for piece in PIECES if piece.endswith("</w>"))}
+def test_the_vocabulary_marks_tokens_that_end_a_word(tokenizer):
+    vocabulary = tokenizer.with_counts(np.arange(len(TOKENS))).vocabulary
+    assert vocabulary.specials == {"unk": 0, "eos": len(TOKENS) - 1} and vocabulary.starts_word is None
+    assert {TOKENS[i] for i in np.flatnonzero(vocabulary.ends_word)} == {
+        "<unk>", *(token for token in TOKENS if token.endswith("</w>"))}
     assert vocabulary.counts[7] == 7 and not tokenizer.vocabulary.counts.any()
 
 
-def test_words_are_masked_whole():
+def test_full_words_are_masked():
     five = Bpe(FIVE, MERGES)
     found = five.encode("hers being thick, a bed (in there) they said")
     first, last = 0, len(FIVE) - 1
@@ -117,7 +117,7 @@ def test_words_are_masked_whole():
     assert len(taken) > 6
 
 
-def test_what_is_saved_is_the_same_here_and_elsewhere(tokenizer, tmp_path):
+def test_saved_tokenizer_is_the_same_here_and_in_the_library(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     loaded = tokenizers.load(tmp_path)
     assert loaded.fingerprint == tokenizer.fingerprint and loaded.merges == MERGES
@@ -126,8 +126,8 @@ def test_what_is_saved_is_the_same_here_and_elsewhere(tokenizer, tmp_path):
     assert elsewhere.encode(text).ids == loaded.encode(text, specials=True).ids.tolist()
     assert elsewhere.decode(loaded.encode("The being 's").ids.tolist()) == "the being ' s"
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "OpenAIGPTTokenizer"
-    others = (Bpe(PIECES, MERGES[:-1], specials=bpe.GPT_SPECIALS),
-              Bpe([*PIECES, "x y"], MERGES, specials=bpe.GPT_SPECIALS))
+    others = (Bpe(TOKENS, MERGES[:-1], specials=bpe.GPT_SPECIALS),
+              Bpe([*TOKENS, "x y"], MERGES, specials=bpe.GPT_SPECIALS))
     assert len({t.fingerprint for t in (tokenizer, *others)}) == 3
 
 
@@ -153,7 +153,7 @@ def test_the_same_corpus_trains_the_same_vocabulary(trained):
     assert trained.fingerprint == other == tokenizers.train(CONFIG, lambda: iter(CORPUS)).fingerprint
 
 
-def test_a_trained_vocabulary_opens_with_specials_and_characters(trained, tmp_path):
+def test_a_trained_vocabulary_starts_with_special_tokens_and_characters(trained, tmp_path):
     assert trained.tokens[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     assert trained.size == 150 == len(set(trained.tokens))
     letters = trained.tokens[5 : trained.size - len(trained.merges)]

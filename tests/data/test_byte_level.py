@@ -1,4 +1,4 @@
-"""Byte-level BPE: GPT-2's rules against a plain reading of them, readable pieces, deterministic training."""
+"""Byte-level BPE: GPT-2's rules against a plain implementation, readable tokens, deterministic training."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
 MERGES = [tuple(line.split()) for line in (
     "Ġ t", "h e", "Ġt he", "i n", "in g", "e r", "' s", "Ġ Ġ", "Ã ©", "å ¤", "å¤ §", "ð Ł", "1 2", "Ġ 1", ". .", "! !",
     "a a", "aa aa")]
-PIECES = [*SPECIALS, *BYTES, *("".join(merge) for merge in MERGES), "madeupword0000", "<mask>"]
+TOKENS = [*SPECIALS, *BYTES, *("".join(merge) for merge in MERGES), "madeupword0000", "<mask>"]
 PARTS = [
     "the", " the", "being", " ing", "HER", "é", "e\u0301", "大学", "学", "\U0001f600", "\U0001f469\u200d\U0001f467",
     "\0", "\x07", "\x7f", "\u200b", "\ufeff", "\ufffd", "\u00ad", " ", "  ", "     ", "\t", "\n", "\r\n", "\u00a0",
@@ -60,7 +60,7 @@ def words(text):
 
 
 def reference(text):
-    """The pieces of a text: of each word's bytes, the pair of the earliest merge is joined until there is none."""
+    """The tokens of a text: of each word's bytes, the pair of the earliest merge is joined until there is none."""
     characters, order = {byte: c for c, byte in BYTES.items()}, {merge: n for n, merge in enumerate(MERGES)}
     found = []
     for word in words(text):
@@ -80,20 +80,20 @@ def reference(text):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return ByteLevel(PIECES, MERGES)
+    return ByteLevel(TOKENS, MERGES)
 
 
-def test_ids_equal_a_plain_reading_of_the_rules(tokenizer):
+def test_ids_equal_those_of_a_plain_implementation(tokenizer):
     draw = random.Random(0)
     texts = ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 30))) for _ in range(1000))]
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert ids.dtype == np.int32
-        assert [PIECES[i] for i in ids] == reference(text), text
+        assert [TOKENS[i] for i in ids] == reference(text), text
         assert tokenizer.encode(text).ids.tolist() == ids.tolist()
         assert tokenizer.decode(ids) == text == "".join(words(text))
 
 
-def test_pieces_offsets_and_words_are_of_the_text(tokenizer):
+def test_tokens_offsets_and_words_match_the_text(tokenizer):
     text = " the her 大学's"
     found = tokenizer.encode(text)
     assert found.tokens == [" the", " ", "he", "r", " ", "大", "\ufffd", "\ufffd", "\ufffd", "'s"]
@@ -102,26 +102,26 @@ def test_pieces_offsets_and_words_are_of_the_text(tokenizer):
     assert tokenizer.decode(found.ids) == text
 
 
-def test_special_tokens_in_a_text_are_ordinary_text_unless_asked_for(tokenizer):
+def test_names_of_special_tokens_are_ordinary_text_unless_requested(tokenizer):
     text = "<s>the <mask>, <unk></s>"
     plain = tokenizer.encode(text)
-    assert max(plain.ids) < len(PIECES) - 1 and min(plain.ids) > 3 and tokenizer.decode(plain.ids) == text
-    asked = tokenizer.encode(text, specials=True)
-    assert [p for p in asked.tokens if p.startswith("<")] == ["<s>", "<mask>", "<unk>", "</s>"]
-    before = asked.tokens.index("<mask>") - 1
-    assert asked.tokens[before] == "he"  # the space before <mask> is the mask's
-    assert tokenizer.mask_token == "<mask>" and asked.words == sorted(asked.words)
+    assert max(plain.ids) < len(TOKENS) - 1 and min(plain.ids) > 3 and tokenizer.decode(plain.ids) == text
+    requested = tokenizer.encode(text, specials=True)
+    assert [p for p in requested.tokens if p.startswith("<")] == ["<s>", "<mask>", "<unk>", "</s>"]
+    before = requested.tokens.index("<mask>") - 1
+    assert requested.tokens[before] == "he"  # the space before <mask> is the mask's
+    assert tokenizer.mask_token == "<mask>" and requested.words == sorted(requested.words)
 
 
-def test_vocabulary_describes_the_pieces(tokenizer):
-    vocabulary = tokenizer.with_counts(np.arange(len(PIECES))).vocabulary
-    assert vocabulary.specials == {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": len(PIECES) - 1}
-    starting = {PIECES[i] for i in np.flatnonzero(vocabulary.starts_word)}
+def test_the_vocabulary_describes_the_tokens(tokenizer):
+    vocabulary = tokenizer.with_counts(np.arange(len(TOKENS))).vocabulary
+    assert vocabulary.specials == {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": len(TOKENS) - 1}
+    starting = {TOKENS[i] for i in np.flatnonzero(vocabulary.starts_word)}
     assert starting == {*SPECIALS, "<mask>", "Ġ", "Ġt", "Ġthe", "ĠĠ", "Ġ1"}
     assert vocabulary.counts[7] == 7 and not tokenizer.vocabulary.counts.any()
 
 
-def test_what_is_saved_is_the_same_here_and_elsewhere(tokenizer, tmp_path):
+def test_saved_tokenizer_is_the_same_here_and_in_the_library(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     loaded = tokenizers.load(tmp_path)
     assert loaded.fingerprint == tokenizer.fingerprint and loaded.merges == MERGES
@@ -130,16 +130,16 @@ def test_what_is_saved_is_the_same_here_and_elsewhere(tokenizer, tmp_path):
         ids = loaded.encode(text, specials=True).ids.tolist()
         assert elsewhere.encode(text).ids == [0, *ids, 2]
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "RobertaTokenizer"
-    others = ByteLevel(PIECES, MERGES[:-1]), ByteLevel([*PIECES, "x y"], MERGES)
+    others = ByteLevel(TOKENS, MERGES[:-1]), ByteLevel([*TOKENS, "x y"], MERGES)
     assert len({t.fingerprint for t in (tokenizer, *others)}) == 3
 
 
 @pytest.mark.parametrize("name", ["", "vocab.json"])
-def test_a_vocabulary_file_or_its_directory_is_taken(tokenizer, tmp_path, name):
+def test_a_vocabulary_file_or_its_directory_is_accepted(tokenizer, tmp_path, name):
     tokenizer.save(tmp_path)
     config = Config("byte_level_bpe", vocab_file=str(tmp_path / name))
     assert tokenizers.from_vocab_file(config).fingerprint == tokenizer.fingerprint
-    assert tokenizers.size(config) == len(PIECES)
+    assert tokenizers.size(config) == len(TOKENS)
     with pytest.raises(UserError, match="is byte_level_bpe"):
         tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path)))
 
@@ -167,7 +167,7 @@ def test_the_same_corpus_trains_the_same_vocabulary(trained):
         assert trained.fingerprint == other
 
 
-def test_a_trained_vocabulary_opens_with_specials_and_bytes(trained):
+def test_a_trained_vocabulary_starts_with_special_tokens_and_bytes(trained):
     assert trained.tokens[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     assert set(trained.tokens[5:261]) == set(BYTES) and trained.size == 400 == len(set(trained.tokens))
     assert ["".join(merge) for merge in trained.merges] == trained.tokens[261:]
@@ -188,7 +188,7 @@ def test_a_prepared_document_is_one_text(tmp_path):
     assert ready.tokenizer.vocabulary.starts_word[second].all()  # as inside of a text
 
 
-def test_a_vocabulary_without_room_is_refused():
+def test_a_vocabulary_too_small_to_train_is_refused():
     for call in (tokenizers.size, lambda config: tokenizers.train(config, lambda: iter(CORPUS))):
         with pytest.raises(UserError, match="has 261 tokens before it learns any"):
             call(Config("byte_level_bpe", vocab_size=261))
@@ -219,11 +219,11 @@ def test_white_space_of_documents_is_kept(tokenizer, seed):
         [0, *kept.documents[:-1]])))[:-1])
     assert [tokenizer.decode(ids) for ids in documents] == texts
     assert tokenizer.decode(tokenize.tokenize(tokenizer, [CODE]).tokens) == " ".join(CODE.split())
-    whole = tokenizer.encode_batch([CODE])[0]  # sentence boundaries do not change the tokens
-    assert documents[0].tolist() == whole.tolist()
+    ids_of_text = tokenizer.encode_batch([CODE])[0]  # sentence boundaries do not change the tokens
+    assert documents[0].tolist() == ids_of_text.tolist()
 
 
-def test_indentation_is_learned_and_the_setting_names_the_store(tmp_path):
+def test_indentation_is_learned_and_the_setting_changes_the_store(tmp_path):
     (tmp_path / "code.txt").write_text("\n\n\n".join([CODE] * 30))
     data = corpora.Config("text_files", files=str(tmp_path / "code.txt"), documents="file", validation=0, test=0)
     ready = {whitespace: prepare.prepare(data, Config("byte_level_bpe", 400, whitespace=whitespace), tmp_path / "data")

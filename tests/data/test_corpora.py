@@ -27,29 +27,29 @@ def files(path, documents="auto", **settings):
 # Splits
 
 
-def test_shares_are_met_and_every_document_has_a_split():
+def test_splits_have_their_fractions_and_every_document_has_one():
     found = np.array(list(split_of([f"text {i}" for i in range(20000)], Config(validation=0.1, test=0.05)).values()))
-    for split, share in ((TEST, 0.05), (VALIDATION, 0.1), (TRAIN, 0.85)):
-        assert abs((found == split).mean() - share) < 4 * np.sqrt(share * (1 - share) / 20000)
+    for split, fraction in ((TEST, 0.05), (VALIDATION, 0.1), (TRAIN, 0.85)):
+        assert abs((found == split).mean() - fraction) < 4 * np.sqrt(fraction * (1 - fraction) / 20000)
     assert SPLITS == ("test", "validation", "train")
 
 
-def test_order_new_documents_and_copies_move_nothing():
+def test_a_document_keeps_its_split_whatever_else_is_in_the_corpus():
     config = Config(validation=0.2, test=0.2)
     texts = [f"text {i}" for i in range(300)]
     first = split_of(texts, config)
     assert split_of(texts[::-1], config) == first
     more = split_of([f"new {i}" for i in range(300)] + texts, config)
     assert {text: more[text] for text in texts} == first
-    places = np.array([hash_position(text) for text in texts * 2], np.uint64)
-    found = assign(places, config)
+    hashes = np.array([hash_position(text) for text in texts * 2], np.uint64)
+    found = assign(hashes, config)
     assert (found[:300] == found[300:]).all()
 
 
 @pytest.mark.parametrize("validation, test", [(0.02, 0.02), (0.9, 0.05), (0.05, 0.9), (0.02, 0), (0, 0.02), (0, 0)])
 @pytest.mark.parametrize("count", [3, 4, 7])
 @pytest.mark.parametrize("seed", range(5))
-def test_few_documents_still_fill_the_splits_asked_for(validation, test, count, seed):
+def test_few_documents_still_fill_the_configured_splits(validation, test, count, seed):
     texts = [f"{seed} {i}" for i in range(count)]
     config = Config(validation=validation, test=test)
     found = split_of(texts, config)
@@ -59,7 +59,7 @@ def test_few_documents_still_fill_the_splits_asked_for(validation, test, count, 
     assert [found[text] for text in ranked] == sorted(found.values())
 
 
-def test_too_few_documents_are_refused_with_what_to_do():
+def test_too_few_documents_are_refused():
     with pytest.raises(UserError, match=r"2 documents: too few .*\.documents=blank_line or =line"):
         split_of(["a", "b"], Config(corpus="text_files"))
     with pytest.raises(UserError, match="5 documents, 2 of them distinct"):
@@ -69,7 +69,7 @@ def test_too_few_documents_are_refused_with_what_to_do():
     assert set(split_of(["a"], Config(validation=0, test=0)).values()) == {TRAIN}
 
 
-def test_much_more_held_out_than_asked_for_is_told_with_what_to_do():
+def test_much_more_held_out_text_than_configured_is_reported():
     message = imbalanced({"train": 30, "validation": 40, "test": 30}, 3, Config(corpus="text_files"))
     assert "70% of the text is held out instead of 4%: the corpus has 3 documents" in message
     assert "data.documents=blank_line" in message
@@ -88,17 +88,17 @@ def test_config_is_checked():
 # Text files
 
 
-def test_units_of_a_file(tmp_path):
+def test_documents_of_one_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n one\ntwo\n\n \t\nthree\n")
     for unit, expected in {"file": ["one\ntwo\n\n \t\nthree"], "line": ["one", "two", "three"],
                            "blank_line": ["one\ntwo", "three"], "auto": ["one\ntwo", "three"]}.items():
         corpus = files(path, unit)
         assert list(corpus.documents()) == expected
-        assert list(corpus.documents()) == expected  # each call streams anew
+        assert list(corpus.documents()) == expected  # each call starts from the first
 
 
-def test_several_files_are_a_document_each(tmp_path):
+def test_each_of_several_files_is_a_document(tmp_path):
     for name in ("b", "a", "c/d"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.txt").write_text(f"{name}\n\nmore")
@@ -108,7 +108,7 @@ def test_several_files_are_a_document_each(tmp_path):
     assert len(list(files(tmp_path / "**" / "*.txt", "blank_line").documents())) == 6
 
 
-def test_byte_order_marks_and_line_ends_leave_no_trace(tmp_path):
+def test_byte_order_marks_and_line_ends_have_no_effect(tmp_path):
     (tmp_path / "plain.txt").write_bytes("né\nw\n\nx".encode())
     (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + "né\r\nw\r\n\r\nx\r\n".encode())
     (tmp_path / "old.txt").write_bytes("né\rw\r\rx".encode())
@@ -116,14 +116,14 @@ def test_byte_order_marks_and_line_ends_leave_no_trace(tmp_path):
     assert all(list(files(tmp_path / name).documents()) == expected for name in ("plain.txt", "marked.txt", "old.txt"))
 
 
-def test_bytes_that_are_not_utf8_are_named(tmp_path):
+def test_errors_name_bytes_that_are_not_utf8(tmp_path):
     (tmp_path / "good.txt").write_text("fine")
     (tmp_path / "latin.txt").write_bytes(b"one\ntwo\ncaf\xe9 three\nfour\n")
     with pytest.raises(UserError, match=r"latin\.txt, line 3: byte 0xe9 is not UTF-8"):
         list(files(tmp_path / "*.txt").documents())
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files_are_refused(tmp_path):
     with pytest.raises(UserError, match="matches no file"):
         files(tmp_path / "*.txt")
     with pytest.raises(UserError, match=r"it is a folder; try .*\*\*"):
@@ -135,23 +135,24 @@ def test_files_that_are_not_there(tmp_path):
         list(files(tmp_path / "blank.txt").documents())
 
 
-def test_the_fingerprint_follows_the_content(tmp_path):
-    def made(folder, first="a", second="b", documents="auto"):
+def test_the_fingerprint_depends_on_the_content(tmp_path):
+    def fingerprint(folder, first="a", second="b", documents="auto"):
         (tmp_path / folder).mkdir(exist_ok=True)
         for name, text in (("1.txt", first), ("2.txt", second)):
             (tmp_path / folder / name).write_text(text)
         return files(tmp_path / folder / "*.txt", documents).fingerprint()
 
-    first = made("x")
-    assert made("elsewhere") == first == made("x")
-    others = {made("x", "A"), made("x", "b", "a"), made("x", "ab", ""), made("x", documents="line")}
+    first = fingerprint("x")
+    assert fingerprint("elsewhere") == first == fingerprint("x")
+    others = {fingerprint("x", "A"), fingerprint("x", "b", "a"), fingerprint("x", "ab", ""),
+              fingerprint("x", documents="line")}
     assert len(others | {first}) == 5
 
 
 # The documentation of Python
 
 
-def test_python_docs_reads_docstrings_and_topics_without_running_anything(tmp_path):
+def test_python_docs_reads_docstrings_and_topics_without_running_code(tmp_path):
     (tmp_path / "pydoc_data").mkdir()
     (tmp_path / "pydoc_data" / "topics.py").write_text(
         "topics = {'if': 'The if statement\\n****************\\n\\nIt is used.\\n', 'x': 'Other'}")
@@ -171,7 +172,7 @@ def test_python_docs_reads_docstrings_and_topics_without_running_anything(tmp_pa
     assert python_docs.fingerprint(tmp_path) != before
 
 
-def test_this_interpreter_documents_itself():
+def test_the_documentation_of_this_interpreter_is_a_corpus():
     loaded = set(sys.modules)
     corpus = open_corpus(Config())
     texts = list(corpus.documents())
@@ -227,12 +228,12 @@ def test_tfds_by_directory_and_by_name(dataset, monkeypatch):
     ({"text_feature": "label"}, "no text feature 'label'"),
     ({"text_feature": "inner"}, "no text feature 'inner'"),
 ])
-def test_tfds_that_is_not_there(dataset, settings, message):
+def test_missing_tfds_datasets_are_refused(dataset, settings, message):
     with pytest.raises(UserError, match=message):
         open_corpus(Config(**{"corpus": "tfds", "tfds_name": str(dataset[1]), **settings}))
 
 
-def test_tfds_in_a_format_that_needs_tensorflow(dataset, tmp_path):
+def test_tfds_datasets_that_need_tensorflow_are_refused(dataset, tmp_path):
     for file in dataset[1].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     info = tmp_path / "dataset_info.json"

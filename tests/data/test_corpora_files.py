@@ -12,8 +12,8 @@ from lmrep.core.errors import UserError
 from lmrep.data.corpora import Config, files, open_corpus
 
 
-def corpus(pattern, kind="text_files", **settings):
-    return open_corpus(Config(corpus=kind, files=str(pattern), **settings))
+def corpus(pattern, corpus_name="text_files", **settings):
+    return open_corpus(Config(corpus=corpus_name, files=str(pattern), **settings))
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def store():
     store.store.clear()
 
 
-def test_remote_files_are_read_as_local_ones(store, tmp_path):
+def test_remote_files_are_read_like_local_ones(store, tmp_path):
     for name in ("b", "a", "c/d"):
         store.pipe(f"/bucket/{name}.txt", f"{name}\n\nmore".encode())
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -36,7 +36,7 @@ def test_remote_files_are_read_as_local_ones(store, tmp_path):
         assert remote.fingerprint() == local.fingerprint()
 
 
-def test_remote_records_and_compressed_files(store):
+def test_remote_records_and_compressed_files_are_read(store):
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"text": ["one", "two"]}), sink)
     store.pipe("/bucket/a.parquet", sink.getvalue().to_pybytes())
@@ -53,14 +53,14 @@ def test_remote_records_and_compressed_files(store):
 
 
 def test_remote_fingerprints_take_the_checksum_of_the_store():
-    def made(checksum, size):
+    def fingerprint_of(checksum, size):
         return files.fingerprint([files.Source("gs://b/a", "a", None, checksum, size)])  # there is nothing to read
 
-    assert made("md5Hash x", 3) == made("md5Hash x", 3)
-    assert len({made("md5Hash x", 3), made("md5Hash x", 4), made("md5Hash y", 3)}) == 3
+    assert fingerprint_of("md5Hash x", 3) == fingerprint_of("md5Hash x", 3)
+    assert len({fingerprint_of("md5Hash x", 3), fingerprint_of("md5Hash x", 4), fingerprint_of("md5Hash y", 3)}) == 3
 
 
-def test_what_a_store_says_of_its_files_is_kept(store, monkeypatch):
+def test_sizes_and_checksums_of_remote_files_are_kept(store, monkeypatch):
     store.pipe("/bucket/a.txt", b"one")
     listed = type(store).info
     monkeypatch.setattr(type(store), "info", lambda self, path, **kw: listed(self, path, **kw) | {"ETag": "abc"})
@@ -69,7 +69,7 @@ def test_what_a_store_says_of_its_files_is_kept(store, monkeypatch):
     assert (source.size, source.checksum) == (3, "ETag abc")
 
 
-def test_remote_paths_that_are_not_there(store):
+def test_missing_remote_paths_are_refused(store):
     store.pipe("/bucket/a.txt", b"one")
     with pytest.raises(UserError, match=r"'memory://bucket/\*\.json' matches no file"):
         corpus("memory://bucket/*.json")
@@ -77,30 +77,30 @@ def test_remote_paths_that_are_not_there(store):
         corpus("memory://bucket")
     with pytest.raises(UserError, match=r"Protocol not known: nowhere; expected .*gs://"):
         corpus("nowhere://bucket/*.txt")
-    gone = corpus("memory://bucket/*.txt")
+    removed = corpus("memory://bucket/*.txt")
     store.rm("/bucket/a.txt")
     with pytest.raises(UserError, match=r"cannot read memory:///bucket/a\.txt: .*FileNotFoundError"):
-        list(gone.documents())
+        list(removed.documents())
     with pytest.raises(UserError, match=r"cannot read memory:///bucket/a\.txt"):
-        gone.fingerprint()
+        removed.fingerprint()
 
 
-def test_protocols_whose_package_is_missing_say_which(monkeypatch):
+def test_errors_name_the_missing_package_of_a_protocol(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)  # what an import then finds: nothing
     with pytest.raises(UserError, match=r"gs:// needs a package that is not installed .*pip install gcsfs$"):
         corpus("gs://bucket/*.txt")
 
 
-def test_local_files_that_vanish_are_named(tmp_path):
+def test_errors_name_local_files_that_vanish(tmp_path):
     (tmp_path / "a.txt").write_text("one")
-    gone = corpus(tmp_path / "*.txt")
+    removed = corpus(tmp_path / "*.txt")
     (tmp_path / "a.txt").unlink()
-    for read in (lambda: list(gone.documents()), gone.fingerprint):
+    for read in (lambda: list(removed.documents()), removed.fingerprint):
         with pytest.raises(UserError, match=r"cannot read .*a\.txt: No such file"):
             read()
 
 
-def test_the_home_folder_is_found(tmp_path, monkeypatch):
+def test_the_home_directory_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.txt").write_text("one")
     assert list(corpus("~/*.txt").documents()) == ["one"]

@@ -13,10 +13,10 @@ from lmrep.data.corpora import Config, cleaning, open_corpus, records
 TEXTS = ["é one\ntwo", "three", "  ", "four"]
 
 
-def read(path, kind="jsonl", **settings):
+def read(path, type_="jsonl", **settings):
     """The documents, and the tally."""
     tally = Counter()
-    return list(open_corpus(Config(corpus=kind, files=str(path), **settings)).documents(tally)), dict(tally)
+    return list(open_corpus(Config(corpus=type_, files=str(path), **settings)).documents(tally)), dict(tally)
 
 
 def lines(path, *values):
@@ -30,7 +30,7 @@ def table(path, column, name="text", **settings):
 
 
 @pytest.mark.parametrize("suffix, compression", [("", None), (".gz", "gzip"), (".zst", "zstd")])
-def test_jsonl_plain_and_compressed(tmp_path, suffix, compression):
+def test_jsonl_is_read_plain_and_compressed(tmp_path, suffix, compression):
     content = "\n".join(json.dumps({"id": 1, "text": text}, ensure_ascii=False) for text in TEXTS) + "\n\n"
     with pa.output_stream(str(tmp_path / f"a.jsonl{suffix}"), compression=compression) as file:
         file.write(content.encode("utf-8-sig"))
@@ -63,7 +63,7 @@ def test_damaged_lines_are_named_or_skipped_within_a_budget(tmp_path, line, mess
         read(tmp_path / "*.jsonl", damaged_lines=1)
 
 
-def test_jsonl_that_is_not_utf8(tmp_path):
+def test_jsonl_that_is_not_utf8_is_refused_or_replaced(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "ok"}\n{"text": "caf\xe9"}\n{"text": "half \\ud83d"}\n')
     with pytest.raises(UserError, match=r"a\.jsonl, line 2: byte 0xe9 is not UTF-8"):
@@ -75,7 +75,7 @@ def test_jsonl_that_is_not_utf8(tmp_path):
         read(path)
 
 
-def test_jsonl_lines_are_found_whatever_the_blocks(tmp_path, monkeypatch):
+def test_jsonl_lines_do_not_depend_on_block_boundaries(tmp_path, monkeypatch):
     texts = [f"{i} " + "x" * i for i in range(1, 60)]
     path = lines(tmp_path / "a.jsonl", *({"text": text} for text in texts))
     for chunk in (1, 7, 100):
@@ -86,7 +86,7 @@ def test_jsonl_lines_are_found_whatever_the_blocks(tmp_path, monkeypatch):
         read(path)
 
 
-def test_long_records_are_cut_and_counted(tmp_path, monkeypatch):
+def test_long_records_are_split_and_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(cleaning, "MAX_CHARACTERS", 10)
     expected = (["short", "two words", "and more"], {"files": 1, "documents": 3, "cut_documents": 1})
     texts = ["short", "two words and more"]
@@ -94,11 +94,11 @@ def test_long_records_are_cut_and_counted(tmp_path, monkeypatch):
     assert read(table(tmp_path / "a.parquet", texts), "parquet") == expected
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.dictionary(
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.dictionary(
     pa.int32(), pa.string())])
-def test_parquet_of_every_kind_of_text(tmp_path, monkeypatch, kind):
+def test_parquet_of_every_text_type(tmp_path, monkeypatch, type_):
     monkeypatch.setattr(records, "CHUNK", 16)  # a row or two at once
-    column = pa.array([*TEXTS, None, "five\r\n"], pa.string()).cast(kind)
+    column = pa.array([*TEXTS, None, "five\r\n"], pa.string()).cast(type_)
     path = table(tmp_path / "a.parquet", column, row_group_size=4)
     assert read(path, "parquet") == (["é one\ntwo", "three", "four", "five"], {
         "files": 1, "documents": 4, "empty_documents": 2, "carriage_returns": 1})
@@ -115,42 +115,42 @@ def test_parquet_columns_may_be_nested(tmp_path):
             read(path, "parquet", text_field=wrong)
 
 
-def test_parquet_rows_that_are_not_utf8(tmp_path):
+def test_parquet_text_that_is_not_utf8_is_refused_or_replaced(tmp_path):
     path = table(tmp_path / "a.parquet", pa.array([b"ok", b"caf\xe9"], pa.binary()))
     with pytest.raises(UserError, match=r"a\.parquet, row 2: byte 0xe9 is not UTF-8"):
         read(path, "parquet")
     assert read(path, "parquet", undecodable="replace")[1]["replaced_characters"] == 1
 
 
-def test_damaged_parquet_files_are_named(tmp_path):
+def test_errors_name_damaged_parquet_files(tmp_path):
     path = table(tmp_path / "a.parquet", [f"text {i} " * 20 for i in range(1000)], write_page_checksum=True)
-    whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", b"no Parquet at all" * 9,
-                    whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]):
+    intact = path.read_bytes()
+    for damaged in (intact[: len(intact) // 2], b"", b"no Parquet at all" * 9,
+                    intact[:200] + bytes([intact[200] ^ 255]) + intact[201:]):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=r"a\.parquet is not an intact Parquet file .*copy it again"):
             read(path, "parquet")
 
 
-def test_corpora_of_records_name_what_they_lack(tmp_path):
+def test_errors_name_the_missing_field(tmp_path):
     lines(tmp_path / "a.jsonl", {"text": " "}, {"text": ""})
     with pytest.raises(UserError, match="holds no text: 1 files, no record with text in 'text'"):
         read(tmp_path / "a.jsonl")
-    for kind in ("jsonl", "parquet"):
-        with pytest.raises(UserError, match=rf"matches no file .*; it is a folder; try .*\*\.{kind}"):
-            read(tmp_path, kind)
-        with pytest.raises(UserError, match=rf"corpus is {kind} but data\.files is empty.*\*\.{kind}"):
-            read("", kind)
+    for type_ in ("jsonl", "parquet"):
+        with pytest.raises(UserError, match=rf"matches no file .*; it is a folder; try .*\*\.{type_}"):
+            read(tmp_path, type_)
+        with pytest.raises(UserError, match=rf"corpus is {type_} but data\.files is empty.*\*\.{type_}"):
+            read("", type_)
         with pytest.raises(UserError, match="text_field is empty"):
-            read(tmp_path / "a.jsonl", kind, text_field="")
+            read(tmp_path / "a.jsonl", type_, text_field="")
 
 
-def test_fingerprints_of_records_follow_content_and_field(tmp_path):
-    def made(folder, text, **settings):
+def test_fingerprints_of_records_depend_on_content_and_field(tmp_path):
+    def fingerprint_of(folder, text, **settings):
         (tmp_path / folder).mkdir(exist_ok=True)
         path = lines(tmp_path / folder / "a.jsonl", {"text": text, "other": text})
         return open_corpus(Config(corpus="jsonl", files=str(path), **settings)).fingerprint()
 
-    first = made("x", "a")
-    assert made("y", "a", undecodable="replace", damaged_lines=3) == first  # neither changes what can be read at all
-    assert len({first, made("x", "b"), made("x", "a", text_field="other")}) == 3
+    first = fingerprint_of("x", "a")
+    assert fingerprint_of("y", "a", undecodable="replace", damaged_lines=3) == first  # both change only the errors
+    assert len({first, fingerprint_of("x", "b"), fingerprint_of("x", "a", text_field="other")}) == 3

@@ -18,7 +18,7 @@ def read(path, **settings):
     return list(open_corpus(Config(corpus="text_files", files=str(path), **settings)).documents(tally)), dict(tally)
 
 
-def test_what_is_no_text_is_removed_and_counted(tmp_path):
+def test_characters_that_are_no_text_are_removed_and_counted(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\0\0 four\n\n\n\0\n\nfive")
     assert read(tmp_path / "a.txt", documents="blank_line") == (["one\ntwo\nthree four", "five"], {
         "files": 1, "documents": 2, "byte_order_marks": 1, "carriage_returns": 2, "nul_characters": 3})
@@ -31,7 +31,7 @@ def test_what_is_no_text_is_removed_and_counted(tmp_path):
         "files": 1, "documents": 2, "empty_documents": 2})
 
 
-def test_plain_text_is_counted_as_nothing_else(tmp_path):
+def test_plain_text_has_no_anomalies(tmp_path):
     (tmp_path / "a.txt").write_text("né\ufffd\n\nb\ufeff\n")
     assert read(tmp_path / "a.txt", undecodable="replace") == (["né\ufffd", "b\ufeff"], {"files": 1, "documents": 2})
 
@@ -53,7 +53,7 @@ ODDITIES = ["a", "é", "漢", "😀", " ", "\t", "\n", "\n", "\r\n", "\r", "\n \
 
 
 @pytest.mark.parametrize("unit", ["file", "line", "blank_line"])
-def test_where_blocks_fall_and_documents_are_cut_loses_nothing(tmp_path, monkeypatch, unit):
+def test_block_boundaries_and_splits_lose_no_text(tmp_path, monkeypatch, unit):
     monkeypatch.setattr(cleaning, "MAX_CHARACTERS", 10)
     for seed in range(60):
         content = "".join(random.Random(seed).choices(ODDITIES, k=50))
@@ -68,7 +68,7 @@ def test_where_blocks_fall_and_documents_are_cut_loses_nothing(tmp_path, monkeyp
         assert "".join("".join(documents).split()) == "x" + "".join(content.replace("\0", "").split())
 
 
-def test_documents_are_cut_at_line_breaks_or_spaces(tmp_path, monkeypatch):
+def test_long_documents_are_split_at_line_breaks_or_spaces(tmp_path, monkeypatch):
     monkeypatch.setattr(cleaning, "MAX_CHARACTERS", 10)
     (tmp_path / "a.txt").write_text("one a b\ntwo words and longwordsindeed")
     assert read(tmp_path / "a.txt", documents="file") == (["one a b", "two words", "and longwo", "rdsindeed"], {
@@ -103,7 +103,7 @@ def test_compressed_files_hold_the_same_documents(tmp_path):
 
 
 @pytest.mark.parametrize("suffix, compression", [("gz", "gzip"), ("zst", "zstd")])
-def test_damaged_compressed_files_are_named(tmp_path, suffix, compression):
+def test_errors_name_damaged_compressed_files(tmp_path, suffix, compression):
     path = tmp_path / f"a.txt.{suffix}"
     with pa.CompressedOutputStream(str(path), compression) as file:
         file.write(random.Random(0).randbytes(10_000).hex().encode())

@@ -62,7 +62,7 @@ def test_gather_matches_examples_built_token_by_token(name, seed, random_store):
             np.testing.assert_array_equal(batch[field][i], value, err_msg=field)
 
 
-def test_spans_shifted_by_one_token_are_noticed(random_store):
+def test_spans_shifted_by_one_token_are_rejected(random_store):
     plan = make_plan("packed", random_store(0, 5))
     shifted = Spans(plan.spans.offsets, plan.spans.starts + 1, plan.spans.lengths - 1, {})
     wrong = Plan(plan.store, shifted, plan.layout, plan.length, "")

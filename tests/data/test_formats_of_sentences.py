@@ -131,7 +131,7 @@ def test_texts_are_split_into_chunks():
 
 
 @pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
-def test_examples_with_a_smaller_capacity_are_noticed(name, random_store, monkeypatch):
+def test_examples_with_a_smaller_capacity_are_rejected(name, random_store, monkeypatch):
     """Planted error: examples hold one token less than their capacity."""
     store = random_store(1, 30)
     monkeypatch.setattr(f"lmrep.data.formats.{name}.example_starts", lambda sentences, documents, capacity, **options:

@@ -28,25 +28,25 @@ STORES = [(seed, length) for seed in range(4) for length in (2, 7, 64)]
 @pytest.mark.parametrize(("seed", "length"), STORES)
 def test_examples_are_consecutive_tokens_of_the_stream(seed, length, random_store):
     store = random_store(seed, 25, tokens=12)
-    made = plan("stream", Stream(), store, length, 0)
-    batch = made.gather(np.arange(made.examples))
+    stream_plan = plan("stream", Stream(), store, length, 0)
+    batch = stream_plan.gather(np.arange(stream_plan.examples))
     tokens, expected = batch["tokens"].ravel(), stream_of(store)
-    assert made.examples == -(-len(expected) // length)
+    assert stream_plan.examples == -(-len(expected) // length)
     np.testing.assert_array_equal(tokens[: len(expected)], expected)
     segments = batch["segment_ids"].ravel()
     assert (segments[: len(expected)] == 1).all() and (segments[len(expected) :] == 0).all()
-    positions = np.tile(np.arange(length), made.examples)[: len(expected)]
+    positions = np.tile(np.arange(length), stream_plan.examples)[: len(expected)]
     np.testing.assert_array_equal(batch["positions"].ravel()[: len(expected)], positions)
     assert (batch["reset"] == 1).all()  # shuffled examples do not continue each other
-    assert made.statistics()["padding"] == pytest.approx(1 - len(expected) / tokens.size, abs=1e-12)
+    assert stream_plan.statistics()["padding"] == pytest.approx(1 - len(expected) / tokens.size, abs=1e-12)
 
 
 def test_a_document_that_fills_its_example_leaves_the_end_of_text_to_the_next(make_store):
-    made = plan("stream", Stream(), make_store([[4], [2], [3]]), 4, 0)
-    batch = made.gather(np.arange(made.examples))
+    stream_plan = plan("stream", Stream(), make_store([[4], [2], [3]]), 4, 0)
+    batch = stream_plan.gather(np.arange(stream_plan.examples))
     assert batch["tokens"].tolist() == [[5, 6, 7, 8], [3, 9, 10, 3], [11, 12, 13, 3]]
-    made = plan("stream", Stream(), make_store([[4]]), 4, 0)
-    assert made.gather(np.arange(2))["tokens"].tolist() == [[5, 6, 7, 8], [3, 0, 0, 0]]
+    stream_plan = plan("stream", Stream(), make_store([[4]]), 4, 0)
+    assert stream_plan.gather(np.arange(2))["tokens"].tolist() == [[5, 6, 7, 8], [3, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(("seed", "length"), STORES)
@@ -76,42 +76,43 @@ def test_isolated_documents_are_segments_with_their_own_positions(seed, length, 
 @pytest.mark.parametrize(("seed", "length"), STORES)
 def test_following_is_the_next_token_of_the_text(seed, length, isolate, random_store):
     store = random_store(seed, 25, tokens=12)
-    made = plan("stream", Stream(order="contiguous", isolate=isolate, duplicates=2), store, length, 0)
-    found = made.gather(np.array([*range(made.examples), -1]))["following"]
+    stream_plan = plan("stream", Stream(order="contiguous", isolate=isolate, duplicates=2), store, length, 0)
+    found = stream_plan.gather(np.array([*range(stream_plan.examples), -1]))["following"]
     text = np.append(stream_of(store), -1)
-    ends = np.minimum(np.arange(1, made.rows + 1) * length, len(text) - 1)
+    ends = np.minimum(np.arange(1, stream_plan.rows + 1) * length, len(text) - 1)
     expected = np.where(isolate & (text[ends - 1] == EOS), -1, text[ends])  # isolated documents have no next one
     np.testing.assert_array_equal(found, [*expected, *expected, -1])
 
 
 def test_every_token_but_the_first_is_a_target_once_in_a_walk(random_store):
-    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 20, 0)
-    steps = -(-made.rows // 4)
+    stream_plan = plan("stream", Stream(order="contiguous"), random_store(2, 20), 20, 0)
+    steps = -(-stream_plan.rows // 4)
     targets = []
-    for batch in batches(made, batch_size=4, indices=np.arange(4), seed=0, first_step=steps, last_step=2 * steps):
+    walk = {"first_step": steps, "last_step": 2 * steps}
+    for batch in batches(stream_plan, batch_size=4, indices=np.arange(4), seed=0, **walk):
         shifted = np.column_stack([batch["tokens"][:, 1:], batch["following"]])
         real = np.column_stack([batch["segment_ids"][:, 1:] > 0, batch["following"] >= 0])
         targets.append(shifted[real])
-    expected = stream_of(made.store)[1:]
+    expected = stream_of(stream_plan.store)[1:]
     np.testing.assert_array_equal(np.sort(np.concatenate(targets)), np.sort(expected))
 
 
 def test_a_following_id_outside_of_the_vocabulary_is_refused(random_store):
-    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
-    first = made.spans.starts[made.spans.offsets[1]]
-    made.store.stream[first] = 10**6
+    stream_plan = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
+    first = stream_plan.spans.starts[stream_plan.spans.offsets[1]]
+    stream_plan.store.stream[first] = 10**6
     with pytest.raises(RunFault, match=r"example 0 of the plan has ids from \d+ to 1000000; expected 0 to"):
-        list(evaluation_batches(made, batch_size=1, indices=np.arange(1), limit=1))
+        list(evaluation_batches(stream_plan, batch_size=1, indices=np.arange(1), limit=1))
 
 
 @pytest.mark.parametrize("config", [Stream(), Stream(isolate=True), Stream(order="contiguous"),
                                     Stream(order="contiguous", isolate=True)])
 def test_the_definition_knows_the_fields_and_segments_of_a_config(config, make_store):
     definition = FORMATS["stream"]
-    made = plan("stream", config, make_store([[3, 2], [4], [2]]), 16, 0)
-    batch = made.gather(np.arange(1))
-    assert tuple(batch) == made.fields == definition.fields(config)
-    assert ("following" in batch) == made.contiguous == definition.contiguous(config)
+    stream_plan = plan("stream", config, make_store([[3, 2], [4], [2]]), 16, 0)
+    batch = stream_plan.gather(np.arange(1))
+    assert tuple(batch) == stream_plan.fields == definition.fields(config)
+    assert ("following" in batch) == stream_plan.contiguous == definition.contiguous(config)
     assert (batch["segment_ids"].max() > 1) == definition.packed(config)
 
 
@@ -165,18 +166,19 @@ def test_a_position_has_its_example_whatever_else_is_requested():
 # --- Batches ---
 
 
-def run_of(made, batch_size, first=0, last=60, indices=None, seed=4):
+def run_of(stream_plan, batch_size, first=0, last=60, indices=None, seed=4):
     indices = np.arange(batch_size) if indices is None else np.array(indices)
-    return list(batches(made, batch_size=batch_size, indices=indices, seed=seed, first_step=first, last_step=last))
+    return list(batches(stream_plan, batch_size=batch_size, indices=indices, seed=seed, first_step=first,
+                        last_step=last))
 
 
-def assert_reset_where_interrupted(run, made, length):
+def assert_reset_where_interrupted(run, stream_plan, length):
     """Follows the positions of the stream: an example continues if it starts where the one before it ended."""
-    text = stream_of(made.store)
+    text = stream_of(stream_plan.store)
     previous_end = np.full(len(run[0]["example"]), -1)
     for batch in run:
         shown = batch["example"] >= 0
-        begin = batch["example"] % made.rows * length
+        begin = batch["example"] % stream_plan.rows * length
         np.testing.assert_array_equal(batch["tokens"][shown, 0], text[begin[shown]])
         np.testing.assert_array_equal(batch["reset"], shown & (begin != previous_end))
         previous_end = np.where(shown, begin + length, -1)
@@ -185,47 +187,47 @@ def assert_reset_where_interrupted(run, made, length):
 @pytest.mark.parametrize("duplicates", [1, 2])
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
 def test_reset_is_one_exactly_where_an_example_continues_none(batch_size, duplicates, random_store):
-    made = plan("stream", Stream(order="contiguous", duplicates=duplicates), random_store(2, 20), 16, 0)
-    run = run_of(made, batch_size, last=5 * -(-made.rows // batch_size))
-    assert_reset_where_interrupted(run, made, 16)
+    stream_plan = plan("stream", Stream(order="contiguous", duplicates=duplicates), random_store(2, 20), 16, 0)
+    run = run_of(stream_plan, batch_size, last=5 * -(-stream_plan.rows // batch_size))
+    assert_reset_where_interrupted(run, stream_plan, 16)
     resets = sum(int(batch["reset"].sum()) for batch in run)
     assert 0 < resets <= 2 * 5 * batch_size
 
 
-def test_what_carries_over_is_what_follows(random_store):
-    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
-    run = run_of(made, 3)
+def test_the_carry_continues_with_the_following_token(random_store):
+    stream_plan = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
+    run = run_of(stream_plan, 3)
     for previous, batch in itertools.pairwise(run):
         continued = (batch["reset"] == 0) & (batch["example"] >= 0)
         np.testing.assert_array_equal(batch["tokens"][continued, 0], previous["following"][continued])
 
 
-def test_examples_that_follow_the_previous_index_are_noticed(random_store, monkeypatch):
-    """Planted error: example r of a batch continues example r - 1 of the same batch, and no reset says so."""
+def test_a_wrong_order_is_rejected(random_store, monkeypatch):
+    """Planted error: example r of a batch continues example r - 1 of the same batch, and `reset` does not show it."""
     monkeypatch.setattr("lmrep.data.formats.plans.contiguous_numbers", lambda n, _, size, at, seed: at % n)
-    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
+    stream_plan = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
     monkeypatch.setattr("lmrep.data.formats.plans.Plan.continues", lambda plan, previous, numbers: previous >= 0)
     with pytest.raises(AssertionError):
-        assert_reset_where_interrupted(run_of(made, 3), made, 16)
+        assert_reset_where_interrupted(run_of(stream_plan, 3), stream_plan, 16)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
 def test_hosts_and_resumed_runs_show_the_same_examples(isolate, random_store):
-    made = plan("stream", Stream(order="contiguous", isolate=isolate, duplicates=2), random_store(2, 20), 16, 0)
-    run = run_of(made, 4)
-    for first in (1, 11, -(-made.rows // 4), 59):
+    stream_plan = plan("stream", Stream(order="contiguous", isolate=isolate, duplicates=2), random_store(2, 20), 16, 0)
+    run = run_of(stream_plan, 4)
+    for first in (1, 11, -(-stream_plan.rows // 4), 59):
         for indices in ([1, 3], [0, 2], [2]):
-            for one, other in zip(run[first:], run_of(made, 4, first, indices=indices), strict=True):
+            for one, other in zip(run[first:], run_of(stream_plan, 4, first, indices=indices), strict=True):
                 for name, array in one.items():
                     np.testing.assert_array_equal(array[indices], other[name], err_msg=name)
 
 
 @pytest.mark.parametrize("limit", [None, 7])
 def test_evaluation_shows_contiguous_chunks_from_their_start(limit, random_store):
-    made = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
-    count = limit or made.examples
-    run = list(evaluation_batches(made, batch_size=3, indices=np.arange(3), limit=limit))
+    stream_plan = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
+    count = limit or stream_plan.examples
+    run = list(evaluation_batches(stream_plan, batch_size=3, indices=np.arange(3), limit=limit))
     examples = np.array([batch["example"] for batch in run]).T.ravel()
     assert examples[examples >= 0].tolist() == list(range(count))
     assert [batch["reset"].any() for batch in run] == [True] + [False] * (len(run) - 1)
-    assert_reset_where_interrupted(run, made, 16)
+    assert_reset_where_interrupted(run, stream_plan, 16)

@@ -40,7 +40,7 @@ def test_after_any_number_of_examples_proportions_are_exact_to_within_one(counts
     assert max_deviation(np.tile(block, 3 if len(block) < 2000 else 1), counts) < 1 - 1e-9
 
 
-def test_sources_in_sequence_or_at_random_are_noticed():
+def test_sources_in_sequence_or_at_random_are_rejected():
     counts = (5, 3, 2)
     assert max_deviation(np.repeat([0, 1, 2], counts), counts) > 1
     assert max_deviation(np.random.default_rng(0).choice(3, 1000, p=[0.5, 0.3, 0.2]), counts) > 1
@@ -83,7 +83,7 @@ def sources_of(mixture, numbers):
     return source, numbers - firsts[source]
 
 
-def test_a_run_shows_every_source_in_proportion_and_epoch_by_epoch(mixture):
+def test_a_run_shows_each_source_in_proportion_and_epoch_by_epoch(mixture):
     sources, examples = sources_of(mixture, mixture.numbers(np.arange(2000), 8, seed=3))
     assert max_deviation(sources, (5, 3, 2)) < 1
     for source, each in enumerate(mixture.plans):

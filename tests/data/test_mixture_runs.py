@@ -80,8 +80,8 @@ def test_an_interrupted_run_resumed_as_two_processes_shows_the_same_examples(tmp
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     flags = "--xla_force_host_platform_device_count=1"
-    for answer in map(small.finish, [small.start(tmp_path, index, port, code=TRAIN, flags=flags) for index in (0, 1)]):
-        assert answer.code == 0, answer
+    for result in map(small.finish, [small.start(tmp_path, index, port, code=TRAIN, flags=flags) for index in (0, 1)]):
+        assert result.code == 0, result
     numbers = shown(tmp_path)
     assert numbers.shape == (STEPS, BATCH)
 

@@ -20,11 +20,11 @@ def segments_of(batch):
 @pytest.mark.parametrize("length", [3, 17, 128])
 def test_each_token_is_in_one_example_and_each_segment_in_one_document(seed, length, random_store):
     store = random_store(seed, documents=40)
-    made = plan("packed", Packed(), store, length, seed)
+    packed_plan = plan("packed", Packed(), store, length, seed)
     specials = store.vocabulary.specials
     document_starts = store.sentences[store.documents]
     seen = []
-    for tokens, positions in segments_of(made.gather(np.arange(made.examples))):
+    for tokens, positions in segments_of(packed_plan.gather(np.arange(packed_plan.examples))):
         assert tokens[0] == specials["cls"] and tokens[-1] == specials["sep"]
         np.testing.assert_array_equal(positions, np.arange(len(tokens)))
         offsets = tokens[1:-1] - store.stream[0]  # the tokens of this store are consecutive numbers
@@ -36,9 +36,9 @@ def test_each_token_is_in_one_example_and_each_segment_in_one_document(seed, len
 
 
 def test_documents_are_split_into_full_chunks_and_a_remainder(make_store):
-    made = plan("packed", Packed(), make_store([[25], [8], [3]]), 10, 0)
-    assert sorted(made.spans.lengths.tolist()) == [1, 3, 8, 8, 8, 8]
-    assert made.examples == 5  # the remainders, 1 and 3 tokens, share an example
+    packed_plan = plan("packed", Packed(), make_store([[25], [8], [3]]), 10, 0)
+    assert sorted(packed_plan.spans.lengths.tolist()) == [1, 3, 8, 8, 8, 8]
+    assert packed_plan.examples == 5  # the remainders, 1 and 3 tokens, are in one example
 
 
 def pack_documents(bounds, length):

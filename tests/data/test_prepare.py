@@ -1,4 +1,4 @@
-"""Preparing: stores hold what the corpus says, are made once, and never half."""
+"""Preparing: stores hold the text of the corpus, are built once, and are complete or absent."""
 
 import dataclasses
 import fcntl
@@ -42,10 +42,10 @@ SETTINGS = tokenizers.Config(vocab_size=200)
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A small corpus, prepared: (what `prepare` gives, its data config, its data directory, what it said)."""
+    """A small corpus, prepared: (what `prepare` gives, its data config, its data directory, its messages)."""
     top = tmp_path_factory.mktemp("prepare")
-    config, said = write(top / "files", texts()), []
-    return prepare.prepare(config, SETTINGS, top / "data", said.append), config, top / "data", said
+    config, messages = write(top / "files", texts()), []
+    return prepare.prepare(config, SETTINGS, top / "data", messages.append), config, top / "data", messages
 
 
 def content(ready):
@@ -60,9 +60,9 @@ def test_each_split_holds_its_documents_in_order(prepared):
     splits = corpora.assign(np.array([corpora.hash_position(t) for t in documents], np.uint64), config)
     assert list(ready.stores) == ["train", "validation", "test"]
     for name, opened in ready.stores.items():
-        mine = [t for t, split in zip(documents, splits, strict=True) if corpora.SPLITS[split] == name]
-        assert len(opened.documents) == len(mine) + 1 > 1 and opened.split == name
-        for number, text in enumerate(mine):
+        expected = [t for t, split in zip(documents, splits, strict=True) if corpora.SPLITS[split] == name]
+        assert len(opened.documents) == len(expected) + 1 > 1 and opened.split == name
+        for number, text in enumerate(expected):
             first, last = opened.documents[number : number + 2]
             bounds = opened.sentences[first : last + 1]
             found = [opened.take(np.arange(a, b)).tolist() for a, b in itertools.pairwise(bounds)]
@@ -87,38 +87,38 @@ def test_counts_and_statistics_are_those_of_the_stores(prepared):
     assert sum(f["words"] for f in ready.statistics.values()) == sum(len(text.split()) for text in documents)
 
 
-def test_the_tokenizer_sees_the_train_split_alone(tmp_path):
-    strange = next(text for i in range(100)  # in the validation split
+def test_the_tokenizer_is_trained_on_the_train_split_alone(tmp_path):
+    foreign_text = next(text for i in range(100)  # in the validation split
                    if 0.1 <= corpora.hash_position(text := f"жжж жж {i}") / 2**64 < 0.2)
-    ready = prepare.prepare(write(tmp_path / "files", [*texts(100), strange]), SETTINGS, tmp_path / "data")
+    ready = prepare.prepare(write(tmp_path / "files", [*texts(100), foreign_text]), SETTINGS, tmp_path / "data")
     assert not any("ж" in piece for piece in ready.tokenizer.tokens)
     assert ready.statistics["validation"]["unknown"] == 2 and ready.statistics["train"]["unknown"] == 0
 
 
-def test_what_is_there_is_opened_and_not_made_again(prepared, monkeypatch):
-    ready, config, data_dir, said = prepared
-    assert any("training a tokenizer" in line for line in said)
+def test_existing_stores_are_opened_and_not_built_again(prepared, monkeypatch):
+    ready, config, data_dir, messages = prepared
+    assert any("training a tokenizer" in line for line in messages)
     monkeypatch.setattr(prepare, "_build", None)
     lines = []
     again = prepare.prepare(config, SETTINGS, data_dir, lines.append)
     assert content(again) == content(ready) and not lines
 
 
-def test_the_same_corpus_gives_the_same_stores_elsewhere(prepared, tmp_path):
+def test_stores_do_not_depend_on_the_location_of_the_corpus(prepared, tmp_path):
     moved = write(tmp_path / "moved", texts())
     assert content(prepare.prepare(moved, SETTINGS, tmp_path)) == content(prepared[0])
 
 
-def test_whatever_decides_the_content_decides_the_fingerprint(prepared, tmp_path):
+def test_the_fingerprint_depends_on_all_that_changes_the_content(prepared, tmp_path):
     _, config, data_dir, _ = prepared
     more = write(tmp_path / "more", [*texts(), "One more document."])
     choices = [(config, SETTINGS), (more, SETTINGS), (dataclasses.replace(config, test=0.2), SETTINGS),
                (dataclasses.replace(config, documents="line"), SETTINGS),
                (config, dataclasses.replace(SETTINGS, vocab_size=190)),
                (config, dataclasses.replace(SETTINGS, lowercase=False))]
-    made = [prepare.prepare(data, pieces, data_dir) for data, pieces in choices]
-    names = [opened.fingerprint for ready in made for opened in ready.stores.values()]
-    assert len({ready.directory for ready in made}) == len(choices) and len(set(names)) == len(names)
+    results = [prepare.prepare(data, settings, data_dir) for data, settings in choices]
+    names = [opened.fingerprint for ready in results for opened in ready.stores.values()]
+    assert len({ready.directory for ready in results}) == len(choices) and len(set(names)) == len(names)
 
 
 def test_a_published_vocabulary_gives_its_own_ids(prepared, tmp_path):
@@ -130,24 +130,24 @@ def test_a_published_vocabulary_gives_its_own_ids(prepared, tmp_path):
         assert content(loaded)[0][name][:3] == content(ready)[0][name][:3]
 
 
-def test_splits_not_asked_for_are_not_made(tmp_path):
+def test_splits_of_fraction_zero_are_not_built(tmp_path):
     config = dataclasses.replace(write(tmp_path / "files", texts(5)), test=0.0)
     ready = prepare.prepare(config, SETTINGS, tmp_path)
     assert list(ready.stores) == list(ready.statistics) == ["train", "validation"]
 
 
-def test_a_second_process_waits_and_says_so(prepared, tmp_path):
+def test_a_second_process_waits_and_reports_it(prepared, tmp_path):
     ready, config, _, _ = prepared
     waiting, lines = threading.Event(), []
 
-    def say(line):
+    def report(line):
         lines.append(line)
         if "waiting for another process" in line:
             waiting.set()
 
     with open(tmp_path / f"{ready.directory.name}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        thread = threading.Thread(target=prepare.prepare, args=(config, SETTINGS, tmp_path, say))
+        thread = threading.Thread(target=prepare.prepare, args=(config, SETTINGS, tmp_path, report))
         thread.start()
         assert waiting.wait(30)
         assert not (tmp_path / ready.directory.name).exists()
@@ -157,21 +157,21 @@ def test_a_second_process_waits_and_says_so(prepared, tmp_path):
 
 @pytest.mark.parametrize("change", [lambda texts: [*texts, "One more."], lambda texts: texts[:-1],
                                     lambda texts: [*texts[:-1], texts[-1][::-1]]])
-def test_corpora_that_change_meanwhile_are_noticed(prepared, tmp_path, monkeypatch, change):
+def test_corpora_that_change_during_the_build_are_a_fault(prepared, tmp_path, monkeypatch, change):
     config, data_dir = write(tmp_path / "files", texts()), tmp_path / "data"
     survey = scan.survey
 
-    def surveyed(*arguments):
+    def survey_and_change(*arguments):
         found = survey(*arguments)
         write(tmp_path / "files", change(texts()))
         return found
 
-    monkeypatch.setattr(scan, "survey", surveyed)
+    monkeypatch.setattr(scan, "survey", survey_and_change)
     with pytest.raises(RunFault, match="changed while it was read"):
         prepare.prepare(config, SETTINGS, data_dir)
 
 
-def test_corpora_and_vocabularies_that_will_not_do_are_refused(tmp_path):
+def test_unsuitable_corpora_and_vocabularies_are_refused(tmp_path):
     small = write(tmp_path / "small", texts(2))
     with pytest.raises(UserError, match="2 documents: too few"):
         prepare.prepare(small, SETTINGS, tmp_path / "data")
@@ -228,8 +228,8 @@ def test_large_files_are_hashed_once_per_machine_and_small_ones_always(tmp_path,
     monkeypatch.setattr(prepare, "ALWAYS_VERIFIED", 0)
     monkeypatch.setattr(prepare, "SMALL_FILE", 3000)
     (large,) = directory.glob("train/*array_record*")
-    read, really = [], hashlib.file_digest
-    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: read.append(file.name) or really(file, name))
+    read, original = [], hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: read.append(file.name) or original(file, name))
     assert not prepare.find_damage(directory) and str(large) in read
     read.clear()
     assert not prepare.find_damage(directory)
@@ -240,7 +240,7 @@ def test_large_files_are_hashed_once_per_machine_and_small_ones_always(tmp_path,
     assert "array_record" in prepare.find_damage(directory)
 
 
-def test_the_folder_holds_what_it_says(prepared):
+def test_the_directory_has_the_documented_files(prepared):
     ready = prepared[0]
     assert {path.name for path in ready.directory.iterdir()} == {
         "tokenizer", "train", "validation", "test", "counts.npy", "statistics.json", "manifest.json"}
@@ -248,7 +248,7 @@ def test_the_folder_holds_what_it_says(prepared):
     assert all(len(opened.fingerprint) == len(hashlib.sha256().hexdigest()) for opened in ready.stores.values())
 
 
-def test_what_is_odd_about_the_text_is_counted_and_said(tmp_path):
+def test_anomalies_of_the_text_are_counted_and_reported(tmp_path):
     long = "x" * 10_000
     path = tmp_path / "corpus.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join([*texts(20), "N\0UL here.", f"A {long} word."]).encode())

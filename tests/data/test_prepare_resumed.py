@@ -28,7 +28,7 @@ def small_parts(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def complete(tmp_path_factory):
     """A corpus prepared in one go by this process: (what came out, the data config)."""
     top = tmp_path_factory.mktemp("whole")
     config = write(top / "files", texts(180))
@@ -49,22 +49,22 @@ def characters(ready):
 @pytest.fixture
 def counted(monkeypatch):
     """The characters that this process tokenizes from now on, batch by batch."""
-    found, really = [], tokenize.tokenize
+    found, original = [], tokenize.tokenize
     monkeypatch.setattr(tokenize, "tokenize",
                         lambda tokenizer, texts, *options: found.append(sum(map(len, texts)))
-                        or really(tokenizer, texts, *options))
+                        or original(tokenizer, texts, *options))
     return found
 
 
-def test_there_are_several_parts(whole):
-    ready, _ = whole
+def test_there_are_several_parts(complete):
+    ready, _ = complete
     shards = len(list((ready.directory / "train").glob("*array_record*")))
     assert characters(ready) > 4 * PART and shards == 1 + ready.stores["train"].tokens // token_store.RECORD
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_any_number_of_processes_gives_the_same_bytes(whole, tmp_path, monkeypatch, counted, processes):
-    ready, config = whole
+def test_any_number_of_processes_gives_the_same_bytes(complete, tmp_path, monkeypatch, counted, processes):
+    ready, config = complete
     monkeypatch.setattr(prepare, "SMALL", 0)
     monkeypatch.setattr(tokenize, "cores", lambda: processes)
     again = prepare.prepare(config, SETTINGS, tmp_path)
@@ -110,8 +110,8 @@ def serving(directory):
 
 
 @pytest.mark.parametrize(("moment", "parts"), [("training", 0), ("tokenizing", 3), ("joining", None)])
-def test_killed_it_goes_on_where_it_stopped(whole, tmp_path, monkeypatch, counted, moment, parts):
-    ready, config = whole
+def test_a_killed_build_continues_where_it_stopped(complete, tmp_path, monkeypatch, counted, moment, parts):
+    ready, config = complete
     killed = subprocess.run([sys.executable, "-c", KILLED, config.files, str(tmp_path), moment, str(PART)], check=False)
     assert killed.returncode == -signal.SIGKILL
     deadline = time.monotonic() + 5
@@ -120,19 +120,19 @@ def test_killed_it_goes_on_where_it_stopped(whole, tmp_path, monkeypatch, counte
     assert not serving(tmp_path)  # no child outlives its parent
     (partial,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert partial.name == f"{ready.directory.name}.partial"
-    made = [json.loads((part / "tallies.json").read_text()) for part in partial.glob("parts/*[0-9]")]
+    saved = [json.loads((part / "tallies.json").read_text()) for part in partial.glob("parts/*[0-9]")]
     if moment != "training":
         monkeypatch.setattr(tokenizers, "train", None)  # it is trained, and needed no more
     again = prepare.prepare(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [ready.directory.name]
-    done = sum(tally.get("characters", 0) for tallies in made for tally in tallies.values())
+    done = sum(tally.get("characters", 0) for tallies in saved for tally in tallies.values())
     assert sum(counted) == characters(ready) - done
-    assert len(made) == parts if parts is not None else sum(counted) == 0
+    assert len(saved) == parts if parts is not None else sum(counted) == 0
 
 
-def test_what_was_made_by_other_rules_is_made_anew(whole, tmp_path, counted):
-    ready, config = whole
+def test_parts_with_another_key_are_built_again(complete, tmp_path, counted):
+    ready, config = complete
     partial = tmp_path / f"{ready.directory.name}.partial"
     (partial / "parts" / "00000").mkdir(parents=True)
     (partial / "key.json").write_text("other rules")
@@ -143,15 +143,15 @@ def test_what_was_made_by_other_rules_is_made_anew(whole, tmp_path, counted):
 @pytest.mark.parametrize("error", [OSError("4096 requested and 0 written"),
                                    OSError(errno.ENOSPC, "No space left on device"),
                                    RuntimeError("write() failed: No space left on device; writing x")])
-def test_a_full_disk_is_said_and_loses_nothing(whole, tmp_path, monkeypatch, counted, error):
-    ready, config = whole
-    really, calls = token_store.Writer.add, []
+def test_a_full_disk_is_reported_and_the_build_continues(complete, tmp_path, monkeypatch, counted, error):
+    ready, config = complete
+    original, calls = token_store.Writer.add, []
 
     def full(self, *arrays):
         calls.append(1)
         if sum(counted) > 2.5 * PART:
             raise error
-        really(self, *arrays)
+        original(self, *arrays)
 
     with monkeypatch.context() as patch:
         patch.setattr(token_store.Writer, "add", full)
@@ -165,17 +165,17 @@ def test_a_full_disk_is_said_and_loses_nothing(whole, tmp_path, monkeypatch, cou
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 2 MB, where one may be made."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", place], check=False).returncode:
+    """A disk of 2 MB, where the process may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", disk], check=False).returncode:
         pytest.skip("making a disk takes the right to mount one")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)  # what was read may still be mapped until it is collected
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)  # what was read may still be mapped until it is collected
 
 
-def test_a_disk_that_is_really_full(whole, small_disk, tmp_path, counted):
-    ready, config = whole
+def test_a_build_continues_after_a_real_disk_was_full(complete, small_disk, tmp_path, counted):
+    ready, config = complete
     filler = small_disk / "filler"
     filler.write_bytes(bytes(1_400_000))
     with pytest.raises(RunFault, match=r"disk .* is full"):
@@ -188,38 +188,38 @@ def test_a_disk_that_is_really_full(whole, small_disk, tmp_path, counted):
     assert characters(ready) <= sum(counted) < characters(ready) + 2 * PART and once > 0
 
 
-def test_a_child_that_dies_is_a_fault_and_loses_nothing(whole, tmp_path, monkeypatch):
-    ready, config = whole
+def test_a_killed_child_is_a_fault_and_the_build_continues(complete, tmp_path, monkeypatch):
+    ready, config = complete
     monkeypatch.setattr(prepare, "SMALL", 0)
     monkeypatch.setattr(tokenize, "cores", lambda: 1)
-    really = scan.Report.add
+    original = scan.Report.add
 
-    def murder(report, count):
-        really(report, count)
+    def kill_children(report, count):
+        original(report, count)
         if report.what == "tokenizing" and report.done > 2.5 * PART:
             for path in serving(tmp_path):
                 os.kill(int(path.split("/")[2]), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(scan.Report, "add", murder)
+        patch.setattr(scan.Report, "add", kill_children)
         with pytest.raises(RunFault, match=r"killed by signal 9 .*SIGKILL.*continues where this one stopped"):
             prepare.prepare(config, SETTINGS, tmp_path)
     assert len(list(tmp_path.glob("*.partial/parts/*[0-9]"))) >= 2
     assert on_disk(prepare.prepare(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
 
 
-def test_text_that_cannot_be_read_any_more_keeps_what_is_made(whole, tmp_path, monkeypatch):
-    ready, _ = whole
+def test_unreadable_text_keeps_the_complete_parts(complete, tmp_path, monkeypatch):
+    ready, _ = complete
     config = write(tmp_path / "files", texts(180))
-    really = scan.Report.add
+    original = scan.Report.add
 
-    def gone(report, count):
-        really(report, count)
+    def fail(report, count):
+        original(report, count)
         if report.what == "tokenizing" and report.done > 2.5 * PART:
             raise UserError("cannot read it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(scan.Report, "add", gone)
+        patch.setattr(scan.Report, "add", fail)
         with pytest.raises(UserError, match="cannot read"):
             prepare.prepare(config, SETTINGS, tmp_path / "data")
     assert len(list(tmp_path.glob("data/*.partial/parts/*[0-9]"))) == 2
@@ -238,5 +238,5 @@ def test_children_import_nothing_heavy():
     subprocess.run([sys.executable, "-c", LIGHT], check=True)
 
 
-def test_cores_are_those_that_the_process_is_bound_to():
+def test_cores_are_those_of_the_cpu_affinity():
     assert 1 <= tokenize.cores() <= len(os.sched_getaffinity(0))

@@ -12,7 +12,7 @@ from lmrep.data.tokenizers.byte_level import BYTES
 WORDS = [*SPECIALS.values(), "the", "é", "e", "##e", "T", "x", "##x"]
 MERGES = [("h", "e"), ("Ġ", "t"), ("Ġt", "he")]
 GPT2 = [*BYTES, *("".join(merge) for merge in MERGES), "<|endoftext|>"]
-PIECES = ["<s>", "<pad>", "</s>", "<unk>", *reversed(GPT2), "madeupword0000", "<mask>"]
+TOKENS = ["<s>", "<pad>", "</s>", "<unk>", *reversed(GPT2), "madeupword0000", "<mask>"]
 ENDING = [("t", "h"), ("th", "e</w>")]
 LETTERS = [*"aehtT", *(f"{c}</w>" for c in "aeht<>/"), "th", "the</w>"]
 GPT = ["<unk>", *LETTERS, "\n</w>"]
@@ -29,8 +29,8 @@ def write(directory, **files):
     return directory
 
 
-def ids(pieces):
-    return {piece: i for i, piece in enumerate(pieces)}
+def ids(words):
+    return {token: i for i, token in enumerate(words)}
 
 
 def saved(tokenizer, directory, *names):
@@ -47,11 +47,11 @@ LINES = ["#version: 0.2", *map(" ".join, MERGES)]
 
 def test_every_layout_of_roberta_gives_the_same_tokenizer(tmp_path):
     dictionary = [f"{i} {9 * i}" for i in reversed(range(len(GPT2)))] + ["madeupword0000 0"]
-    own = ByteLevel(PIECES, MERGES)
+    own = ByteLevel(TOKENS, MERGES)
     layouts = [
         write(tmp_path / "a", dict_txt=dictionary, encoder_json=ids(GPT2), vocab_bpe=LINES),
         write(tmp_path / "b", dict_txt=dictionary, vocab_json=ids(GPT2), merges_txt=LINES),
-        write(tmp_path / "c", dict_txt=dictionary, vocab_json=ids(PIECES), merges_txt=LINES[1:]),
+        write(tmp_path / "c", dict_txt=dictionary, vocab_json=ids(TOKENS), merges_txt=LINES[1:]),
         saved(own, tmp_path / "d", "tokenizer.json"),
         saved(own, tmp_path / "e", "vocab.json", "merges.txt"),
         saved(own, tmp_path / "f"),
@@ -99,16 +99,16 @@ def test_every_layout_of_gpt_gives_the_same_tokenizer(tmp_path, names):
     assert without.vocabulary.specials == {"unk": 0}
 
 
-@pytest.mark.parametrize("place", ["special_tokens_map_json", "tokenizer_config_json"])
-@pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "T"), (lambda: ByteLevel(PIECES, MERGES), "Ġthe"),
+@pytest.mark.parametrize("file_name", ["special_tokens_map_json", "tokenizer_config_json"])
+@pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "T"), (lambda: ByteLevel(TOKENS, MERGES), "Ġthe"),
                                         (lambda: ByteLevel(GPT2, MERGES, specials=byte_level.GPT2_SPECIALS), "Ġthe"),
                                         (lambda: Bpe(FIVE, ENDING), "the</w>"),
                                         (lambda: Bpe(GPT, ENDING, specials=bpe.GPT_SPECIALS), "the</w>")])
-def test_special_tokens_have_the_names_that_the_files_give(tmp_path, place, make, mask):
+def test_special_tokens_have_the_names_in_the_files(tmp_path, file_name, make, mask):
     own, files = make(), ("vocab.txt", "vocab.json", "merges.txt")
     for number, named in enumerate((mask, {"content": mask, "lstrip": False})):
         directory = saved(own, tmp_path / str(number), *files)
-        write(directory, **{place: {"mask_token": named, "pad_token": None}})
+        write(directory, **{file_name: {"mask_token": named, "pad_token": None}})
         found = tokenizers.load(directory)
         assert found.specials == own.specials | {"mask": mask} and found.fingerprint != own.fingerprint
         assert found.vocabulary.specials["mask"] == own.tokens.index(mask) == found.encode(mask, specials=True).ids[0]
@@ -119,13 +119,13 @@ def test_special_tokens_have_the_names_that_the_files_give(tmp_path, place, make
         assert alone.fingerprint == found.fingerprint
 
 
-def test_words_are_as_long_as_other_libraries_take_them_where_nothing_is_said(tmp_path):
+def test_the_default_maximum_word_length_is_that_of_other_libraries(tmp_path):
     texts = ["x" * 100, "x" * 101, "x" * 201]
     trained = saved(WordPiece(WORDS), tmp_path / "trained")
     alone = saved(WordPiece(WORDS), tmp_path / "alone", "vocab.txt")
     file = tokenizers.from_vocab_file(Config(vocab_file=str(alone / "vocab.txt")))
-    for found, longest in ((tokenizers.load(trained), 200), (tokenizers.load(alone), 100), (file, 100)):
-        assert [len(row) == 1 for row in found.encode_batch(texts)] == [len(text) > longest for text in texts]
+    for found, max_length in ((tokenizers.load(trained), 200), (tokenizers.load(alone), 100), (file, 100)):
+        assert [len(ids) == 1 for ids in found.encode_batch(texts)] == [len(text) > max_length for text in texts]
 
 
 def edited(directory, change, name="tokenizer.json"):
@@ -151,9 +151,9 @@ def test_every_layout_of_bert_gives_the_same_tokenizer(tmp_path, lowercase):
         tokenizers.from_vocab_file(config)
 
 
-def test_a_cased_vocabulary_that_nobody_calls_cased_is_refused(tmp_path):
-    pieces = [*SPECIALS.values(), "a", "The", "In", "An"]
-    write(tmp_path, vocab_txt=pieces)
+def test_a_cased_vocabulary_without_a_setting_is_refused(tmp_path):
+    words = [*SPECIALS.values(), "a", "The", "In", "An"]
+    write(tmp_path, vocab_txt=words)
     with pytest.raises(UserError, match=r"3 of 9 tokens have capitals.*do_lower_case"):
         tokenizers.load(tmp_path)
     write(tmp_path, tokenizer_config_json={"do_lower_case": False})
@@ -161,14 +161,14 @@ def test_a_cased_vocabulary_that_nobody_calls_cased_is_refused(tmp_path):
 
 
 def test_files_that_contradict_each_other_are_refused(tmp_path):
-    pieces = [*SPECIALS.values(), "a", "b"]
-    tokenizers.WordPiece(pieces).save(tmp_path)
-    write(tmp_path, vocab_txt=[*pieces[:-2], "b", "a"])
+    words = [*SPECIALS.values(), "a", "b"]
+    tokenizers.WordPiece(words).save(tmp_path)
+    write(tmp_path, vocab_txt=[*words[:-2], "b", "a"])
     with pytest.raises(UserError, match="different ids; keep the one that is the model's"):
         tokenizers.load(tmp_path)
 
 
-def test_a_shorter_longest_word_is_kept(tmp_path):
+def test_a_smaller_maximum_word_length_is_kept(tmp_path):
     def shorten(facts):
         facts["model"]["max_input_chars_per_word"] = 2
 
@@ -178,10 +178,10 @@ def test_a_shorter_longest_word_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "[MASK]"),
-                                        (lambda: ByteLevel(PIECES, MERGES), "<mask>"),
+                                        (lambda: ByteLevel(TOKENS, MERGES), "<mask>"),
                                         (lambda: Bpe(FIVE, ENDING), "<mask>")])
 @pytest.mark.parametrize("alone", [True, False])
-def test_added_pieces_keep_their_ids(tmp_path, make, mask, alone):
+def test_added_tokens_keep_their_ids(tmp_path, make, mask, alone):
     own = make()
     new = [{"id": own.size, "content": "new-one"}, {"id": own.size + 1, "content": "<new>", "special": True,
                                                       "normalized": False}]
@@ -209,7 +209,7 @@ def put(*path):
     return change
 
 
-@pytest.mark.parametrize("kind, change, message", [
+@pytest.mark.parametrize("family, change, message", [
     ("w", put("normalizer", {"type": "NFKC"}), "normalizer is NFKC"),
     ("w", put("normalizer", "strip_accents", False), "strip_accents is False"),
     ("w", put("normalizer", "handle_chinese_chars", False), "handle_chinese_chars of its normalizer is False"),
@@ -240,16 +240,16 @@ def put(*path):
     ("g", put("normalizer", "lowercase", False), "lowercase of its normalizer is False"),
     ("g", put("normalizer", "strip_accents", False), "strip_accents is False"),
     ("g", put("pre_tokenizer", {"type": "Whitespace"}), "pre_tokenizer is Whitespace"),
-    ("g", put("model", "type", "WordLevel"), "its model is WordLevel"),
+    ("g", put("model", "type", "Unigram"), "its model is Unigram"),
     ("g", put("model", "end_of_word_suffix", "@"), "end_of_word_suffix of its model is @"),
     ("g", put("model", "continuing_subword_prefix", "##"), "continuing_subword_prefix is '##'"),
     ("g", put("model", "unk_token", "e"), "unk_token of its model is e"),
     ("g", put("model", "dropout", 0.1), "dropout is 0.1"),
     ("g", put("model", "merges", [["a", "</w>"]]), "'</w>' is not in the vocabulary"),
 ])
-def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, change, message):
-    own = {"w": WordPiece(WORDS), "b": ByteLevel(PIECES, MERGES),
-           "g": Bpe(GPT, ENDING, specials=bpe.GPT_SPECIALS)}[kind]
+def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, family, change, message):
+    own = {"w": WordPiece(WORDS), "b": ByteLevel(TOKENS, MERGES),
+           "g": Bpe(GPT, ENDING, specials=bpe.GPT_SPECIALS)}[family]
     directory = saved(own, tmp_path, "tokenizer.json")
     with pytest.raises(UserError) as caught:
         tokenizers.load(edited(directory, change))
@@ -265,18 +265,18 @@ def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, kind, chan
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenizer_class": "BertJapaneseTokenizer"}}, "BertJapanese"),
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"do_lower_case": "no"}}, "do_lower_case is no"),
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenize_chinese_chars": False}}, "tokenize_chinese_chars"),
-    ({"vocab_json": ids(PIECES)}, "cannot read the vocabulary"),
-    ({"vocab_json": ids(PIECES), "merges_txt": []}, "is empty"),
+    ({"vocab_json": ids(TOKENS)}, "cannot read the vocabulary"),
+    ({"vocab_json": ids(TOKENS), "merges_txt": []}, "is empty"),
     ({"vocab_json": ids(GPT2[:-1]), "merges_txt": LINES}, "<s>, <pad>, </s>, <unk>, <mask> is not among"),
     ({"vocab_json": ids(GPT2), "merges_txt": LINES, "special_tokens_map_json": {"pad_token": "<p>"}},
      "<p> is not among"),
     ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": 3}}, "mask_token is 3"),
     ({"vocab_txt": WORDS, "special_tokens_map_json": {"mask_token": "T"}, "tokenizer_config_json": {
         "mask_token": "[MASK]"}}, "and 'T' in special_tokens_map.json"),
-    ({"vocab_json": ids(PIECES), "merges_txt": [*LINES, "a b c"]}, "merge 5 is 'a b c'"),
-    ({"vocab_json": ids(PIECES), "merges_txt": LINES, "tokenizer_config_json": {"add_prefix_space": True}},
+    ({"vocab_json": ids(TOKENS), "merges_txt": [*LINES, "a b c"]}, "merge 5 is 'a b c'"),
+    ({"vocab_json": ids(TOKENS), "merges_txt": LINES, "tokenizer_config_json": {"add_prefix_space": True}},
      "add_prefix_space is True"),
-    ({"vocab_json": ids(PIECES), "merges_txt": LINES, "tokenizer_config_json": {"tokenizer_class": "CLIPTokenizer"}},
+    ({"vocab_json": ids(TOKENS), "merges_txt": LINES, "tokenizer_config_json": {"tokenizer_class": "CLIPTokenizer"}},
      "CLIPTokenizer"),
     ({"vocab_txt": WORDS, "added_tokens_json": {"[MASK]": 4, "[NEW]": 12}}, "adds '[NEW]'"),
     ({"vocab_json": {"a": 0, "b": 0}, "merges_txt": LINES}, "'b' has id 0"),

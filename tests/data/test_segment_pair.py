@@ -111,10 +111,11 @@ DOCUMENTS = [[3, 5, 2, 7, 4, 1, 6], [9, 2], [4], [30, 3, 3, 2]]
 CAPACITY, PASSES = 15, 2000  # odd, so that spans have equal lengths before they fit
 
 
-def spans_of(made):
+def spans_of(pair_plan):
     """int64[examples, 5] of a plan: the start and length of A, the start and length of B, the label."""
-    starts, lengths = made.spans.starts.reshape(-1, 2), made.spans.lengths.reshape(-1, 2)
-    return np.column_stack([starts[:, 0], lengths[:, 0], starts[:, 1], lengths[:, 1], made.spans.columns["pair_label"]])
+    starts, lengths = pair_plan.spans.starts.reshape(-1, 2), pair_plan.spans.lengths.reshape(-1, 2)
+    labels = pair_plan.spans.columns["pair_label"]
+    return np.column_stack([starts[:, 0], lengths[:, 0], starts[:, 1], lengths[:, 1], labels])
 
 
 def document_of(store, tokens):
@@ -331,8 +332,8 @@ def test_one_sentence_is_paired_with_another_document(make_store):
 
 
 def test_a_corpus_of_one_document_is_paired_with_itself(make_store):
-    made = plan("segment_pair", SegmentPair(duplicates=50), make_store([[3, 4, 5, 6]]), 14, 0)
-    assert 0 < made.spans.columns["pair_label"].mean() < 1
+    pair_plan = plan("segment_pair", SegmentPair(duplicates=50), make_store([[3, 4, 5, 6]]), 14, 0)
+    assert 0 < pair_plan.spans.columns["pair_label"].mean() < 1
 
 
 def test_pairs_without_random_segments_cover_their_document_once(random_store):
@@ -356,7 +357,7 @@ def test_plans_are_reproducible_and_passes_differ(random_store):
     other_seed = spans_of(plan("segment_pair", SegmentPair(duplicates=1), store, 40, 8))
     second_pass = once[len(fewer) :][: len(fewer)]
     for other in (other_seed, second_pass):
-        shared = {tuple(row) for row in other.tolist()} & {tuple(row) for row in fewer.tolist()}
+        shared = {tuple(example) for example in other.tolist()} & {tuple(example) for example in fewer.tolist()}
         assert len(shared) < len(fewer) / 2
 
 

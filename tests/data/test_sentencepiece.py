@@ -1,6 +1,7 @@
 """SentencePiece: the library's own ids, ALBERT's and XLNet's cleaning, published models, deterministic training."""
 
 import io
+import itertools
 import json
 import os
 import random
@@ -19,7 +20,7 @@ from lmrep.data.store import prepare
 from lmrep.data.tokenizers import AddedToken, Config, SentencePiece
 from lmrep.data.tokenizers.sentence_piece import SPECIALS, Cleaning, _sample_lines
 
-KINDS = ("sentencepiece_unigram", "sentencepiece_bpe")
+NAMES = ("sentencepiece_unigram", "sentencepiece_bpe")
 DRAW = random.Random(0)
 LETTERS = ["".join(DRAW.choices("aeioubdfgklmnprst", k=DRAW.randint(1, 7))) for _ in range(300)]
 CORPUS = [" ".join([*DRAW.choices(LETTERS, k=9), "in 2010, caf\u00e9 ``1,'' \u5927\u5b66."]) for _ in range(200)]
@@ -52,10 +53,10 @@ ALBERT = WITH_COMMAS | {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "u
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 
 
-@pytest.fixture(scope="module", params=[(kind, lowercase) for kind in KINDS for lowercase in (True, False)], ids=str)
+@pytest.fixture(scope="module", params=itertools.product(NAMES, (True, False)), ids=str)
 def trained(request):
-    kind, lowercase = request.param
-    return tokenizers.train(Config(kind, 250, lowercase=lowercase), lambda: iter(CORPUS))
+    algorithm, lowercase = request.param
+    return tokenizers.train(Config(algorithm, 250, lowercase=lowercase), lambda: iter(CORPUS))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_published_models_give_the_ids_of_the_library(published, name, cleaning)
         assert found.encode(text).ids.tolist() == ids.tolist(), repr(text)
 
 
-def test_models_alone_tell_whose_they_are(published):
+def test_a_model_alone_identifies_its_family(published):
     specials = {name: tokenizers.load(published / name).specials for name in ("albert", "xlnet", "t5", "plain")}
     assert specials["albert"] == SPECIALS
     assert {"cls": "<cls>", "sep": "<sep>", "pad": "<pad>", "mask": "<mask>", "bos": "<s>"}.items() <= \
@@ -119,7 +120,7 @@ def test_models_alone_tell_whose_they_are(published):
     assert max(t5.encode("a <extra_id_0> b").ids) < 260
 
 
-def test_numbers_lose_their_comma_where_their_paper_cuts_it_off(published):
+def test_commas_are_split_off_numbers_as_in_the_paper(published):
     albert = tokenizers.load(published / "albert")
     assert any(re.search(r"\d,$", piece) for piece in albert.tokens)
     text = "Caf\u00c9 in 2010,"
@@ -130,7 +131,7 @@ def test_numbers_lose_their_comma_where_their_paper_cuts_it_off(published):
 
 
 @pytest.mark.parametrize("cleaning", [Cleaning(True), Cleaning(False), Cleaning(True, True), Cleaning(False, True)])
-def test_cleaning_and_its_trace_are_the_description(cleaning):
+def test_cleaning_and_its_trace_match_the_description(cleaning):
     for text in texts(7, 1500):
         clean, starts, ends = cleaning.trace(text)
         assert clean == cleaning.apply(text) == cleaned(text, cleaning.lowercase, cleaning.keep_accents), repr(text)
@@ -138,7 +139,7 @@ def test_cleaning_and_its_trace_are_the_description(cleaning):
         assert all(0 <= a <= b <= len(text) for a, b in zip(starts, ends, strict=True)) and starts == sorted(starts)
 
 
-def test_offsets_words_and_text_fit(trained):
+def test_offsets_and_words_match_the_text(trained):
     for text in texts(3):
         found = trained.encode(text)
         assert len(found.ids) == len(found.tokens) == len(found.offsets) == len(found.words)
@@ -156,26 +157,26 @@ def test_offsets_words_and_text_fit(trained):
     assert trained.encode("").words == [] and trained.encode_batch([]) == []
 
 
-def test_text_comes_back_as_it_was_normalised(trained):
+def test_decoding_gives_the_normalized_text(trained):
     for text in CORPUS[:20]:
         wanted = cleaned(text, True) if trained.lowercase else unicodedata.normalize("NFKC", text)
         assert trained.decode(trained.encode_batch([text])[0]) == wanted
 
 
-def test_names_of_special_tokens_are_text_unless_asked_for(trained):
+def test_names_of_special_tokens_are_ordinary_text_unless_requested(trained):
     text = "[CLS]bu [MASK]. [MASK]ka <pad>"
     plain = trained.encode(text)
     assert not np.isin(plain.ids, [0, 2, 3, 4]).any()
-    asked = trained.encode(text, specials=True)
-    assert [(p, text[a:b]) for p, (a, b) in zip(asked.tokens, asked.offsets, strict=True) if p[0] in "[<"] == [
+    requested = trained.encode(text, specials=True)
+    assert [(p, text[a:b]) for p, (a, b) in zip(requested.tokens, requested.offsets, strict=True) if p[0] in "[<"] == [
         (name, name) for name in ("[CLS]", "[MASK]", "[MASK]", "<pad>")]
-    after = asked.tokens[asked.tokens.index("[MASK]") + 1]
+    after = requested.tokens[requested.tokens.index("[MASK]") + 1]
     assert after == "."  # no space stood there
-    assert trained.mask_token == "[MASK]" and len(set(asked.words)) == 7
-    assert trained.decode(asked.ids) == "[CLS]bu [MASK]. [MASK]ka <pad>"
+    assert trained.mask_token == "[MASK]" and len(set(requested.words)) == 7
+    assert trained.decode(requested.ids) == "[CLS]bu [MASK]. [MASK]ka <pad>"
 
 
-def test_the_bytes_of_a_character_have_its_place(published):
+def test_the_bytes_of_a_character_have_its_offsets(published):
     found = tokenizers.load(published / "bytes")
     text = "a \U0001f600\u00e6 b"
     encoding = found.encode(text)
@@ -188,7 +189,7 @@ def test_the_bytes_of_a_character_have_its_place(published):
     assert found.encode("a <mask> b").tokens[2] == "<mask>"
 
 
-def test_a_trained_vocabulary_opens_with_the_special_tokens(trained):
+def test_a_trained_vocabulary_starts_with_the_special_tokens(trained):
     assert trained.tokens[:5] == list(SPECIALS.values()) and trained.size == 250 == len(set(trained.tokens))
     assert {role: trained.tokens[i] for role, i in trained.vocabulary.specials.items()} == SPECIALS
     counts = np.arange(250)
@@ -198,7 +199,7 @@ def test_a_trained_vocabulary_opens_with_the_special_tokens(trained):
     assert not any(np.isin(ids, range(5)).any() for ids in trained.encode_batch(CORPUS))
 
 
-def test_words_of_masks_are_albert_s(published):
+def test_masked_words_are_those_of_albert(published):
     """As its released `_is_start_piece_sp` has it; to others a word ends at white space alone."""
     albert = tokenizers.load(published / "albert")
     marks = set('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')
@@ -224,33 +225,33 @@ for kind in sys.argv[1:]:
 
 
 def test_the_same_corpus_trains_the_same_vocabulary(tmp_path):
-    here = [tokenizers.train(Config(kind, 250), lambda: iter(CORPUS)).fingerprint for kind in KINDS]
+    here = [tokenizers.train(Config(algorithm, 250), lambda: iter(CORPUS)).fingerprint for algorithm in NAMES]
     done = subprocess.run(
-        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [0])\n{TRAIN}", *KINDS], input="|".join(CORPUS),
+        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [0])\n{TRAIN}", *NAMES], input="|".join(CORPUS),
         text=True, capture_output=True, check=True, cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert done.stdout.split() == here and not done.stderr and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_too_large_a_vocabulary_says_the_largest_that_works(kind):
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_the_message_for_a_too_large_vocabulary_has_the_maximum(algorithm):
     with pytest.raises(UserError, match=r"vocab_size is 90,000, and this corpus has at most [\d,]+ pieces") as caught:
-        tokenizers.train(Config(kind, 90000), lambda: iter(CORPUS))
+        tokenizers.train(Config(algorithm, 90000), lambda: iter(CORPUS))
     most = int(re.search(r"vocab_size=(\d+)", str(caught.value))[1])
-    assert tokenizers.train(Config(kind, most), lambda: iter(CORPUS)).size == most
+    assert tokenizers.train(Config(algorithm, most), lambda: iter(CORPUS)).size == most
     with pytest.raises(UserError, match="vocab_size"):
-        tokenizers.train(Config(kind, most + 1), lambda: iter(CORPUS))
+        tokenizers.train(Config(algorithm, most + 1), lambda: iter(CORPUS))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_corpus_that_trains_nothing_is_refused(kind):
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_a_corpus_without_text_is_refused(algorithm):
     with pytest.raises(UserError, match="characters of the corpus and the special tokens take"):
-        tokenizers.train(Config(kind, 64), lambda: iter([*CORPUS, "".join(map(chr, range(0x4E00, 0x4F00))) * 9]))
+        tokenizers.train(Config(algorithm, 64), lambda: iter([*CORPUS, "".join(map(chr, range(0x4E00, 0x4F00))) * 9]))
     with pytest.raises(UserError, match="pieces"):
-        tokenizers.train(Config(kind, 64), lambda: iter(["", " "]))
+        tokenizers.train(Config(algorithm, 64), lambda: iter(["", " "]))
 
 
 
-def test_more_than_the_trainer_holds_is_sample_lines_out_evenly():
+def test_large_corpora_are_sampled_evenly():
     numbers = [f"line {i}" for i in range(1000)]
     kept = [int(line.split()[1]) for line in _sample_lines(numbers, 0.1)]
     assert 99 <= len(kept) <= 101 and set(np.diff(kept)) <= {9, 10, 11}
@@ -260,7 +261,7 @@ def test_more_than_the_trainer_holds_is_sample_lines_out_evenly():
 
 @pytest.mark.parametrize("fault", [UserError, RunFault, RuntimeError, OSError, KeyboardInterrupt])
 @pytest.mark.parametrize("reading", [1, 2])
-def test_a_fault_of_the_corpus_is_its_own(fault, reading):
+def test_an_error_of_the_corpus_is_raised_unchanged(fault, reading):
     readings = iter([1, 2])
 
     def broken():
@@ -270,17 +271,17 @@ def test_a_fault_of_the_corpus_is_its_own(fault, reading):
             raise fault("line 3 cannot be read")
 
     with pytest.raises(fault, match="line 3 cannot be read"):
-        tokenizers.train(Config(KINDS[0], 64), broken)
+        tokenizers.train(Config(NAMES[0], 64), broken)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_odd_text_and_long_lines_train(kind):
-    odd = [*CORPUS, *texts(5, 100), "word " * 5000, "x" * 20_000]
-    found = tokenizers.train(Config(kind, 300, lowercase=False), lambda: iter(odd))
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_unusual_text_and_long_lines_can_be_trained_on(algorithm):
+    unusual = [*CORPUS, *texts(5, 100), "word " * 5000, "x" * 20_000]
+    found = tokenizers.train(Config(algorithm, 300, lowercase=False), lambda: iter(unusual))
     assert found.size == 300
 
 
-def test_what_is_saved_is_the_same(trained, published, tmp_path):
+def test_saved_tokenizer_is_the_same(trained, published, tmp_path):
     albert = tokenizers.load(published / "albert")
     others = [
         SentencePiece(albert.model, SPECIALS | {"cls": "("}, Cleaning(False, True)),
@@ -308,19 +309,19 @@ def copied(published, name, directory, file="spiece.model"):
     return directory
 
 
-def test_a_model_or_its_directory_is_taken(published, tmp_path):
+def test_a_model_or_its_directory_is_accepted(published, tmp_path):
     copied(published, "plain", tmp_path, "sentencepiece.bpe.model")
     for name in ("", "sentencepiece.bpe.model"):
-        asked = Config(KINDS[0], vocab_file=str(tmp_path / name), lowercase=False)
-        assert tokenizers.from_vocab_file(asked).size == 260 == tokenizers.size(asked)
-    for wrong, message in ((Config(KINDS[0], vocab_file=str(tmp_path)), "set --config.tokenizer.lowercase=False"),
-                           (Config(KINDS[1], vocab_file=str(tmp_path)), f"set --config.tokenizer.name={KINDS[0]}"),
-                           (Config(vocab_file=str(tmp_path / name)), f"set --config.tokenizer.name={KINDS[0]}")):
+        requested = Config(NAMES[0], vocab_file=str(tmp_path / name), lowercase=False)
+        assert tokenizers.from_vocab_file(requested).size == 260 == tokenizers.size(requested)
+    for wrong, message in ((Config(NAMES[0], vocab_file=str(tmp_path)), "set --config.tokenizer.lowercase=False"),
+                           (Config(NAMES[1], vocab_file=str(tmp_path)), f"set --config.tokenizer.name={NAMES[0]}"),
+                           (Config(vocab_file=str(tmp_path / name)), f"set --config.tokenizer.name={NAMES[0]}")):
         with pytest.raises(UserError, match=message):
             tokenizers.from_vocab_file(wrong)
 
 
-def test_files_beside_a_model_say_how_it_is_read(published, tmp_path):
+def test_files_beside_a_model_set_its_options(published, tmp_path):
     copied(published, "albert", tmp_path)
     config(tmp_path, tokenizer_class="AlbertTokenizer", do_lower_case=False, keep_accents=True, bos_token="[CLS]")
     found = tokenizers.load(tmp_path)
@@ -350,20 +351,20 @@ def test_files_beside_a_model_say_how_it_is_read(published, tmp_path):
     ({"added_tokens_decoder": [1]}, "added_tokens_decoder"),
     ({"pad_token": 7}, "pad_token is 7"),
 ])
-def test_files_that_would_read_it_otherwise_are_refused(published, tmp_path, facts, message):
+def test_files_with_unknown_rules_are_refused(published, tmp_path, facts, message):
     with pytest.raises(UserError, match=message) as caught:
         tokenizers.load(config(copied(published, "albert", tmp_path), **facts))
     assert str(tmp_path) in str(caught.value)
 
 
 def test_malformed_models_are_refused(published, tmp_path):
-    whole = (published / "plain" / "spiece.model").read_bytes()
+    intact = (published / "plain" / "spiece.model").read_bytes()
     draw = random.Random(0)
-    damaged = [b"", b"abc", b"\n\x0e\n\x05\xff\xfe", b"\0" * 100, whole[:-9], whole[:999], b"\x0a\x00", whole * 2,
+    damaged = [b"", b"abc", b"\n\x0e\n\x05\xff\xfe", b"\0" * 100, intact[:-9], intact[:999], b"\x0a\x00", intact * 2,
                model(model_type="char", vocab_size=60, hard_vocab_limit=False)]
     for number in range(40):
-        flipped = bytearray(whole)
-        flipped[draw.randrange(len(whole) if number % 2 else 6000)] ^= 1 << draw.randrange(8)
+        flipped = bytearray(intact)
+        flipped[draw.randrange(len(intact) if number % 2 else 6000)] ^= 1 << draw.randrange(8)
         damaged.append(bytes(flipped))
     refused = 0
     for content in damaged:
@@ -381,19 +382,19 @@ def test_malformed_models_are_refused(published, tmp_path):
             tokenizers.load(tmp_path)
 
 
-def test_text_that_is_none_is_refused_as_elsewhere(trained):
+def test_lone_surrogates_are_refused(trained):
     with pytest.raises(TypeError):
         trained.encode("a \ud800")
 
 
-def test_a_corpus_is_prepared_and_its_model_travels(tmp_path):
+def test_a_corpus_is_prepared_with_its_model(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n\n".join(CORPUS[:50]))
     data = corpora.Config(corpus="text_files", files=str(tmp_path / "corpus.txt"), validation=0.0, test=0.0)
-    ready = prepare.prepare(data, Config(KINDS[0], vocab_size=200), tmp_path / "data")
+    ready = prepare.prepare(data, Config(NAMES[0], vocab_size=200), tmp_path / "data")
     store = ready.stores["train"]
     first = store.take(np.arange(*store.sentences[:2]))
     assert ready.tokenizer.decode(first) in cleaned(" ".join(CORPUS), True)
     assert ready.tokenizer.vocabulary.starts_word[store.take(store.sentences[:-1])].all()
     model = next((tmp_path / "data").glob("*/tokenizer/spiece.model"))
-    loaded = prepare.prepare(data, Config(KINDS[0], vocab_file=str(model)), tmp_path / "other")
+    loaded = prepare.prepare(data, Config(NAMES[0], vocab_file=str(model)), tmp_path / "other")
     assert loaded.tokenizer.fingerprint == ready.tokenizer.fingerprint

@@ -13,7 +13,7 @@ def squeeze(text):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_character_but_white_space_survives_in_order(seed):
+def test_all_characters_but_white_space_are_kept_in_order(seed):
     draw = random.Random(seed)
     parts = ["a", "B", "é", "Mr.", "e.g.", "3.5", ".", "!", "?", "...", "…", "。", " ", "  ", "\n", "\n\n", "\n \n",
              "\t", '"', "”", "'", "(", ")", "[", "]", "- ", "2. ", "_", "7", "word " * 40, "\u00a0"]
@@ -49,7 +49,7 @@ def test_a_sentence_ends_at_its_stop(text, expected):
     "What? nothing at all.",
     "2. Then nothing.",
 ])
-def test_other_stops_end_nothing(text):
+def test_other_stops_do_not_end_a_sentence(text):
     assert split(text) == [text]
 
 
@@ -73,7 +73,7 @@ def test_each_line_of_a_block_with_a_long_line_is_a_paragraph():
     assert split(f"first\nblock\n\nA title\n{limit}x") == ["first block", "A title", f"{limit}x"]
 
 
-def test_list_items_and_stops_at_line_ends_begin_anew():
+def test_list_items_and_stops_at_line_ends_start_a_sentence():
     assert split("It has:\n- one\n- two\n  * three\n2. four") == ["It has:", "- one", "- two", "* three", "2. four"]
     assert split("all lower .\nas in some corpora .") == ["all lower .", "as in some corpora ."]
     assert split("He met Mr.\nSmith there.") == ["He met Mr. Smith there."]
@@ -84,7 +84,7 @@ def test_no_text_has_no_sentences(text):
     assert split(text) == split_verbatim(text) == []
 
 
-def test_a_sentence_without_end_is_cut_between_words():
+def test_a_sentence_without_end_is_split_between_words():
     assert "".join(split_verbatim("word\n" * MAX_LENGTH)) == "word\n" * MAX_LENGTH
     for text in ("some words and more " * (MAX_LENGTH // 8), "word\n" * MAX_LENGTH, "x" * (2 * MAX_LENGTH + 5)):
         found = split(text)

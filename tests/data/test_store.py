@@ -1,4 +1,4 @@
-"""The token store: what goes in comes out, from any place, under any cache, by any number of threads."""
+"""The token store returns what was written, at any position, with any cache size and number of threads."""
 
 import itertools
 import shutil
@@ -36,7 +36,7 @@ def written(tmp_path_factory):
     return token_store.write(directory, documents, vocabulary(1000), "validation", "name"), directory, documents, stream
 
 
-def test_index_and_stream_give_the_documents_back(written):
+def test_index_and_stream_restore_the_documents(written):
     opened, _, documents, stream = written
     assert opened.split == "validation" and opened.fingerprint == "name" and opened.tokens == len(stream)
     assert opened.tokens > 8 * RECORD
@@ -54,7 +54,7 @@ def test_indices_stay_on_disk(written):
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 100])
-def test_take_under_any_cache(written, slots):
+def test_take_does_not_depend_on_the_cache_size(written, slots):
     _, directory, _, stream = written
     opened = Store(directory, "validation", vocabulary(1000), cache_bytes=slots * RECORD * 2)
     assert len(opened._cache) <= slots
@@ -67,17 +67,17 @@ def test_take_under_any_cache(written, slots):
     np.testing.assert_array_equal(opened.take(np.arange(len(stream))), stream)
 
 
-def test_what_was_asked_for_last_stays_in_the_cache(written):
+def test_recently_used_records_stay_in_the_cache(written):
     _, directory, _, _ = written
     opened = Store(directory, "validation", vocabulary(1000), cache_bytes=2 * RECORD * 2)
     fetched, read = [], opened._read
     opened._read = lambda records: fetched.append(records.tolist()) or read(records)
-    for record in (0, 1, 0, 2, 0, 1):  # 2 takes the place of 1, the one unused for longest, and 1 then that of 2
+    for record in (0, 1, 0, 2, 0, 1):  # 2 replaces 1, the least recently used, and 1 then replaces 2
         opened.take(np.array([record * RECORD]))
     assert fetched == [[0], [1], [2], [1]]
 
 
-def test_threads_may_ask_at_once(written):
+def test_several_threads_may_read_at_once(written):
     _, directory, _, stream = written
     opened = Store(directory, "validation", vocabulary(1000), cache_bytes=3 * RECORD * 2)
     wrong = []
@@ -99,13 +99,13 @@ def test_threads_may_ask_at_once(written):
 
 
 @pytest.mark.parametrize("index", [[-1], [3, 10**9]])
-def test_positions_outside_are_refused(written, index):
+def test_positions_out_of_range_are_refused(written, index):
     with pytest.raises(IndexError, match="positions"):
         written[0].take(np.array(index))
     written[0].take(np.array([0, written[0].tokens - 1]))
 
 
-def test_large_vocabularies_and_no_documents(tmp_path):
+def test_large_vocabularies_and_empty_stores(tmp_path):
     wide = token_store.write(tmp_path / "wide", [[[2**16, 7, 2**17 - 1]]], vocabulary(2**17))
     assert wide.take(np.arange(3)).tolist() == [2**16, 7, 2**17 - 1]
     limit = token_store.write(tmp_path / "limit", [[[2**16 - 1]]], vocabulary(2**16))
@@ -138,13 +138,13 @@ KNOWN = Vocabulary(1000, {"unk": UNK}, np.ones(1000, bool), np.zeros(1000, np.in
 
 
 def write_parts(directory, stream, cuts):
-    """A store of one sentence a part; the parts are gone."""
+    """A store joined from parts of one sentence each."""
     parts = [directory / f"part{number}" for number in range(len(cuts) + 1)]
-    for number, (part, piece) in enumerate(zip(parts, np.split(stream, cuts), strict=True)):
+    for number, (part, chunk) in enumerate(zip(parts, np.split(stream, cuts), strict=True)):
         before = parts[number - 1] if number else None
         with token_store.Writer(part, "train", 1000, before, number == len(cuts)) as writer:
-            if len(piece):
-                writer.add(piece.astype(np.uint16), np.array([len(piece)]), np.array([1]))
+            if len(chunk):
+                writer.add(chunk.astype(np.uint16), np.array([len(chunk)]), np.array([1]))
     token_store.join(parts, directory, "train", 1000)
     for part in parts:
         shutil.rmtree(part)
@@ -152,7 +152,7 @@ def write_parts(directory, stream, cuts):
 
 
 @pytest.mark.parametrize("cuts", [[], [5], [RECORD, RECORD], [RECORD - 1, RECORD + 1, 3 * RECORD + 7], [0, 4 * RECORD]])
-def test_parts_join_to_the_store_of_the_whole(tmp_path, cuts):
+def test_joined_parts_equal_a_store_written_at_once(tmp_path, cuts):
     stream = np.random.default_rng(0).integers(2, 1000, 5 * RECORD + 3)
     joined = write_parts(tmp_path / "parts", stream, cuts)
     np.testing.assert_array_equal(joined.take(np.arange(len(stream))), stream)
@@ -164,35 +164,35 @@ def test_parts_join_to_the_store_of_the_whole(tmp_path, cuts):
 @pytest.mark.parametrize("damage", [lambda file, content: file.write_bytes(content[: len(content) // 2]),
                                     lambda file, content: file.write_bytes(bytes(len(content))),
                                     lambda file, content: file.unlink()])
-def test_damaged_records_are_named_and_within_a_budget_unknown(tmp_path, caplog, damage):
+def test_damaged_records_within_a_budget_are_reported_and_read_as_unknown(tmp_path, caplog, damage):
     stream = np.random.default_rng(0).integers(2, 1000, 10 * RECORD + 77)
     write_parts(tmp_path, stream, [3 * RECORD + 5, 7 * RECORD])
     file = tmp_path / "tokens-train.array_record-00001"  # its four records are 3 to 6 of the stream
     damage(file, file.read_bytes())
-    whole = np.arange(len(stream))
+    positions = np.arange(len(stream))
     for budget in (0, 3):
         opened = Store(tmp_path, "train", KNOWN, damaged_records=budget)
-        for _ in range(2):  # asked again it says so again
+        for _ in range(2):  # the second call raises the same error
             with pytest.raises(RunFault, match=rf"record {budget} of {file} is damaged .*delete {tmp_path},"):
-                opened.take(whole)
-        np.testing.assert_array_equal(opened.take(whole[: 3 * RECORD]), stream[: 3 * RECORD])
+                opened.take(positions)
+        np.testing.assert_array_equal(opened.take(positions[: 3 * RECORD]), stream[: 3 * RECORD])
     caplog.clear()
     opened = Store(tmp_path, "train", KNOWN, damaged_records=4, cache_bytes=2 * RECORD * 2)
     expected = stream.copy()
     expected[3 * RECORD : 7 * RECORD] = UNK
     for _ in range(2):
-        np.testing.assert_array_equal(opened.take(whole), expected)
-    said = [line.getMessage() for line in caplog.records if line.name == token_store.__name__]
-    assert len(said) == 4 and all(f"record {i} of {file}" in line for i, line in enumerate(said))
+        np.testing.assert_array_equal(opened.take(positions), expected)
+    messages = [line.getMessage() for line in caplog.records if line.name == token_store.__name__]
+    assert len(messages) == 4 and all(f"record {i} of {file}" in line for i, line in enumerate(messages))
 
 
-def test_one_damaged_record_costs_no_other(tmp_path):
+def test_a_damaged_record_affects_no_other(tmp_path):
     stream = np.random.default_rng(0).integers(2, 1000, 10 * RECORD)
     token_store.write(tmp_path, [[stream]], KNOWN)
     (file,) = tmp_path.glob("*array_record*")
     content, hit = file.read_bytes(), set()
-    for place in range(1000, 60_000, 6000):  # records are some 6 kB each
-        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    for position in range(1000, 60_000, 6000):  # records are some 6 kB each
+        file.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
         found = Store(tmp_path, "train", KNOWN, damaged_records=1).take(np.arange(len(stream)))
         wrong = np.flatnonzero(found != stream)
         (record,) = set((wrong // RECORD).tolist())

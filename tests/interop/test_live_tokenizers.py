@@ -27,7 +27,7 @@ def same(ours, theirs, given):
 
 
 def test_bert_tokenizer_from_its_vocabulary_equals_the_reference(tmp_path):
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in test_tokenizers.PIECES))
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in test_tokenizers.TOKENS))
     ours, theirs = tokenizers.load(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
     assert same(ours, theirs, [*("a" * n for n in (100, 101, 200, 201)),
                                *texts(["the", "being", "\u00c9", " ", ".", "[MASK]", "\u5927"])])
@@ -36,7 +36,7 @@ def test_bert_tokenizer_from_its_vocabulary_equals_the_reference(tmp_path):
 @pytest.mark.parametrize("kind", ["published", "trained"])
 def test_gpt_tokenizer_round_trip_equals_the_reference(tmp_path, kind):
     if kind == "published":
-        ours = Bpe(test_bpe.PIECES, test_bpe.MERGES, specials=bpe.GPT_SPECIALS)
+        ours = Bpe(test_bpe.TOKENS, test_bpe.MERGES, specials=bpe.GPT_SPECIALS)
     else:
         ours = tokenizers.train(test_bpe.CONFIG, lambda: iter(test_bpe.CORPUS))
     ours.save(tmp_path / "ours")
