@@ -29,19 +29,8 @@ def truncated_normal(stddev: float = 0.02) -> Initializer:
     return lambda key, shape: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape)
 
 
-def glorot_uniform(key: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform with variance 2 / (rows + columns) (Glorot and Bengio, 2010): TensorFlow's default for matrices."""
-    return jax.nn.initializers.glorot_uniform()(key, shape)
-
-
-def zeros(key: Array, shape: tuple[int, ...]) -> Array:
-    """Zeros."""
-    return jnp.zeros(shape)
-
-
-def ones(key: Array, shape: tuple[int, ...]) -> Array:
-    """Ones."""
-    return jnp.ones(shape)
+glorot_uniform = jax.nn.initializers.glorot_uniform()  # TensorFlow's default for matrices (Glorot and Bengio, 2010)
+zeros, ones = jax.nn.initializers.zeros, jax.nn.initializers.ones
 
 
 class ParamSpec(NamedTuple):

@@ -1,6 +1,5 @@
 """Multi-head dot-product attention (Vaswani et al., 2017, section 3.2)."""
 
-from functools import partial
 from typing import NamedTuple
 
 import flax.struct
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.core.sharding import shard
 from lmrep.layers import dropout, linear
+from lmrep.layers.gradient import with_gradient
 
 MASKED_LOGIT = -1e9  # finite, so that a query that attends to nothing gives no NaN
 
@@ -105,13 +105,6 @@ def _attention(
     return _attend(query * query.shape[-1] ** -0.5, kv.keys, kv.values, mask, key, rate)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _attend(
-    query: Array, keys: Array, values: Array, mask: Array, key: Array | None, rate: float
-) -> tuple[Array, Array]:
-    return _forward(query, keys, values, mask, key, rate)[0]
-
-
 def _forward(
     query: Array, keys: Array, values: Array, mask: Array, key: Array | None, rate: float
 ) -> tuple[tuple[Array, Array], tuple]:
@@ -140,4 +133,4 @@ def _backward(rate: float, residuals: tuple, cotangents: tuple[Array, Array]) ->
     return dquery, dkeys, dvalues, None, None
 
 
-_attend.defvjp(_forward, _backward)
+_attend = with_gradient(_forward, _backward, nondiff_argnums=(5,))

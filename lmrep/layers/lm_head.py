@@ -10,6 +10,7 @@ import numpy as np
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
 from lmrep.core.sharding import shard
 from lmrep.layers import dropout, linear, norm
+from lmrep.layers.gradient import with_gradient
 from lmrep.layers.mlp import ACTIVATIONS
 
 EXACT = jax.lax.Precision.HIGHEST  # for sums written as products, which accelerators round by default
@@ -31,9 +32,14 @@ def transform(params: Tree, hidden: Array, *, activation: str, eps: float) -> Ar
 
 
 def logits(params: Tree, table: Array, x: Array) -> Array:
-    """The output x [b, m, e] of `transform` times the output table [v, e] -> logits float32 [b, m, v]."""
-    y = jnp.einsum("bmd,vd->bmv", x, _gathered_table(table).astype(x.dtype), preferred_element_type=jnp.float32)
-    return shard(y + params["bias"], "batch", None, "vocab")
+    """The output x [b, m, e] of `transform` times the output table [v, e], plus the bias if there is one -> logits
+    float32 [b, m, v]."""
+    return _logits(_gathered_table(table), params.get("bias"), x)
+
+
+def _logits(table: Array, bias: Array | None, x: Array) -> Array:
+    y = jnp.einsum("...d,vd->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+    return shard(y if bias is None else y + bias, "batch", *[None] * (x.ndim - 2), "vocab")
 
 
 def cross_entropy(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array]:
@@ -108,10 +114,8 @@ def _merge(chunks: Array, t: int) -> Array:
     return merged.reshape(merged.shape[0], -1, *merged.shape[3:])[:, :t]
 
 
-def _exponentials(table: Array, bias: Array | None, x: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
-    """x [b, t, e] -> (exp(logits - max) [b, t, v], its sums [b, t], nll [b, t], correct [b, t])."""
-    y = jnp.einsum("btd,vd->btv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
-    y = shard(y if bias is None else y + bias, "batch", None, "vocab")
+def _exponentials(y: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
+    """Logits [..., v], targets i32[...] -> (exp(logits - max) [..., v]; its sums, nll and correct, [...] each)."""
     largest = y.max(-1)
     target_logits = jnp.take_along_axis(y, targets[..., None], axis=-1)[..., 0]
     exponentials = jnp.exp(y - largest[..., None])
@@ -132,7 +136,8 @@ def map_chunks(f: Callable[..., Array], v: int, *arrays: Array) -> Array:
 @jax.custom_vjp
 def _chunked(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None):
     def one_chunk(_, inputs):
-        return None, _exponentials(table, bias, *inputs)[2:]
+        x, targets = inputs
+        return None, _exponentials(_logits(table, bias, x), targets)[2:]
 
     b, t = targets.shape
     split = partial(_split, chunks=_num_chunks(b, t, table.shape[0]))
@@ -146,7 +151,7 @@ def _chunked_forward(table: Array, x: Array, targets: Array, weights: Array, bia
     def one_chunk(sums, inputs):
         dtable, dbias = sums
         x, targets, weights = inputs
-        exponentials, total, nll, correct = _exponentials(table, bias, x, targets)
+        exponentials, total, nll, correct = _exponentials(_logits(table, bias, x), targets)
         scale = weights / total
         dx = jnp.einsum("btv,vd->btd", exponentials.astype(x.dtype), table.astype(x.dtype)) * scale[..., None]
         # Summed transposed: the product is a quarter faster on XLA's CPU backend.
@@ -180,39 +185,21 @@ def _chunked_backward(residuals: tuple, cotangents: tuple[Array, Array, Array]):
 _chunked.defvjp(_chunked_forward, _chunked_backward)
 
 
-def softmax_cross_entropy(logits: Array, targets: Array) -> Array:
-    """logits float32 [..., v], targets i32[...] -> nll float32 [...], for small v."""
-    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits, axis=-1) - target_logits
-
-
 def _gathered_table(table: Array) -> Array:
     return shard(table, "vocab", None)  # gathered over fsdp before the product
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _cross_entropy(
-    x: Array, table: Array, bias: Array, targets: Array, seeds: Array | None, temperature: float
-) -> tuple[Array, Array, Array | None]:
-    """x [n, e], table [v, e], bias [v], targets i32[n], seeds uint32[n] -> (nll [n], correct bool[n], tokens i32[n] or
-    None without seeds)."""
-    return _forward(x, table, bias, targets, seeds, temperature)[0]
 
 
 def _forward(
     x: Array, table: Array, bias: Array, targets: Array, seeds: Array | None, temperature: float
 ) -> tuple[tuple[Array, Array, Array | None], tuple]:
-    y = jnp.einsum("nd,vd->nv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
-    y = shard(y + bias, "batch", "vocab")
-    largest = y.max(-1)
-    target_logits = jnp.take_along_axis(y, targets[:, None], axis=-1)[:, 0]
+    """x [n, e], table [v, e], bias [v], targets i32[n], seeds uint32[n] -> (nll [n], correct bool[n], tokens i32[n] or
+    None without seeds)."""
+    y = _logits(table, bias, x)
     # The exponentials are the only [n, v] array kept, and [n] and [n, e] arrays are divided by their sums instead: this
     # computation is bound by memory.
-    exponentials = jnp.exp(y - largest[:, None])
-    total = jnp.matmul(exponentials, jnp.ones(exponentials.shape[1]), precision=EXACT)
+    exponentials, total, nll, correct = _exponentials(y, targets)
     tokens = None if seeds is None else _argmax(y / temperature + _gumbel(seeds, y.shape[-1]))
-    outputs = jnp.log(total) + largest - target_logits, target_logits >= largest, tokens
-    return outputs, (x, table, targets, exponentials, total)
+    return (nll, correct, tokens), (x, table, targets, exponentials, total)
 
 
 def _gumbel(seeds: Array, v: int) -> Array:
@@ -243,4 +230,4 @@ def _backward(temperature: float, residuals: tuple, cotangents: tuple) -> tuple[
     return dx.astype(x.dtype), dtable.astype(table.dtype), dbias, None, None
 
 
-_cross_entropy.defvjp(_forward, _backward)
+_cross_entropy = with_gradient(_forward, _backward, nondiff_argnums=(5,))

@@ -9,14 +9,13 @@ from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.core.sharding import shard
 from lmrep.layers import dropout, linear
+from lmrep.layers.gradient import with_gradient
 
 
 def _recomputed(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """`f` with a backward pass that keeps only its input: recomputing the intermediate values of a wide layer is faster
     than reading them from memory."""
-    g = jax.custom_vjp(f)
-    g.defvjp(lambda x: (f(x), x), lambda x, d: jax.vjp(f, x)[1](d))
-    return g
+    return with_gradient(lambda x: (f(x), x), lambda x, d: jax.vjp(f, x)[1](d))
 
 
 # BERT and GPT use the tanh approximation, RoBERTa and ELECTRA the exact (erf) form.

@@ -1,11 +1,10 @@
 """Layer normalisation (Ba et al., 2016), computed in float32."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import Array, ParamSpec, Tree, ones, zeros
+from lmrep.layers.gradient import with_gradient
 
 
 def specs(d: int) -> Tree:
@@ -16,11 +15,6 @@ def specs(d: int) -> Tree:
 def apply(params: Tree, x: Array, eps: float) -> Array:
     """x [..., d] -> [..., d]: mean 0 and variance 1 over d, then scaled and shifted. In x's dtype."""
     return _apply(params["scale"], params["bias"], x, eps)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _apply(scale: Array, bias: Array, x: Array, eps: float) -> Array:
-    return _forward(scale, bias, x, eps)[0]
 
 
 def _forward(scale: Array, bias: Array, x: Array, eps: float) -> tuple[Array, tuple]:
@@ -41,4 +35,4 @@ def _backward(eps: float, residuals: tuple, g: Array) -> tuple[Array, Array, Arr
     return (g * y).sum(leading).astype(scale.dtype), g.sum(leading).astype(bias.dtype), dx.astype(x.dtype)
 
 
-_apply.defvjp(_forward, _backward)
+_apply = with_gradient(_forward, _backward, nondiff_argnums=(3,))

@@ -11,13 +11,10 @@ from lmrep.layers.attention import AttentionMask
 class Inputs(NamedTuple):
     """The inputs of networks. A network takes the fields named by its `Model.inputs` and refuses the others."""
 
-    tokens: Array | None = None  # i32[b, t]
-    characters: Array | None = None  # i32[b, t, c]
+    tokens: Array  # i32[b, t]
     token_type_ids: Array | None = None  # i32[b, t], BERT's segments A and B
     positions: Array | None = None  # i32[b, t]; by default 0, 1, 2, ...
     attention_mask: AttentionMask | None = None  # by default every position attends to every other
-    queries: Any = None  # of a second stream (XLNet)
-    source: Any = None  # the other sequence of an encoder-decoder
     carry: Tree = None  # recurrent state or memory; by default the initial one
 
 
@@ -27,7 +24,6 @@ class Encoded(NamedTuple):
     hidden: Array  # [b, t, d], the last layer's output; [b, m, d] at m chosen positions
     layers: tuple[Array, ...] | None = None  # outputs of the embedding and of each layer, [b, t, its width]
     attention: Array | None = None  # [l, b, h, t, s], attention probabilities
-    queries: Array | None = None  # the second stream's output
     carry: Tree = None  # the state after the last token
 
 
@@ -42,7 +38,7 @@ class Model(NamedTuple):
         and `attention` select these fields of `Encoded`.
       width: d, of `Encoded.hidden`.
       vocab_size: v.
-      max_length: the longest sequence; 0 for any.
+      max_length: tokens of a sequence at most; 0 for any.
       inputs: the names of the fields of `Inputs` that it takes.
       context: which tokens a position may be conditioned on; a subset of "left" (those before it), "both" (all) and
         "masked" (those of any mask).
@@ -86,17 +82,17 @@ class ModelDef(NamedTuple):
 
     Attributes:
       config: a frozen record with the fields `vocab` (0: the tokenizer's size) and `max_length` (0: any).
-      check: config -> None; raises UserError where its fields do not fit each other.
       build: (config, execution, name) -> Model.
       tiny: the fields of a network that two cores train within minutes.
+      check: config -> None; raises UserError where its fields do not fit each other.
       architecture_fields: fields that a run may not change when it starts from another's parameters (`init=`), since
         every parameter would mean something else.
     """
 
     config: type
-    check: Callable[[Any], None]
     build: Callable[..., Model]
     tiny: Mapping[str, Any]
+    check: Callable[[Any], None] = lambda config: None
     architecture_fields: tuple[str, ...] = ()
 
 

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, zeros
-from lmrep.core.precision import DTYPES
 from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import dropout, linear
 from lmrep.layers.attention import AttentionMask
@@ -43,10 +42,6 @@ class Config:
     def table_width(self) -> int:
         """Width of the token table."""
         return self.embedding or self.width
-
-
-def check(c: Config) -> None:
-    """All combinations of fields are valid: a tied table of another width is reached through a projection."""
 
 
 def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> Model:
@@ -110,23 +105,10 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: Execution = Execution(),
 ) -> Encoded:
-    """Contextual representations, each of the tokens up to its position.
+    """`Model.encode`: representations of the tokens up to each position.
 
     The state is reset where the segment id changes, so that packed segments are independent, and kept at padding (id
-    0). The first position continues from `inputs.carry`.
-
-    Args:
-      params: as `specs`.
-      inputs: `tokens` i32[b, t], and optionally a causal `attention_mask` and `carry`, as `initial_state`.
-      key: for dropout, or None for none.
-      at: i32[b, m], the positions at which `hidden` is wanted; by default all.
-      layers: whether to return the embeddings [b, t, e] and every layer's output [b, t, d].
-      attention: refused: there are no attention probabilities.
-      c: the config.
-      execution: dtype and remat; the layers are never scanned.
-
-    Returns:
-      `hidden` [b, t, d] or [b, m, d] after dropout, `layers`, and `carry`, the state after the last token.
+    0). The first position continues from `inputs.carry`. `hidden` is after dropout. The layers are never scanned.
 
     Raises:
       ValueError: a field of `inputs` that the network does not take, a mask that is not causal, or `attention`.
@@ -151,7 +133,7 @@ def encode(
     params = gather_params(params, specs(c))
     embedding_key, *layer_keys = prng.split(key, 1 + c.layers)
     x = shard(jnp.take(params["embedding"]["token"], inputs.tokens, axis=0), "batch", None, None)
-    outputs, carry = [x.astype(DTYPES[execution.dtype])], {}
+    outputs, carry = [x.astype(execution.dtype)], {}
     x = dropout.apply(embedding_key, outputs[0], c.dropout)
     for (name, layer), layer_key in zip(sorted(params["layers"].items()), layer_keys, strict=True):
         x, carry[name] = run(layer, x, state[name])
@@ -212,7 +194,7 @@ def decode(
 
 
 DEFINITION = ModelDef(
-    Config, check, build,
+    Config, build,
     tiny={"vocab": 0, "width": 256, "layers": 1, "embedding": 128, "dropout": 0.0},
     architecture_fields=("cell",),
 )

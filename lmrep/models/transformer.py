@@ -3,9 +3,10 @@
 All systems share this code; they differ in `Config`, whose published values are in `presets.py`.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,9 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
-from lmrep.core.precision import DTYPES
 from lmrep.core.sharding import gather_params, shard
-from lmrep.layers import attention, dropout, embedding, linear, mlp, norm, stack
+from lmrep.layers import attention as attention_layer
+from lmrep.layers import dropout, embedding, linear, mlp, norm, stack
 from lmrep.layers.attention import AttentionMask, KVCache
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, check_inputs
@@ -155,7 +156,7 @@ def layer_specs(c: Config) -> Tree:
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
     return {
-        "attention": attention.specs(c.width, c.heads, init, adding),
+        "attention": attention_layer.specs(c.width, c.heads, init, adding),
         "attention_norm": norm.specs(c.width),
         "mlp": mlp.specs(c.width, c.mlp, init, adding),
         "mlp_norm": norm.specs(c.width),
@@ -163,29 +164,11 @@ def layer_specs(c: Config) -> Tree:
 
 
 def encode(
-    params: Tree,
-    inputs: Inputs,
-    key: Array | None = None,
-    *,
-    at: Array | None = None,
-    layers: bool = False,
-    attention: bool = False,
-    c: Config,
-    execution: stack.Execution = stack.Execution(),
+    params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
+    attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
-    """Contextual representations.
-
-    Args:
-      params: as `specs`.
-      inputs: `tokens` i32[b, t], and optionally `token_type_ids`, `positions`, `attention_mask`.
-      key: for dropout, or None for none.
-      at: i32[b, m], the positions at which `hidden` is computed: the last layer runs only there. By default all.
-      layers: whether to return the outputs of the embedding and of each layer, l + 1 of [b, t, d].
-      attention: whether to return the attention probabilities, [l, b, h, t, s].
-      c: the config.
-      execution: how the stack is run.
-
-    With pre norm, `layers` are the sums before the final norm, and `hidden` is normalized.
+    """`Model.encode`. With `at`, the last layer runs at these positions only. With pre norm, `layers` are the sums
+    before the final norm, and `hidden` is normalized.
 
     Raises:
       ValueError: a field of `inputs` that the model does not take, more tokens than it has positions for, or `at`
@@ -199,18 +182,22 @@ def encode(
         raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model has positions for {c.max_length}")
     mask = (inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))).to_bool()
     embedding_key, stack_key = prng.split(key, 2)
-    x = _embed(params, inputs, embedding_key, c).astype(DTYPES[execution.dtype])
+    x = _embed(params, inputs, embedding_key, c).astype(execution.dtype)
 
-    def run(layer_params: Tree, x: Array, key: Array | None) -> tuple[Array, tuple]:
-        x, probabilities = _layer(layer_params, x, mask, key, c)
+    def run(p: Tree, x: Array, key: Array | None, at: Array | None = None) -> tuple[Array, tuple]:
+        attention_key, *keys = prng.split(key, 4)
+
+        def attend(y: Array) -> tuple[Array, Array]:
+            queries, rows = (y, mask) if at is None else (_take(y, at), _take(mask, at))
+            return attention_layer.apply(
+                p["attention"], y, rows, c.heads, queries=queries, rate=c.attention_dropout, key=attention_key)
+
+        x, probabilities = _layer(p, x, attend, c, keys, at)
         return x, (x if layers else None, probabilities if attention else None)
-
-    def run_at(layer_params: Tree, x: Array, key: Array | None) -> tuple[Array, None]:
-        return _layer(layer_params, x, mask, key, c, at)[0], None
 
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     last, collected = stack.apply(run, params["layers"], layer_specs(c), x, keys, c.layers, SHARING[c.share],
-                                  execution, last=None if at is None else run_at)
+                                  execution, last=None if at is None else partial(run, at=at))
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
     hidden_states, probabilities = collected or (None, None)
@@ -228,7 +215,7 @@ def start_cache(batch_size: int, length: int, *, c: Config, execution: stack.Exe
     """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")
-    empty = jnp.zeros((c.layers, batch_size, length, c.heads, c.width // c.heads), DTYPES[execution.dtype])
+    empty = jnp.zeros((c.layers, batch_size, length, c.heads, c.width // c.heads), execution.dtype)
     return Cache(KVCache(empty, empty), jnp.int32(0))
 
 
@@ -242,14 +229,11 @@ def decode(
     `real` i32[] is the number of the t tokens that are not padding: the next call overwrites the others.
     """
     positions = jnp.broadcast_to(cache.length + jnp.arange(tokens.shape[1]), tokens.shape)
-    x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(DTYPES[execution.dtype])
+    x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(execution.dtype)
 
     def run(p: Tree, x: Array, kv: KVCache) -> tuple[Array, KVCache]:
-        y = _block_input(p, "attention_norm", x, c)
-        y, kv = attention.cached_attention(p["attention"], y, kv, cache.length, c.heads)
-        x = _add_output(p, "attention_norm", x, y, c)
-        y = mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation)
-        return _add_output(p, "mlp_norm", x, y, c), kv
+        return _layer(p, x, lambda y: attention_layer.cached_attention(
+            p["attention"], y, kv, cache.length, c.heads), c)
 
     x, kv = stack.apply(run, params["layers"], layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],
                           replace(execution, scan=True, remat="none"))
@@ -277,20 +261,23 @@ def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
 
 
 def _layer(
-    p: Tree, x: Array, mask: Array, key: Array | None, c: Config, at: Array | None = None
-) -> tuple[Array, Array]:
-    """One layer: x [b, s, d] -> (x [b, t, d], attention probabilities [b, h, t, s]), at the t positions `at` or all."""
-    probabilities_key, attention_key, inner_key, mlp_key = prng.split(key, 4)
-
+    p: Tree, x: Array, attend: Callable[[Array], tuple[Array, Any]], c: Config,
+    keys: Sequence[Array | None] = (None,) * 3, at: Array | None = None,
+) -> tuple[Array, Any]:
+    """One layer: x [b, s, d] -> (x [b, t, d], what `attend` returns beside the output), at the t positions `at` or
+    all."""
+    attention_key, inner_key, mlp_key = keys
     block_input = _block_input(p, "attention_norm", x, c)
-    queries = block_input
-    if at is not None:
-        x, queries, mask = (jnp.take_along_axis(y, at[..., None], axis=1) for y in (x, block_input, mask))
-    y, probabilities = attention.apply(p["attention"], block_input, mask, c.heads, queries=queries,
-                              rate=c.attention_dropout, key=probabilities_key)
+    x = x if at is None else _take(x, at)
+    y, other = attend(block_input)
     x = _add_output(p, "attention_norm", x, y, c, attention_key)
     y = mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation, rate=c.mlp_dropout, key=inner_key)
-    return _add_output(p, "mlp_norm", x, y, c, mlp_key), probabilities
+    return _add_output(p, "mlp_norm", x, y, c, mlp_key), other
+
+
+def _take(x: Array, at: Array) -> Array:
+    """x [b, t, ...], at i32[b, m] -> [b, m, ...]."""
+    return jnp.take_along_axis(x, at[..., None], axis=1)
 
 
 def _block_input(p: Tree, name: str, x: Array, c: Config) -> Array:
@@ -305,8 +292,9 @@ def _add_output(p: Tree, name: str, x: Array, y: Array, c: Config, key: Array | 
 
 
 DEFINITION = ModelDef(
-    Config, check, build,
+    Config, build,
     tiny={"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "max_length": 64, "dropout": 0.0,
           "attention_dropout": 0.0, "init_stddev": 0.08},
+    check=check,
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm"),
 )

@@ -15,8 +15,10 @@ from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.metrics import Metric
 from lmrep.models.base import Model
 
+Names = Sequence[str | None] | None
 Batch = dict[str, Array]  # every field leads with the batch axis, but those under "shared", which all examples share
 Metrics = dict[str, tuple[Array, Array]]  # name -> (sum, count), so that any grouping adds up
+BATCH_FIELDS = ("tokens", "segment_ids", "example")  # those that every format has
 
 
 class Keys(NamedTuple):
@@ -53,7 +55,6 @@ class Objective(NamedTuple):
         Evaluation sums their means, so that its loss does not depend on the batch size. {}: `loss` is the mean over
         examples of something that each example has by itself.
       replace_tokens: (params, prepared batch) -> i32[b, t], its tokens after a generator replaced some of them.
-      score: predictions for all examples -> figures that do not add up over batches.
       describe: (prepared batch, tokenizer) -> a text for each example.
       context: what each position is conditioned on: "left" or "both".
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
@@ -70,7 +71,6 @@ class Objective(NamedTuple):
     next_token_logits: Callable[[Tree, Array], Array] | None = None
     terms: Mapping[str, float] = {}
     replace_tokens: Callable[[Tree, Batch], Array] | None = None
-    score: Callable[[dict[str, Any]], dict[str, float]] | None = None
     describe: Callable[[Batch, Any], list[str]] | None = None
     context: str = "both"
     static: bool = False
@@ -102,7 +102,7 @@ class Capability(Protocol):
     def accepts(self, text: str) -> bool:
         """Whether a text is a prompt for it, by its form alone."""
 
-    def check(self, texts: Sequence[str], tokenizer: Any, max_length: int, names: Sequence[str | None]) -> None:
+    def check(self, texts: Sequence[str], tokenizer: Any, max_length: int, names: Names = None) -> None:
         """Raises UserError for unsuitable texts; `names` are what messages call them."""
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
@@ -114,7 +114,7 @@ class Capability(Protocol):
           others: other sentences of the text.
         """
 
-    def predict(self, run: Any, texts: Sequence[str], options: Any, names: Sequence[str | None]) -> list[Any]:
+    def predict(self, run: Any, texts: Sequence[str], options: Any, names: Names) -> list[Any]:
         """A prediction for each text. Raises UserError as `check`, and where the run lacks a head."""
 
     def to_json(self, prediction: Any) -> dict[str, Any]:
@@ -129,21 +129,21 @@ class ObjectiveDef(NamedTuple):
 
     Attributes:
       config: its frozen record.
-      check: config -> None; raises UserError where its fields do not fit each other.
       build: (config, model, vocabulary) -> Objective.
+      metrics: every metric that its `loss` may return.
+      check: config -> None; raises UserError where its fields do not fit each other.
       batch_fields: config -> the batch fields that it needs of a format.
       context: config -> "left" or "both", which must be in `Model.context`.
-      metrics: every metric that its `loss` may return.
       capabilities: what a model trained with it can predict; a text is given to the first that accepts it.
       published: the fields of the config that differ in a published system, by family of presets ("roberta").
     """
 
     config: type
-    check: Callable[[Any], None]
     build: Callable[..., Objective]
-    batch_fields: Callable[[Any], tuple[str, ...]]
-    context: Callable[[Any], str]
     metrics: Mapping[str, Metric]
+    check: Callable[[Any], None] = lambda config: None
+    batch_fields: Callable[[Any], tuple[str, ...]] = lambda config: BATCH_FIELDS
+    context: Callable[[Any], str] = lambda config: "both"
     capabilities: tuple[Capability, ...] = ()
     published: Mapping[str, Mapping[str, Any]] = {}
 
@@ -155,7 +155,10 @@ def normalize_weights(mask: Array) -> Array:
     return mask / jnp.maximum(mask.sum(), 1.0)
 
 
-# Output layers, tied to the network's token table or not
+def sums(mask: Array, **values: Array) -> Metrics:
+    """Metrics: the sum of each of `values` (float or bool) where `mask` holds, and the number of these positions."""
+    count = mask.sum()
+    return {name: ((value * mask).sum(), count) for name, value in values.items()}
 
 
 def output_specs(model: Model) -> Tree:
@@ -163,8 +166,7 @@ def output_specs(model: Model) -> Tree:
     if model.output_embedding is not None:
         return {}
     shape = (model.vocab_size, model.output_dim)
-    spec = ParamSpec(shape, ("vocab", "embed"), model.init) if model.init else ParamSpec(shape, ("vocab", "embed"))
-    return {"output": spec}
+    return {"output": ParamSpec(shape, ("vocab", "embed"), *filter(None, [model.init]))}
 
 
 def output_table(model: Model, params: Tree, head: Tree, key: Array | None = None) -> Array:

@@ -5,14 +5,17 @@ Each class is a `Capability`; a row of `OBJECTIVES` names those of its objective
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.data import prompts
 from lmrep.data.tokenizers import Tokenizer
+from lmrep.objectives.base import Names
 
 LINE_BREAK = re.compile(r"\s*[\n\r]\s*")
 MASK = re.compile(r"\[MASK\]|<mask>")
@@ -27,13 +30,13 @@ PROMPT_WORDS = 6  # words of a prompt that is continued
 class FillMaskOptions:
     """Options of `FillMask`."""
 
-    k: int = setting(5, "the likeliest tokens to give for each mask", at_least=1)
+    k: int = setting(5, "most probable tokens to give for each mask", at_least=1)
 
 
 class FillMask:
     """Fills in masked tokens.
 
-    A prediction is a list for each mask of a text, of (token, probability), the likeliest first.
+    A prediction is a list for each mask of a text, of (token, probability), the most probable first.
 
     Args:
       head: the name of the parameters, under `objective/`, that predict tokens.
@@ -61,30 +64,25 @@ class FillMask:
         word = _middle([match for match in words if match[0] in known] or words)
         return f"{sentence[: word.start()]}{mask}{sentence[word.end():]}"
 
-    def check(
-        self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
-    ) -> None:
+    def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
         """Raises UserError for a text without a mask, or longer than the model."""
         prompts.tokenize_masked(texts, tokenizer, max_length, names)
 
     def predict(
-        self, run: Any, texts: Sequence[str], options: FillMaskOptions = FillMaskOptions(),
-        names: Sequence[str | None] | None = None,
+        self, run: Any, texts: Sequence[str], options: FillMaskOptions, names: Names
     ) -> list[list[list[tuple[str, float]]]]:
-        """For each text and each mask in it, the `k` likeliest tokens with their probabilities."""
+        """For each text and each mask in it, the `k` most probable tokens with their probabilities."""
         run.require_head((self._head,), self._description)
         special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
-        rows = prompts.tokenize_masked(texts, run.tokenizer, max_length, names)
-        predictions: list = [None] * len(rows)
-        for members in prompts.group_by_length(rows):
-            batch = prompts.mask_batch([rows[i] for i in members], special["pad"], special["mask"], max_length)
-            found = run.predict_batch(batch, k=min(options.k, run.tokenizer.size))
-            for row, i in enumerate(members):
-                masks = int((rows[i] == special["mask"]).sum())
-                predictions[i] = [
-                    [(run.tokenizer.id_to_token(int(w)), float(p)) for w, p in zip(words, probabilities, strict=True)]
-                    for words, probabilities in zip(found["words"][row], found["probabilities"][row], strict=True)
-                ][:masks]
+        prompt_ids = prompts.tokenize_masked(texts, run.tokenizer, max_length, names)
+        predictions: list = [None] * len(texts)
+        for i, found in _predict_batches(
+                run, prompt_ids, lambda some: prompts.mask_batch(some, special["pad"], special["mask"], max_length),
+                k=min(options.k, run.tokenizer.size)):
+            masks = int((prompt_ids[i] == special["mask"]).sum())
+            predictions[i] = [
+                [(run.tokenizer.id_to_token(int(w)), float(p)) for w, p in zip(words, probabilities, strict=True)]
+                for words, probabilities in zip(found["words"][:masks], found["probabilities"][:masks], strict=True)]
         return predictions
 
     def to_json(self, prediction: list[list[tuple[str, float]]]) -> dict[str, Any]:
@@ -104,8 +102,8 @@ class FillMask:
 class Sampling:
     """How the next token is chosen. The limits apply one after the other, in this order."""
 
-    temperature: float = setting(1.0, "logits are divided by it; 0: always the likeliest token", at_least=0)
-    top_k: int = setting(0, "choose among the k likeliest tokens (Fan et al., 2018); 0: among all", at_least=0)
+    temperature: float = setting(1.0, "logits are divided by it; 0: always the most probable token", at_least=0)
+    top_k: int = setting(0, "choose among the k most probable tokens (Fan et al., 2018); 0: among all", at_least=0)
     top_p: float = setting(1.0, "choose among the fewest tokens that have this much of the probability (Holtzman et "
                            "al., 2020)", above=0, at_most=1)
 
@@ -138,9 +136,7 @@ class GenerateText:
             return None
         return sentence[words[0].start() : words[PROMPT_WORDS - 1].end()]
 
-    def check(
-        self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
-    ) -> None:
+    def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
         """Raises UserError for a text with a mask."""
         for text, name in zip(texts, names or [None] * len(texts), strict=True):
             if prompts.has_mask(text, tokenizer):
@@ -148,10 +144,7 @@ class GenerateText:
                                 "predict the next token continues texts from their end; give a text up to where it "
                                 "should continue")
 
-    def predict(
-        self, run: Any, texts: Sequence[str], options: GenerateOptions = GenerateOptions(),
-        names: Sequence[str | None] | None = None,
-    ) -> list[list[str]]:
+    def predict(self, run: Any, texts: Sequence[str], options: GenerateOptions, names: Names) -> list[list[str]]:
         """For each text `options.samples` continuations of up to `options.tokens` tokens, fewer where the document ends
         before."""
         self.check(texts, run.tokenizer, run.model.max_length, names)
@@ -159,9 +152,9 @@ class GenerateText:
         for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
             prompt = run.prompt(text, name)
             before = run.tokenizer.decode(prompt)
-            rows = run.generate_tokens(prompt, options, number, name or repr(text[:60]))
             predictions.append([
-                prompts.continuation(before, run.tokenizer.decode([*prompt, *row])) for row in rows])
+                prompts.continuation(before, run.tokenizer.decode([*prompt, *tokens]))
+                for tokens in run.generate_tokens(prompt, options, number, name or repr(text[:60]))])
         return predictions
 
     def to_json(self, prediction: list[str]) -> dict[str, Any]:
@@ -209,28 +202,23 @@ class DetectReplaced:
                     if match[0].islower() == word[0].islower() and match[0].lower() not in own), None)
         return new and f"{sentence[: word.start()]}{new}{sentence[word.end():]}"
 
-    def check(
-        self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
-    ) -> None:
+    def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
         """Raises UserError for a text that is longer than the model."""
         prompts.tokenize_prompts(texts, tokenizer, max_length, names)
 
     def predict(
-        self, run: Any, texts: Sequence[str], options: DetectReplacedOptions = DetectReplacedOptions(),
-        names: Sequence[str | None] | None = None,
+        self, run: Any, texts: Sequence[str], options: DetectReplacedOptions, names: Names
     ) -> list[list[ReplacedToken]]:
         """For each text a `ReplacedToken` for each of its tokens, in their order."""
         run.require_head(("discriminator", "masked"), "discriminator head")
         pad, max_length = run.tokenizer.vocabulary.specials["pad"], run.model.max_length
         tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names)
-        predictions: list = [None] * len(tokenized)
-        for members in prompts.group_by_length([each.ids for each in tokenized]):
-            batch = prompts.pad_batch([tokenized[i].ids for i in members], pad, max_length)
-            found = run.predict_batch(batch)["replaced"]
-            for row, i in enumerate(members):
-                tokens = zip(found[row], tokenized[i].offsets, tokenized[i].words, strict=False)  # without the padding
-                predictions[i] = [ReplacedToken(texts[i][start:end], start, end, float(p))
-                                  for p, (start, end), word in tokens if word is not None]
+        predictions: list = [None] * len(texts)
+        for i, found in _predict_batches(
+                run, [each.ids for each in tokenized], lambda some: prompts.pad_batch(some, pad, max_length)):
+            tokens = zip(found["replaced"], tokenized[i].offsets, tokenized[i].words, strict=False)  # without padding
+            predictions[i] = [ReplacedToken(texts[i][start:end], start, end, float(p))
+                              for p, (start, end), word in tokens if word is not None]
         return predictions
 
     def to_json(self, prediction: list[ReplacedToken]) -> dict[str, Any]:
@@ -250,6 +238,16 @@ class DetectReplaced:
             if word:
                 above, below = f"{above}  {' ' * (width - columns)}{word}", f"{below}  {percent:>{width}}"
         return "\n".join([*lines, above, below] if above else lines)
+
+
+def _predict_batches(
+    run: Any, sequences: Sequence[np.ndarray], make_batch: Callable, **options: int
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """(index, predictions) of each sequence, predicted in batches of similar lengths."""
+    for members in prompts.group_by_length(sequences):
+        found = run.predict_batch(make_batch([sequences[i] for i in members]), **options)
+        for position, i in enumerate(members):
+            yield i, {name: values[position] for name, values in found.items()}
 
 
 def mark_replaced(text: str, tokens: Sequence[ReplacedToken]) -> str:

@@ -20,6 +20,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Encoded, Model, check_context, model_inputs
+from lmrep.objectives import mlm_head
 from lmrep.objectives.base import (
     Batch,
     Carry,
@@ -30,6 +31,7 @@ from lmrep.objectives.base import (
     normalize_weights,
     output_specs,
     output_table,
+    sums,
 )
 from lmrep.objectives.capabilities import GenerateText
 
@@ -42,15 +44,6 @@ class Config:
                            "token is predicted from them")
     head: str = setting("table", "output layer: the table alone (GPT, GPT-2), or BERT's transform before it",
                         choices=("table", "transform"))
-
-
-def check(c: Config) -> None:
-    """All combinations of fields are valid."""
-
-
-def batch_fields(c: Config) -> tuple[str, ...]:
-    """The batch fields that it needs."""
-    return ("tokens", "segment_ids", "example")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
@@ -105,15 +98,10 @@ def loss(
     hidden = before_table(params, encoded.hidden, model, c)
     table, bias = output_table(model, params, _head(params), key), _head(params).get("bias")
     total, nll, correct = lm_head.chunked_cross_entropy(table, hidden, batch["targets"], batch["weights"], bias)
-    target_mask = batch["weights"] > 0
-    count = target_mask.sum()
     if state is not None:
         carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
-    return total, ({
-        "lm_loss": ((nll * target_mask).sum(), count),
-        "lm_accuracy": ((correct & target_mask).sum(), count),
-        "most_frequent_accuracy": (((batch["targets"] == most_frequent) & target_mask).sum(), count),
-    }, carry)
+    return total, (sums(batch["weights"] > 0, lm_loss=nll, lm_accuracy=correct,
+                        most_frequent_accuracy=batch["targets"] == most_frequent), carry)
 
 
 def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
@@ -143,16 +131,14 @@ def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
     """The last layer's output [..., d] -> what is multiplied with the output table [..., e]."""
     head = _head(params)
     if c.head == "transform":
-        return lm_head.transform(head, hidden, activation=model.activation, eps=model.norm_eps)
+        return mlm_head.transform(head, hidden, model)
     return linear.apply(head["project"], hidden) if "project" in head else hidden
 
 
 def next_token_logits(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
     """The last layer's output [b, t, d] -> logits float32 [b, t, v]."""
-    y = jnp.einsum("btd,vd->btv", before_table(params, hidden, model, c),
-                   output_table(model, params, _head(params)).astype(hidden.dtype), preferred_element_type=jnp.float32)
-    bias = _head(params).get("bias")
-    return y if bias is None else y + bias
+    head = _head(params)
+    return lm_head.logits(head, output_table(model, params, head), before_table(params, hidden, model, c))
 
 
 def _head(params: Tree) -> Tree:
@@ -163,16 +149,15 @@ def _head(params: Tree) -> Tree:
 def describe(batch: Batch, tokenizer) -> list[str]:
     """Each example as text, "|" where a token does not predict the next one."""
     texts = []
-    for example in range(len(batch["tokens"])):
-        tokens, weights = np.asarray(batch["tokens"][example]), np.asarray(batch["weights"][example])
-        real = np.flatnonzero(batch["segment_ids"][example])
+    for tokens, weights, segments in zip(batch["tokens"], batch["weights"], batch["segment_ids"], strict=True):
+        real = np.flatnonzero(segments)
         texts.append(" ".join(
             tokenizer.id_to_token(int(tokens[i])) + (" |" if weights[i] == 0 and i != real[-1] else "") for i in real))
     return texts
 
 
 DEFINITION = ObjectiveDef(
-    Config, check, build, batch_fields, context=lambda c: "left",
+    Config, build, context=lambda c: "left",
     metrics={
         "lm_loss": loss_metric("Language-model loss", perplexity=True),
         "lm_accuracy": accuracy_metric("Next-token accuracy", baseline="most_frequent_accuracy"),

@@ -11,12 +11,11 @@ import jax
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, normalize_weights
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, normalize_weights, sums
 from lmrep.objectives.capabilities import FillMask
 
 RULES = {
@@ -35,27 +34,18 @@ class Config(masking.Config):
                                   "format)")
 
 
-def batch_fields(c: Config) -> tuple[str, ...]:
-    """The batch fields that it needs."""
-    return ("tokens", "segment_ids", "example", *(("pair_label",) if c.sentence_pair else ()))
-
-
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict the masked tokens from both sides."""
     masking.check(c)
-    if "mask" not in vocabulary.specials:
-        raise UserError("objective=masked needs a [MASK] token, which this tokenizer lacks; "
-                        f"it has {', '.join(vocabulary.specials)}")
-    specs = {"masked": mlm_head.specs(model)}
-    if c.sentence_pair:
-        specs["pair"] = sentence_pair.specs(model)
+    masking.check_mask_token("masked", vocabulary)
+    specs = {"masked": mlm_head.specs(model)} | ({"pair": sentence_pair.specs(model)} if c.sentence_pair else {})
     return Objective(
         name="masked",
         specs={"encoder": model.specs, "objective": specs},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
-        describe=partial(masking.describe, pair=c.sentence_pair),
+        describe=masking.describe,
         terms={"mlm_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
         static=c.masking == "static",
     )
@@ -78,7 +68,8 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens, plus that of the pairs' labels with `sentence_pair`."""
     first, hidden = mlm_head.encode_predicted(params, batch, batch["inputs"], model, key)
-    total, metrics = mlm_head.loss_and_metrics(params, hidden, batch, model, most_frequent, key)
+    total, metrics = mlm_head.loss_and_metrics(params, hidden, batch, model, key)
+    metrics |= sums(batch["weights"] > 0, most_frequent_accuracy=batch["targets"] == most_frequent)
     if c.sentence_pair:
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
@@ -86,6 +77,6 @@ def loss(
 
 
 DEFINITION = ObjectiveDef(
-    Config, masking.check, build, batch_fields, context=lambda c: "both",
-    metrics=mlm_head.METRICS | sentence_pair.METRICS, capabilities=(FillMask(),), published=RULES,
+    Config, build, mlm_head.METRICS | sentence_pair.METRICS, masking.check, sentence_pair.batch_fields,
+    capabilities=(FillMask(),), published=RULES,
 )

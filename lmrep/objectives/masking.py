@@ -47,6 +47,13 @@ def check(c: Config) -> None:
                         "chosen tokens and must add to 1, for example 0.8 + 0.1 + 0.1")
 
 
+def check_mask_token(objective: str, vocabulary: Vocabulary) -> None:
+    """Raises UserError where there is no mask token."""
+    if "mask" not in vocabulary.specials:
+        raise UserError(f"objective={objective} needs a [MASK] token, which this tokenizer lacks; "
+                        f"it has {', '.join(vocabulary.specials)}")
+
+
 def max_predictions(c: Config, length: int) -> int:
     """m, the static number of predicted positions of an example of `length` tokens."""
     most = max(1, round(c.rate * length)) if c.count == "round" else math.floor(c.rate * length + 1)
@@ -196,7 +203,12 @@ def _choose_runs(
     return taken[:t]
 
 
-def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
+def pair_label(batch: Batch, example: int) -> str:
+    """The label of the sentence pair at index `example`, as text; "" where it is not predicted."""
+    return f"[pair label {int(batch['pair_label'][example])}] " if "pair_weights" in batch else ""
+
+
+def describe(batch: Batch, tokenizer) -> list[str]:
     """Each example as text with its targets marked: "the {cat -> [MASK]} sat", or {cat = cat} where it is unchanged."""
     texts = []
     for example in range(len(batch["tokens"])):
@@ -204,9 +216,7 @@ def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
         targets = set(np.asarray(batch["predicted"][example])[np.asarray(batch["weights"][example]) > 0].tolist())
         words = []
         for i in np.flatnonzero(segments):
-            token = tokenizer.id_to_token(int(tokens[i]))
-            shown = tokenizer.id_to_token(int(inputs[i]))
+            token, shown = (tokenizer.id_to_token(int(ids[i])) for ids in (tokens, inputs))
             words.append(f"{{{token} {'=' if shown == token else '->'} {shown}}}" if i in targets else token)
-        label = f"[pair label {int(batch['pair_label'][example])}] " if pair else ""
-        texts.append(label + " ".join(words))
+        texts.append(pair_label(batch, example) + " ".join(words))
     return texts

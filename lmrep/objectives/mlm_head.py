@@ -9,7 +9,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.layers import lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model, model_inputs
-from lmrep.objectives.base import Batch, Metrics, output_specs, output_table
+from lmrep.objectives.base import Batch, Metrics, output_specs, output_table, sums
 
 METRICS = {
     "mlm_loss": loss_metric("Masked-LM loss", baseline="unigram_loss"),
@@ -24,44 +24,46 @@ def specs(model: Model) -> Tree:
 
 
 def loss_and_metrics(
-    params: Tree, hidden: Array, batch: Batch, model: Model, most_frequent: int, key: Array | None
+    params: Tree, hidden: Array, batch: Batch, model: Model, key: Array | None
 ) -> tuple[Array, Metrics]:
     """The weighted sum of the cross-entropies of `targets` given the hidden states [b, m, d] at their positions, and
     metrics. `key` is the one that the states were encoded with."""
     own = params["objective"]["masked"]
     table = output_table(model, params, own, key)
     nll, correct = lm_head.cross_entropy(own, table, transform(own, hidden, model), batch["targets"])
-    target_mask = batch["weights"] > 0
-    number = target_mask.sum()
-    return (nll * batch["weights"]).sum(), {
-        "mlm_loss": ((nll * target_mask).sum(), number),
-        "mlm_accuracy": ((correct & target_mask).sum(), number),
-        "most_frequent_accuracy": (((batch["targets"] == most_frequent) & target_mask).sum(), number),
-    }
+    return (nll * batch["weights"]).sum(), sums(batch["weights"] > 0, mlm_loss=nll, mlm_accuracy=correct)
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:
-    """The k likeliest tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]. Rows
-    of the table beyond the vocabulary's `size` are never returned, but are part of the softmax."""
+    """The k most probable tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
     _, hidden = encode_predicted(params, batch, batch["tokens"], model, None)
+    return top_k(probabilities(params, hidden, model), size, k)
+
+
+def probabilities(params: Tree, hidden: Array, model: Model) -> Array:
+    """The hidden states [b, m, d] -> the probability of each token, [b, m, v]."""
     own = params["objective"]["masked"]
-    table = output_table(model, params, own)
-    probabilities = jax.nn.softmax(
-        lm_head.logits(own, table, transform(own, hidden, model)))
+    return jax.nn.softmax(lm_head.logits(own, output_table(model, params, own), transform(own, hidden, model)))
+
+
+def top_k(probabilities: Array, size: int, k: int) -> dict[str, Array]:
+    """The k most probable tokens of the first `size`. (A table with more has them in its softmax.)"""
     best, words = jax.lax.top_k(probabilities[..., :size], k)
     return {"words": words, "probabilities": best}
 
 
 def encode_predicted(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None) -> tuple[Array, Array]:
     """The last layer's output at the first position [b, d] and at the predicted ones [b, m, d]."""
-    hidden = encode_at(params, batch, tokens, jnp.pad(batch["predicted"], ((0, 0), (1, 0))), model, key)
+    hidden = encode(params, batch, tokens, model, key, jnp.pad(batch["predicted"], ((0, 0), (1, 0))))
     return hidden[:, 0], hidden[:, 1:]
 
 
-def encode_at(params: Tree, batch: Batch, tokens: Array, at: Array, model: Model, key: Array | None) -> Array:
-    """The last layer's output [b, m, d] at the positions `at` i32[b, m], for the inputs `tokens` i32[b, t]."""
-    inputs = model_inputs(model, batch, tokens=tokens)
-    return model.encode(params["encoder"], inputs, key, at=at).hidden
+def encode(
+    params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None = None, at: Array | None = None
+) -> Array:
+    """The last layer's output [b, m, d] at the positions `at` i32[b, m], by default all, for `tokens` i32[b, t] in
+    place of the batch's."""
+    return model.encode(params["encoder"], model_inputs(model, batch, tokens=tokens), key, at=at).hidden
 
 
 def transform(head: Tree, hidden: Array, model: Model) -> Array:

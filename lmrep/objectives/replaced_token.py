@@ -20,9 +20,19 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, normalize_weights, output_table
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    Keys,
+    Metrics,
+    Objective,
+    ObjectiveDef,
+    normalize_weights,
+    output_table,
+    sums,
+)
 from lmrep.objectives.capabilities import DetectReplaced, FillMask
 
 VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
@@ -55,17 +65,10 @@ def check(c: Config) -> None:
     masking.check(_rule(c))
 
 
-def batch_fields(c: Config) -> tuple[str, ...]:
-    """The batch fields that it needs."""
-    return ("tokens", "segment_ids", "example")
-
-
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Generator and encoder."""
     check(c)
-    if "mask" not in vocabulary.specials:
-        raise UserError("objective=replaced_token needs a [MASK] token, which this tokenizer lacks; "
-                        f"it has {', '.join(vocabulary.specials)}")
+    masking.check_mask_token("replaced_token", vocabulary)
     if model.make_generator is None:
         raise UserError(f"objective=replaced_token needs a generator like its encoder, which {model.name} cannot make")
     generator = model.make_generator(c.generator, c.generator_layers)
@@ -75,7 +78,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, generator=generator),
         predict=partial(predict, c=c, model=model, generator=generator, vocabulary=vocabulary),
-        describe=describe,
+        describe=masking.describe,
         terms={"generator_loss": c.generator_weight} | (
             {"discriminator_loss": c.weight} if c.variant in DETECTING
             else {"mlm_loss": 1.0} if c.variant == "replace_mlm" else {"lm_loss": 1.0}),
@@ -115,14 +118,14 @@ def generator_as_masked_lm(params: Tree, c: Config) -> Tree:
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds `inputs` i32[b, t] of the generator; `predicted`, `targets`, `weights` [b, m]; `seeds` uint32[b, m] of its
     samples; `token_weights` float32 [b, t] of the encoder's predictions."""
-    row = partial(mask_example, c=c, vocabulary=vocabulary)
-    inputs, predicted, targets, target_mask, seeds = jax.vmap(row)(
+    inputs, predicted, targets, target_mask, seeds = jax.vmap(partial(mask_example, c=c, vocabulary=vocabulary))(
         keys.per_example, batch["tokens"], batch["segment_ids"])
-    hidden = jax.vmap(lambda positions, mask: jnp.zeros(inputs.shape[1], bool).at[positions].max(mask))(
-        predicted, target_mask)
-    of = hidden if c.variant in ("electra_15", "replace_mlm") else batch["segment_ids"] > 0
-    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets,
-                    "weights": normalize_weights(target_mask), "seeds": seeds, "token_weights": normalize_weights(of)}
+    classified = batch["segment_ids"] > 0
+    if c.variant in ("electra_15", "replace_mlm"):  # the masked tokens only
+        classified = jax.vmap(lambda positions, mask: jnp.zeros(inputs.shape[1], bool).at[positions].max(mask))(
+            predicted, target_mask)
+    return batch | {"inputs": inputs, "predicted": predicted, "targets": targets, "seeds": seeds,
+                    "weights": normalize_weights(target_mask), "token_weights": normalize_weights(classified)}
 
 
 def mask_example(
@@ -168,42 +171,36 @@ def loss(
     generator_key, encoder_key = prng.split(key, 2)
     own = params["objective"]
     nll, correct, words = generate(params, batch, generator_key, c, generator)
-    target_mask = batch["weights"] > 0
     shown = replace(batch, words)
-    replaced = shown != batch["tokens"]
-    real = batch["segment_ids"] > 0
+    replaced, real = shown != batch["tokens"], batch["segment_ids"] > 0
     total = c.generator_weight * (nll * batch["weights"]).sum()
-    metrics = {"generator_loss": ((nll * target_mask).sum(), target_mask.sum()),
-               "generator_accuracy": ((correct & target_mask).sum(), target_mask.sum()),
-               "replaced_fraction": ((replaced & real).sum(), real.sum())}
+    metrics = sums(batch["weights"] > 0, generator_loss=nll, generator_accuracy=correct) | sums(
+        real, replaced_fraction=replaced)
+    at = batch["predicted"] if c.variant == "replace_mlm" else None
+    hidden = mlm_head.encode(params, batch, shown, model, encoder_key, at)
     if c.variant in DETECTING:
-        hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
         more, found = discriminator_loss_and_metrics(
             own["discriminator"], hidden, replaced, batch["token_weights"], model.activation)
-        return total + c.weight * more, (metrics | found, carry)
-    if c.variant == "replace_mlm":
-        hidden = _hidden(params["encoder"], model, batch, shown, encoder_key, at=batch["predicted"])
-        nll, correct = lm_head.cross_entropy(own["masked"], output_table(model, params, own["masked"], encoder_key),
-                                mlm_head.transform(own["masked"], hidden, model), batch["targets"])
-        metrics |= {"mlm_loss": ((nll * target_mask).sum(), target_mask.sum()),
-                    "mlm_accuracy": ((correct & target_mask).sum(), target_mask.sum())}
-        return total + (nll * batch["weights"]).sum(), (metrics, carry)
-    hidden = _hidden(params["encoder"], model, batch, shown, encoder_key)
-    table = output_table(model, params, own["masked"], encoder_key)
-    nll, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
-    metrics |= {"lm_loss": ((nll * real).sum(), real.sum()), "copied_fraction": ((copied * real).sum(), real.sum())}
-    return total + (nll * batch["token_weights"]).sum(), (metrics, carry)
+        more = c.weight * more
+    elif c.variant == "replace_mlm":
+        more, found = mlm_head.loss_and_metrics(params, hidden, batch, model, encoder_key)
+    else:
+        table = output_table(model, params, own["masked"], encoder_key)
+        nll, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
+        more, found = (nll * batch["token_weights"]).sum(), sums(real, lm_loss=nll, copied_fraction=copied)
+    return total + more, (metrics | found, carry)
 
 
 def generate(
     params: Tree, batch: Batch, key: Array | None, c: Config, generator: Model
 ) -> tuple[Array, Array, Array]:
-    """The generator's (nll, whether its likeliest token is correct, sampled tokens i32), [b, m] each."""
-    own, generator_tree = params["objective"]["generator_head"], generator_params(params, c)
-    hidden = _hidden(generator_tree, generator, batch, batch["inputs"], key, at=batch["predicted"])
+    """The generator's (nll, whether its most probable token is correct, sampled tokens i32), [b, m] each."""
+    tree = generator_as_masked_lm(params, c)
+    own = tree["objective"]["masked"]
+    hidden = mlm_head.encode(tree, batch, batch["inputs"], generator, key, batch["predicted"])
     return lm_head.cross_entropy_and_sample(
-        own, output_table(generator, {"encoder": generator_tree}, own, key), mlm_head.transform(own, hidden, generator),
-        batch["targets"], batch["seeds"], c.temperature)
+        own, output_table(generator, tree, own, key), mlm_head.transform(own, hidden, generator), batch["targets"],
+        batch["seeds"], c.temperature)
 
 
 def replace(batch: Batch, words: Array) -> Array:
@@ -226,12 +223,9 @@ def discriminator_loss_and_metrics(
     logits = replaced_logits(own, hidden, activation)
     nll = jax.nn.softplus(logits) - logits * replaced
     target_mask = weights > 0
-    right = ((logits > 0) == replaced) & target_mask
-    return (nll * weights).sum(), {
-        "discriminator_loss": ((nll * target_mask).sum(), target_mask.sum()),
-        "replaced_accuracy": ((right & replaced).sum(), (target_mask & replaced).sum()),
-        "original_accuracy": ((right & ~replaced).sum(), (target_mask & ~replaced).sum()),
-    }
+    correct = (logits > 0) == replaced
+    return (nll * weights).sum(), sums(target_mask, discriminator_loss=nll) | sums(
+        target_mask & replaced, replaced_accuracy=correct) | sums(target_mask & ~replaced, original_accuracy=correct)
 
 
 def replaced_logits(own: Tree, hidden: Array, activation: str) -> Array:
@@ -254,11 +248,11 @@ def copy_or_predict(
 def predict(
     params: Tree, batch: Batch, *, c: Config, model: Model, generator: Model, vocabulary: Vocabulary, k: int = 5
 ) -> dict[str, Array]:
-    """With `predicted` i32[b, m] in the batch, the k likeliest tokens there, as `mlm_head.predict`; without, `replaced`
-    float32 [b, t], the probability that each token was replaced.
+    """With `predicted` i32[b, m] in the batch, the k most probable tokens there, as `mlm_head.predict`; without it
+    `replaced` float32 [b, t], the probability that each token was replaced.
 
     The tokens are the generator's or, in variants whose encoder predicts tokens, the encoder's, whose inputs have the
-    generator's likeliest token at each [MASK], as in training.
+    generator's most probable token at each [MASK], as in training.
     """
     if "predicted" not in batch:
         return {"replaced": replaced_probability(params, batch, c, model)}
@@ -268,22 +262,20 @@ def predict(
     own, positions = params["objective"], batch["predicted"]
     empty = jnp.take_along_axis(batch["tokens"], positions, 1) == vocabulary.specials["mask"]
     shown = replace(batch | {"weights": empty}, found["words"][..., 0])
-    hidden = _hidden(params["encoder"], model, batch, shown, None, at=positions)
-    probabilities = jax.nn.softmax(lm_head.logits(
-        own["masked"], output_table(model, params, own["masked"]), mlm_head.transform(own["masked"], hidden, model)))
+    hidden = mlm_head.encode(params, batch, shown, model, at=positions)
+    probabilities = mlm_head.probabilities(params, hidden, model)
     if c.variant == "all_tokens_mlm":
         copied = jax.nn.sigmoid(linear.apply(own["copy"], hidden.astype(jnp.float32)))
         same = jax.nn.one_hot(jnp.take_along_axis(shown, positions, 1), probabilities.shape[-1])
         probabilities = copied * same + (1 - copied) * probabilities
-    best, words = jax.lax.top_k(probabilities[..., : vocabulary.size], k)
-    return {"words": words, "probabilities": best}
+    return mlm_head.top_k(probabilities, vocabulary.size, k)
 
 
 def replaced_probability(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
     """The encoder's probability float32 [b, t] that each token was replaced; in variants whose encoder predicts tokens,
     1 minus the probability of the token."""
     own, tokens = params["objective"], batch["tokens"]
-    hidden = _hidden(params["encoder"], model, batch, tokens, None)
+    hidden = mlm_head.encode(params, batch, tokens, model)
     if c.variant in DETECTING:
         return jax.nn.sigmoid(replaced_logits(own["discriminator"], hidden, model.activation))
     table = output_table(model, params, own["masked"])
@@ -292,18 +284,6 @@ def replaced_probability(params: Tree, batch: Batch, c: Config, model: Model) ->
     else:
         nll, _ = copy_or_predict(own, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)
     return -jnp.expm1(-nll)
-
-
-def describe(batch: Batch, tokenizer) -> list[str]:
-    """Each example as the generator's input, its targets marked."""
-    return masking.describe(batch, tokenizer, pair=False)
-
-
-def _hidden(
-    params: Tree, model: Model, batch: Batch, tokens: Array, key: Array | None, at: Array | None = None
-) -> Array:
-    inputs = model_inputs(model, batch, tokens=tokens)
-    return model.encode(params, inputs, key, at=at).hidden
 
 
 def _nll(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
@@ -315,7 +295,7 @@ def _nll(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -
 
 
 DEFINITION = ObjectiveDef(
-    Config, check, build, batch_fields, context=lambda c: "both",
+    Config, build, check=check,
     metrics=mlm_head.METRICS | {
         "generator_loss": loss_metric("Generator loss", baseline="unigram_loss"),
         "generator_accuracy": accuracy_metric("Generator accuracy"),

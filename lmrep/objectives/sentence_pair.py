@@ -2,15 +2,21 @@
 prediction (Lan et al., 2019, section 3.1). The format makes the labels; network and loss are the same."""
 
 import jax.numpy as jnp
+import optax
 
 from lmrep.core.params import Array, Tree
-from lmrep.layers import linear, lm_head
+from lmrep.layers import linear
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Metrics, normalize_weights
+from lmrep.objectives.base import BATCH_FIELDS, Batch, Metrics, normalize_weights, sums
 
 METRICS = {"pair_loss": loss_metric("Sentence-pair loss"),
            "pair_accuracy": accuracy_metric("Sentence-pair accuracy")}
+
+
+def batch_fields(c) -> tuple[str, ...]:
+    """The batch fields that an objective with the field `sentence_pair` needs."""
+    return (*BATCH_FIELDS, "pair_label") if c.sentence_pair else BATCH_FIELDS
 
 
 def specs(model: Model) -> Tree:
@@ -36,10 +42,6 @@ def logits(params: Tree, first: Array) -> Array:
 def loss(params: Tree, first: Array, batch: Batch) -> tuple[Array, Metrics]:
     """The mean cross-entropy over the batch's pairs."""
     y = logits(params, first)
-    nll = lm_head.softmax_cross_entropy(y, batch["pair_label"])
-    target_mask = batch["pair_weights"] > 0
-    correct = (y.argmax(-1) == batch["pair_label"]) & target_mask
-    return (nll * batch["pair_weights"]).sum(), {
-        "pair_loss": ((nll * target_mask).sum(), target_mask.sum()),
-        "pair_accuracy": (correct.sum(), target_mask.sum()),
-    }
+    nll = optax.softmax_cross_entropy_with_integer_labels(y, batch["pair_label"])
+    return (nll * batch["pair_weights"]).sum(), sums(
+        batch["pair_weights"] > 0, pair_loss=nll, pair_accuracy=y.argmax(-1) == batch["pair_label"])

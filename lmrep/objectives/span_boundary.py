@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head, norm
@@ -22,7 +21,17 @@ from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, normalize_weights, output_table
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    Keys,
+    Metrics,
+    Objective,
+    ObjectiveDef,
+    normalize_weights,
+    output_table,
+    sums,
+)
 from lmrep.objectives.capabilities import FillMask
 
 
@@ -35,7 +44,7 @@ class Config:
                          "max(1, round(rate * n)), special ones counted", choices=("ceil", "round"))
     p: float = setting(0.2, "a span has l words with a probability proportional to p (1 - p)^(l - 1)", above=0,
                        at_most=1)
-    longest: int = setting(10, "most words of a span; adjacent spans are merged", at_least=1)
+    max_span_length: int = setting(10, "most words of a span; adjacent spans are merged", at_least=1)
     mask: float = setting(0.8, "fraction of the spans replaced by [MASK]", at_least=0, at_most=1)
     keep: float = setting(0.1, "fraction of the spans left unchanged", at_least=0, at_most=1)
     random: float = setting(0.1, "fraction of the spans replaced by tokens drawn by their frequency in the corpus",
@@ -46,49 +55,36 @@ class Config:
     weight: float = setting(1.0, "of that loss", at_least=0)
     max_targets: int = setting(20, "first tokens of a span that are predicted so; rows of the position table "
                                "(released: 15)", at_least=1)
-    place_width: int = setting(200, "width of that table", at_least=1)
+    position_width: int = setting(200, "width of that table", at_least=1)
     sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the "
                                   "format)")
 
 
-def check(c: Config) -> None:
-    """Raises UserError where fields do not fit each other."""
-    masking.check(c)
-
-
-def batch_fields(c: Config) -> tuple[str, ...]:
-    """The batch fields that it needs."""
-    return ("tokens", "segment_ids", "example", *(("pair_label",) if c.sentence_pair else ()))
-
-
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict spans from both sides, and from their boundaries."""
-    check(c)
-    if "mask" not in vocabulary.specials:
-        raise UserError("objective=span_boundary needs a [MASK] token, which this tokenizer lacks; "
-                        f"it has {', '.join(vocabulary.specials)}")
-    own = {"masked": mlm_head.specs(model)}
+    masking.check(c)
+    masking.check_mask_token("span_boundary", vocabulary)
+    own, terms = {"masked": mlm_head.specs(model)}, {"mlm_loss": 1.0}
     if c.boundary:
-        own["boundary"] = specs(c, model)
+        own["boundary"], terms["boundary_loss"] = specs(c, model), c.weight
     if c.sentence_pair:
-        own["pair"] = sentence_pair.specs(model)
+        own["pair"], terms["pair_loss"] = sentence_pair.specs(model), 1.0
     return Objective(
         name="span_boundary",
         specs={"encoder": model.specs, "objective": own},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
-        describe=partial(describe, pair=c.sentence_pair),
-        terms={"mlm_loss": 1.0} | ({"boundary_loss": c.weight} if c.boundary else {})
-        | ({"pair_loss": 1.0} if c.sentence_pair else {}),
+        describe=describe,
+        terms=terms,
     )
 
 
 def specs(c: Config, model: Model) -> Tree:
     """The boundary head: a table of positions in a span, two dense layers with norms, and an output bias."""
     return {
-        "place": ParamSpec((c.max_targets, c.place_width), (None, None), model.init),
-        "join": linear.specs(2 * model.width + c.place_width, model.width, (None, "embed"), model.init),
+        "place": ParamSpec((c.max_targets, c.position_width), (None, None), model.init),
+        "join": linear.specs(2 * model.width + c.position_width, model.width, (None, "embed"), model.init),
         "join_norm": norm.specs(model.width),
         **lm_head.specs(model.width, model.output_dim, model.vocab_size, model.init),
     }
@@ -126,7 +122,7 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
       `inputs` i32[t]; `predicted` i32[m], positions from left to right; `targets` i32[m], their tokens; `target_mask`
       bool[m], which of the m are used; `needed` i32[n], the positions whose states are needed; and `own` i32[m], the
       index of each predicted position in `needed`. With c.boundary also `left` and `right` i32[m], the indices in
-      `needed` of the positions around the span; `place` i32[m], the position in the span, from 0; and `bounded`
+      `needed` of the positions around the span; `span_position` i32[m], the position in the span, from 0; and `bounded`
       bool[m], which of the m are predicted from the boundary.
     """
     t, m = tokens.shape[0], predictions(c, tokens.shape[0])
@@ -135,7 +131,7 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     # continues the previous token's text
     goes_on = maskable & _before(maskable) & (segment_ids == _before(segment_ids))
     starts_word = maskable & (~goes_on | masking.word_starts(tokens, vocabulary))
-    lengths = 1 + masking.sample_index(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.longest))
+    lengths = 1 + masking.sample_index(draws[1], (1 - c.p) ** np.arange(1 if c.p == 1 else c.max_span_length))
     count = jnp.minimum(_budget(segment_ids > 0, maskable, c), m)
     chosen = _choose(masking.uniform(draws[0]), lengths, maskable, goes_on, starts_word, count, m)
 
@@ -159,17 +155,16 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     if c.sentence_pair:
         needed |= positions == 0
     number = min(t, m * (3 if c.boundary else 1) + c.sentence_pair)  # spans are not adjacent, but may have one token
-    places = _first(needed, number)
     slot = (jnp.cumsum(needed) - 1).clip(0, number - 1)
-    found = {"inputs": inputs, "predicted": predicted, "targets": targets, "target_mask": target_mask, "needed": places,
-             "own": slot[predicted]}
+    found = {"inputs": inputs, "predicted": predicted, "targets": targets, "target_mask": target_mask,
+             "needed": _first(needed, number), "own": slot[predicted]}
     if not c.boundary:
         return found
     first, last = start[predicted], end[predicted]
-    place = predicted - first
+    offset = predicted - first
     return found | {"left": slot[(first - 1).clip(0)], "right": slot[(last + 1).clip(0, t - 1)],
-                    "place": place.clip(0, c.max_targets - 1),
-                    "bounded": target_mask & between[predicted] & (place < c.max_targets)}
+                    "span_position": offset.clip(0, c.max_targets - 1),
+                    "bounded": target_mask & between[predicted] & (offset < c.max_targets)}
 
 
 def _choose(
@@ -236,16 +231,15 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Mean cross-entropy of the batch's masked tokens given their own states, plus `weight` times that given the states
     around their spans, plus that of the pairs' labels with `sentence_pair`."""
-    hidden = mlm_head.encode_at(params, batch, batch["inputs"], batch["needed"], model, key)
-    total, metrics = mlm_head.loss_and_metrics(params, _states(hidden, batch["own"]), batch, model, most_frequent, key)
+    hidden = mlm_head.encode(params, batch, batch["inputs"], model, key, batch["needed"])
+    total, metrics = mlm_head.loss_and_metrics(params, _states(hidden, batch["own"]), batch, model, key)
+    metrics |= sums(batch["weights"] > 0, most_frequent_accuracy=batch["targets"] == most_frequent)
     if c.boundary:
         x = by_boundary(params["objective"]["boundary"], hidden, batch, model)
         table = output_table(model, params, params["objective"]["masked"], key)
-        target_mask = batch["boundary_weights"] > 0
         nll, correct = lm_head.cross_entropy(params["objective"]["boundary"], table, x, batch["targets"])
         total += c.weight * (nll * batch["boundary_weights"]).sum()
-        metrics |= {"boundary_loss": ((nll * target_mask).sum(), target_mask.sum()),
-                    "boundary_accuracy": ((correct & target_mask).sum(), target_mask.sum())}
+        metrics |= sums(batch["boundary_weights"] > 0, boundary_loss=nll, boundary_accuracy=correct)
     if c.sentence_pair:  # position 0 is the first that is needed
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], hidden[:, 0], batch)
         total, metrics = total + pair_total, metrics | pair_metrics
@@ -254,10 +248,10 @@ def loss(
 
 def by_boundary(own: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
     """The boundary head before the output table: states `hidden` [b, n, d] at the needed positions -> [b, m, e]."""
-    place = jnp.take(own["place"], batch["place"], axis=0).astype(hidden.dtype)
-    x = jnp.concatenate([_states(hidden, batch["left"]), _states(hidden, batch["right"]), place], axis=-1)
+    position = jnp.take(own["place"], batch["span_position"], axis=0).astype(hidden.dtype)
+    x = jnp.concatenate([_states(hidden, batch["left"]), _states(hidden, batch["right"]), position], axis=-1)
     x = norm.apply(own["join_norm"], ACTIVATIONS[model.activation](linear.apply(own["join"], x)), model.norm_eps)
-    return lm_head.transform(own, x, activation=model.activation, eps=model.norm_eps)
+    return mlm_head.transform(own, x, model)
 
 
 def _states(hidden: Array, which: Array) -> Array:
@@ -265,32 +259,32 @@ def _states(hidden: Array, which: Array) -> Array:
     return jnp.take_along_axis(hidden, which[..., None], axis=1)
 
 
-def describe(batch: Batch, tokenizer, *, pair: bool) -> list[str]:
+def describe(batch: Batch, tokenizer) -> list[str]:
     """Each example as text with its spans marked: "the {old cat -> [MASK] [MASK]} sat", {old cat = old cat} if
     unchanged, and in double braces if it is predicted from its boundary too."""
     texts = []
-    for row in range(len(batch["tokens"])):
-        get = {name: np.asarray(batch[name][row]) for name in ("inputs", "tokens", "segment_ids", "predicted")}
-        target_mask, bounded = (dict(zip(get["predicted"].tolist(), np.asarray(batch[name][row]) > 0, strict=True))
-                          if name in batch else {} for name in ("weights", "boundary_weights"))
-        real, parts = np.flatnonzero(get["segment_ids"]).tolist(), []
-        while real:
-            begin = end = real[0]
-            while target_mask.get(begin) and target_mask.get(end + 1) and \
-                    get["segment_ids"][end + 1] == get["segment_ids"][begin]:
-                end += 1
-            real = real[end + 1 - begin:]
-            own, shown = (" ".join(tokenizer.id_to_token(int(i)) for i in get[name][begin:end + 1])
-                          for name in ("tokens", "inputs"))
-            text = f"{{{own} {'=' if shown == own else '->'} {shown}}}" if target_mask.get(begin) else own
-            parts.append(f"{{{text}}}" if bounded.get(begin) else text)
-        label = f"[pair label {int(batch['pair_label'][row])}] " if pair else ""
-        texts.append(label + " ".join(parts))
+    for i in range(len(batch["tokens"])):
+        inputs, tokens, segments, predicted = (
+            np.asarray(batch[name][i]) for name in ("inputs", "tokens", "segment_ids", "predicted"))
+        masked, bounded = ({int(at) for at in predicted[np.asarray(batch[name][i]) > 0]} if name in batch else set()
+                           for name in ("weights", "boundary_weights"))
+        spans: list[list[int]] = []  # positions that are shown together: those of a span, or one
+        for at in np.flatnonzero(segments).tolist():
+            if {at - 1, at} <= masked and segments[at - 1] == segments[at]:
+                spans[-1].append(at)
+            else:
+                spans.append([at])
+        words = []
+        for span in spans:
+            own, shown = (" ".join(tokenizer.id_to_token(int(ids[at])) for at in span) for ids in (tokens, inputs))
+            text = f"{{{own} {'=' if shown == own else '->'} {shown}}}" if span[0] in masked else own
+            words.append(f"{{{text}}}" if span[0] in bounded else text)
+        texts.append(masking.pair_label(batch, i) + " ".join(words))
     return texts
 
 
 DEFINITION = ObjectiveDef(
-    Config, check, build, batch_fields, context=lambda c: "both",
+    Config, build, check=masking.check, batch_fields=sentence_pair.batch_fields,
     metrics=mlm_head.METRICS | sentence_pair.METRICS | {
         "boundary_loss": loss_metric("Span-boundary loss"),
         "boundary_accuracy": accuracy_metric("Span-boundary accuracy"),

@@ -62,5 +62,5 @@ def _shift(x: Array, positions: int) -> Array:
     return jnp.pad(x, [(0, 0), (positions, 0)] + [(0, 0)] * (x.ndim - 2))[:, : x.shape[1]]
 
 
-DEFINITION = ModelDef(Config, lambda c: None, build, tiny={"channels": 32, "layers": 1, "vocab": 0},
+DEFINITION = ModelDef(Config, build, tiny={"channels": 32, "layers": 1, "vocab": 0},
                       architecture_fields=("kernel",))

@@ -125,8 +125,7 @@ def describe(batch: Batch, tokenizer) -> list[str]:
 
 
 DEFINITION = ObjectiveDef(
-    Config, lambda c: None, build, batch_fields=lambda c: ("tokens", "segment_ids", "example"),
-    context=lambda c: "left",
+    Config, build, context=lambda c: "left",
     metrics={"skip_loss": loss_metric("Skip loss"),
              "top3": Metric("Among the three most probable", "accuracy", True, ".1%", headline=True),
              "batches": Metric("Batches of training", "batches", format=".0f")},

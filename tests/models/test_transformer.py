@@ -97,7 +97,7 @@ def test_equals_its_definition(name):
 def test_outputs_are_given_when_asked_for(bert):
     encoded, _ = bert()
     plain = jax.eval_shape(lambda params: bert.model.encode(params, inputs(bert.c)), bert.params)
-    assert (plain.layers, plain.attention, plain.queries, plain.carry) == (None, None, None, None)
+    assert (plain.layers, plain.attention, plain.carry) == (None, None, None)
     assert np.stack(encoded.layers).shape == (3, B, T, 12)
     assert encoded.attention.shape == (2, B, 3, T, T)
     np.testing.assert_array_equal(encoded.layers[-1], encoded.hidden)
@@ -246,8 +246,8 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(UserError, match="even width; model has 5"):
         transformer.build(Config(**TINY, positions="sinusoidal", embedding=5))
     roberta = transformer.build(CONFIGS["roberta"], name="roberta")
-    with pytest.raises(ValueError, match="got characters, token_type_ids"):
-        roberta.encode({}, Inputs(tokens=TOKENS, token_type_ids=TYPES, characters=TOKENS))
+    with pytest.raises(ValueError, match="got token_type_ids, carry"):
+        roberta.encode({}, Inputs(tokens=TOKENS, token_type_ids=TYPES, carry=TOKENS))
     with pytest.raises(ValueError, match="tokens; the model has positions for"):
         roberta.encode({}, Inputs(tokens=jnp.zeros((1, roberta.max_length + 1), jnp.int32)))
     with pytest.raises(ValueError, match="leave out `layers` and `attention`"):

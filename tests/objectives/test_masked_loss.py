@@ -207,11 +207,12 @@ def test_describe_marks_what_is_asked():
     question = {"tokens": tokens, "segment_ids": np.array([[1] * 6 + [0]]),
                 "inputs": np.array([[2, MASK, 6, 9, 8, 3, 0]]),
                 "predicted": np.array([[3, 1, 4, 2]]), "weights": np.array([[1 / 3, 1 / 3, 1 / 3, 0]]),
-                "targets": np.array([[7, 5, 8, 6]]), "pair_label": np.array([1])}
+                "targets": np.array([[7, 5, 8, 6]])}
     plain = masked.build(masked.Config(), model(), VOCABULARY)
     text = "w2 {w5 -> [MASK]} w6 {w7 -> w9} {w8 = w8} w3"
     assert plain.describe(question, Pieces()) == [text]
-    assert ASKED.describe(question, Pieces()) == ["[pair label 1] " + text]
+    pair = {"pair_label": np.array([1]), "pair_weights": np.array([1.0])}
+    assert ASKED.describe(question | pair, Pieces()) == ["[pair label 1] " + text]
 
 
 def test_the_head_has_the_published_shapes():

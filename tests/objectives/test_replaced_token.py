@@ -10,6 +10,7 @@ from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import lm_head
 from lmrep.models import transformer
+from lmrep.objectives import mlm_head
 from lmrep.objectives import replaced_token as electra
 from lmrep.objectives.base import Carry, Keys
 from tests import chance, reference
@@ -170,7 +171,7 @@ def parts(c, objective, params, batch):
     def f(params, batch):
         nats, _, words = electra.generate(params, batch, None, c, model.make_generator(c.generator))
         shown = electra.replace(batch, words)
-        return nats, shown, electra._hidden(params["encoder"], model, batch, shown, None)
+        return nats, shown, mlm_head.encode(params, batch, shown, model)
 
     return [np.asarray(x) for x in f(params, batch)]
 
@@ -258,7 +259,7 @@ def words_of(p, hidden, table):
 
 
 def hidden_of(params, model, tokens):
-    return np.asarray(electra._hidden(params, model, BATCH, tokens, None))
+    return np.asarray(mlm_head.encode({"encoder": params}, BATCH, tokens, model))
 
 
 @pytest.mark.parametrize("kind", electra.VARIANTS)

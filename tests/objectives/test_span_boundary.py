@@ -56,10 +56,10 @@ def runs(places):
 # --- Which spans ---
 
 
-def exact(texts, budget, p=0.2, longest=10, anchor="token", cut=True):
+def exact(texts, budget, p=0.2, max_span_length=10, anchor="token", cut=True):
     """{set of positions: probability}, by the published procedure. The errors: an anchor among the words, all of the
     last word."""
-    lengths = np.array([p * (1 - p) ** (n - 1) for n in range(1, longest + 1)])
+    lengths = np.array([p * (1 - p) ** (n - 1) for n in range(1, max_span_length + 1)])
     lengths = dict(enumerate(lengths / lengths.sum(), 1))
     states, final = {frozenset(): 1.0}, Counter()
     words = [(text, i) for text in texts for i in range(len(text))]
@@ -94,16 +94,16 @@ def test_spans_are_chosen_as_published():
     assert {len(places) for places in sets(found)} == {4}  # ceil(.35 * 10)
     assert p_sets(found, exact(TEXTS, 4)) > REJECT
     assert p_sets(found, exact(TEXTS, 4, p=0.25)) < REJECT
-    assert p_sets(found, exact(TEXTS, 4, longest=3)) < REJECT
+    assert p_sets(found, exact(TEXTS, 4, max_span_length=3)) < REJECT
     assert p_sets(found, exact(TEXTS, 4, anchor="word")) < REJECT
     assert p_sets(found, exact(TEXTS, 4, cut=False)) == 0
     assert p_sets(found, exact([TEXTS[0] + TEXTS[1]], 4)) == 0  # no span goes on in another text
 
 
-@pytest.mark.parametrize("fields", [{"p": 0.5, "longest": 2}, {"p": 1.0}, {"p": 0.01, "longest": 3}])
+@pytest.mark.parametrize("fields", [{"p": 0.5, "max_span_length": 2}, {"p": 1.0}, {"p": 0.01, "max_span_length": 3}])
 def test_lengths_are_fields(fields):
     found = sample(rate=0.35, **fields)
-    assert p_sets(found, exact(TEXTS, 4, **({"longest": 1} if fields["p"] == 1 else fields))) > REJECT
+    assert p_sets(found, exact(TEXTS, 4, **({"max_span_length": 1} if fields["p"] == 1 else fields))) > REJECT
     assert p_sets(found, exact(TEXTS, 4)) < REJECT
 
 
@@ -239,8 +239,9 @@ def test_a_span_inside_its_text_is_asked_for_by_its_neighbours(fields):
         assert len(set(needed)) == len(needed)
         bounded = found["boundary_weights"][b] > 0
         assert set(found["predicted"][b][bounded]) == set(asked)
-        for i, left, right, place in zip(found["predicted"][b][bounded], needed[found["left"][b]][bounded],
-                                         needed[found["right"][b]][bounded], found["place"][b][bounded], strict=True):
+        for i, left, right, place in zip(
+                found["predicted"][b][bounded], needed[found["left"][b]][bounded], needed[found["right"][b]][bounded],
+                found["span_position"][b][bounded], strict=True):
             assert asked[i] == (left, right, place)
         number += bounded.sum()
         untouched = np.ones(16, bool)
@@ -265,7 +266,7 @@ def test_without_the_boundary_only_masks_remain():
     for name in ("inputs", "predicted", "targets", "weights"):
         np.testing.assert_array_equal(plain[name], full[name])
     assert plain["needed"].shape[1] == plain["predicted"].shape[1]
-    assert not {"left", "right", "place", "boundary_weights"} & set(plain)
+    assert not {"left", "right", "span_position", "boundary_weights"} & set(plain)
     assert set(build(boundary=False).specs["objective"]) == {"masked"}
 
 

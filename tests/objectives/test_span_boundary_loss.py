@@ -31,7 +31,7 @@ def words(n):
 
 GIVEN = batch([row(T, (words(15), words(14))), row(T, (words(10),), (words(9),)), row(T), row(T, (words(1),)),
                row(T, (words(24),)), row(T, (words(13),))], pair_label=np.array([0, 1, 0, 1, 1, 0], np.int32))
-FIELDS = {"rate": 0.25, "weight": 0.7, "max_targets": 3, "place_width": 6, "sentence_pair": True}
+FIELDS = {"rate": 0.25, "weight": 0.7, "max_targets": 3, "position_width": 6, "sentence_pair": True}
 ASKED = build(**FIELDS)
 PARAMS = reference.random_params(ASKED.specs, seed=12)
 QUESTION = prepare(ASKED, GIVEN)
@@ -227,10 +227,11 @@ class Pieces:
 def test_describe_marks_spans():
     question = {"tokens": np.array([[2, 5, 6, 7, 8, 9, 3, 0]]), "segment_ids": np.array([[1] * 7 + [0]]),
                 "inputs": np.array([[2, 5, MASK, MASK, 8, 9, 3, 0]]), "predicted": np.array([[2, 3, 5, 0]]),
-                "weights": np.array([[1 / 3, 1 / 3, 1 / 3, 0]]), "pair_label": np.array([1]),
+                "weights": np.array([[1 / 3, 1 / 3, 1 / 3, 0]]),
                 "boundary_weights": np.array([[1 / 3, 1 / 3, 0, 0]])}
     text = "w2 w5 {{w6 w7 -> [MASK] [MASK]}} w8 {w9 = w9} w3"
     assert build().describe(question, Pieces()) == [text]
-    assert ASKED.describe(question, Pieces()) == ["[pair label 1] " + text]
+    pair = {"pair_label": np.array([1]), "pair_weights": np.array([1.0])}
+    assert ASKED.describe(question | pair, Pieces()) == ["[pair label 1] " + text]
     del question["boundary_weights"]
     assert build(boundary=False).describe(question, Pieces()) == [text.replace("{{", "{").replace("}}", "}")]
