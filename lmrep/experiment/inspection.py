@@ -70,7 +70,8 @@ def _examples(
     numbers = plan.numbers(np.arange(min(number, plan.examples)), stage.batch_size, experiment.seed)
     numbers = numbers[numbers >= 0]
     batch = loader.gather(plan, numbers)
-    batch = jax.device_get(objective.prepare(prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))
+    batch = jax.device_get(jax.jit(lambda batch: objective.prepare(
+        prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))(batch))
     texts = objective.describe(batch, prepared.tokenizer)
     return [f"Example {i:,}:\n" + textwrap.indent(textwrap.fill(text, 110), "  ")
             for i, text in zip(numbers, texts, strict=True)]

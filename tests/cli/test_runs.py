@@ -161,7 +161,7 @@ def test_resuming_allows_changes_that_do_not_affect_results(home, copy, tmp_path
     done = (copy / "metrics.jsonl").read_text()
     result = small.command(
         "train", f"--workdir={copy}", f"--data_dir={home}/data",
-        "--config.steps=14", "--config.mesh.data=8", f"--config.data.files={tmp_path}/moved/texts/*.txt",
+        "--config.steps=14", "--config.mesh.data=2", f"--config.data.files={tmp_path}/moved/texts/*.txt",
         "--config.checkpoint.every=1", "--config.checkpoint.keep=9", "--config.evaluation.every=1",
         "--config.log.every=2", "--config.log.tensorboard=True", "--config.samples=()")
     assert result.code == 0 and "resuming from step 12 of 14" in result.err, result
