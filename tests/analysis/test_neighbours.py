@@ -109,10 +109,10 @@ def test_query_needs_exactly_one_marked_word(marked, message):
 
 
 def test_command_prints_both_lists(home, found):
-    answer = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", "--top=6",
+    result = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", "--top=6",
                            "--min_count=3", QUERY)
-    assert answer.code == 0 and answer.out.startswith(f"{QUERY}\n\nNearest in context:\n")
-    context, static = answer.out.split("\nNearest of ")
+    assert result.code == 0 and result.out.startswith(f"{QUERY}\n\nNearest in context:\n")
+    context, static = result.out.split("\nNearest of ")
     shown = [line.split()[:2] for line in context.splitlines()[3:] if line]
     assert shown == [[f"{near.cosine:.3f}", near.word] for near in found.context]
     assert [line.split()[1] for line in static.splitlines()[1:]] == [near.word for near in found.static]
@@ -126,5 +126,5 @@ def test_command_prints_both_lists(home, found):
     (["--layers=9", QUERY], "there is no layer 9"),
 ])
 def test_invalid_arguments_are_refused(home, words, message):
-    answer = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", *words)
-    assert answer.code == 2 and message in answer.err
+    result = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", *words)
+    assert result.code == 2 and message in result.err

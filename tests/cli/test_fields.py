@@ -43,7 +43,7 @@ def test_all_choices_are_listed_without_a_config():
     listed = list(fields.listed(None))
     choices = {field.choice for field in listed if field.choice}
     tables = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}
-    assert choices == {f"{part} {name}" for part, table in tables.items() for name, row in table.items()
+    assert choices == {f"{field} {name}" for field, table in tables.items() for name, row in table.items()
                        if dataclasses.fields(row.config)}
     assert {field.name for field in dataclasses.fields(Experiment)} == {field.path.split(".")[0] for field in listed}
     assert any(field.path == "stages.N.length" for field in listed)
@@ -51,8 +51,8 @@ def test_all_choices_are_listed_without_a_config():
 
 
 def test_field_shows_default_bounds_and_description():
-    answer = small.command("fields", "config.seed")
-    assert answer == (2, "", "lmrep: error: no field has 'config.seed' in its path or its meaning; lmrep fields lists "
+    result = small.command("fields", "config.seed")
+    assert result == (2, "", "lmrep: error: no field has 'config.seed' in its path or its meaning; lmrep fields lists "
                              "all fields\n")
     assert small.command("fields", "SEED", "initial").out == (
         "--config.seed=0   (a whole number; at least 0, at most 4,294,967,295)\n"

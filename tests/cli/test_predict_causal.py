@@ -12,21 +12,22 @@ from lmrep.inference.generate import Sampling
 from lmrep.interop import conversion
 from lmrep.objectives import OBJECTIVES
 from tests import small
+from tests.cli import printed_prompts
 from tests.interop.test_published import GOLDEN
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A run that has learned the grammar of `small.corpus`."""
+    """A run that learned the grammar of `small.corpus`."""
     home = tmp_path_factory.mktemp("causal")
     config = small.config(small.corpus(home / "texts"), "causal")
     config.steps = config.checkpoint.every = config.evaluation.every = 150
-    config.optimizer.learning_rate = 5e-3
+    config.optimizer.learning_rate, config.model.layers = 5e-3, 1
     lmrep.train(config, home / "run", data_dir=home / "data")
     return home
 
 
-def asked(home, *words, stdin=""):
+def predict(home, *words, stdin=""):
     return small.command("predict", f"--workdir={home}/run", *words, stdin=stdin)
 
 
@@ -35,22 +36,29 @@ def test_text_is_continued_like_the_training_texts(home):
     assert last["lm_accuracy"] > 2.5 * first["lm_accuracy"] and last["lm_loss"] < 0.6 * first["lm_loss"]
     found = lmrep.load(home / "run").generate(["the old", "the old cat sees", "the old cat sees the"], tokens=1,
                                             sampling=Sampling(temperature=0))
-    noun, article, kind = (text.strip() for (text,) in found)
-    assert noun in small.NOUNS and article == "the" and kind in small.KINDS
+    noun, article, adjective = (text.strip() for (text,) in found)
+    assert noun in small.NOUNS and article == "the" and adjective in small.KINDS
+
+
+def test_run_without_samples_is_tried_with_its_own_text(home):
+    result = small.command("train", f"--workdir={home}/run", f"--data_dir={home}/data")
+    prompts = printed_prompts(result, "causal", " |")
+    assert result.code == 0 and len(prompts) == 3
+    assert f"lmrep predict --workdir={home}/run '{prompts[0]}'" in result.out
 
 
 def test_seed_repeats_its_samples(home):
     words = ("the old", "a", "--samples=3", "--tokens=6", "--top_k=8")
-    answer = asked(home, *words)
-    assert answer.code == 0 and answer == asked(home, *words) != asked(home, *words, "--seed=1")
-    lines = answer.out.splitlines()
+    result = predict(home, *words)
+    assert result.code == 0 and result == predict(home, *words) != predict(home, *words, "--seed=1")
+    lines = result.out.splitlines()
     assert len(lines) == 6 and all(line.startswith("the old |") for line in lines[:3])
     assert len(set(lines[:3])) > 1
 
 
 def test_json_lines(home):
-    answer = asked(home, "--jsonl", "--tokens=4", stdin='{"id": 7, "text": "the red"}\n')
-    record = json.loads(answer.out)
+    result = predict(home, "--jsonl", "--tokens=4", stdin='{"id": 7, "text": "the red"}\n')
+    record = json.loads(result.out)
     assert record["id"] == 7 and len(record["continuations"]) == 1 and record["continuations"][0].startswith(" ")
 
 
@@ -62,8 +70,8 @@ def test_json_lines(home):
     (["the cat", f"--seed={2**32}"], "--seed is 4294967296; expected at most 4,294,967,295"),
 ])
 def test_generation_refuses_invalid_input(home, words, message):
-    answer = asked(home, *words)
-    assert answer.code == 2 and message in answer.err, answer
+    result = predict(home, *words)
+    assert result.code == 2 and message in result.err, result
 
 
 def test_causal_model_does_not_fill_masks(home):
@@ -84,11 +92,11 @@ def converted(tmp_path_factory):
 
 @pytest.mark.parametrize("which", ["home", "converted"])
 def test_causal_model_refuses_text_with_a_mask(request, which):
-    answer = asked(request.getfixturevalue(which), "--jsonl", "--tokens=2",
+    result = predict(request.getfixturevalue(which), "--jsonl", "--tokens=2",
                    stdin='{"text": "the"}\n{"text": "the [MASK] cat"}\n')
-    assert answer.code == 2 and not answer.out, answer
-    assert "line 2 of standard input: 'the [MASK] cat' has a mask, and " in answer.err
-    assert "trained to predict the next token continues texts from their end" in answer.err
+    assert result.code == 2 and not result.out, result
+    assert "line 2 of standard input: 'the [MASK] cat' has a mask, and " in result.err
+    assert "trained to predict the next token continues texts from their end" in result.err
 
 
 def test_samples_of_another_objective_are_omitted():

@@ -17,7 +17,7 @@ from lmrep.experiment import config as experiments
 from lmrep.objectives.capabilities import ReplacedToken, mark_replaced
 from tests import given, small
 
-WRONG = ("cat", "s", "##s", "[UNK]")  # pieces that the network by hand takes for replaced
+WRONG = ("cat", "s", "##s", "[UNK]")  # tokens that the constructed network takes for replaced
 LIKELY = expit(2.0)
 
 HOSTILE = [
@@ -26,7 +26,7 @@ HOSTILE = [
     "\u05d7\u05ea\u05d5\u05dc cat \u202ecat", "\ufb01sh \u0130cat \u00dfcat", "a" * 300 + " cat", "cat " * 40]
 
 
-def by_hand(specs, tokenizer):
+def constructed_params(specs, tokenizer):
     """Parameters with a logit of 2 or -2 for each token, which depends on the token alone.
 
     The token table's rows are u or -u, of +-1 in turn; no layer adds anything, and norms leave them as they are. The
@@ -36,7 +36,7 @@ def by_hand(specs, tokenizer):
     params = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), specs, is_leaf=is_spec)
     params = jax.tree_util.tree_map_with_path(
         lambda path, x: np.ones_like(x) if path[-1].key == "scale" else x, params)
-    wrong = np.array([piece in WRONG for piece in tokenizer.tokens])
+    wrong = np.array([token in WRONG for token in tokenizer.tokens])
     params["encoder"]["embedding"]["token"] = np.where(wrong[:, None], u, -u).astype(np.float32)
     own = params["objective"]["discriminator"]
     own["transform"]["kernel"], own["out"]["kernel"] = np.eye(32, dtype=np.float32), u[:, None] / 8
@@ -46,7 +46,7 @@ def by_hand(specs, tokenizer):
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("replaced")
-    given.workdir(home, "replaced_token", params=by_hand, activation="gelu", layers=1)
+    given.workdir(home, "replaced_token", params=constructed_params, activation="gelu", layers=1)
     return home
 
 
@@ -55,7 +55,7 @@ def run(home):
     return lmrep.load(home / "run")
 
 
-def asked(home, *words, stdin=""):
+def predict(home, *words, stdin=""):
     return small.command("predict", f"--workdir={home}/run", *words, stdin=stdin)
 
 
@@ -64,19 +64,19 @@ def lines(*records):
 
 
 def test_each_token_has_a_span_and_a_probability(home, run):
-    answer = asked(home, "--jsonl", stdin=lines(*({"id": i, "text": text} for i, text in enumerate(HOSTILE))))
-    assert answer.code == 0, answer
-    found = [json.loads(line) for line in answer.out.splitlines()]
+    result = predict(home, "--jsonl", stdin=lines(*({"id": i, "text": text} for i, text in enumerate(HOSTILE))))
+    assert result.code == 0, result
+    found = [json.loads(line) for line in result.out.splitlines()]
     assert [(record["id"], record["text"]) for record in found] == list(enumerate(HOSTILE))
     for record in found:
         text, replaced = record["text"], record["replaced"]
-        pieces = run.tokenizer.encode(text, specials=True).tokens
-        assert len(replaced) == len(pieces)
-        for token, piece in zip(replaced, pieces, strict=True):
+        tokens = run.tokenizer.encode(text, specials=True).tokens
+        assert len(replaced) == len(tokens)
+        for token, name in zip(replaced, tokens, strict=True):
             assert token["word"] == text[token["start"] : token["end"]] != ""
-            if piece.strip("#").isascii() and not piece.startswith("["):
-                assert piece.removeprefix("##") in token["word"].lower() or len(token["word"]) == 1  # or a ligature
-            assert token["probability"] == pytest.approx(LIKELY if piece in WRONG else 1 - LIKELY, abs=1e-5)
+            if name.strip("#").isascii() and not name.startswith("["):
+                assert name.removeprefix("##") in token["word"].lower() or len(token["word"]) == 1  # or a ligature
+            assert token["probability"] == pytest.approx(LIKELY if name in WRONG else 1 - LIKELY, abs=1e-5)
         starts = [token["start"] for token in replaced]
         assert starts == sorted(starts)
     assert not found[1]["replaced"] and not found[2]["replaced"] and len(found[-1]["replaced"]) == 40
@@ -84,21 +84,21 @@ def test_each_token_has_a_span_and_a_probability(home, run):
 
 
 def test_json_fields_other_than_text_are_kept(home):
-    given = {"text": "A cat \u732b.", "id": "\ud800"}
-    answer = asked(home, "--jsonl", stdin=lines(given))
-    assert answer.out.encode() and given.items() <= json.loads(answer.out).items()
+    record = {"text": "A cat \u732b.", "id": "\ud800"}
+    result = predict(home, "--jsonl", stdin=lines(record))
+    assert result.out.encode() and record.items() <= json.loads(result.out).items()
 
 
 def test_likely_replaced_tokens_are_marked_and_all_probabilities_printed(home):
-    answer = asked(home, "The old cat sees the fish.", "The cats fish")
-    first, second = answer.out.split("The *cats* fish\n")
-    assert answer.code == 0 and first == (
+    result = predict(home, "The old cat sees the fish.", "The cats fish")
+    first, second = result.out.split("The *cats* fish\n")
+    assert result.code == 0 and first == (
         "The old *cat* sees the fish.\n"
         "   The   old   cat  sees   the  fish     .\n"
         "   12%   12%   88%   12%   12%   12%   12%\n")
     assert second.splitlines()[1].split() == ["12%", *["88%"] * (len(second.splitlines()[0].split()) - 2), "12%"]
-    answer = asked(home, "cat fish " * 20)
-    table = answer.out.splitlines()[1:]
+    result = predict(home, "cat fish " * 20)
+    table = result.out.splitlines()[1:]
     assert len(table) > 2 and len(table) % 2 == 0 and max(map(len, table)) <= 110
     assert " ".join(table[::2]).split() == ["cat", "fish"] * 20
     assert " ".join(table[1::2]).split() == ["88%", "12%"] * 20
@@ -115,15 +115,16 @@ def test_marks_enclose_full_words():
 
 def test_generator_fills_masks_and_outputs_keep_their_order(home, run):
     texts = ["The cat.", "The [MASK] cat [MASK].", "A [MASK].", "The fish.", "[MASK]"]
-    answer = asked(home, "--jsonl", "--k=3", stdin=lines(*({"text": text} for text in texts)))
-    found = [json.loads(line) for line in answer.out.splitlines()]
+    result = predict(home, "--jsonl", "--k=3", stdin=lines(*({"text": text} for text in texts)))
+    found = [json.loads(line) for line in result.out.splitlines()]
     assert [record["text"] for record in found] == texts
     assert ["masks" in record for record in found] == ["[MASK]" in text for text in texts]
     assert [len(record["masks"]) for record in found if "masks" in record] == [2, 1, 1]
-    words = [[answer["word"] for answer in record["masks"][0]] for record in found if "masks" in record]
-    assert words == [[word for word, _ in answers[0]] for answers in run.fill_masks([t for t in texts if "[" in t], 3)]
-    answer = asked(home, "The [MASK].", "The cat.")
-    assert answer.out.startswith("The [MASK].\n  [MASK]\n    ") and "\nThe *cat*.\n" in answer.out
+    words = [[candidate["word"] for candidate in record["masks"][0]] for record in found if "masks" in record]
+    expected = run.fill_masks([text for text in texts if "[" in text], 3)
+    assert words == [[word for word, _ in predictions[0]] for predictions in expected]
+    result = predict(home, "The [MASK].", "The cat.")
+    assert result.out.startswith("The [MASK].\n  [MASK]\n    ") and "\nThe *cat*.\n" in result.out
 
 
 def test_training_ends_with_samples(run):
@@ -149,31 +150,32 @@ def test_sample_texts_need_no_mask_but_must_fit(home):
     ({"text": ["cat"]}, 'expected {"text": "..."}'),
     ("[" * 100_000, "line 2 of standard input is not JSON: maximum recursion depth"),
 ])
-def test_bad_line_is_reported_by_number(home, record, message):
+def test_invalid_line_is_reported_by_number(home, record, message):
     second = record if isinstance(record, str) else lines(record)
-    answer = asked(home, "--jsonl", stdin=lines({"text": "A cat."}) + second)
-    assert answer.code == 2 and message in answer.err and answer.err.count("\n") == 1, answer
+    result = predict(home, "--jsonl", stdin=lines({"text": "A cat."}) + second)
+    assert result.code == 2 and message in result.err and result.err.count("\n") == 1, result
 
 
 @pytest.fixture(scope="module", params=["masked", "replace_mlm", "all_tokens_mlm"])
 def other(request, tmp_path_factory):
     """A run of random parameters whose encoder finds words."""
     home = tmp_path_factory.mktemp(request.param)
-    kind = request.param.removeprefix("masked")
-    given.workdir(home, "replaced_token" if kind else "masked", kind, layers=1)
+    variant = request.param.removeprefix("masked")
+    given.workdir(home, "replaced_token" if variant else "masked", variant, layers=1)
     return home
 
 
 def test_run_fills_masks_and_detects_replaced_tokens(other):
-    answer = asked(other, "--jsonl", stdin=lines({"text": "The [MASK] cat."}))
-    shares = [word["probability"] for word in json.loads(answer.out)["masks"][0]]
-    assert len(shares) == 5 and 0 < sum(shares) <= 1 and shares == sorted(shares, reverse=True)
-    answer = asked(other, "--jsonl", stdin=lines({"text": "The cat."}))
-    if "detect_replaced" in {each.name for each in lmrep.load(other / "run").capabilities}:
-        replaced = json.loads(answer.out)["replaced"]
+    result = predict(other, "--jsonl", stdin=lines({"text": "The [MASK] cat."}))
+    probabilities = [word["probability"] for word in json.loads(result.out)["masks"][0]]
+    assert len(probabilities) == 5 and 0 < sum(probabilities) <= 1
+    assert probabilities == sorted(probabilities, reverse=True)
+    result = predict(other, "--jsonl", stdin=lines({"text": "The cat."}))
+    if "detect_replaced" in {capability.name for capability in lmrep.load(other / "run").capabilities}:
+        replaced = json.loads(result.out)["replaced"]
         assert [token["word"] for token in replaced] == ["The", "cat", "."]
         assert all(0 < token["probability"] < 1 for token in replaced)
         return
-    assert answer.code == 2 and "there is no [MASK] in 'The cat.'" in answer.err and answer.err.count("\n") == 1
+    assert result.code == 2 and "there is no [MASK] in 'The cat.'" in result.err and result.err.count("\n") == 1
     with pytest.raises(UserError, match="objective 'masked', which has no capability 'detect_replaced'"):
         lmrep.load(other / "run").detect_replaced(["The cat."])
