@@ -3,7 +3,7 @@
 import base64
 import dataclasses
 import json
-import logging
+import shlex
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,11 +15,8 @@ import pytest
 import lmrep
 from lmrep.analysis import report
 from lmrep.analysis.report import metrics, predictions, prose, recipes, run_data
-from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
-from lmrep.experiment.recipes import RECIPES
-from lmrep.models import PRESETS
 from lmrep.training import optimizers
 from lmrep.training.state import create
 from tests import small
@@ -29,29 +26,44 @@ TEXT = "The old [MASK] sees the red cat."
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(small_home):
     """A folder with `one`, a trained run, and `two`, that run as if it had started from `one` at another rate."""
-    home = tmp_path_factory.mktemp("report")
-    texts = small.corpus(home / "texts")
-    config = small.config(texts)
-    config.name, config.samples = "<b>one</b>", (TEXT, HOSTILE)
+    home = small_home
+    (home / "run").rename(home / "one")
+    edit_json(home / "one/config.json", name="<b>one</b>", samples=[TEXT, HOSTILE])
     command = ["/bin/lmrep", "train", f"--workdir={home / 'one'}", "--config=<i>.py", "--config.steps=12"]
-    lmrep.train(config, home / "one", data_dir=home / "data", command=command)
-    shutil.copytree(home / "one", home / "two", ignore=shutil.ignore_patterns(".lock"))
-    record = json.loads((home / "two/config.json").read_text())
-    record["config"]["init"], record["config"]["optimizer"]["learning_rate"] = str(home / "one"), 2e-3
-    (home / "two/config.json").write_text(json.dumps(record))
+    start = json.loads((home / "one/provenance.jsonl").read_text()) | {"command": shlex.join(command)}
+    (home / "one/provenance.jsonl").write_text(json.dumps(start) + "\n")
+    copy(home / "one", home / "two")
+    edit_json(home / "two/config.json", init=str(home / "one"))
+    edit_json(home / "two/config.json", "optimizer", learning_rate=2e-3)
     return home
 
 
+def edit_json(path, section=None, **fields):
+    """Changes fields of the config in a config.json, or of a section of it."""
+    record = json.loads(path.read_text())
+    (record["config"][section] if section else record["config"]).update(fields)
+    path.write_text(json.dumps(record))
+
+
+def copy(source, target):
+    return Path(shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock")))
+
+
 @pytest.fixture(scope="module")
-def one(home):
+def data(home):
     return run_data.read(home / "one", "one", home / "data")
 
 
 @pytest.fixture(scope="module")
-def predicted(one):
-    return predictions.predict(one, 100_000)
+def run(home):
+    return lmrep.load(home / "one")
+
+
+@pytest.fixture(scope="module")
+def predicted(data):
+    return predictions.predict(data, 100_000)
 
 
 class Page(HTMLParser):
@@ -80,27 +92,28 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(home):
-    return Page(report.write([home / "one"], data_dir=home / "data"))
+def written(home):
+    """The result of `lmrep report` for one run."""
+    return small.command("report", home / "one", f"--data_dir={home / 'data'}")
 
 
-def copy(home, tmp_path, name="one"):
-    return Path(shutil.copytree(home / name, tmp_path / name, ignore=shutil.ignore_patterns(".lock")))
+@pytest.fixture(scope="module")
+def page(home, written):
+    return Page(home / "one/report.html")
 
 
-# What it says
+# Content of the page
 
 
-def test_page_describes_the_run_and_its_results(home, page, one):
-    assert (home / "one/report.html").exists()
+def test_page_describes_the_run_and_its_results(home, page, data, run):
     last = small.lines(home / "one", "validation")[-1]
-    for said in ("layers 2, width 32", f"{one.network.parameters:,} parameters", "12 steps", "the objective masked",
+    for text in ("layers 2, width 32", f"{data.network.parameters:,} parameters", "12 steps", "the objective masked",
                  f"{last['mlm_accuracy']:.2%}", f"{last['most_frequent_accuracy']:.2%}", "device-hours",
                  "lmrep train --workdir=", "--config=<i>.py", "the peak of this device is not known"):
-        assert said in page.text
+        assert text in page.text
     assert all(f'id="{name}"' in page.source for name in
                ("curves", "predictions", "attention", "config", "data", "speed", "reproduce"))
-    assert one.network.parameters == sum(x.size for x in jax.tree.leaves(lmrep.load(home / "one").params))
+    assert data.network.parameters == sum(x.size for x in jax.tree.leaves(run.params))
 
 
 def test_page_is_self_contained_and_small(page):
@@ -115,58 +128,58 @@ def test_texts_of_a_run_are_escaped(page):
     assert page.source.count("</script>") == 3 and "\u2028" not in page.scripts[1]
 
 
-def test_curves_have_axes_of_steps_tokens_and_operations(home, page, one):
+def test_curves_have_axes_of_steps_tokens_and_operations(home, page, data):
     [run] = page.figures["runs"]
     assert run["validation"]["loss"] == pytest.approx(small.losses(home / "one", "validation"), rel=1e-4)
     assert run["train"]["tokens"] == [line["tokens"] for line in small.lines(home / "one", "train")]
     assert run["validation"]["step"] == [0, 6, 12] and run["validation"]["tokens"][0] == 0
-    assert run["train"]["flop"] == pytest.approx(one.network.flops[0] * np.arange(1, 13), rel=1e-4)
+    assert run["train"]["flop"] == pytest.approx(data.network.flops[0] * np.arange(1, 13), rel=1e-4)
 
 
-def test_operations_are_summed_over_stages(one):
-    stages = [dataclasses.replace(one.stage, steps=steps) for steps in (5, 3)]
-    two = dataclasses.replace(one, stages=stages, network=dataclasses.replace(one.network, flops=(2, 7)))
+def test_operations_are_summed_over_stages(data):
+    stages = [dataclasses.replace(data.stage, steps=steps) for steps in (5, 3)]
+    two = dataclasses.replace(data, stages=stages, network=dataclasses.replace(data.network, flops=(2, 7)))
     assert [two.flops_at(step) for step in (0, 1, 5, 6, 8, 9)] == [0, 2, 10, 17, 31, 31]
 
 
-def test_long_curves_are_downsampled_by_averaging(one):
-    found = run_data.curves(one, max_points=4)["train"]
-    losses = [line["loss"] for line in one.train]
+def test_long_curves_are_downsampled_by_averaging(data):
+    found = run_data.curves(data, max_points=4)["train"]
+    losses = [line["loss"] for line in data.train]
     assert found["step"] == [3, 6, 9, 12]
     np.testing.assert_allclose(found["loss"], np.reshape(losses, (4, 3)).mean(1), rtol=1e-4)
 
 
-def test_predictions_before_training_are_those_of_the_source_run(home, one, predicted):
+def test_predictions_before_training_are_those_of_the_source_run(home, data, run, predicted):
     second = predictions.predict(run_data.read(home / "two", "two", home / "data"), 0)
     assert len(predicted.samples) == 2 and predicted.samples[0].prompt[2] == " sees the red cat."
     held_out = predicted.held_out["masked_tokens"]
     for first, later in zip((*predicted.samples, *held_out), (*second.samples, *second.held_out["masked_tokens"]),
                             strict=True):
         assert later.target == first.target and later.before == first.now == later.now != first.before
-    [[candidates]] = lmrep.load(home / "one").fill_masks([TEXT])
+    [[candidates]] = run.fill_masks([TEXT])
     assert [word for word, _ in candidates] == [word for word, _ in predicted.samples[0].now]
-    assert one.network.tokenizer.size > len(held_out) > 4
+    assert data.network.tokenizer.size > len(held_out) > 4
 
 
-def test_attention_equals_that_of_the_network(home, predicted):
+def test_attention_equals_that_of_the_network(run, predicted):
     found = predicted.attention[0]
     weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.tokens), -1)
-    [given] = lmrep.load(home / "one").encode([TEXT], attention=True)
-    assert found.tokens == given.tokens
-    np.testing.assert_allclose(weights / 255, given.attention, atol=0.5 / 255 + 1e-6)
+    [encoded] = run.encode([TEXT], attention=True)
+    assert found.tokens == encoded.tokens
+    np.testing.assert_allclose(weights / 255, encoded.attention, atol=0.5 / 255 + 1e-6)
 
 
-def test_untrained_parameters_are_those_at_step_0(one):
-    objective, seed = one.network.objectives[0], one.experiment.seed
-    optimizer = optimizers.build(one.stage.optimizer, objective.specs, 12)
-    made = predictions._untrained(one, None, []).params
+def test_untrained_parameters_are_those_at_step_0(data):
+    objective, seed = data.network.objectives[0], data.experiment.seed
+    optimizer = optimizers.build(data.stage.optimizer, objective.specs, 12)
+    params = predictions._untrained(data, None, []).params
     start = jax.jit(lambda: create(objective, optimizer, 16, seed))()
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), made, start.params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), params, start.params)
 
 
 @pytest.mark.parametrize("max_bytes", [0, 700, 2000])
-def test_attention_fits_in_max_bytes(home, max_bytes):
-    found = predictions.attention_of(lmrep.load(home / "one"), [TEXT, TEXT + " The cat eats."], max_bytes)
+def test_attention_fits_in_max_bytes(run, max_bytes):
+    found = predictions.attention_of(run, [TEXT, TEXT + " The cat eats."], max_bytes)
     assert sum(len(a.weights) for a in found) <= max_bytes
     assert bool(found) == (max_bytes > 0) and all(a.tokens[0] == "[CLS]" for a in found)
 
@@ -174,30 +187,31 @@ def test_attention_fits_in_max_bytes(home, max_bytes):
 # Several runs
 
 
-def test_several_runs_share_axes_and_list_config_differences(home, tmp_path, caplog):
-    caplog.set_level(logging.INFO, "lmrep")
-    path = report.write([home / "one", home / "two"], tmp_path / "both.html", data_dir=home / "data")
-    page = Page(path)
-    assert caplog.messages == [f"report: reading {name} and running its network, {number} of 2"
-                               for number, name in enumerate(("one", "two"), 1)]
+def test_several_runs_share_axes_and_list_config_differences(home, tmp_path):
+    result = small.command("report", home / "one", home / "two", f"--output={tmp_path / 'both.html'}",
+                           f"--data_dir={home / 'data'}")
+    assert result.code == 0 and result.out == f"{tmp_path / 'both.html'}\n"
+    assert result.err.splitlines() == [f"report: reading {name} and running its network, {number} of 2"
+                                       for number, name in enumerate(("one", "two"), 1)]
+    page = Page(tmp_path / "both.html")
     assert [run["label"] for run in page.figures["runs"]] == ["one", "two"]
     table = page.source.partition("Differences between configs")[2].partition("</table>")[0]
     assert [row.partition("</th>")[0] for row in table.partition("<tbody>")[2].split("<th>")[1:]] == [
         "init", "optimizer.learning_rate"]
 
 
-def seeds(one, accuracies, **changes):
+def runs_of_seeds(data, accuracies, **changes):
     """Runs that differ in their seed, and of each the last validation accuracy."""
     def run(seed, accuracy):
-        experiment = experiments.parse({**dataclasses.asdict(one.experiment), **changes, "seed": seed})
+        experiment = experiments.parse({**dataclasses.asdict(data.experiment), **changes, "seed": seed})
         line = {"step": 12, "loss": 1.0, "mlm_accuracy": accuracy, "mlm_loss": 2.0, "most_frequent_accuracy": 0.1}
-        return dataclasses.replace(one, label=f"seed{seed}", experiment=experiment, validation=[line],
+        return dataclasses.replace(data, label=f"seed{seed}", experiment=experiment, validation=[line],
                                    stages=experiments.resolve_stages(experiment))
     return [run(seed, accuracy) for seed, accuracy in enumerate(accuracies)]
 
 
-def test_runs_that_differ_only_in_seed_form_a_group(one):
-    runs = [*seeds(one, (0.3, 0.4)), *seeds(one, (0.36,), batch_size=8)]
+def test_runs_that_differ_only_in_seed_form_a_group(data):
+    runs = [*runs_of_seeds(data, (0.3, 0.4)), *runs_of_seeds(data, (0.36,), batch_size=8)]
     groups = metrics.group_by_seed(runs)
     assert [[run.experiment.seed for run in group.runs] for group in groups] == [[0, 1], [0]]
     cells = metrics.comparison(groups)["Masked-LM accuracy"]
@@ -206,16 +220,17 @@ def test_runs_that_differ_only_in_seed_form_a_group(one):
 
 
 @pytest.mark.parametrize(("accuracy", "note"), [(0.36, "within the spread of seeds"), (0.5, "")])
-def test_differences_within_the_seed_deviation_are_reported_as_such(one, accuracy, note):
-    groups = metrics.group_by_seed([*seeds(one, (0.3, 0.4)), *seeds(one, (accuracy,), batch_size=8)])
+def test_differences_within_the_seed_deviation_are_reported_as_such(data, accuracy, note):
+    groups = metrics.group_by_seed([*runs_of_seeds(data, (0.3, 0.4)), *runs_of_seeds(data, (accuracy,), batch_size=8)])
     assert metrics.comparison(groups)["Masked-LM accuracy"][0].note == note
 
 
-def test_settings_that_change_validation_are_named(one):
+def test_settings_that_change_validation_are_named(data):
     def settings(**changes):
-        return metrics.differing_settings(metrics.group_by_seed([*seeds(one, (0.3,)), *seeds(one, (0.4,), **changes)]))
+        runs = [*runs_of_seeds(data, (0.3,)), *runs_of_seeds(data, (0.4,), **changes)]
+        return metrics.differing_settings(metrics.group_by_seed(runs))
 
-    pair = {"objective": {**one.experiment.objective, "sentence_pair": True}, "format": {"name": "segment_pair"}}
+    pair = {"objective": {**data.experiment.objective, "sentence_pair": True}, "format": {"name": "segment_pair"}}
     [(titles, fields)] = settings(**pair).items()
     assert titles == "Masked-LM loss, Masked-LM accuracy"
     assert {"objective.sentence_pair", "format.name"} <= {*fields}
@@ -223,156 +238,92 @@ def test_settings_that_change_validation_are_named(one):
 
 
 def test_run_labels_are_distinct(tmp_path):
-    places = [tmp_path / "a/x", tmp_path / "b/x"]
-    assert report.labels(places) == ["a/x", "b/x"] and report.labels(places[:1]) == ["x"]
+    workdirs = [tmp_path / "a/x", tmp_path / "b/x"]
+    assert report.labels(workdirs) == ["a/x", "b/x"] and report.labels(workdirs[:1]) == ["x"]
     with pytest.raises(UserError, match="given twice"):
         report.labels([tmp_path / "a", tmp_path / "b/../a"])
-
-
-# The paper's recipe
-
-
-def published(argument, page="bert", **changes):
-    config = loading.load(f"experiments/{page}.py", ",".join(filter(None, (argument, "data=files"))))
-    config.data.files = "*.txt"
-    config.update_from_flattened_dict(changes)
-    experiment = experiments.parse(config)
-    plans = experiments.resolve_stages(experiment)
-    return run_data.RunData(Path(), "", experiment, plans, (), (), (), (), 0, None, None, ())
-
-
-@pytest.mark.parametrize("preset", [name for name in PRESETS])
-def test_default_experiments_differ_from_their_papers_only_in_the_corpus(preset):
-    page, _, size = preset.partition("_")
-    size = {"gpt": "base", "bert_tiny": "bert_tiny"}.get(preset, size or "small")
-    found = recipes.compare(published(f"size={size}", page))
-    assert found.preset == preset and found.paper == RECIPES[preset].authors
-    assert [name for name, *_ in found.differing] == ["data.corpus"]
-    assert len(found.same) > (25 if "optimizer" in RECIPES[preset].unpublished else 40)
-    assert {"objective.name", "format.name", "batch_size", "length", "model.norm"} <= {*found.same}
-
-
-@pytest.mark.parametrize(("argument", "page", "preset"), [
-    ("size=tiny", "gpt2", "gpt2"), ("size=tiny", "gpt", "gpt"), ("size=tiny", "electra", "electra_small"),
-    ("size=tiny", "albert", "albert_base"),
-    ("size=tiny", "spanbert", "spanbert_base"), ("size=bert_tiny,objective=causal", "bert", "bert_tiny"),
-    ("size=bert_tiny,objective=replaced_token", "bert", "bert_tiny"), ("", "quickstart", "bert_tiny")])
-def test_small_network_is_compared_with_its_own_family(argument, page, preset):
-    assert recipes.compare(published(argument, page)).preset == preset
-
-
-def test_unpublished_settings_are_not_compared():
-    found = recipes.compare(published("size=small", "gpt2", **{"optimizer.learning_rate": 1.0, "batch_size": 8}))
-    assert [name for name, *_ in found.differing] == ["data.corpus", "batch_size"]
-
-
-def test_left_to_right_ablation_differs_in_the_objective():
-    found = recipes.compare(published("size=small,objective=causal"))
-    assert [name for name, *_ in found.differing] == ["data.corpus", "objective.name"]
-
-
-def test_network_without_published_recipes_is_not_compared():
-    assert recipes.compare(published("size=tiny", "lstm_lm")) is None
-
-
-@pytest.mark.parametrize(("field", "value", "shown"), [
-    ("objective.whole_word", True, "objective.whole_word"), ("model.norm", "pre", "model.norm"),
-    ("optimizer.clip", 0.5, "optimizer.clip"), ("batch_size", 512, "batch_size"),
-    ("optimizer.schedule.warmup_fraction", 0.02, "warm-up steps")])
-def test_changed_field_is_marked(field, value, shown):
-    found = recipes.compare(published("size=small", **{field: value}))
-    assert [name for name, *_ in found.differing] == ["data.corpus", shown] and all(row[3] for row in found.differing)
-
-
-def test_every_preset_is_closest_to_itself():
-    for name, recipe in RECIPES.items():
-        preset = PRESETS[name]
-        same = recipes.closest(preset.config, recipe.objective, preset.lowercase)
-        assert name in same and all(PRESETS[other].config == preset.config for other in same)
 
 
 # Time
 
 
-def test_time_is_summed_over_every_start(one):
+def test_time_is_summed_over_every_start(data):
     def start(clock):
         return {"time": f"2026-01-02T{clock}+0000", "devices": {"kind": "NVIDIA H100", "count": 8, "platform": "gpu"}}
 
     began = 1767312000  # 2026-01-02 00:00 UTC
     timing = [{"step": n, "time": began + t, "tokens_per_second": 10.0, "steps_per_second": 2.0}
               for n, t in ((1, 30), (2, 60), (3, 3600 + 90))]
-    resumed = dataclasses.replace(one, starts=[start("00:00:00"), start("00:30:00"), start("01:00:00")], timing=timing)
+    resumed = dataclasses.replace(data, starts=[start("00:00:00"), start("00:30:00"), start("01:00:00")], timing=timing)
     assert run_data.seconds(resumed) == 60 + 90
     assert run_data.seconds(dataclasses.replace(resumed, timing=())) is None
     fast = run_data.speed(resumed)
-    assert fast.peak == 8 * 989e12 and fast.flops == pytest.approx(2 * one.network.flops[0])
+    assert fast.peak == 8 * 989e12 and fast.flops == pytest.approx(2 * data.network.flops[0])
     assert "2 min 30 s, over 3 starts on 8 NVIDIA H100 devices: 0.333 device-hours" in prose.cost(resumed)
 
 
-def test_verdict_follows_the_metrics(one, predicted):
-    def said(accuracy, nats, steps=12, before=5.0):
-        lines = [{"step": n, "loss": loss, "mlm_accuracy": accuracy, "most_frequent_accuracy": 0.2, "mlm_loss": nats}
-                 for n, loss in ((0, before), (6, before), (steps, nats))]
-        found = dataclasses.replace(one, validation=lines, step=steps)
+def test_verdict_follows_the_metrics(data, predicted):
+    def evaluated(accuracy, loss, steps=12, before=5.0):
+        lines = [{"step": n, "loss": total, "mlm_accuracy": accuracy, "most_frequent_accuracy": 0.2, "mlm_loss": loss}
+                 for n, total in ((0, before), (6, before), (steps, loss))]
+        found = dataclasses.replace(data, validation=lines, step=steps)
         return prose.verdict(found).mark, " ".join(text for text, _ in prose.next_steps(found, predicted))
 
-    assert said(0.7, 0.5)[0] == "good" and said(0.3, 2.0)[0] == "some" and said(0.2, 3.5)[0] == "bad"
-    assert "still falling" in said(0.7, 2.5)[1] and "Overfitting" in said(0.7, 2.5, before=1.0)[1]
-    assert "stopped at step 8 of 12" in said(0.7, 2.5, steps=8)[1] and "stopped" not in said(0.7, 2.5)[1]
-    assert prose.verdict(dataclasses.replace(one, validation=())).mark == "unknown"
+    assert evaluated(0.7, 0.5)[0] == "good" and evaluated(0.3, 2.0)[0] == "some" and evaluated(0.2, 3.5)[0] == "bad"
+    assert "still falling" in evaluated(0.7, 2.5)[1] and "Overfitting" in evaluated(0.7, 2.5, before=1.0)[1]
+    assert "stopped at step 8 of 12" in evaluated(0.7, 2.5, steps=8)[1] and "stopped" not in evaluated(0.7, 2.5)[1]
+    assert prose.verdict(dataclasses.replace(data, validation=())).mark == "unknown"
 
 
-def test_losses_of_stages_with_another_objective_are_not_compared(one, predicted):
+def test_losses_of_stages_with_another_objective_are_not_compared(data, predicted):
     """A larger loss of another masking rule is no overfitting."""
     lines = [{"step": n, "loss": loss, "mlm_accuracy": 0.7, "most_frequent_accuracy": 0.2, "mlm_loss": loss}
              for n, loss in ((0, 5.0), (3, 1.0), (6, 1.0), (9, 2.0), (12, 2.0))]
-    for rate, said in ((0.15, True), (0.2, False)):
-        config = {**dataclasses.asdict(one.experiment), "stages": (
+    for rate, overfitting in ((0.15, True), (0.2, False)):
+        config = {**dataclasses.asdict(data.experiment), "stages": (
             {"fraction": 0.5}, {"fraction": 0.5, "objective": {"rate": rate}})}
         experiment = experiments.parse(config)
-        run = dataclasses.replace(one, experiment=experiment, stages=experiments.resolve_stages(experiment),
+        run = dataclasses.replace(data, experiment=experiment, stages=experiments.resolve_stages(experiment),
                                   validation=lines)
-        assert any("Overfitting" in text for text, _ in prose.next_steps(run, predicted)) == said
+        assert any("Overfitting" in text for text, _ in prose.next_steps(run, predicted)) == overfitting
 
 
-# Runs that are not whole
+# Missing and damaged files
 
 
-def strip(place, *names):
+def remove(workdir, *names):
     for name in names:
-        shutil.rmtree(place / name) if (place / name).is_dir() else (place / name).unlink()
+        shutil.rmtree(workdir / name) if (workdir / name).is_dir() else (workdir / name).unlink()
 
 
-@pytest.mark.parametrize(("names", "said"), [
-    (["checkpoints"], "holds no checkpoint yet"),
-    (["checkpoints", "metrics.jsonl", "timing.jsonl"], "It has not been trained."),
-    (["tokenizer"], "The tokenizer or the network could not be rebuilt"),
-    (["provenance.jsonl"], "No start is recorded"),
-    (["timing.jsonl"], "Training time was not logged"),
+@pytest.mark.parametrize(("names", "texts"), [
+    (["checkpoints", "metrics.jsonl", "timing.jsonl"], ["holds no checkpoint yet", "It has not been trained."]),
+    (["tokenizer", "provenance.jsonl", "timing.jsonl"], [
+        "The tokenizer or the network could not be rebuilt", "No start is recorded", "Training time was not logged"]),
 ])
-def test_missing_data_is_reported(home, tmp_path, names, said):
-    place = copy(home, tmp_path)
-    strip(place, *names)
-    page = Page(report.write([place], data_dir=home / "data"))
-    assert said in page.text and len(page.scripts) == 3
+def test_missing_data_is_reported(home, tmp_path, names, texts):
+    workdir = copy(home / "one", tmp_path / "one")
+    remove(workdir, *names)
+    page = Page(report.write([workdir], data_dir=home / "data"))
+    assert all(text in page.text for text in texts) and len(page.scripts) == 3
 
 
 def test_damaged_lines_are_skipped_and_counted(home, tmp_path):
-    place = copy(home, tmp_path)
-    strip(place, "checkpoints")  # which would be read without need
-    path = place / "metrics.jsonl"
+    workdir = copy(home / "one", tmp_path / "one")
+    remove(workdir, "checkpoints", "tokenizer")  # which would be read without need
+    path = workdir / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b'{"step": 1, "split"\n', b"\xff\xfe\n", b"[1]\n", b'{"split": "train"}\n',
                                lines[1], b'{"step": 3, "split": "train", "loss": "nan", "tokens": 9}\n', lines[2][:9]]))
-    page = Page(report.write([place], data_dir=home / "data"))
+    page = Page(report.write([workdir], data_dir=home / "data"))
     assert "metrics.jsonl: 5 of 8 lines are damaged" in page.text
     assert page.figures["runs"][0]["train"]["loss"][1] is None
 
 
 def test_missing_token_stores_are_not_created(home, tmp_path):
-    place = copy(home, tmp_path)
-    strip(place, "checkpoints")
-    page = Page(report.write([place], data_dir=tmp_path / "elsewhere"))
+    workdir = copy(home / "one", tmp_path / "one")
+    remove(workdir, "checkpoints", "tokenizer")
+    page = Page(report.write([workdir], data_dir=tmp_path / "elsewhere"))
     assert "The tokenized corpus is not in" in page.text and not (tmp_path / "elsewhere").exists()
 
 
@@ -400,15 +351,14 @@ def test_converted_run_without_head_gets_no_advice_that_needs_it(tmp_path):
     assert not any("lmrep evaluate" in command for command in commands)
 
 
-def test_report_command_writes_the_page(home, tmp_path):
-    given = small.command("report", home / "one", f"--output={tmp_path / 'r.html'}", f"--data_dir={home / 'data'}")
-    assert (given.code, given.out.strip()) == (0, str(tmp_path / "r.html")) and (tmp_path / "r.html").exists()
-    assert given.err == "report: reading one and running its network, 1 of 1\n"
+def test_report_command_prints_the_path_of_the_page(home, written):
+    assert (written.code, written.out.strip()) == (0, str(home / "one/report.html"))
+    assert written.err == "report: reading one and running its network, 1 of 1\n"
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     ([], "at least one workdir"), (["nowhere"], "there is no run in nowhere"),
     (["--config=x.py"], "leave --config out")])
-def test_report_command_refuses_invalid_arguments(words, said):
-    given = small.command("report", *words)
-    assert given.code == 2 and said in given.err
+def test_report_command_refuses_invalid_arguments(words, message):
+    result = small.command("report", *words)
+    assert result.code == 2 and message in result.err

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from importlib import metadata
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import ml_collections
 import pytest
@@ -46,18 +46,17 @@ def parsed(*words):
 # Parsing
 
 def test_command_receives_config_flags_and_arguments():
-    arguments = parsed("--config=a/b.py:size=tiny,x=1:2", "first", "--config.a.b=c=d", "--workdir", "runs/x", "--top", "3",
+    args = parsed("--config=a/b.py:size=tiny,x=1:2", "first", "--config.a.b=c=d", "--workdir", "runs/x", "--top", "3",
                  "--config.stages.0.x", "-1", "second word", "--verbose", "--", "--top=9", "--")
-    assert arguments.command == "try" and arguments.config_file == "a/b.py" and arguments.config_argument == "size=tiny,x=1:2"
-    assert arguments.overrides == (("a.b", "c=d"), ("stages.0.x", "-1")) and arguments.workdir == "runs/x"
-    assert vars(arguments.flags) == {"top": 3, "rate": 0.5, "seed": None, "note": "", "verbose": True, "not_quiet": True}
-    assert arguments.words == ("first", "second word", "--top=9", "--")
+    assert args.command == "try" and args.config_file == "a/b.py" and args.config_argument == "size=tiny,x=1:2"
+    assert args.overrides == (("a.b", "c=d"), ("stages.0.x", "-1")) and args.workdir == "runs/x"
+    assert vars(args.flags) == {"top": 3, "rate": 0.5, "seed": None, "note": "", "verbose": True, "not_quiet": True}
+    assert args.words == ("first", "second word", "--top=9", "--")
 
 
 def test_defaults_without_arguments():
-    arguments = parsed()
-    assert (arguments.config_file, arguments.config_argument, arguments.overrides, arguments.workdir, arguments.words) == (None, "", (), None, ())
-    assert vars(arguments.flags) == {name: flag.default for name, flag in FLAGS.items()}
+    args = parsed()
+    assert args == Arguments("try", flags=SimpleNamespace(**{name: flag.default for name, flag in FLAGS.items()}))
 
 
 @pytest.mark.parametrize(("words", "name", "value"), [
@@ -225,7 +224,8 @@ HEAVY = ("jax", "flax", "optax", "numpy", "ml_collections", "tensorflow_datasets
 
 
 def test_help_and_refusals_import_nothing_heavy():
-    lines = [["--help"], ["--version"], ["trian"], *([name, flag] for name in LIGHT for flag in ("--help", "--no-flag"))]
+    lines = [["--help"], ["--version"], ["trian"]]
+    lines += [[name, flag] for name in LIGHT for flag in ("--help", "--no-such-flag")]
     script = (f"import sys\nfrom lmrep.cli.main import main\nfor words in {lines!r}:\n"
               f"    print(main(words), words, [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)")
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
