@@ -32,18 +32,19 @@ def home(tmp_path_factory):
     for name, objective in RUNS.items():
         config = small.config(texts, objective)
         config.steps, config.samples = 6, SAMPLES[name]
+        config.model.update({"layers": 1, "width": 16, "heads": 2, "mlp": 32})
         config.log.every = 2
         lmrep.train(config, home / name, data_dir=home / "data")
     return home
 
 
 @pytest.fixture(scope="module")
-def gathered(home):
+def runs(home):
     return {name: run_data.read(home / name, name, home / "data") for name in RUNS}
 
 
 @pytest.fixture(scope="module")
-def spans():
+def span_run():
     """A run with spans and pairs, without its network."""
     config = small.config(Path("texts"), "span_boundary", "segment_pair")
     config.objective.sentence_pair = True
@@ -56,57 +57,57 @@ def spans():
 
 
 @pytest.fixture(scope="module")
-def predicted(gathered):
-    return {name: predictions.predict(run, 0) for name, run in gathered.items()}
+def predicted(runs):
+    return {name: predictions.predict(run, 0) for name, run in runs.items()}
 
 
 @pytest.fixture(scope="module")
-def html(gathered, predicted):
-    return page.render([(run, predicted[name]) for name, run in gathered.items()])
+def html(runs, predicted):
+    return page.render([(run, predicted[name]) for name, run in runs.items()])
 
 
 # The summary
 
 
-def test_language_model_is_evaluated_by_its_perplexity(home, gathered):
+def test_language_model_is_evaluated_by_its_perplexity(home, runs):
     first, *_, last = small.lines(home / "causal", "validation")
-    baseline = prose.perplexity(run_data.unigram_loss(gathered["causal"]))
-    text = prose.verdict(gathered["causal"]).text
-    for part in (f"{last['lm_accuracy']:.2%}", f"(perplexity {math.exp(last['lm_loss']):,.0f})",
+    baseline = prose.perplexity(run_data.unigram_loss(runs["causal"]))
+    text = prose.verdict(runs["causal"]).text
+    for expected in (f"{last['lm_accuracy']:.2%}", f"(perplexity {math.exp(last['lm_loss']):,.0f})",
                  f"(perplexity {math.exp(first['lm_loss']):,.0f}) before training",
                  f"(perplexity {baseline}) for predicting by token frequency"):
-        assert part in text
-    assert "the objective causal" in prose.subject(gathered["causal"])
+        assert expected in text
+    assert "the objective causal" in prose.subject(runs["causal"])
 
 
-def test_electra_is_evaluated_by_the_replaced_tokens_that_it_detects(home, gathered):
+def test_electra_is_evaluated_by_the_replaced_tokens_that_it_detects(home, runs):
     last = small.lines(home / "electra", "validation")[-1]
-    text = prose.verdict(gathered["electra"]).text
+    text = prose.verdict(runs["electra"]).text
     for name in ("replaced_accuracy", "original_accuracy", "generator_accuracy"):
         assert f"{last[name]:.2%}" in text
     assert f"(perplexity {math.exp(last['generator_loss']):,.0f})" in text
 
 
-def test_every_headline_metric_of_an_objective_is_in_the_summary(spans):
-    verdict, last = prose.verdict(spans), spans.validation[-1]
+def test_every_headline_metric_of_an_objective_is_in_the_summary(span_run):
+    verdict, last = prose.verdict(span_run), span_run.validation[-1]
     assert verdict.mark == "good" and all(f"{last[name]:.2%}" in verdict.text for name in (
         "mlm_accuracy", "most_frequent_accuracy", "boundary_accuracy", "pair_accuracy"))
 
 
-@pytest.mark.parametrize(("found", "passed", "mark"), [(0.5, 0.98, "good"), (0.1, 0.97, "some"), (0.9, 0.1, "bad"),
+@pytest.mark.parametrize(("detected", "kept", "mark"), [(0.5, 0.98, "good"), (0.1, 0.97, "some"), (0.9, 0.1, "bad"),
                                                        (0.0, 1.0, "bad")])
-def test_constant_discriminator_is_no_better_than_chance(gathered, found, passed, mark):
-    line = {"step": 6, "loss": 1.0, "replaced_accuracy": found, "original_accuracy": passed, "replaced_fraction": 0.1}
-    assert prose.verdict(dataclasses.replace(gathered["electra"], validation=[line])).mark == mark
+def test_constant_discriminator_is_no_better_than_chance(runs, detected, kept, mark):
+    line = {"step": 6, "loss": 1.0, "replaced_accuracy": detected, "original_accuracy": kept, "replaced_fraction": 0.1}
+    assert prose.verdict(dataclasses.replace(runs["electra"], validation=[line])).mark == mark
 
 
 # Curves
 
 
-def test_runs_with_the_same_metric_share_its_axes(gathered, spans):
-    plain = dataclasses.replace(spans, validation=[
-        {name: value for name, value in line.items() if name != "pair_accuracy"} for line in spans.validation])
-    charts = metrics.charts([*gathered.values(), spans, plain])
+def test_runs_with_the_same_metric_share_its_axes(runs, span_run):
+    plain = dataclasses.replace(span_run, validation=[
+        {name: value for name, value in line.items() if name != "pair_accuracy"} for line in span_run.validation])
+    charts = metrics.charts([*runs.values(), span_run, plain])
     assert charts["mlm_accuracy"].lines == {2: "mlm_accuracy", 3: "mlm_accuracy"}
     assert charts["mlm_accuracy"].baselines == {2: "most_frequent_accuracy", 3: "most_frequent_accuracy"}
     assert charts["lm_loss"].lines == {0: "lm_loss"} and charts["lm_loss"].baselines == {0: "unigram_loss"}
@@ -115,20 +116,20 @@ def test_runs_with_the_same_metric_share_its_axes(gathered, spans):
     assert charts["gradient_norm"].lines == {0: "gradient_norm", 1: "gradient_norm"}
 
 
-def test_loss_with_one_term_has_one_chart(gathered):
-    charts = metrics.charts([gathered["causal"], gathered["electra"]])
+def test_loss_with_one_term_has_one_chart(runs):
+    charts = metrics.charts([runs["causal"], runs["electra"]])
     assert charts["loss"].lines == {1: "loss"} and "most_frequent_accuracy" not in charts
 
 
-def test_charts_show_the_recorded_values(gathered):
-    for chart in metrics.charts([*gathered.values()]).values():
+def test_charts_show_the_recorded_values(runs):
+    for chart in metrics.charts([*runs.values()]).values():
         for number, metric in (*chart.lines.items(), *chart.baselines.items()):
-            run = run_data.curves([*gathered.values()][number])
+            run = run_data.curves([*runs.values()][number])
             assert any(metric in run[source] for source in ("train", "validation", "timing"))
 
 
-def test_frequency_baseline_is_the_unigram_entropy(gathered):
-    for run in gathered.values():
+def test_frequency_baseline_is_the_unigram_entropy(runs):
+    for run in runs.values():
         found = run_data.curves(run)["validation"]
         assert found["unigram_loss"] == [pytest.approx(run_data.unigram_loss(run), rel=1e-4)] * len(found["step"])
 
@@ -179,18 +180,18 @@ def test_character_of_several_bytes_is_one_token_with_the_largest_probability():
         [replaced_tokens.ShadedToken("", "a", 0.1), replaced_tokens.ShadedToken(" ", "\u732b", 0.9)], "!")
 
 
-def test_validation_text_contains_the_generator_s_tokens(home, gathered, predicted):
+def test_validation_text_contains_the_generator_s_tokens(home, runs, predicted):
     """The tokens are sampled with the example's own seeds, and the encoder sees the full example."""
-    run, stage = lmrep.load(home / "electra"), gathered["electra"].stage
+    run, stage = lmrep.load(home / "electra"), runs["electra"].stage
     found = predicted["electra"].held_out["replaced"]
-    batch = predictions.held_out_batch(gathered["electra"], run.objective)
+    batch = predictions.held_out_batch(runs["electra"], run.objective)
     generator = run.model.make_generator(stage.objective.generator, stage.objective.generator_layers)
     _, _, words = jax.jit(lambda params: replaced_token.generate(params, batch, None, stage.objective, generator))(
         run.params)
     shown = np.array(batch["tokens"])
-    for row, *masked in zip(shown, batch["predicted"], batch["weights"], np.asarray(words), strict=True):
+    for example, *masked in zip(shown, batch["predicted"], batch["weights"], np.asarray(words), strict=True):
         for position, weight, word in zip(*masked, strict=True):
-            row[position] = word if weight else row[position]
+            example[position] = word if weight else example[position]
     replaced, real = shown != batch["tokens"], batch["segment_ids"] > 0
     inputs = {"tokens": shown, "segment_ids": batch["segment_ids"]}
     probabilities = np.asarray(jax.jit(run.objective.predict)(run.params, inputs)["replaced"])
@@ -229,8 +230,8 @@ def test_tokens_are_joined_as_in_the_text(name, size):
     assert "".join(map("".join, found)).strip() == text and all(word == word.strip() for _, word in found)
 
 
-def test_no_prediction_before_training_if_the_first_stage_had_another_objective(gathered, predicted):
-    electra, network = gathered["electra"], gathered["electra"].network
+def test_no_prediction_before_training_if_the_first_stage_had_another_objective(runs, predicted):
+    electra, network = runs["electra"], runs["electra"].network
     objective = OBJECTIVES["masked"].build(OBJECTIVES["masked"].config(), network.model, network.tokenizer.vocabulary)
     first = dataclasses.replace(electra, network=dataclasses.replace(network, objectives=[objective]))
     found = predictions.predict(first, 0)
@@ -240,28 +241,28 @@ def test_no_prediction_before_training_if_the_first_stage_had_another_objective(
     assert "before training</h4>" not in page.render([(first, found)])
 
 
-def test_unknown_capability_is_printed(gathered, predicted, monkeypatch):
+def test_unknown_capability_is_printed(runs, predicted, monkeypatch):
     monkeypatch.setattr(predictions, "RENDERERS", {})
-    found = predictions.predict(gathered["causal"], 0)
+    found = predictions.predict(runs["causal"], 0)
     [sample], [known] = found.samples, predicted["causal"].samples
     assert sample.view == "printed" and sample.now.startswith("The old cat |") and sample.before != sample.now
     assert sample.now.startswith(f"The old cat |{known.now}")
-    assert escape(sample.now) in page.render([(gathered["causal"], found)])
+    assert escape(sample.now) in page.render([(runs["causal"], found)])
 
 
-def test_examples_of_an_objective_without_capabilities_are_described(gathered, monkeypatch):
+def test_examples_of_an_objective_without_capabilities_are_described(runs, monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "replaced_token", OBJECTIVES["replaced_token"]._replace(capabilities=()))
-    found = predictions.predict(gathered["electra"], 0)
+    found = predictions.predict(runs["electra"], 0)
     assert found.samples == [] and found.held_out.keys() == {"described"}
     texts = found.held_out["described"]
     assert len(texts) == predictions.DESCRIBED and any("-> [MASK]}" in text for text in texts)
-    html = page.render([(gathered["electra"], found)])
+    html = page.render([(runs["electra"], found)])
     assert all(escape(text) in html for text in texts)
 
 
-def test_advice_contains_a_suitable_prompt(gathered, predicted):
+def test_advice_contains_a_suitable_prompt(runs, predicted):
     def commands(name):
-        return [command for _, command in prose.next_steps(gathered[name], predicted[name])]
+        return [command for _, command in prose.next_steps(runs[name], predicted[name])]
 
     for name, (first, *_) in SAMPLES.items():
         assert any("lmrep predict" in c and shlex.quote(first) in c for c in commands(name))
