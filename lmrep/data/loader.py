@@ -18,15 +18,8 @@ from lmrep.data.mixture import Mixture
 
 
 def batches(
-    plan: Plan | Mixture,
-    *,
-    batch_size: int,
-    indices: np.ndarray,
-    seed: int,
-    first_step: int,
-    last_step: int,
-    threads: int = 2,
-    prefetch: int = 4,
+    plan: Plan | Mixture, *, batch_size: int, indices: np.ndarray, seed: int, first_step: int, last_step: int,
+    threads: int = 2, prefetch: int = 4,
 ) -> Iterator[Batch]:
     """The batches of steps first_step, ..., last_step - 1, in order.
 
@@ -57,12 +50,7 @@ def batches(
 
 
 def evaluation_batches(
-    plan: Plan | Mixture,
-    *,
-    batch_size: int,
-    indices: np.ndarray,
-    limit: int | None = None,
-    threads: int = 2,
+    plan: Plan | Mixture, *, batch_size: int, indices: np.ndarray, limit: int | None = None, threads: int = 2,
     prefetch: int = 4,
 ) -> Iterator[Batch]:
     """Each of the first `limit` examples once: in order, or, if the plan is contiguous, each continuing the one at its

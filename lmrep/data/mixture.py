@@ -123,8 +123,11 @@ class Mixture:
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         """As `Plan.numbers`; each source has its own order."""
-        return self._numbers(positions, lambda source, index: example_numbers(
-            self.plans[source].examples, _source_seed(seed, source), index))
+        def shuffled(source: int, index: np.ndarray) -> np.ndarray:
+            own_seed = int(np.random.SeedSequence([seed, source]).generate_state(1, np.uint64)[0])
+            return example_numbers(self.plans[source].examples, own_seed, index)
+
+        return self._numbers(positions, shuffled)
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
         """As `Plan.evaluation_numbers`; `count` is at most `evaluation_examples`."""
@@ -165,10 +168,6 @@ class Mixture:
         means = {name: float(weights @ [each[name] for each in statistics])
                  for name in statistics[0] if name != "examples"}
         return {"examples": self.examples, **means}
-
-
-def _source_seed(seed: int, source: int) -> int:
-    return int(np.random.SeedSequence([seed, source]).generate_state(1, np.uint64)[0])
 
 
 def block_counts(weights: Sequence[float]) -> tuple[int, ...]:

@@ -6,27 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import Tokenizer
+from lmrep.data.tokenizers import Encoding, Tokenizer
 
 
 @dataclass(frozen=True)
-class TokenizedText:
-    """A text as a model reads it, special tokens included.
-
-    Attributes:
-      text: the text.
-      ids: int32[t].
-      tokens: the t tokens as text.
-      offsets: for each token, the range [start, end) of characters that it comes from; (0, 0) for special tokens that
-        were added.
-      words: for each token, the index of its word, from 0; None for special tokens that were added.
-    """
+class TokenizedText(Encoding):
+    """A text as a model reads it. Special tokens that were added have the offsets (0, 0) and no word (None)."""
 
     text: str
-    ids: np.ndarray
-    tokens: list[str]
-    offsets: list[tuple[int, int]]
-    words: list[int | None]
 
     @property
     def word_offsets(self) -> list[tuple[int, int]]:
@@ -50,10 +37,10 @@ def tokenize_text(
     before, after = special_tokens_around(tokenizer) if around is None else around
     token, none = tokenizer.id_to_token, (0, 0)
     return TokenizedText(
-        text, np.array([*before, *encoding.ids, *after], np.int32),
+        np.array([*before, *encoding.ids, *after], np.int32),
         [*map(token, before), *encoding.tokens, *map(token, after)],
         [none] * len(before) + list(encoding.offsets) + [none] * len(after),
-        [None] * len(before) + encoding.words + [None] * len(after))
+        [None] * len(before) + encoding.words + [None] * len(after), text)
 
 
 def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

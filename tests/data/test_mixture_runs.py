@@ -51,7 +51,8 @@ def logged(path, steps=STEPS):
 
 def experiment(home):
     """A tiny experiment with enough steps to be interrupted in between."""
-    config = small.config(home / "a")
+    config = small.config(home / "a", "causal")
+    config.data.validation = 0.0
     config.steps, config.batch_size, config.length = STEPS, BATCH, 16
     config.model.update({"layers": 1, "width": 16, "heads": 2, "mlp": 16})
     config.sources = ({"weight": 5.0, "data": {}}, {"weight": 3.0, "data": {"files": f"{home}/b/*.txt"}})

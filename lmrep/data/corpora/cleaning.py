@@ -5,7 +5,6 @@ Each function updates a tally with the counters of the package's docstring.
 
 import re
 from collections import Counter
-from collections.abc import Callable
 
 from lmrep.core.errors import UserError
 
@@ -34,27 +33,29 @@ def remove_byte_order_mark(text: str, tally: Counter[str]) -> str:
     return text[1:]
 
 
-def decode(data: bytes, policy: str, location: Callable[[], str], tally: Counter[str]) -> str:
-    """The text of UTF-8 bytes. Other bytes raise UserError with `location()`, or become U+FFFD if the policy is
+def decode(data: bytes, policy: str, location: str, tally: Counter[str]) -> str:
+    """The text of UTF-8 bytes. Other bytes raise UserError with the location, or become U+FFFD if the policy is
     "replace"."""
     try:
         return data.decode("utf8")
     except UnicodeDecodeError as error:
         if policy == "refuse":
             bad = data[error.start : error.start + 1].hex()
-            raise UserError(f"{location()}: byte 0x{bad} is not UTF-8 text; correct it, or set "
+            raise UserError(f"{location}: byte 0x{bad} is not UTF-8 text; correct it, or set "
                             "--config.data.undecodable=replace") from error
     text = data.decode("utf8", "replace")
     tally["replaced_characters"] += text.count("\ufffd") - data.count("\ufffd".encode())
     return text
 
 
-def field_documents(text: str, policy: str, location: Callable[[], str], tally: Counter[str]) -> list[str]:
+def field_documents(text: str | bytes, policy: str, location: str, tally: Counter[str]) -> list[str]:
     """The documents of a record's field: none if it is blank, several if it has more than MAX_CHARACTERS. Unpaired
     surrogates, which JSON's escapes can spell, are treated as undecodable bytes are by `decode`."""
+    if isinstance(text, bytes):
+        text = decode(text, policy, location, tally)
     if not text.isascii() and SURROGATE.search(text):
         if policy == "refuse":
-            raise UserError(f"{location()}: the text has half of a surrogate pair, which is not a character; correct "
+            raise UserError(f"{location}: the text has half of a surrogate pair, which is not a character; correct "
                             "it, or set --config.data.undecodable=replace")
         text, count = SURROGATE.subn("\ufffd", text)
         tally["replaced_characters"] += count

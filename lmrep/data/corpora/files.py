@@ -111,22 +111,22 @@ def _translated(path: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        compressed = COMPRESSED.get(os.path.splitext(path)[1])
+        reason, compression = str(error).partition("\n")[0], COMPRESSED.get(os.path.splitext(path)[1])
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if compressed and "Truncated" in reason:
-            raise UserError(f"{path} ends in the middle of its {compressed} stream, as after an interrupted copy; copy "
-                            "it again, or leave it out of data.files") from error
-        if compressed and any(word in reason for word in ("zlib", "ZSTD")):
-            raise UserError(f"{path} is not an intact {compressed} file ({reason}); copy it again, or leave it out of "
+        if compression and "Truncated" in reason:
+            raise UserError(f"{path} ends in the middle of its {compression} stream, as after an interrupted copy; "
+                            "copy it again, or leave it out of data.files") from error
+        if compression and any(word in reason for word in ("zlib", "ZSTD")):
+            raise UserError(f"{path} is not an intact {compression} file ({reason}); copy it again, or leave it out of "
                             "data.files") from error
-        if "://" not in path:
-            if not isinstance(error, OSError):
-                raise
-            raise UserError(f"cannot read {path}: {reason}") from error
-        raise UserError(f"cannot read {path}: {type(error).__name__}: {reason}; check the address, the network and the "
-                        "credentials") from error
+        name = type(error).__name__
+        if "://" in path:
+            raise UserError(f"cannot read {path}: {name}: {reason or name}; check the address, the network and the "
+                            "credentials") from error
+        if isinstance(error, OSError):
+            raise UserError(f"cannot read {path}: {reason or name}") from error
+        raise
 
 
 @contextlib.contextmanager

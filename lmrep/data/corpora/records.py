@@ -37,12 +37,9 @@ def _open(name: str, read: Callable[[files.Source, Config, Counter[str], int], I
 
 def _jsonl(source: files.Source, config: Config, tally: Counter[str], limit: int) -> Iterator[str]:
     """The texts of one file. Raises UserError if the tally reaches more than `limit` damaged lines."""
-    keys, number = config.text_field.split("."), 0
-
-    def location() -> str:
-        return f"{source.path}, line {number}"
-
+    keys = config.text_field.split(".")
     for number, line in enumerate(_lines(source), 1):
+        location = f"{source.path}, line {number}"
         if number == 1 and line.startswith(b"\xef\xbb\xbf"):
             line = line[3:]
             tally["byte_order_marks"] += 1
@@ -55,7 +52,7 @@ def _jsonl(source: files.Source, config: Config, tally: Counter[str], limit: int
             continue
         tally["damaged_lines"] += 1
         if tally["damaged_lines"] > limit:
-            raise UserError(f"{location()} {problem}; correct it, set --config.data.text_field to the field with the "
+            raise UserError(f"{location} {problem}; correct it, set --config.data.text_field to the field with the "
                             "text, or skip such lines with --config.data.damaged_lines, up to that number")
 
 
@@ -103,10 +100,6 @@ def _parquet(source: files.Source, config: Config, tally: Counter[str], limit: i
     import pyarrow.parquet as pq
 
     row = 0
-
-    def location() -> str:
-        return f"{source.path}, row {row}"
-
     with files.opened(source) as file:
         try:
             table = pq.ParquetFile(file, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True)
@@ -115,8 +108,8 @@ def _parquet(source: files.Source, config: Config, tally: Counter[str], limit: i
                 for values in _batches(table, group, config.text_field):
                     for value in values:
                         row += 1
-                        text = cleaning.decode(value or b"", config.undecodable, location, tally)
-                        yield from cleaning.field_documents(text, config.undecodable, location, tally)
+                        location = f"{source.path}, row {row}"
+                        yield from cleaning.field_documents(value or b"", config.undecodable, location, tally)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{source.path} is not an intact Parquet file ({reason}); copy it again, or leave it out "

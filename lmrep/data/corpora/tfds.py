@@ -29,18 +29,13 @@ def open_corpus(config: Config) -> Corpus:
 
 
 def _texts(source: Any, config: Config, tally: Counter[str]) -> Iterator[str]:
-    keys, number = config.text_feature.split("/"), 0
-
-    def location() -> str:
-        return f"{config.tfds_name}, example {number}, {config.text_feature!r}"
-
     for start in range(0, len(source), 256):
-        for number, value in enumerate(  # noqa: B007 - used in `location`
-                source.__getitems__(range(start, min(start + 256, len(source)))), start):
-            for key in keys:
+        examples = source.__getitems__(range(start, min(start + 256, len(source))))
+        for number, value in enumerate(examples, start):
+            for key in config.text_feature.split("/"):
                 value = value[key]
-            text = cleaning.decode(value, config.undecodable, location, tally)
-            yield from cleaning.field_documents(text, config.undecodable, location, tally)
+            location = f"{config.tfds_name}, example {number}, {config.text_feature!r}"
+            yield from cleaning.field_documents(value, config.undecodable, location, tally)
 
 
 def _builder(name: str) -> Any:

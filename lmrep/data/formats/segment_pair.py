@@ -69,11 +69,7 @@ def spans(
 
 
 def document_pairs(
-    rng: random.Random,
-    config: SegmentPair,
-    offsets: Sequence[int],
-    documents: Sequence[int],
-    document: int,
+    rng: random.Random, config: SegmentPair, offsets: Sequence[int], documents: Sequence[int], document: int,
     capacity: int,
 ) -> Iterator[tuple[Span, Span, int]]:
     """The pairs (A, B, label) of one document in one pass, before they are truncated.

@@ -113,12 +113,10 @@ def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: 
         for batch in batches:
             pending.append((batch._replace(texts=[]), submit(batch.texts)))
             characters += batch.characters
-            while pending[0][1].done() or characters > MAX_PENDING or len(pending) > 4 * processes:
+            while pending and (pending[0][1].done() or characters > MAX_PENDING or len(pending) > 4 * processes):
                 done, future = pending.popleft()
                 characters -= done.characters
                 yield done, future.result()
-                if not pending:
-                    break
         for done, future in pending:
             yield done, future.result()
 

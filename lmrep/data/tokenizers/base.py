@@ -136,7 +136,7 @@ class Tokenizer:
 
     def id_to_token(self, token: int) -> str:
         """The token of an id as text."""
-        raise NotImplementedError
+        return self.tokens[token]
 
     def spaced_token(self, token: int) -> str:
         """The token of an id, with a space before or after it where the text has one."""

@@ -55,9 +55,6 @@ class Bpe(BpeTokenizer):
         return _library_tokenizer(models.BPE(self._ids, self.merges, unk_token=self.specials["unk"], fuse_unk=False,
                                              continuing_subword_prefix="", end_of_word_suffix=END))
 
-    def _template(self) -> None:
-        """Other libraries add no special tokens for GPT."""
-
     def _ends_word(self, token: str) -> bool:
         return token in self._atomic or token.endswith(END)
 

@@ -60,10 +60,6 @@ class WordPiece(LibraryTokenizer):
         tokenization discards are not restored."""
         return attach_punctuation(" ".join(self.tokens[i] for i in ids).replace(" ##", ""))
 
-    def id_to_token(self, token: int) -> str:
-        """The token of an id, with "##" if it continues a word."""
-        return self.tokens[token]
-
     def spaced_token(self, token: int) -> str:
         """The token of an id, with a space before it if it starts a word."""
         text = self.tokens[token]

@@ -58,12 +58,7 @@ class Words(LibraryTokenizer):
         """The words, separated by spaces."""
         return " ".join(self.tokens[i] for i in ids)
 
-    def id_to_token(self, token: int) -> str:
-        """The word of an id."""
-        return self.tokens[token]
-
     def spaced_token(self, token: int) -> str:
-        """The word of an id, with a space before it."""
         return f" {self.tokens[token]}"
 
     def _model(self) -> tokenizers.Tokenizer:
@@ -71,9 +66,6 @@ class Words(LibraryTokenizer):
         tokenizer.normalizer = _normalizer(self.lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return tokenizer
-
-    def _template(self) -> None:
-        """Other libraries add no special tokens."""
 
     def _starts_word(self, token: str) -> bool:
         return True
