@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.distributed.process_group import gather_texts
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +31,15 @@ def by_first_process(decide: Callable[[], Any]) -> Any:
     """
     if jax.process_count() == 1:
         return decide()
-    encoded = b""
+    outcome = {}
     if jax.process_index() == 0:
         try:
-            encoded = json.dumps({"value": decide()}).encode()
+            outcome = {"value": decide()}
         except (UserError, RunFault) as error:
-            encoded = json.dumps({"error": str(error), "type": type(error).__name__}).encode()
+            outcome = {"error": str(error), "type": type(error).__name__}
         except OSError as error:
-            encoded = json.dumps({"error": f"process 0 failed: {error}", "type": RunFault.__name__}).encode()
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(encoded))))
-    padded = np.frombuffer(encoded.ljust(size), np.uint8)
-    outcome = json.loads(multihost_utils.broadcast_one_to_all(padded).tobytes())
+            outcome = {"error": f"process 0 failed: {error}", "type": RunFault.__name__}
+    outcome = json.loads(gather_texts(json.dumps(outcome))[0])
     if "error" in outcome:
         raise ERRORS[outcome["type"]](outcome["error"])
     return outcome["value"]

@@ -225,7 +225,7 @@ def agreed(action: Callable[[], Any]) -> Any:
         value = action()
     except Exception as raised:
         error = raised
-    failures = _gather("" if error is None else json.dumps(
+    failures = gather_texts("" if error is None else json.dumps(
         [isinstance(error, UserError), socket.gethostname(),
          str(error) if isinstance(error, UserError | RunFault) else f"{type(error).__name__}: {error}"]))
     if error is not None:
@@ -237,7 +237,7 @@ def agreed(action: Callable[[], Any]) -> Any:
     return value
 
 
-def _gather(text: str) -> list[str]:
+def gather_texts(text: str) -> list[str]:
     """The texts of all processes; if all are empty, none is sent."""
     import numpy as np
     from jax.experimental import multihost_utils

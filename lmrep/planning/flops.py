@@ -54,17 +54,5 @@ def _count(jaxpr: jex.Jaxpr) -> int:
             products = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
             total += 2 * products * math.prod(equation.outvars[0].aval.shape)
         iterations = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += iterations * sum(_count(inner) for inner in _subprograms(equation))
+        total += iterations * sum(map(_count, jex.jaxprs_in_params(equation.params)))
     return total
-
-
-def _subprograms(equation: jex.JaxprEqn) -> list[jex.Jaxpr]:
-    """The programs inside an equation, such as a scan, a jit, a checkpoint or a custom derivative."""
-    subprograms = []
-    for value in equation.params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, jex.ClosedJaxpr):
-                subprograms.append(item.jaxpr)
-            elif isinstance(item, jex.Jaxpr):
-                subprograms.append(item)
-    return subprograms

@@ -56,9 +56,6 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 3, keep_best: int = 1, best: str = "min"):
-        if keep < 1 or keep_best < 0 or best not in ("min", "max"):
-            found = f"keep {keep}, keep_best {keep_best} and best {best!r}"
-            raise UserError(f"checkpoints have {found}; expected at least 1, at least 0, and min or max")
         self.directory = Path(directory).absolute()
         self._keep, self._keep_best, self._sign = keep, keep_best, 1 if best == "min" else -1
         # Compression would save 8 % of float parameters, and take cores from the training.
@@ -141,15 +138,13 @@ class Checkpoints:
 
     def _complete_or_remove(self, leftover: Path) -> None:
         step = leftover.name.removeprefix(UNFINISHED)
-        try:
-            if not (_is_step(step) and workdir.verified(leftover).get("step") == int(step)):
-                raise workdir.Damaged("it is not a checkpoint")
-        except workdir.Damaged:
-            _remove(leftover)
-            log.info("removed %s, left by a save that was killed", leftover)
-        else:
-            self._rename_to_final(int(step))
-            log.info("checkpoint %s was complete, but not renamed before its run was killed; it is now", step)
+        with contextlib.suppress(workdir.Damaged):
+            if _is_step(step) and workdir.verified(leftover).get("step") == int(step):
+                self._rename_to_final(int(step))
+                log.info("checkpoint %s was complete, but not renamed before its run was killed; it is now", step)
+                return
+        _remove(leftover)
+        log.info("removed %s, left by a save that was killed", leftover)
 
     def drop_after(self, step: int | None) -> None:
         """Deletes the checkpoints after `step` (all, if None), because the run goes back there."""
@@ -303,9 +298,9 @@ class Checkpoints:
             partial_restore=True)
         values = flatten(self._orbax.restore(self.directory / str(step), args=request)) if filled else {}
         for path in abstract.keys() - filled.keys():
-            shape, dtype, sharding = abstract[path].shape, abstract[path].dtype, getattr(
+            empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), getattr(
                 restore_args[path], "sharding", None)
-            values[path] = jnp.zeros(shape, dtype, device=sharding) if sharding else np.zeros(shape, dtype)
+            values[path] = jnp.zeros_like(empty, device=sharding) if sharding else empty
         return values
 
     def _manifest(self, step: int, check: Callable[[Path], dict]) -> dict:

@@ -196,11 +196,10 @@ def mirrored(url: str, every: float = EVERY) -> Iterator[Path]:
             mirror.settle()
         try:
             yield mirror.local
-        except UserError as error:
-            failure = error
-            raise UserError(str(error).replace(str(mirror.local), url)) from error
         except BaseException as error:
             failure = error
+            if isinstance(error, UserError):
+                raise UserError(str(error).replace(str(mirror.local), url)) from error
             raise
         finally:
             stop.set()

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from lmrep.core.params import Tree
 from lmrep.core.sharding import batch_sharding, use_mesh
 from lmrep.objectives.base import Objective
-from lmrep.training.inputs import HostBatch, global_batches, local_indices
+from lmrep.training.inputs import HostBatch, local_indices, to_global
 from lmrep.training.state import initial_carry
 from lmrep.training.step import evaluation_step
 
@@ -72,8 +72,9 @@ class Evaluator:
         sums, pending = MetricSums(), []
         with use_mesh(self._mesh):
             carry = initial_carry(self._objective, self._batch_size, self._mesh, shared)
-            for batch in global_batches(batches, self.indices, self._sharding, self._batch_size):
-                metrics, carry = self._step(params, batch, carry)
+            for batch in batches:
+                inputs = to_global(batch, self.indices, self._sharding, self._batch_size)
+                metrics, carry = self._step(params, inputs, carry)
                 pending.append(metrics)
                 if len(pending) > IN_FLIGHT:
                     sums.add(jax.device_get(pending.pop(0)))

@@ -1,7 +1,5 @@
 """From the examples that one process reads to global arrays on the mesh."""
 
-from collections.abc import Iterable, Iterator
-
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
@@ -30,11 +28,3 @@ def to_global(
         return jax.make_array_from_callback((batch_size, *values.shape[1:]), sharding, shard)
 
     return {name: array(values) for name, values in batch.items()}
-
-
-def global_batches(
-    batches: Iterable[HostBatch], indices: np.ndarray, sharding: NamedSharding, batch_size: int
-) -> Iterator[dict[str, jax.Array]]:
-    """Each batch as global arrays."""
-    for batch in batches:
-        yield to_global(batch, indices, sharding, batch_size)

@@ -30,7 +30,7 @@ from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums
 from lmrep.training.faults import Rewind, example_numbers, fault_error, fault_reason, out_of_memory_error
-from lmrep.training.inputs import global_batches, local_indices
+from lmrep.training.inputs import local_indices, to_global
 from lmrep.training.loop_state import LoopState, Throughput
 from lmrep.training.metrics_log import MetricsLog, Progress, format_metrics
 from lmrep.training.stages import Stage, best_direction, copy_params, locate_stage, schedule_start, set_params
@@ -175,8 +175,8 @@ class Trainer:
         stage, sharding = self._stages[index], batch_sharding(self._mesh)
         indices, skipped = local_indices(sharding, stage.batch_size), self._loop.skipped_batches[index]
         begin = self._ends[index] - stage.steps
-        host_batches = stage.batches(indices, first - begin + skipped, stage.steps + skipped)
-        return global_batches(host_batches, indices, sharding, stage.batch_size)
+        for batch in stage.batches(indices, first - begin + skipped, stage.steps + skipped):
+            yield to_global(batch, indices, sharding, stage.batch_size)
 
     def _compile(self, index: int) -> tuple[Callable, Evaluator | None]:
         """The step and the evaluator of a stage, compiled once."""

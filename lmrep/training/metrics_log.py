@@ -15,8 +15,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partialmethod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_bytes, write_text
@@ -31,11 +32,15 @@ TIMING = "timing.jsonl"
 log = logging.getLogger(__name__)
 
 
-class Writer(Protocol):
+class Writer:
     """A dashboard, which gets the same numbers as `metrics.jsonl`."""
 
-    def write(self, step: int, split: str, values: Mapping[str, float]) -> None: ...
-    def rewind(self, step: int) -> None: ...  # what follows is for the steps after that one
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        raise NotImplementedError
+
+    def rewind(self, step: int) -> None:
+        """What follows is for the steps after that one."""
+
     def flush(self) -> None: ...
     def close(self) -> None: ...
 
@@ -133,39 +138,27 @@ class MetricsLog:
 
 
 class Guarded:
-    """A writer that must not stop the run. `make` creates it at its first use. After its first failure, which
-    is logged as a warning, it is not used again."""
+    """A writer that must not stop the run. `make` creates it at its first `write`. After its first failure, which is
+    logged as a warning, it is not used again."""
 
     def __init__(self, name: str, make: Callable[[], Any]):
         self._name, self._make = name, make
-        self._made: Any = None
+        self._writer: Any = None
         self._failed = False
 
-    def write(self, *args) -> None:
-        self._call("write", *args)
-
-    def rewind(self, step: int) -> None:
-        if self._made is not None:
-            self._call("rewind", step)
-
-    def flush(self) -> None:
-        if self._made is not None:
-            self._call("flush")
-
-    def close(self) -> None:
-        if self._made is not None:
-            self._call("close")
-
     def _call(self, method: str, *args) -> None:
-        if self._failed:
+        if self._failed or (self._writer is None and method != "write"):
             return
         try:
-            self._made = self._made or self._make()
-            getattr(self._made, method)(*args)
+            self._writer = self._writer or self._make()
+            getattr(self._writer, method)(*args)
         except (Exception, SystemExit) as error:  # some dashboard libraries exit
             self._failed = True
             reason = f"{type(error).__name__}: {error}"
             log.warning("%s failed and is switched off; the run continues (%s)", self._name, reason)
+
+    write, rewind = partialmethod(_call, "write"), partialmethod(_call, "rewind")
+    flush, close = partialmethod(_call, "flush"), partialmethod(_call, "close")
 
 
 def tensorboard(workdir: str | os.PathLike, resumed: int | None) -> Guarded:
@@ -173,7 +166,7 @@ def tensorboard(workdir: str | os.PathLike, resumed: int | None) -> Guarded:
     return Guarded("TensorBoard", lambda: _TensorBoard(Path(workdir) / "tensorboard", resumed))
 
 
-class _TensorBoard:
+class _TensorBoard(Writer):
     # tensorboardX's SummaryWriter passes events to a thread through a queue of ten: once that thread has died because
     # the disk is full, the next event blocks forever. Its file writer, used here, fails where it is called.
     def __init__(self, directory: Path, resumed: int | None):
@@ -215,7 +208,7 @@ def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -
     return Guarded("Weights & Biases", lambda: _WeightsAndBiases(Path(workdir), project, config))
 
 
-class _WeightsAndBiases:
+class _WeightsAndBiases(Writer):  # ignores steps that it has already, so that there is nothing to rewind
     def __init__(self, workdir: Path, project: str, config: dict):
         import wandb
 
@@ -226,12 +219,6 @@ class _WeightsAndBiases:
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
-
-    def rewind(self, step: int) -> None:
-        pass  # it ignores steps that it has already
-
-    def flush(self) -> None:
-        pass
 
     def close(self) -> None:
         self._run.finish()

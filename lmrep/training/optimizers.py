@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from lmrep.config.record import choose, setting, suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree, abstract, flatten, map_paths
-from lmrep.core.sharding import RULES, Rules, shardings
+from lmrep.core.sharding import replicated, shardings
 from lmrep.training import schedules
 
 
@@ -162,18 +162,18 @@ def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]
     return product
 
 
-def state_shardings(optimizer: optax.GradientTransformation, specs: Tree, mesh: Mesh, rules: Rules = RULES) -> Tree:
+def state_shardings(optimizer: optax.GradientTransformation, specs: Tree, mesh: Mesh) -> Tree:
     """The layout of the optimizer's state: a tree of NamedSharding with the structure that `optimizer.init` returns.
 
     Arrays of a parameter's shape, such as its moments, have the parameter's layout; counters and factored moments,
     which are small, are replicated.
     """
-    layouts, parameters = flatten(shardings(specs, mesh, rules)), flatten(specs)
+    layouts, parameters = flatten(shardings(specs, mesh)), flatten(specs)
 
     def layout(keys: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         path = _parameter_path(keys)
         same_shape = path in parameters and leaf.shape == parameters[path].shape
-        return layouts[path] if same_shape else NamedSharding(mesh, PartitionSpec())
+        return layouts[path] if same_shape else replicated(mesh)
 
     return jax.tree_util.tree_map_with_path(layout, jax.eval_shape(optimizer.init, abstract(specs)))
 

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from lmrep.core import params as P
 from lmrep.core.params import Array, Tree
-from lmrep.core.sharding import RULES, Rules, batch_sharding, replicated, shardings
+from lmrep.core.sharding import batch_sharding, replicated, shardings
 from lmrep.objectives.base import Carry, Objective
 from lmrep.training import optimizers
 
@@ -36,48 +36,38 @@ def trainable(params: Tree) -> Tree:
     return {name: subtree for name, subtree in params.items() if name != "frozen"}
 
 
-def layout(
-    objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh, rules: Rules = RULES
-) -> TrainState:
+def layout(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh) -> TrainState:
     """A `TrainState` of shardings."""
     return TrainState(
         step=replicated(mesh),
-        params=shardings(specs_of(objective), mesh, rules),
-        opt_state=optimizers.state_shardings(optimizer, objective.specs, mesh, rules),
-        carry=carry_layout(objective, batch_size, mesh, rules),
+        params=shardings(specs_of(objective), mesh),
+        opt_state=optimizers.state_shardings(optimizer, objective.specs, mesh),
+        carry=_carry_layout(objective, batch_size, mesh),
     )
 
 
-def carry_layout(objective: Objective, batch_size: int, mesh: Mesh, rules: Rules = RULES) -> Carry:
-    """A `Carry` of shardings."""
+def _carry_layout(objective: Objective, batch_size: int, mesh: Mesh) -> Carry:
     carry = jax.eval_shape(lambda: objective.carry(batch_size))
-    return Carry(
-        per_example=jax.tree.map(lambda _: batch_sharding(mesh, rules), carry.per_example),
-        shared=jax.tree.map(lambda _: replicated(mesh), carry.shared),
-    )
+    return Carry(jax.tree.map(lambda _: batch_sharding(mesh), carry.per_example),
+                 jax.tree.map(lambda _: replicated(mesh), carry.shared))
 
 
 def initial_carry(objective: Objective, batch_size: int, mesh: Mesh, shared: Tree = None) -> Carry:
     """The objective's first carry, on its devices; with `shared` in place of its own where that is given."""
-    shardings = carry_layout(objective, batch_size, mesh)
+    shardings = _carry_layout(objective, batch_size, mesh)
     carry = jax.jit(partial(objective.carry, batch_size), out_shardings=shardings)()
     return carry if shared is None else carry._replace(shared=jax.device_put(shared, shardings.shared))
 
 
-def create(
-    objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, seed: int
-) -> TrainState:
+def create(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, seed: int) -> TrainState:
     """The state before the first step. Jit it with `layout` as out_shardings, so that every array is created on its own
     devices."""
     params = P.init(specs_of(objective), jax.random.key(seed))
     return TrainState(jnp.int32(0), params, optimizer.init(trainable(params)), objective.carry(batch_size))
 
 
-def abstract(
-    objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh, rules: Rules = RULES
-) -> TrainState:
+def abstract(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh) -> TrainState:
     """A `TrainState` of `jax.ShapeDtypeStruct` with shardings, into which a checkpoint is restored."""
     shapes = jax.eval_shape(partial(create, objective, optimizer, batch_size), 0)
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        shapes, layout(objective, optimizer, batch_size, mesh, rules))
+    return jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+                        shapes, layout(objective, optimizer, batch_size, mesh))

@@ -68,7 +68,8 @@ def train_step(
     if max_loss is None:
         return updated, metrics
     apply = jnp.isfinite(total) & jnp.isfinite(measured["gradient_norm"]) & (total <= max_loss)
-    skipped = state.replace(step=updated.step, carry=reset_carry(objective, state.carry, batch["example"].shape[0]))
+    initial = objective.carry(batch["example"].shape[0])
+    skipped = state.replace(step=updated.step, carry=Carry(initial.per_example, state.carry.shared))
     return jax.tree.map(partial(jnp.where, apply), updated, skipped), metrics
 
 
@@ -97,11 +98,6 @@ def evaluation_step(
     examples = (batch["example"] >= 0).sum().astype(jnp.float32)
     loss = totals.sum() * examples, examples
     return metrics | {"loss": loss}, Carry(jax.tree.map(_merge, per_example), shared)
-
-
-def reset_carry(objective: Objective, carry: Carry, batch_size: int) -> Carry:
-    """`carry` with its per-example state at its initial value, for sequences that do not continue the last batch's."""
-    return Carry(objective.carry(batch_size).per_example, carry.shared)
 
 
 def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:

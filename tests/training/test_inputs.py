@@ -1,10 +1,10 @@
-"""From host arrays to arrays on a mesh. (What several processes read of a batch: `tests/test_processes.py`.)"""
+"""From host arrays to arrays on a mesh. (What several processes read of a batch: `tests/distributed/test_processes.py`.)"""
 
 import numpy as np
 import pytest
 
 from lmrep.core.sharding import batch_sharding, make_mesh
-from lmrep.training.inputs import global_batches, local_indices, to_global
+from lmrep.training.inputs import local_indices, to_global
 
 BATCH = 16
 MESHES = [(1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (1, 4, 1)]
@@ -29,10 +29,3 @@ def test_every_device_holds_its_examples_of_the_batch(sizes):
         for i, shard in enumerate(arrays[name].addressable_shards):
             first = i // sizes[2] * per_device  # neighbours on the tensor axis hold the same examples
             np.testing.assert_array_equal(shard.data, values[first : first + per_device])
-
-
-def test_every_batch_becomes_global_arrays():
-    sharding = batch_sharding(make_mesh(4, 1, 2))
-    host = [batch(0), batch(1000)]
-    for arrays, expected in zip(global_batches(iter(host), np.arange(BATCH), sharding, BATCH), host, strict=True):
-        np.testing.assert_array_equal(arrays["tokens"], expected["tokens"])
