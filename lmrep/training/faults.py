@@ -57,13 +57,13 @@ def check(config: FaultsConfig) -> None:
                         "10, or 0 for no spikes")
 
 
+@dataclass(eq=False)
 class Rewind(Exception):
     """Raised through the loop: the run is to continue from checkpoint `step`, or from its start where that is None,
     because of a fault in stage number `stage`."""
 
-    def __init__(self, step: int | None, stage: int):
-        super().__init__(step, stage)
-        self.step, self.stage = step, stage
+    step: int | None
+    stage: int
 
 
 class Losses:
@@ -117,19 +117,12 @@ def fault_error(reason: str, step: int, stage: Stage, examples: list[int], advic
 
 
 def out_of_memory_error(error: Exception, stage: Stage, length: int | None, mesh: Mesh) -> RunFault | None:
-    """The error for a device that is out of memory; None if `error` is another.
-
-    Args:
-      error: what JAX raised.
-      stage: the stage in progress.
-      length: tokens per example of the stage's batches; None before the first.
-      mesh: the devices.
-    """
+    """The error for a device that is out of memory; None if the `error` that JAX raised is another. `length` is the
+    number of tokens per example of the stage's batches, None before the first."""
     if "RESOURCE_EXHAUSTED" not in str(error):
         return None
     message = " ".join(str(error).partition("RESOURCE_EXHAUSTED:")[2].split())[:160]
-    per_device = batch_sharding(mesh).shard_shape((stage.batch_size,))[0]
-    microbatches = stage.microbatches
+    per_device, microbatches = batch_sharding(mesh).shard_shape((stage.batch_size,))[0], stage.microbatches
     examples = f"{per_device:,} examples" + (f" of {length:,} tokens" if length else "")
     return RunFault(
         f"out of memory in stage {stage.name!r}: {message}. Each of {mesh.size} device(s) has {examples} of batch_size="

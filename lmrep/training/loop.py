@@ -92,7 +92,7 @@ class Trainer:
         self._checkpoints, self._metrics, self._progress = outputs.checkpoints, outputs.metrics, outputs.progress
         self._watch = outputs.watch or Watch()
         self._ends = [*itertools.accumulate(stage.steps for stage in stages)]
-        self._loop = LoopState.initial(config.faults, len(stages))
+        self._loop = LoopState.from_json({}, config.faults, len(stages))
         self._score: float | None = None  # what the newest validation found
         self._pending: deque[PendingStep] = deque()
         self._throughput = Throughput()
@@ -196,7 +196,7 @@ class Trainer:
     def _load(self, step: int | None) -> tuple[int, TrainState]:
         """(stage, state) of checkpoint `step`, or of the start where that is None."""
         if step is None:
-            self._loop = LoopState.initial(self._config.faults, len(self._stages))
+            self._loop = LoopState.from_json({}, self._config.faults, len(self._stages))
             return 0, self._start(self._stages[0], None)
         # A checkpoint between two stages belongs to the one that ended there.
         index, _ = locate_stage(self._stages, max(step - 1, 0))
@@ -320,16 +320,9 @@ class Trainer:
 
     # Faults
 
-    def _handle_fault(
-        self, step: int, index: int, reason: str, examples: list[int], updated: bool = False
-    ) -> None:
-        """Records a fault; returns if its update is skipped.
-
-        Args:
-          step, index: where it was found; `index` is of the stage.
-          reason: for the message.
-          examples: numbers of the batch's examples.
-          updated: whether the parameters are broken already, so that skipping does not help.
+    def _handle_fault(self, step: int, index: int, reason: str, examples: list[int], updated: bool = False) -> None:
+        """Records a fault in stage number `index`, and returns if its update is skipped. `updated`: the parameters are
+        broken already, so that skipping does not help.
 
         Raises:
           Rewind: the policy is to go back.

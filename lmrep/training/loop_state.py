@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lmrep.training.evaluation import MetricSums
@@ -25,15 +25,10 @@ class LoopState:
 
     losses: Losses
     skipped_batches: list[int]
-    sums: MetricSums = field(default_factory=MetricSums)
-    tokens: int = 0
-    validated: int = -1
-    faults: list[dict[str, Any]] = field(default_factory=list)
-
-    @classmethod
-    def initial(cls, config: FaultsConfig, stages: int) -> "LoopState":
-        """Before the first of `stages` stages."""
-        return cls(Losses(config), [0] * stages)
+    sums: MetricSums
+    tokens: int
+    validated: int
+    faults: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for a checkpoint."""
@@ -42,10 +37,11 @@ class LoopState:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], config: FaultsConfig, stages: int) -> "LoopState":
-        """The inverse of `to_json`, for a run of `stages` stages, of which there may be more by now."""
+        """The inverse of `to_json`, for a run that may have more `stages` by now; {} gives the state of its start."""
         skipped = list(fields.get("skipped_batches", ()))
         return cls(Losses(config, fields.get("losses", ())), skipped + [0] * (stages - len(skipped)),
-                   MetricSums(fields["sums"]), fields["tokens"], fields["validated"], list(fields.get("faults", ())))
+                   MetricSums(fields.get("sums")), fields.get("tokens", 0), fields.get("validated", -1),
+                   list(fields.get("faults", ())))
 
 
 class Rates(NamedTuple):

@@ -10,6 +10,7 @@ of the parameters can be kept (`_averaging`).
 """
 
 import fnmatch
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -140,25 +141,25 @@ def matches(
     """
     addresses = {path: _addresses(path, spec) for path, spec in flatten(specs).items()}
     matched = {path: np.zeros(len(names) or (), bool) for path, names in addresses.items()}
-    for pattern in (one for given in patterns for one in _expand(given)):
+    for pattern in itertools.chain.from_iterable(map(_expand, patterns)):
         glob = re.compile(fnmatch.translate(pattern))
-        hits = {path: np.array([bool(glob.match(n)) for n in names] or False) | bool(glob.match(path))
-                for path, names in addresses.items()}
-        if pattern not in optional and not any(hit.any() for hit in hits.values()):
+        new = {path: np.array([bool(glob.match(n)) for n in names] or False) | bool(glob.match(path))
+               for path, names in addresses.items()}
+        if pattern not in optional and not any(mask.any() for mask in new.values()):
             known = [name for path, names in addresses.items() for name in (path, *names)]
             some = ", ".join(list(addresses)[:: max(1, len(addresses) // 4)][:4])
             raise UserError(f"{where}: {pattern!r} matches no parameter{suggestion(pattern, known)}; "
                             f"there are, for example, {some} (* matches any text)")
-        matched = {path: matched[path] | hits[path] for path in matched}
+        matched = {path: matched[path] | new[path] for path in matched}
     return matched
 
 
 def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]:
     """{path: f32[], or f32[l] for a stacked parameter}: the product of the factors of all patterns that match it."""
-    product = {path: np.ones_like(hit, np.float32) for path, hit in matches((), specs).items()}
+    product = {path: np.ones_like(mask, np.float32) for path, mask in matches((), specs).items()}
     for pattern, factor in factors.items():
-        hits = matches((pattern,), specs, "optimizer.multipliers")
-        product = {path: np.where(hits[path], np.float32(factor) * product[path], product[path]) for path in product}
+        for path, mask in matches((pattern,), specs, "optimizer.multipliers").items():
+            product[path] = np.where(mask, np.float32(factor) * product[path], product[path])
     return product
 
 
@@ -239,14 +240,12 @@ def _each_layer(rule: optax.GradientTransformation, specs: Tree) -> optax.Gradie
     def each(function: Callable) -> Callable:
         return lambda path, spec, *leaves: (jax.vmap(function) if _is_stacked(spec) else function)(*leaves)
 
-    def init(params: Tree) -> Tree:
-        return map_paths(each(rule.init), specs, params)
 
     def update(updates: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
         pairs = map_paths(each(rule.update), specs, updates, state, params)
         return tuple(map_paths(lambda path, spec, pair, i=i: pair[i], specs, pairs) for i in (0, 1))
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(lambda params: map_paths(each(rule.init), specs, params), update)
 
 
 def _multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarray]) -> optax.GradientTransformation:

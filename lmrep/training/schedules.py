@@ -47,14 +47,14 @@ def warmup_steps(config: Config, total_steps: int) -> int:
     return config.warmup or int(config.warmup_fraction * total_steps)
 
 
-def check(config: Config, total_steps: int, where: str = "optimizer.schedule") -> None:
-    """Raises UserError if the fields contradict each other or `total_steps`; `where` is the record's path."""
+def check(config: Config, total_steps: int) -> None:
+    """Raises UserError if the fields contradict each other or `total_steps`."""
     if config.warmup and config.warmup_fraction:
-        raise UserError(f"{where} has both warmup={config.warmup} and warmup_fraction={config.warmup_fraction:g}; "
-                        "set one of them to 0")
+        raise UserError(f"optimizer.schedule has both warmup={config.warmup} and warmup_fraction="
+                        f"{config.warmup_fraction:g}; set one of them to 0")
     if config.warmup > total_steps:
-        raise UserError(f"{where}.warmup is {config.warmup}, more than the {total_steps} steps of the run; "
-                        f"shorten it, or set {where}.warmup_fraction")
+        raise UserError(f"optimizer.schedule.warmup is {config.warmup}, more than the {total_steps} steps of the run; "
+                        "shorten it, or set optimizer.schedule.warmup_fraction")
 
 
 def build(config: Config, learning_rate: float, total_steps: int) -> optax.Schedule:

@@ -1,4 +1,4 @@
-"""From host arrays to arrays on a mesh. (What several processes read of a batch: `tests/distributed/test_processes.py`.)"""
+"""From host arrays to arrays on a mesh. (Of several processes: `tests/distributed/test_processes.py`.)"""
 
 import numpy as np
 import pytest
