@@ -65,10 +65,10 @@ def test_ids_equal_those_of_a_plain_implementation(tokenizer):
 
 def test_tokens_offsets_and_words_match_the_text(tokenizer):
     text = "The  Hers, é大!"
-    found = tokenizer.encode(text)
-    assert found.tokens == ["the ", "h", "e", "r", "s ", ", ", "e ", "大 ", "! "]
-    assert [text[start:end] for start, end in found.offsets] == ["The", "H", "e", "r", "s", ",", "é", "大", "!"]
-    assert found.words == [0, 1, 1, 1, 1, 2, 3, 4, 5]
+    encoding = tokenizer.encode(text)
+    assert encoding.tokens == ["the ", "h", "e", "r", "s ", ", ", "e ", "大 ", "! "]
+    assert [text[start:end] for start, end in encoding.offsets] == ["The", "H", "e", "r", "s", ",", "é", "大", "!"]
+    assert encoding.words == [0, 1, 1, 1, 1, 2, 3, 4, 5]
 
 
 def test_decode_reads_like_text(tokenizer):
@@ -100,12 +100,13 @@ def test_the_vocabulary_marks_tokens_that_end_a_word(tokenizer):
 
 def test_full_words_are_masked():
     five = Bpe(FIVE, MERGES)
-    found = five.encode("hers being thick, a bed (in there) they said")
+    encoding = five.encode("hers being thick, a bed (in there) they said")
     first, last = 0, len(FIVE) - 1
-    tokens = jnp.array([first, *found.ids, FIVE.index("</s>"), 1], jnp.int32)
+    tokens = jnp.array([first, *encoding.ids, FIVE.index("</s>"), 1], jnp.int32)
     starts = jax.jit(lambda: masking.word_starts(tokens, five.vocabulary))()
-    assert np.flatnonzero(starts[1:-2]).tolist() == [found.words.index(word) for word in range(found.words[-1] + 1)]
-    words_of = np.array([-1, *found.words, -1, -1])
+    expected = [encoding.words.index(word) for word in range(encoding.words[-1] + 1)]
+    assert np.flatnonzero(starts[1:-2]).tolist() == expected
+    words_of = np.array([-1, *encoding.words, -1, -1])
     c, taken = masked.Config(rate=0.3, mask=1, keep=0, random=0, whole_word=True), set()
     mask = jax.jit(lambda key: masking.mask_example(key, tokens, (tokens != 1).astype(jnp.int32), c=c,
                                                vocabulary=five.vocabulary)[0])

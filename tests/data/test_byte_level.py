@@ -35,18 +35,18 @@ PARTS = [
 
 def words(text):
     """GPT-2's words, one rule a line, from its description: the first rule that fits takes all that it can."""
-    def run(i, kind):
-        while i < len(text) and kind(text[i]):
+    def run(i, in_type):
+        while i < len(text) and in_type(text[i]):
             i += 1
         return i
 
     letter, digit = (lambda c, first=first: unicodedata.category(c)[0] == first for first in "LN")
     white = str.isspace
-    kinds = (letter, digit, lambda c: not (white(c) or letter(c) or digit(c)))
+    character_types = (letter, digit, lambda c: not (white(c) or letter(c) or digit(c)))
     i = 0
     while i < len(text):
         start = i + (text[i] == " ")
-        ends = [run(start, kind) for kind in kinds]
+        ends = [run(start, in_type) for in_type in character_types]
         short = next((c for c in ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d") if text.startswith(c, i)), "")
         if short:
             end = i + len(short)
@@ -62,7 +62,7 @@ def words(text):
 def reference(text):
     """The tokens of a text: of each word's bytes, the pair of the earliest merge is joined until there is none."""
     characters, order = {byte: c for c, byte in BYTES.items()}, {merge: n for n, merge in enumerate(MERGES)}
-    found = []
+    tokens = []
     for word in words(text):
         parts = [characters[byte] for byte in word.encode()]
         while True:
@@ -74,8 +74,8 @@ def reference(text):
                 if (parts[i], parts[i + 1]) == best:
                     parts[i : i + 2] = ["".join(best)]
                 i += 1
-        found += parts
-    return found
+        tokens += parts
+    return tokens
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +95,11 @@ def test_ids_equal_those_of_a_plain_implementation(tokenizer):
 
 def test_tokens_offsets_and_words_match_the_text(tokenizer):
     text = " the her 大学's"
-    found = tokenizer.encode(text)
-    assert found.tokens == [" the", " ", "he", "r", " ", "大", "\ufffd", "\ufffd", "\ufffd", "'s"]
-    assert [text[start:end] for start, end in found.offsets] == ["the", "", "he", "r", "", "大", *["学"] * 3, "'s"]
-    assert found.words == [0, 1, 1, 1, 2, 2, 2, 2, 2, 3]
-    assert tokenizer.decode(found.ids) == text
+    encoding = tokenizer.encode(text)
+    assert encoding.tokens == [" the", " ", "he", "r", " ", "大", "\ufffd", "\ufffd", "\ufffd", "'s"]
+    assert [text[start:end] for start, end in encoding.offsets] == ["the", "", "he", "r", "", "大", *["学"] * 3, "'s"]
+    assert encoding.words == [0, 1, 1, 1, 2, 2, 2, 2, 2, 3]
+    assert tokenizer.decode(encoding.ids) == text
 
 
 def test_names_of_special_tokens_are_ordinary_text_unless_requested(tokenizer):

@@ -28,9 +28,9 @@ def files(path, documents="auto", **settings):
 
 
 def test_splits_have_their_fractions_and_every_document_has_one():
-    found = np.array(list(split_of([f"text {i}" for i in range(20000)], Config(validation=0.1, test=0.05)).values()))
+    splits = np.array(list(split_of([f"text {i}" for i in range(20000)], Config(validation=0.1, test=0.05)).values()))
     for split, fraction in ((TEST, 0.05), (VALIDATION, 0.1), (TRAIN, 0.85)):
-        assert abs((found == split).mean() - fraction) < 4 * np.sqrt(fraction * (1 - fraction) / 20000)
+        assert abs((splits == split).mean() - fraction) < 4 * np.sqrt(fraction * (1 - fraction) / 20000)
     assert SPLITS == ("test", "validation", "train")
 
 
@@ -42,8 +42,8 @@ def test_a_document_keeps_its_split_whatever_else_is_in_the_corpus():
     more = split_of([f"new {i}" for i in range(300)] + texts, config)
     assert {text: more[text] for text in texts} == first
     hashes = np.array([hash_position(text) for text in texts * 2], np.uint64)
-    found = assign(hashes, config)
-    assert (found[:300] == found[300:]).all()
+    splits = assign(hashes, config)
+    assert (splits[:300] == splits[300:]).all()
 
 
 @pytest.mark.parametrize("validation, test", [(0.02, 0.02), (0.9, 0.05), (0.05, 0.9), (0.02, 0), (0, 0.02), (0, 0)])
@@ -52,11 +52,11 @@ def test_a_document_keeps_its_split_whatever_else_is_in_the_corpus():
 def test_few_documents_still_fill_the_configured_splits(validation, test, count, seed):
     texts = [f"{seed} {i}" for i in range(count)]
     config = Config(validation=validation, test=test)
-    found = split_of(texts, config)
-    assert set(found.values()) == {TRAIN} | ({VALIDATION} if validation else set()) | ({TEST} if test else set())
-    assert split_of(texts[::-1], config) == found
+    splits = split_of(texts, config)
+    assert set(splits.values()) == {TRAIN} | ({VALIDATION} if validation else set()) | ({TEST} if test else set())
+    assert split_of(texts[::-1], config) == splits
     ranked = sorted(texts, key=hash_position)  # splits are stretches of the range: who moves is who stands nearest
-    assert [found[text] for text in ranked] == sorted(found.values())
+    assert [splits[text] for text in ranked] == sorted(splits.values())
 
 
 def test_too_few_documents_are_refused():

@@ -44,8 +44,8 @@ def test_bytes_that_are_not_utf8_are_refused_by_line_or_replaced(tmp_path, monke
     path.write_bytes(gzip.compress(content) if suffix else content)
     with pytest.raises(UserError, match=r"latin\.txt.*, line 12: byte 0xe9 is not UTF-8.*undecodable=replace"):
         read(path)
-    found, tally = read(path, undecodable="replace")
-    assert found == [content.decode("utf8", "replace")] and tally["replaced_characters"] == 4
+    documents, tally = read(path, undecodable="replace")
+    assert documents == [content.decode("utf8", "replace")] and tally["replaced_characters"] == 4
 
 
 ODDITIES = ["a", "é", "漢", "😀", " ", "\t", "\n", "\n", "\r\n", "\r", "\n \n", "\n\n", "\u00a0", "\u2028", "\x1c",
@@ -58,12 +58,12 @@ def test_block_boundaries_and_splits_lose_no_text(tmp_path, monkeypatch, unit):
     for seed in range(60):
         content = "".join(random.Random(seed).choices(ODDITIES, k=50))
         (tmp_path / "a.txt").write_text("x" + content, newline="")
-        found = []
+        results = []
         for chunk in (1, 2, 5, 13, 2**18):
             monkeypatch.setattr(text, "CHUNK", chunk)
-            found.append(read(tmp_path / "a.txt", documents=unit))
-        assert all(one == found[0] for one in found)
-        documents = found[0][0]
+            results.append(read(tmp_path / "a.txt", documents=unit))
+        assert all(one == results[0] for one in results)
+        documents = results[0][0]
         assert all(one == one.strip() and 0 < len(one) <= 10 for one in documents)
         assert "".join("".join(documents).split()) == "x" + "".join(content.replace("\0", "").split())
 
@@ -107,8 +107,8 @@ def test_errors_name_damaged_compressed_files(tmp_path, suffix, compression):
     path = tmp_path / f"a.txt.{suffix}"
     with pa.CompressedOutputStream(str(path), compression) as file:
         file.write(random.Random(0).randbytes(10_000).hex().encode())
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-20])
     with pytest.raises(UserError, match=rf"a\.txt\.{suffix} ends in the middle of its {compression} stream.*copy it"):
         read(path)
     path.write_bytes(b"not compressed at all\n" * 10)

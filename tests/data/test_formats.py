@@ -140,15 +140,15 @@ def test_different_plans_have_different_fingerprints(make_store, random_store):
 @pytest.mark.parametrize("name", FORMAT_NAMES)
 def test_a_cached_table_is_loaded_and_not_built_again(name, random_store, tmp_path):
     store = random_store(0, 9)
-    made = make_plan(name, store)
+    in_memory = make_plan(name, store)
     saved = make_plan(name, store, cache_dir=tmp_path)
     loaded = make_plan(name, replace(store, sentences=None, documents=None), cache_dir=tmp_path)
     for plan in (saved, loaded):
-        assert plan.fingerprint == made.fingerprint
-        for field, array in made.gather(np.arange(made.examples)).items():
-            np.testing.assert_array_equal(plan.gather(np.arange(made.examples))[field], array)
+        assert plan.fingerprint == in_memory.fingerprint
+        for field, array in in_memory.gather(np.arange(in_memory.examples)).items():
+            np.testing.assert_array_equal(plan.gather(np.arange(in_memory.examples))[field], array)
     assert not loaded.spans.starts.flags.writeable  # memory-mapped
-    assert [p.name for p in tmp_path.iterdir()] == [f"plan-{made.fingerprint}"]
+    assert [p.name for p in tmp_path.iterdir()] == [f"plan-{in_memory.fingerprint}"]
 
 
 def test_a_table_that_another_process_saved_first_is_used(random_store, tmp_path):
@@ -158,8 +158,8 @@ def test_a_table_that_another_process_saved_first_is_used(random_store, tmp_path
         cached(lambda: [spans], "f", tmp_path)
         yield spans
 
-    found = cached(build_slowly, "f", tmp_path)
-    np.testing.assert_array_equal(found.starts, spans.starts)
+    table = cached(build_slowly, "f", tmp_path)
+    np.testing.assert_array_equal(table.starts, spans.starts)
     assert [p.name for p in tmp_path.iterdir()] == ["plan-f"]
 
 
@@ -229,10 +229,10 @@ def test_a_damaged_table_is_built_again(seed, random_store, tmp_path, caplog):
     MUTATIONS[seed % len(MUTATIONS)](rng.choice(sorted(directory.iterdir())), rng)
     for time in range(2):
         caplog.clear()
-        found = make_plan(name, intact.store, cache_dir=tmp_path)
+        rebuilt = make_plan(name, intact.store, cache_dir=tmp_path)
         assert ("is damaged and will be built again" in caplog.text) == (time == 0)
         for one, other in zip((*intact.spans[:3], *intact.spans.columns.values()),
-                              (*found.spans[:3], *found.spans.columns.values()), strict=True):
+                              (*rebuilt.spans[:3], *rebuilt.spans.columns.values()), strict=True):
             np.testing.assert_array_equal(one, other)
             assert one.dtype == other.dtype
         assert [path.name for path in tmp_path.iterdir()] == [directory.name]
@@ -242,8 +242,8 @@ def test_the_table_of_another_plan_is_not_taken(random_store, tmp_path):
     one, other = (make_plan("packed", random_store(seed, 9), cache_dir=tmp_path) for seed in (0, 1))
     shutil.rmtree(tmp_path / f"plan-{one.fingerprint}")
     shutil.copytree(tmp_path / f"plan-{other.fingerprint}", tmp_path / f"plan-{one.fingerprint}")
-    found = make_plan("packed", one.store, cache_dir=tmp_path)
-    np.testing.assert_array_equal(found.spans.starts, make_plan("packed", one.store).spans.starts)
+    rebuilt = make_plan("packed", one.store, cache_dir=tmp_path)
+    np.testing.assert_array_equal(rebuilt.spans.starts, make_plan("packed", one.store).spans.starts)
 
 
 def test_a_disk_that_damages_every_table_is_reported(random_store, tmp_path, monkeypatch):

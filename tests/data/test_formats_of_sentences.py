@@ -136,6 +136,6 @@ def test_examples_with_a_smaller_capacity_are_rejected(name, random_store, monke
     store = random_store(1, 30)
     monkeypatch.setattr(f"lmrep.data.formats.{name}.example_starts", lambda sentences, documents, capacity, **options:
                         example_starts(sentences, documents, capacity - 1, **options))
-    found = formats.plan(name, FORMATS[name].config(), store, 40, 0)
+    plan = formats.plan(name, FORMATS[name].config(), store, 40, 0)
     expected = examples_by_hand(store, 38, name == "full_sentences")
-    assert sorted(found.spans.starts[found.spans.offsets[:-1]].tolist()) != [chunks[0][0] for chunks in expected]
+    assert sorted(plan.spans.starts[plan.spans.offsets[:-1]].tolist()) != [chunks[0][0] for chunks in expected]

@@ -77,11 +77,11 @@ def test_isolated_documents_are_segments_with_their_own_positions(seed, length, 
 def test_following_is_the_next_token_of_the_text(seed, length, isolate, random_store):
     store = random_store(seed, 25, tokens=12)
     stream_plan = plan("stream", Stream(order="contiguous", isolate=isolate, duplicates=2), store, length, 0)
-    found = stream_plan.gather(np.array([*range(stream_plan.examples), -1]))["following"]
+    following = stream_plan.gather(np.array([*range(stream_plan.examples), -1]))["following"]
     text = np.append(stream_of(store), -1)
     ends = np.minimum(np.arange(1, stream_plan.rows + 1) * length, len(text) - 1)
     expected = np.where(isolate & (text[ends - 1] == EOS), -1, text[ends])  # isolated documents have no next one
-    np.testing.assert_array_equal(found, [*expected, *expected, -1])
+    np.testing.assert_array_equal(following, [*expected, *expected, -1])
 
 
 def test_every_token_but_the_first_is_a_target_once_in_a_walk(random_store):
@@ -126,8 +126,8 @@ ORDERS = [(n, batch_size, seed) for n, batch_size in ((1, 1), (5, 8), (8, 8), (9
 @pytest.mark.parametrize(("n", "batch_size", "seed"), ORDERS)
 def test_a_walk_shows_each_example_once(n, batch_size, seed):
     steps = -(-n // batch_size)
-    found = contiguous_numbers(n, 2, batch_size, np.arange(4 * steps * batch_size), seed).reshape(4, steps, batch_size)
-    for walk, numbers in enumerate(found):
+    walks = contiguous_numbers(n, 2, batch_size, np.arange(4 * steps * batch_size), seed).reshape(4, steps, batch_size)
+    for walk, numbers in enumerate(walks):
         shown = numbers[numbers >= 0]
         assert sorted(shown) == list(range(walk % 2 * n, (walk % 2 + 1) * n))
         assert (numbers[:-1] >= 0).all() or batch_size > n  # only the last step is incomplete
@@ -136,8 +136,8 @@ def test_a_walk_shows_each_example_once(n, batch_size, seed):
 @pytest.mark.parametrize(("n", "batch_size", "seed"), ORDERS)
 def test_an_index_continues_its_example_but_for_one_wrap_in_a_walk(n, batch_size, seed):
     steps = -(-n // batch_size)
-    found = contiguous_numbers(n, 1, batch_size, np.arange(3 * steps * batch_size), seed).reshape(3, steps, batch_size)
-    for walk in found:
+    walks = contiguous_numbers(n, 1, batch_size, np.arange(3 * steps * batch_size), seed).reshape(3, steps, batch_size)
+    for walk in walks:
         for numbers in walk.T:
             shown = numbers[numbers >= 0]
             assert (np.diff(shown) != 1).sum() <= 1 and (np.diff(np.sort(shown)) == 1).all()
@@ -145,12 +145,12 @@ def test_an_index_continues_its_example_but_for_one_wrap_in_a_walk(n, batch_size
 
 def test_walks_combine_other_examples_in_their_batches():
     n, batch_size = 1000, 10
-    found = contiguous_numbers(n, 1, batch_size, np.arange(20 * n), 0).reshape(20, -1, batch_size)
-    together = [{frozenset(numbers.tolist()) for numbers in walk} for walk in found]
+    walks = contiguous_numbers(n, 1, batch_size, np.arange(20 * n), 0).reshape(20, -1, batch_size)
+    together = [{frozenset(numbers.tolist()) for numbers in walk} for walk in walks]
     assert not set.intersection(*together[:2]) and len(set.union(*together)) > 19 * n // batch_size
     other_seed = contiguous_numbers(n, 1, batch_size, np.arange(n), 1)
-    assert (other_seed != found[0].ravel()).mean() > 0.9
-    starts = found[:, 0, :] % (n // batch_size)
+    assert (other_seed != walks[0].ravel()).mean() > 0.9
+    starts = walks[:, 0, :] % (n // batch_size)
     assert len(np.unique(starts)) > 60  # of 100, in 200 draws
 
 

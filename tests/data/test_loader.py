@@ -183,8 +183,8 @@ import conftest, numpy
 from lmrep.data.formats import plan
 from lmrep.data.formats.packed import Packed
 from lmrep.data.loader import batches
-made = plan("packed", Packed(), conftest.random_store(0, 60), 32, 0)
-run = batches(made, batch_size=8, indices=numpy.arange(8), seed=0, first_step=0, last_step=10**9)
+packed = plan("packed", Packed(), conftest.random_store(0, 60), 32, 0)
+run = batches(packed, batch_size=8, indices=numpy.arange(8), seed=0, first_step=0, last_step=10**9)
 print(next(run)["tokens"].shape)
 """
     folder = str(pathlib.Path(__file__).parent)
@@ -198,11 +198,11 @@ print(next(run)["tokens"].shape)
 @pytest.mark.parametrize("limit", [None, 1, 8, 11, 10**6])
 def test_evaluation_shows_examples_once_in_order_and_fills_the_last_batch_with_empty_ones(packed, limit):
     count = min(limit or packed.examples, packed.examples)
-    found = list(evaluation_batches(packed, batch_size=8, indices=np.arange(8), limit=limit))
-    examples = np.concatenate([batch["example"] for batch in found])
-    assert len(found) == -(-count // 8)
-    np.testing.assert_array_equal(examples, [*range(count), *[-1] * (8 * len(found) - count)])
-    segments = np.concatenate([batch["segment_ids"] for batch in found])
+    shown = list(evaluation_batches(packed, batch_size=8, indices=np.arange(8), limit=limit))
+    examples = np.concatenate([batch["example"] for batch in shown])
+    assert len(shown) == -(-count // 8)
+    np.testing.assert_array_equal(examples, [*range(count), *[-1] * (8 * len(shown) - count)])
+    segments = np.concatenate([batch["segment_ids"] for batch in shown])
     np.testing.assert_array_equal(segments.any(axis=1), examples >= 0)
 
 

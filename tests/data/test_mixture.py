@@ -146,8 +146,8 @@ def test_resumed_runs_and_runs_on_two_hosts_show_the_same(mixture):
 
 def test_evaluation_shows_examples_once_and_in_proportion_until_a_source_ends(mixture):
     run = evaluation_batches(mixture, batch_size=8, indices=np.arange(8))
-    found = np.concatenate([batch["example"] for batch in run])
-    shown = found[found >= 0]
+    numbers = np.concatenate([batch["example"] for batch in run])
+    shown = numbers[numbers >= 0]
     sources, examples = sources_of(mixture, shown)
     assert max_deviation(sources, (5, 3, 2)) < 1 and len(set(shown)) == len(shown) == mixture.evaluation_examples
     used = np.bincount(sources)

@@ -62,13 +62,13 @@ def experiment(home):
 
 def shown(home):
     """int[steps, batch size], the examples by the logs of all processes, which must agree where a step was repeated."""
-    found = {}
+    shown_at = {}
     for path in home.glob("shown*.jsonl"):
         for line in path.read_text().rpartition("\n")[0].splitlines():
             step, indices, examples = json.loads(line)
             for index, example in zip(indices, examples, strict=True):
-                assert found.setdefault(step, {}).setdefault(index, example) == example
-    return np.array([[found[step][index] for index in range(BATCH)] for step in sorted(found)])
+                assert shown_at.setdefault(step, {}).setdefault(index, example) == example
+    return np.array([[shown_at[step][index] for index in range(BATCH)] for step in sorted(shown_at)])
 
 
 def test_an_interrupted_run_resumed_as_two_processes_shows_the_same_examples(tmp_path, monkeypatch):

@@ -77,11 +77,11 @@ def test_best_fit_matches_a_search_of_all_bins(seed):
         if fitting:
             open_bins.remove(min(fitting))
         open_bins.append(expected[-1] - size)
-    found, left = [], {}
+    space_before, left = [], {}
     for bin_, size in zip(best_fit(sizes, length).tolist(), sizes, strict=True):
-        found.append(left.get(bin_, length))
-        left[bin_] = found[-1] - size
-    assert found == expected
+        space_before.append(left.get(bin_, length))
+        left[bin_] = space_before[-1] - size
+    assert space_before == expected
     assert min(left.values()) >= 0
 
 
@@ -94,8 +94,8 @@ def test_empty_documents_are_skipped():
 def test_examples_follow_the_order_of_the_corpus(random_store):
     spans = plan("packed", Packed(), random_store(0, 50), 16, 0).spans
     firsts = spans.starts[spans.offsets[:-1]]
-    longest = [spans.lengths[a:b].max() for a, b in zip(spans.offsets[:-1], spans.offsets[1:], strict=True)]
-    full = firsts[np.array(longest) == 14]
+    max_lengths = [spans.lengths[a:b].max() for a, b in zip(spans.offsets[:-1], spans.offsets[1:], strict=True)]
+    full = firsts[np.array(max_lengths) == 14]
     assert (np.diff(full) > 0).all()
 
 

@@ -65,8 +65,8 @@ def test_each_split_holds_its_documents_in_order(prepared):
         for number, text in enumerate(expected):
             first, last = opened.documents[number : number + 2]
             bounds = opened.sentences[first : last + 1]
-            found = [opened.take(np.arange(a, b)).tolist() for a, b in itertools.pairwise(bounds)]
-            assert found == [ids.tolist() for ids in ready.tokenizer.encode_batch(sentences.split(text))]
+            stored = [opened.take(np.arange(a, b)).tolist() for a, b in itertools.pairwise(bounds)]
+            assert stored == [ids.tolist() for ids in ready.tokenizer.encode_batch(sentences.split(text))]
 
 
 def test_counts_and_statistics_are_those_of_the_stores(prepared):
@@ -91,7 +91,7 @@ def test_the_tokenizer_is_trained_on_the_train_split_alone(tmp_path):
     foreign_text = next(text for i in range(100)  # in the validation split
                    if 0.1 <= corpora.hash_position(text := f"жжж жж {i}") / 2**64 < 0.2)
     ready = prepare.prepare(write(tmp_path / "files", [*texts(100), foreign_text]), SETTINGS, tmp_path / "data")
-    assert not any("ж" in piece for piece in ready.tokenizer.tokens)
+    assert not any("ж" in token for token in ready.tokenizer.tokens)
     assert ready.statistics["validation"]["unknown"] == 2 and ready.statistics["train"]["unknown"] == 0
 
 
@@ -162,9 +162,9 @@ def test_corpora_that_change_during_the_build_are_a_fault(prepared, tmp_path, mo
     survey = scan.survey
 
     def survey_and_change(*arguments):
-        found = survey(*arguments)
+        scanned = survey(*arguments)
         write(tmp_path / "files", change(texts()))
-        return found
+        return scanned
 
     monkeypatch.setattr(scan, "survey", survey_and_change)
     with pytest.raises(RunFault, match="changed while it was read"):

@@ -49,11 +49,11 @@ def characters(ready):
 @pytest.fixture
 def counted(monkeypatch):
     """The characters that this process tokenizes from now on, batch by batch."""
-    found, original = [], tokenize.tokenize
+    batch_sizes, original = [], tokenize.tokenize
     monkeypatch.setattr(tokenize, "tokenize",
-                        lambda tokenizer, texts, *options: found.append(sum(map(len, texts)))
+                        lambda tokenizer, texts, *options: batch_sizes.append(sum(map(len, texts)))
                         or original(tokenizer, texts, *options))
-    return found
+    return batch_sizes
 
 
 def test_there_are_several_parts(complete):
@@ -101,12 +101,12 @@ if __name__ == "__main__":
 
 def serving(directory):
     """Processes that tokenize for a preparation in `directory`."""
-    found = []
+    processes = []
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             line = pathlib.Path(path).read_bytes()
-            found += [path] * (b"serve()" in line and str(directory).encode() in line)
-    return found
+            processes += [path] * (b"serve()" in line and str(directory).encode() in line)
+    return processes
 
 
 @pytest.mark.parametrize(("moment", "parts"), [("training", 0), ("tokenizing", 3), ("joining", None)])

@@ -64,16 +64,16 @@ def test_every_layout_of_gpt2_gives_the_same_tokenizer(tmp_path, names):
     own = ByteLevel(GPT2, MERGES, specials=byte_level.GPT2_SPECIALS)
     directory = write(tmp_path / "a", **dict(zip(names, (ids(GPT2), LINES), strict=True)))
     file = names[0].replace("_", ".")
-    found = [tokenizers.load(directory), tokenizers.load(saved(own, tmp_path / "b")),
+    loaded = [tokenizers.load(directory), tokenizers.load(saved(own, tmp_path / "b")),
              tokenizers.load(saved(own, tmp_path / "c", "tokenizer.json")),
              tokenizers.from_vocab_file(Config("byte_level_bpe", vocab_file=str(directory / file)))]
-    assert {each.fingerprint for each in found} == {own.fingerprint}
-    assert found[0].vocabulary.specials == dict.fromkeys(("bos", "eos", "unk"), GPT2.index("<|endoftext|>"))
+    assert {each.fingerprint for each in loaded} == {own.fingerprint}
+    assert loaded[0].vocabulary.specials == dict.fromkeys(("bos", "eos", "unk"), GPT2.index("<|endoftext|>"))
     text = "the<|endoftext|> he"
-    assert found[0].encode(text, specials=True).tokens == ["t", "he", "<|endoftext|>", " ", "he"]
-    assert found[0].decode(found[0].encode_batch([text])[0]) == text and len(found[0].encode(text).ids) > 10
+    assert loaded[0].encode(text, specials=True).tokens == ["t", "he", "<|endoftext|>", " ", "he"]
+    assert loaded[0].decode(loaded[0].encode_batch([text])[0]) == text and len(loaded[0].encode(text).ids) > 10
     with pytest.raises(UserError, match="has no mask token"):
-        _ = found[0].mask_token
+        _ = loaded[0].mask_token
     (directory / "merges.txt").unlink(missing_ok=True)
     (directory / "vocab.bpe").unlink(missing_ok=True)
     with pytest.raises(UserError, match="cannot read the vocabulary"):
@@ -86,15 +86,15 @@ def test_every_layout_of_gpt_gives_the_same_tokenizer(tmp_path, names):
     directory = write(tmp_path / "a", **dict(zip(names, (ids(GPT), lines), strict=True)))
     file = names[0].removesuffix("_json") + ".json"
     other = {"tokenizer_class": "OpenAIGPTTokenizerFast", "do_lower_case": True}
-    found = [tokenizers.load(directory), tokenizers.load(saved(own, tmp_path / "b")),
+    loaded = [tokenizers.load(directory), tokenizers.load(saved(own, tmp_path / "b")),
              tokenizers.load(saved(own, tmp_path / "c", "tokenizer.json")),
              tokenizers.load(write(saved(own, tmp_path / "d", "tokenizer.json", "vocab.json", "merges.txt"),
                                    tokenizer_config_json=other)),
              tokenizers.load(edited(saved(own, tmp_path / "e", "tokenizer.json"),
                                     lambda facts: facts["model"].pop("type"))),
              tokenizers.from_vocab_file(Config("bpe", vocab_file=str(directory / file)))]
-    assert {each.fingerprint for each in found} == {own.fingerprint}
-    assert found[0].vocabulary.specials == {"unk": 0, "eos": len(GPT) - 1}
+    assert {each.fingerprint for each in loaded} == {own.fingerprint}
+    assert loaded[0].vocabulary.specials == {"unk": 0, "eos": len(GPT) - 1}
     without = tokenizers.load(write(tmp_path / "f", vocab_json=ids(GPT[:-1]), merges_txt=lines))
     assert without.vocabulary.specials == {"unk": 0}
 
@@ -109,14 +109,14 @@ def test_special_tokens_have_the_names_in_the_files(tmp_path, file_name, make, m
     for number, named in enumerate((mask, {"content": mask, "lstrip": False})):
         directory = saved(own, tmp_path / str(number), *files)
         write(directory, **{file_name: {"mask_token": named, "pad_token": None}})
-        found = tokenizers.load(directory)
-        assert found.specials == own.specials | {"mask": mask} and found.fingerprint != own.fingerprint
-        assert found.vocabulary.specials["mask"] == own.tokens.index(mask) == found.encode(mask, specials=True).ids[0]
-        assert mask not in found.encode(mask).tokens
-        again = tokenizers.load(saved(found, tmp_path / f"{number} again"))
-        assert again.fingerprint == found.fingerprint and again.mask_token == mask
-        alone = tokenizers.load(saved(found, tmp_path / f"{number} alone", "tokenizer.json", "tokenizer_config.json"))
-        assert alone.fingerprint == found.fingerprint
+        loaded = tokenizers.load(directory)
+        assert loaded.specials == own.specials | {"mask": mask} and loaded.fingerprint != own.fingerprint
+        assert loaded.vocabulary.specials["mask"] == own.tokens.index(mask) == loaded.encode(mask, specials=True).ids[0]
+        assert mask not in loaded.encode(mask).tokens
+        again = tokenizers.load(saved(loaded, tmp_path / f"{number} again"))
+        assert again.fingerprint == loaded.fingerprint and again.mask_token == mask
+        alone = tokenizers.load(saved(loaded, tmp_path / f"{number} alone", "tokenizer.json", "tokenizer_config.json"))
+        assert alone.fingerprint == loaded.fingerprint
 
 
 def test_the_default_maximum_word_length_is_that_of_other_libraries(tmp_path):
@@ -124,8 +124,8 @@ def test_the_default_maximum_word_length_is_that_of_other_libraries(tmp_path):
     trained = saved(WordPiece(WORDS), tmp_path / "trained")
     alone = saved(WordPiece(WORDS), tmp_path / "alone", "vocab.txt")
     file = tokenizers.from_vocab_file(Config(vocab_file=str(alone / "vocab.txt")))
-    for found, max_length in ((tokenizers.load(trained), 200), (tokenizers.load(alone), 100), (file, 100)):
-        assert [len(ids) == 1 for ids in found.encode_batch(texts)] == [len(text) > max_length for text in texts]
+    for loaded, max_length in ((tokenizers.load(trained), 200), (tokenizers.load(alone), 100), (file, 100)):
+        assert [len(ids) == 1 for ids in loaded.encode_batch(texts)] == [len(text) > max_length for text in texts]
 
 
 def edited(directory, change, name="tokenizer.json"):
@@ -172,9 +172,10 @@ def test_a_smaller_maximum_word_length_is_kept(tmp_path):
     def shorten(facts):
         facts["model"]["max_input_chars_per_word"] = 2
 
-    found = tokenizers.load(edited(saved(WordPiece(WORDS), tmp_path), shorten))
-    assert found.encode("xx xxx").tokens == ["x", "##x", "[UNK]"] and found.fingerprint != WordPiece(WORDS).fingerprint
-    assert tokenizers.load(saved(found, tmp_path)).fingerprint == found.fingerprint
+    loaded = tokenizers.load(edited(saved(WordPiece(WORDS), tmp_path), shorten))
+    assert loaded.encode("xx xxx").tokens == ["x", "##x", "[UNK]"]
+    assert loaded.fingerprint != WordPiece(WORDS).fingerprint
+    assert tokenizers.load(saved(loaded, tmp_path)).fingerprint == loaded.fingerprint
 
 
 @pytest.mark.parametrize("make, mask", [(lambda: WordPiece(WORDS), "[MASK]"),
@@ -187,16 +188,16 @@ def test_added_tokens_keep_their_ids(tmp_path, make, mask, alone):
                                                       "normalized": False}]
     directory = edited(saved(own, tmp_path / "a", *["tokenizer.json"] * alone),
                        lambda facts: facts["added_tokens"].extend(new))
-    found = tokenizers.load(directory)
-    assert found.tokens == [*own.tokens, "new-one", "<new>"]
-    assert found.added == (AddedToken("new-one"), AddedToken("<new>", special=True, normalized=False))
+    loaded = tokenizers.load(directory)
+    assert loaded.tokens == [*own.tokens, "new-one", "<new>"]
+    assert loaded.added == (AddedToken("new-one"), AddedToken("<new>", special=True, normalized=False))
     text = f"the new-one <new> {mask}"
-    assert [i for i in found.encode(text, specials=True).ids if i >= own.size] == [own.size, own.size + 1]
-    assert own.size in found.encode(text).ids and own.size + 1 not in found.encode(text).ids
-    again = tokenizers.load(saved(found, tmp_path / "b"))
-    assert again.fingerprint == found.fingerprint != own.fingerprint
-    assert again.encode(text, specials=True).ids.tolist() == found.encode(text, specials=True).ids.tolist()
-    assert found.decode([own.size + 1]) == "<new>" == found.id_to_token(own.size + 1)
+    assert [i for i in loaded.encode(text, specials=True).ids if i >= own.size] == [own.size, own.size + 1]
+    assert own.size in loaded.encode(text).ids and own.size + 1 not in loaded.encode(text).ids
+    again = tokenizers.load(saved(loaded, tmp_path / "b"))
+    assert again.fingerprint == loaded.fingerprint != own.fingerprint
+    assert again.encode(text, specials=True).ids.tolist() == loaded.encode(text, specials=True).ids.tolist()
+    assert loaded.decode([own.size + 1]) == "<new>" == loaded.id_to_token(own.size + 1)
 
 
 def put(*path):

@@ -135,14 +135,14 @@ def store(make_store):
 @pytest.fixture(scope="module")
 def planned(store):
     """{label type: for each document, its observations in every pass of a plan}"""
-    found = {}
+    by_type = {}
     for label_type in ("nsp", "sop"):
         config = SegmentPair(label_type, duplicates=PASSES)
         groups = passes_of(store, spans_of(plan("segment_pair", config, store, CAPACITY + SPECIAL, 0)))
         observed = [observe([(range(a, a + n), range(b, b + m), label) for a, n, b, m, label in group.tolist()])
                     for group in groups]
-        found[label_type] = [observed[document :: len(DOCUMENTS)] for document in range(len(DOCUMENTS))]
-    return found
+        by_type[label_type] = [observed[document :: len(DOCUMENTS)] for document in range(len(DOCUMENTS))]
+    return by_type
 
 
 def by_hand(store, number, label_type, mistake=None, seed=1):
@@ -214,7 +214,7 @@ def test_another_probability_of_short_passes_is_rejected(words):
 def test_the_target_is_drawn_once_per_document_and_pass(words):
     spans = spans_of(plan("segment_pair", SegmentPair(duplicates=200), words, CAPACITY + SPECIAL, 0))
     targets = [set(real_targets(group[:4]).tolist()) for group in passes_of(words, spans)]
-    assert all(len(found) <= 1 for found in targets)
+    assert all(len(targets_of_pass) <= 1 for targets_of_pass in targets)
     assert len(set.union(*targets)) > 5  # they differ between passes
 
 

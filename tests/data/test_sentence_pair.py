@@ -14,9 +14,9 @@ PASSES = 40
 def pairs(store, capacity=1000, passes=PASSES):
     """The numbers of the sentences A and B, and the label, of each pair of all passes."""
     documents = range(len(store.documents) - 1)
-    found = [sample(store.sentences, store.documents, capacity, (3, pass_), documents) for pass_ in range(passes)]
+    tables = [sample(store.sentences, store.documents, capacity, (3, pass_), documents) for pass_ in range(passes)]
     starts, labels = (np.concatenate(each) for each in zip(*((spans.starts, spans.columns["pair_label"])
-                                                             for spans in found), strict=True))
+                                                             for spans in tables), strict=True))
     a, b = np.searchsorted(store.sentences, starts.reshape(-1, 2)).T
     return a, b, labels
 
@@ -90,24 +90,24 @@ def test_in_a_corpus_of_one_document_random_sentences_come_from_it(make_store):
 def test_the_longer_sentence_of_a_pair_is_truncated(lengths, capacity, expected, make_store):
     store = make_store([list(lengths)])
     for pass_ in range(20):
-        found = sample(store.sentences, store.documents, capacity, (0, pass_), range(1))
-        if found.columns["pair_label"][0] == 0:
-            assert found.starts.tolist() == [0, lengths[0]] and tuple(found.lengths) == expected
+        table = sample(store.sentences, store.documents, capacity, (0, pass_), range(1))
+        if table.columns["pair_label"][0] == 0:
+            assert table.starts.tolist() == [0, lengths[0]] and tuple(table.lengths) == expected
             return
     raise AssertionError("no real pair in twenty passes")
 
 
 def test_examples_are_pairs_with_types_and_labels(random_store):
     store = random_store(1, 20)
-    made = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
-    batch = made.gather(np.arange(made.examples))
+    pair_plan = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
+    batch = pair_plan.gather(np.arange(pair_plan.examples))
     specials = store.vocabulary.specials
     for tokens, types, segments in zip(batch["tokens"], batch["token_type_ids"], batch["segment_ids"], strict=True):
         real = segments > 0
         separators = np.flatnonzero(tokens[real] == specials["sep"])
         assert tokens[0] == specials["cls"] and len(separators) == 2 and separators[1] == real.sum() - 1
         np.testing.assert_array_equal(types[real], np.arange(real.sum()) > separators[0])
-    assert 2 * (len(store.sentences) - 1 - 20) == made.examples
+    assert 2 * (len(store.sentences) - 1 - 20) == pair_plan.examples
     assert set(batch["pair_label"]) == {0, 1}
     one, other = np.split(batch["pair_label"], 2)
     assert (one != other).any()
@@ -119,10 +119,10 @@ def test_chunks_do_not_change_the_table(chunk, random_store, monkeypatch, tmp_pa
     expected = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
     monkeypatch.setattr("lmrep.data.formats.sentence_pair.CHUNK", chunk)
     for cache in (None, tmp_path):
-        made = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0, cache)
-        for one, other in zip(expected.spans[:3], made.spans[:3], strict=True):
+        pair_plan = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0, cache)
+        for one, other in zip(expected.spans[:3], pair_plan.spans[:3], strict=True):
             np.testing.assert_array_equal(one, other)
-        np.testing.assert_array_equal(expected.spans.columns["pair_label"], made.spans.columns["pair_label"])
+        np.testing.assert_array_equal(expected.spans.columns["pair_label"], pair_plan.spans.columns["pair_label"])
 
 
 def test_the_seed_decides_the_pairs(random_store):

@@ -39,10 +39,10 @@ def texts(seed, number=300):
 
 def model(**options):
     """The bytes of a model that the library trains, by default with T5's, the others' or a paper's special tokens."""
-    found = io.BytesIO()
+    model_file = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS), model_writer=found, minloglevel=3, **{"vocab_size": 260} | options)
-    return found.getvalue()
+        sentence_iterator=iter(CORPUS), model_writer=model_file, minloglevel=3, **{"vocab_size": 260} | options)
+    return model_file.getvalue()
 
 
 # Models with pieces such as "2010,", as theirs have.
@@ -83,7 +83,7 @@ def cleaned(text, lowercase, keep_accents=False):
 def reference(path, text, cleaning):
     """The ids of a text, by the library itself; with cleaning, a number's comma is cut off."""
     machine = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    found = []
+    pieces = []
     for piece in machine.encode(cleaned(text, *cleaning) if cleaning else text, out_type=str):
         parts = [piece]
         if cleaning and re.search(r"\d,$", piece):
@@ -91,19 +91,19 @@ def reference(path, text, cleaning):
             if not piece.startswith("\u2581"):
                 parts[0] = parts[0].removeprefix("\u2581")
             parts = [*filter(None, parts), ","]
-        found += parts
-    return [machine.piece_to_id(piece) for piece in found]
+        pieces += parts
+    return [machine.piece_to_id(piece) for piece in pieces]
 
 
 @pytest.mark.parametrize("name, cleaning", [
     ("albert", (True,)), ("xlnet", (False,)), ("t5", None), ("plain", None), ("bytes", None)])
 def test_published_models_give_the_ids_of_the_library(published, name, cleaning):
-    found = tokenizers.load(published / name)
+    tokenizer = tokenizers.load(published / name)
     path = next((published / name).glob("*.model"))
     examples = texts(name)
-    for text, ids in zip(examples, found.encode_batch(examples), strict=True):
+    for text, ids in zip(examples, tokenizer.encode_batch(examples), strict=True):
         assert ids.dtype == np.int32 and ids.tolist() == reference(path, text, cleaning), repr(text)
-        assert found.encode(text).ids.tolist() == ids.tolist(), repr(text)
+        assert tokenizer.encode(text).ids.tolist() == ids.tolist(), repr(text)
 
 
 def test_a_model_alone_identifies_its_family(published):
@@ -124,9 +124,9 @@ def test_commas_are_split_off_numbers_as_in_the_paper(published):
     albert = tokenizers.load(published / "albert")
     assert any(re.search(r"\d,$", piece) for piece in albert.tokens)
     text = "Caf\u00c9 in 2010,"
-    found = albert.encode(text)
-    assert found.tokens[-1] == "," and text[slice(*found.offsets[-1])] == "," and found.words[-1] == 2
-    assert albert.decode(found.ids) == "cafe in 2010,"
+    encoding = albert.encode(text)
+    assert encoding.tokens[-1] == "," and text[slice(*encoding.offsets[-1])] == "," and encoding.words[-1] == 2
+    assert albert.decode(encoding.ids) == "cafe in 2010,"
     assert SentencePiece(albert.model, SPECIALS).encode(text).tokens[-1] == " 2010,"
 
 
@@ -141,26 +141,26 @@ def test_cleaning_and_its_trace_match_the_description(cleaning):
 
 def test_offsets_and_words_match_the_text(trained):
     for text in texts(3):
-        found = trained.encode(text)
-        assert len(found.ids) == len(found.tokens) == len(found.offsets) == len(found.words)
-        assert all(0 <= a <= b <= len(text) for a, b in found.offsets), (text, found)
-        assert found.words == sorted(found.words) and (not found.words or found.words[0] == 0)
-        spaced = [trained.tokens[i].startswith("\u2581") for i in found.ids[1:]]
-        assert np.diff(found.words).tolist() == spaced
-        assert trained.vocabulary.starts_word[found.ids[1:]][spaced].all()  # a mask may begin inside of a word too
-        covered = {i for a, b in found.offsets for i in range(a, b)}
+        encoding = trained.encode(text)
+        assert len(encoding.ids) == len(encoding.tokens) == len(encoding.offsets) == len(encoding.words)
+        assert all(0 <= a <= b <= len(text) for a, b in encoding.offsets), (text, encoding)
+        assert encoding.words == sorted(encoding.words) and (not encoding.words or encoding.words[0] == 0)
+        spaced = [trained.tokens[i].startswith("\u2581") for i in encoding.ids[1:]]
+        assert np.diff(encoding.words).tolist() == spaced
+        assert trained.vocabulary.starts_word[encoding.ids[1:]][spaced].all()  # a mask may begin inside of a word too
+        covered = {i for a, b in encoding.offsets for i in range(a, b)}
         left = {c for i, c in enumerate(text) if i not in covered and not c.isspace()}
         assert all(unicodedata.category(c)[0] in "CZM" or c in "\u2581\ufffd" for c in left), (text, left)
-        if 1 not in found.ids:
-            again = trained.encode(trained.decode(found.ids))
-            assert again.ids.tolist() == found.ids.tolist(), text
+        if 1 not in encoding.ids:
+            again = trained.encode(trained.decode(encoding.ids))
+            assert again.ids.tolist() == encoding.ids.tolist(), text
     assert trained.encode("").words == [] and trained.encode_batch([]) == []
 
 
 def test_decoding_gives_the_normalized_text(trained):
     for text in CORPUS[:20]:
-        wanted = cleaned(text, True) if trained.lowercase else unicodedata.normalize("NFKC", text)
-        assert trained.decode(trained.encode_batch([text])[0]) == wanted
+        expected = cleaned(text, True) if trained.lowercase else unicodedata.normalize("NFKC", text)
+        assert trained.decode(trained.encode_batch([text])[0]) == expected
 
 
 def test_names_of_special_tokens_are_ordinary_text_unless_requested(trained):
@@ -177,16 +177,16 @@ def test_names_of_special_tokens_are_ordinary_text_unless_requested(trained):
 
 
 def test_the_bytes_of_a_character_have_its_offsets(published):
-    found = tokenizers.load(published / "bytes")
+    tokenizer = tokenizers.load(published / "bytes")
     text = "a \U0001f600\u00e6 b"
-    encoding = found.encode(text)
+    encoding = tokenizer.encode(text)
     byte = [text[a:b] for (a, b), piece in zip(encoding.offsets, encoding.tokens, strict=True) if "<0x" in piece]
-    assert byte == ["\U0001f600"] * 4 + ["\u00e6"] * 2 and found.decode(encoding.ids) == text
+    assert byte == ["\U0001f600"] * 4 + ["\u00e6"] * 2 and tokenizer.decode(encoding.ids) == text
     assert encoding.words[-1] == 2
-    named = SentencePiece(found.model, {"unk": "<unk>", "mask": "<mask>"})  # which the model finds in every text
+    named = SentencePiece(tokenizer.model, {"unk": "<unk>", "mask": "<mask>"})  # which the model finds in every text
     assert named.mask_token not in named.encode("a <mask> b").tokens
     assert named.encode("a <mask> b", specials=True).tokens[1] == "<mask>"
-    assert found.encode("a <mask> b").tokens[2] == "<mask>"
+    assert tokenizer.encode("a <mask> b").tokens[2] == "<mask>"
 
 
 def test_a_trained_vocabulary_starts_with_the_special_tokens(trained):
@@ -219,8 +219,8 @@ TRAIN = """
 import sys
 from lmrep.data.tokenizers import Config, train
 texts = sys.stdin.read().split("|")
-for kind in sys.argv[1:]:
-    print(train(Config(kind, 250), lambda: iter(texts)).fingerprint)
+for name in sys.argv[1:]:
+    print(train(Config(name, 250), lambda: iter(texts)).fingerprint)
 """
 
 
@@ -277,8 +277,8 @@ def test_an_error_of_the_corpus_is_raised_unchanged(fault, reading):
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_unusual_text_and_long_lines_can_be_trained_on(algorithm):
     unusual = [*CORPUS, *texts(5, 100), "word " * 5000, "x" * 20_000]
-    found = tokenizers.train(Config(algorithm, 300, lowercase=False), lambda: iter(unusual))
-    assert found.size == 300
+    trained_tokenizer = tokenizers.train(Config(algorithm, 300, lowercase=False), lambda: iter(unusual))
+    assert trained_tokenizer.size == 300
 
 
 def test_saved_tokenizer_is_the_same(trained, published, tmp_path):
@@ -324,8 +324,8 @@ def test_a_model_or_its_directory_is_accepted(published, tmp_path):
 def test_files_beside_a_model_set_its_options(published, tmp_path):
     copied(published, "albert", tmp_path)
     config(tmp_path, tokenizer_class="AlbertTokenizer", do_lower_case=False, keep_accents=True, bos_token="[CLS]")
-    found = tokenizers.load(tmp_path)
-    assert found.cleaning == Cleaning(False, True) and found.specials == SPECIALS
+    tokenizer = tokenizers.load(tmp_path)
+    assert tokenizer.cleaning == Cleaning(False, True) and tokenizer.specials == SPECIALS
     config(tmp_path, tokenizer_class="T5TokenizerFast", extra_ids=2, mask_token="(", eos_token=None,
            added_tokens_decoder={"0": {"content": "<pad>"}, "262": {"content": "<new>", "special": True}})
     (tmp_path / "config.json").write_text('{"model_type": "xlnet"}')
@@ -335,9 +335,9 @@ def test_files_beside_a_model_set_its_options(published, tmp_path):
     with pytest.raises(UserError, match="<cls>, <mask>, <s> is not among"):
         tokenizers.load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    found = tokenizers.load(config(tmp_path, eos_token="[SEP]", extra_ids=1, mask_token={"content": ")"}))
-    assert found.size == 261 and found.specials["eos"] == "[SEP]" and found.mask_token == ")"
-    assert ")" not in found.encode("a )").tokens and ")" in found.encode("a )", specials=True).tokens
+    tokenizer = tokenizers.load(config(tmp_path, eos_token="[SEP]", extra_ids=1, mask_token={"content": ")"}))
+    assert tokenizer.size == 261 and tokenizer.specials["eos"] == "[SEP]" and tokenizer.mask_token == ")"
+    assert ")" not in tokenizer.encode("a )").tokens and ")" in tokenizer.encode("a )", specials=True).tokens
 
 
 @pytest.mark.parametrize("facts, message", [
@@ -370,8 +370,8 @@ def test_malformed_models_are_refused(published, tmp_path):
     for content in damaged:
         (tmp_path / "spiece.model").write_bytes(content)
         try:
-            found = tokenizers.load(tmp_path)
-            [found.encode(text, specials=True) for text in PARTS]
+            tokenizer = tokenizers.load(tmp_path)
+            [tokenizer.encode(text, specials=True) for text in PARTS]
         except UserError as error:
             assert str(tmp_path) in str(error)
             refused += 1

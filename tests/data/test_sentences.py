@@ -18,12 +18,12 @@ def test_all_characters_but_white_space_are_kept_in_order(seed):
     parts = ["a", "B", "é", "Mr.", "e.g.", "3.5", ".", "!", "?", "...", "…", "。", " ", "  ", "\n", "\n\n", "\n \n",
              "\t", '"', "”", "'", "(", ")", "[", "]", "- ", "2. ", "_", "7", "word " * 40, "\u00a0"]
     text = "".join(draw.choices(parts, k=300))
-    found = split(text)
-    assert squeeze("".join(found)) == squeeze(text)
-    assert all(sentence and sentence == " ".join(sentence.split()) for sentence in found)
+    sentences = split(text)
+    assert squeeze("".join(sentences)) == squeeze(text)
+    assert all(sentence and sentence == " ".join(sentence.split()) for sentence in sentences)
     verbatim = split_verbatim(text)
     assert "".join(verbatim) == text
-    assert [" ".join(sentence.split()) for sentence in verbatim] == found
+    assert [" ".join(sentence.split()) for sentence in verbatim] == sentences
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -59,8 +59,8 @@ def test_abbreviations_before_numbers_end_sentences_before_words():
 
 
 def test_a_line_break_in_wrapped_text_is_a_space_and_a_blank_line_never_is():
-    found = split("The raw\nafternoon is\nrawest\n\nand so\n \t\nforth")
-    assert found == ["The raw afternoon is rawest", "and so", "forth"]
+    sentences = split("The raw\nafternoon is\nrawest\n\nand so\n \t\nforth")
+    assert sentences == ["The raw afternoon is rawest", "and so", "forth"]
     assert split("One\r\ntwo\r\n\r\nthree") == ["One two", "three"]
 
 
@@ -87,10 +87,10 @@ def test_no_text_has_no_sentences(text):
 def test_a_sentence_without_end_is_split_between_words():
     assert "".join(split_verbatim("word\n" * MAX_LENGTH)) == "word\n" * MAX_LENGTH
     for text in ("some words and more " * (MAX_LENGTH // 8), "word\n" * MAX_LENGTH, "x" * (2 * MAX_LENGTH + 5)):
-        found = split(text)
-        assert squeeze("".join(found)) == squeeze(text)
-        assert MAX_LENGTH * 0.9 < len(found[0]) <= MAX_LENGTH and len(found) >= 3
-        assert text.isalpha() or all(set(sentence.split()) <= set(text.split()) for sentence in found)
+        sentences = split(text)
+        assert squeeze("".join(sentences)) == squeeze(text)
+        assert MAX_LENGTH * 0.9 < len(sentences[0]) <= MAX_LENGTH and len(sentences) >= 3
+        assert text.isalpha() or all(set(sentence.split()) <= set(text.split()) for sentence in sentences)
     assert split("x" * 10_000 + " y. Then z.") == ["x" * 10_000 + " y.", "Then z."]
 
 

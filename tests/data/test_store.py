@@ -41,7 +41,7 @@ def test_index_and_stream_restore_the_documents(written):
     assert opened.split == "validation" and opened.fingerprint == "name" and opened.tokens == len(stream)
     assert opened.tokens > 8 * RECORD
     assert opened.sentences.dtype == opened.documents.dtype == np.int64
-    kept = [found for document in documents if (found := [s.tolist() for s in document if len(s)])]
+    kept = [ids for document in documents if (ids := [s.tolist() for s in document if len(s)])]
     assert len(opened.documents) == len(kept) + 1 and len(opened.sentences) == sum(map(len, kept)) + 1
     for number, document in enumerate(kept):
         first, last = opened.documents[number : number + 2]
@@ -61,9 +61,9 @@ def test_take_does_not_depend_on_the_cache_size(written, slots):
     rng = np.random.default_rng(slots)
     for shape in ((), (0,), (3, 0), (7,), (5, 40), (2, 3, 10)) * 5:
         index = rng.integers(0, len(stream), shape)
-        found = opened.take(index)
-        assert found.dtype == np.int32 and found.shape == shape
-        np.testing.assert_array_equal(found, stream[index])
+        taken = opened.take(index)
+        assert taken.dtype == np.int32 and taken.shape == shape
+        np.testing.assert_array_equal(taken, stream[index])
     np.testing.assert_array_equal(opened.take(np.arange(len(stream))), stream)
 
 
@@ -126,8 +126,8 @@ def test_a_flipped_bit_is_never_read_as_a_token(tmp_path):
         damaged[rng.integers(len(content))] ^= 1 << rng.integers(8)
         file.write_bytes(damaged)
         try:
-            found = Store(tmp_path, "train", vocabulary(1000)).take(np.arange(len(stream)))
-            np.testing.assert_array_equal(found, stream)
+            taken = Store(tmp_path, "train", vocabulary(1000)).take(np.arange(len(stream)))
+            np.testing.assert_array_equal(taken, stream)
         except RunFault as fault:
             noticed += f"of {file} is damaged" in str(fault)
     assert noticed
@@ -193,10 +193,10 @@ def test_a_damaged_record_affects_no_other(tmp_path):
     content, hit = file.read_bytes(), set()
     for position in range(1000, 60_000, 6000):  # records are some 6 kB each
         file.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
-        found = Store(tmp_path, "train", KNOWN, damaged_records=1).take(np.arange(len(stream)))
-        wrong = np.flatnonzero(found != stream)
+        taken = Store(tmp_path, "train", KNOWN, damaged_records=1).take(np.arange(len(stream)))
+        wrong = np.flatnonzero(taken != stream)
         (record,) = set((wrong // RECORD).tolist())
-        assert len(wrong) == RECORD and (found[wrong] == UNK).all()
+        assert len(wrong) == RECORD and (taken[wrong] == UNK).all()
         hit.add(record)
     assert hit == set(range(9))
 

@@ -36,15 +36,15 @@ def reference(text, vocab, lowercase):
 
 
 def greedy(word, vocab):
-    found, start = [], 0
+    tokens, start = [], 0
     while start < len(word):
         prefix = "##" if start else ""
         end = next((e for e in range(len(word), start, -1) if prefix + word[start:e] in vocab), None)
         if end is None or len(word) > 200:
             return ["[UNK]"]
-        found.append(prefix + word[start:end])
+        tokens.append(prefix + word[start:end])
         start = end
-    return found
+    return tokens
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
