@@ -21,19 +21,9 @@ from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Encoded, Model, check_context, model_inputs
 from lmrep.objectives import mlm_head
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    Keys,
-    Metrics,
-    Objective,
-    ObjectiveDef,
-    normalize_weights,
-    output_specs,
-    output_table,
-    sums,
-)
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import GenerateText
+from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 
 
 @dataclass(frozen=True)

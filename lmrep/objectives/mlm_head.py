@@ -9,7 +9,8 @@ from lmrep.core.params import Array, Tree
 from lmrep.layers import lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model, model_inputs
-from lmrep.objectives.base import Batch, Metrics, output_specs, output_table, sums
+from lmrep.objectives.base import Batch, Metrics
+from lmrep.objectives.outputs import output_specs, output_table, sums
 
 METRICS = {
     "mlm_loss": loss_metric("Masked-LM loss", baseline="unigram_loss"),

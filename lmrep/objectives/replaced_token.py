@@ -22,18 +22,9 @@ from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    Keys,
-    Metrics,
-    Objective,
-    ObjectiveDef,
-    normalize_weights,
-    output_table,
-    sums,
-)
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import DetectReplaced, FillMask
+from lmrep.objectives.outputs import normalize_weights, output_table, sums
 
 VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
 DETECTING = VARIANTS[:2]  # those whose encoder detects replaced tokens; the others predict tokens

@@ -8,7 +8,8 @@ from lmrep.core.params import Array, Tree
 from lmrep.layers import linear
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model
-from lmrep.objectives.base import BATCH_FIELDS, Batch, Metrics, normalize_weights, sums
+from lmrep.objectives.base import BATCH_FIELDS, Batch, Metrics
+from lmrep.objectives.outputs import normalize_weights, sums
 
 METRICS = {"pair_loss": loss_metric("Sentence-pair loss"),
            "pair_accuracy": accuracy_metric("Sentence-pair accuracy")}

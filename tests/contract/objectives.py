@@ -4,22 +4,22 @@ import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import ParamSpec, normal
-from lmrep.objectives.base import Carry, Objective, normalize_weights
+from lmrep.objectives.base import Carry, Objective
+from lmrep.objectives.outputs import normalize_weights, sums
 
 V, D = 12, 8  # vocabulary, width
 
 
-def table(rows=V, columns=D, axes=("vocab", "embed")):
-    return ParamSpec((rows, columns), axes, normal(0.3))
+def table(vocab_size=V, columns=D, axes=("vocab", "embed")):
+    return ParamSpec((vocab_size, columns), axes, normal(0.3))
 
 
-def nats(logits, targets):
+def nll_of(logits, targets):
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1)[..., 0]
 
 
-def weighted_sum(nll, weights, name="nats"):
-    target_mask = weights > 0
-    return (nll * weights).sum(), {name: ((nll * target_mask).sum(), target_mask.sum())}
+def weighted_sum(nll, weights):
+    return (nll * weights).sum(), sums(weights > 0, nll=nll)
 
 
 def recurrent() -> Objective:
@@ -38,7 +38,7 @@ def recurrent() -> Objective:
 
         last, states = jax.lax.scan(step, start, encoder["token"][batch["tokens"]].swapaxes(0, 1))
         logits = states.swapaxes(0, 1)[:, :-1] @ params["objective"]["output"]
-        total, metrics = weighted_sum(nats(logits, batch["tokens"][:, 1:]), batch["weights"])
+        total, metrics = weighted_sum(nll_of(logits, batch["tokens"][:, 1:]), batch["weights"])
         return total, (metrics, Carry(jax.lax.stop_gradient(last), carry.shared + 1))
 
     return Objective(
@@ -46,7 +46,7 @@ def recurrent() -> Objective:
         specs={"encoder": {"token": table(), "recurrent": table(D, D, (None, None))},
                "objective": {"output": table(D, V, ("embed", "vocab"))}},
         prepare=prepare, loss=loss,
-        carry=lambda rows: Carry(jnp.zeros((rows, D)), jnp.float32(0)),  # shared: a count of microbatches
+        carry=lambda batch_size: Carry(jnp.zeros((batch_size, D)), jnp.float32(0)),  # shared: a count of microbatches
         penalty=lambda params: 1e-3 * jnp.square(params["encoder"]["recurrent"]).sum(),
     )
 
@@ -83,7 +83,7 @@ def encoder_decoder() -> Objective:
         summary = jnp.tanh(p["source"][batch["source"]].mean(1, keepdims=True))
         before = jnp.pad(batch["tokens"], ((0, 0), (1, 0)))[:, :-1]
         logits = (p["target"][before] + summary) @ params["objective"]["output"]
-        total, metrics = weighted_sum(nats(logits, batch["tokens"]), batch["weights"])
+        total, metrics = weighted_sum(nll_of(logits, batch["tokens"]), batch["weights"])
         return total, (metrics, carry)
 
     return Objective(
@@ -91,8 +91,8 @@ def encoder_decoder() -> Objective:
         specs={"encoder": {"source": table(), "target": table()}, "objective": {"output": table(D, V)}})
 
 
-def cloze(part: str) -> Objective:
-    """Predicts a masked token from the mean of the others, with the parameters of `part`, "encoder" or "generator".
+def cloze(trained: str) -> Objective:
+    """Predicts a masked token from the mean of the others, with the parameters of `trained`, "encoder" or "generator".
     With the generator the encoder is unused, and a second stage starts the encoder from it."""
 
     def prepare(keys, batch):
@@ -101,12 +101,12 @@ def cloze(part: str) -> Objective:
         return batch | {"position": position, "targets": target, "weights": normalize_weights(jnp.ones(len(position)))}
 
     def loss(params, batch, key, carry):
-        p = params["encoder"] if part == "encoder" else params["objective"]["generator"]
+        p = params["encoder"] if trained == "encoder" else params["objective"]["generator"]
         visible = jnp.arange(batch["tokens"].shape[1]) != batch["position"][:, None]
         hidden = jnp.tanh((p["token"][batch["tokens"]] * visible[..., None]).sum(1))
-        total, metrics = weighted_sum(nats(hidden @ p["token"].T, batch["targets"]), batch["weights"])
+        total, metrics = weighted_sum(nll_of(hidden @ p["token"].T, batch["targets"]), batch["weights"])
         return total, (metrics, carry)
 
-    own = {"generator": {"token": table()}} if part == "generator" else {}
-    return Objective(f"cloze_{part}", specs={"encoder": {"token": table()}, "objective": own},
+    own = {"generator": {"token": table()}} if trained == "generator" else {}
+    return Objective(f"cloze_{trained}", specs={"encoder": {"token": table()}, "objective": own},
                      prepare=prepare, loss=loss)

@@ -15,17 +15,8 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import prompts
 from lmrep.metrics import Metric, loss_metric
 from lmrep.models.base import Model, model_inputs
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    Keys,
-    Metrics,
-    Objective,
-    ObjectiveDef,
-    normalize_weights,
-    output_specs,
-    output_table,
-)
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 
 
 @dataclass(frozen=True)
@@ -104,13 +95,11 @@ def loss(
     """The mean cross-entropy."""
     log_probabilities = jax.nn.log_softmax(logits(params, batch, model, key))
     own = jnp.take_along_axis(log_probabilities, batch["targets"][..., None], -1)
-    rank = (log_probabilities > own).sum(-1)
-    target_mask = batch["weights"] > 0
-    metrics = {"skip_loss": (-(own[..., 0] * target_mask).sum(), target_mask.sum()),
-               "top3": (((rank < 3) & target_mask).sum(), target_mask.sum()), "batches": (carry.shared, 1)}
+    nll, rank = -own[..., 0], (log_probabilities > own).sum(-1)
+    metrics = sums(batch["weights"] > 0, skip_loss=nll, top3=rank < 3) | {"batches": (carry.shared, 1)}
     if key is not None:
         carry = carry._replace(shared=carry.shared + 1)
-    return -(own[..., 0] * batch["weights"]).sum(), (metrics, carry)
+    return (nll * batch["weights"]).sum(), (metrics, carry)
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, k: int = 3) -> dict[str, Array]:

@@ -12,7 +12,8 @@ from lmrep.core import params as P
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 from lmrep.objectives import masked
-from lmrep.objectives.base import Carry, normalize_weights
+from lmrep.objectives.base import Carry
+from lmrep.objectives.outputs import normalize_weights
 from tests import reference
 from tests.objectives.toys import FREQUENT, MASK, NETWORK, VOCABULARY, V, batch, model, prepare, row
 from tests.programs import largest

@@ -14,7 +14,8 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 from lmrep.objectives import OBJECTIVES
-from lmrep.objectives.base import Carry, Objective, normalize_weights
+from lmrep.objectives.base import Carry, Objective
+from lmrep.objectives.outputs import normalize_weights
 from lmrep.training.evaluation import Evaluator, MetricSums
 from lmrep.training.step import evaluation_step
 from tests.contract import objectives as toys

@@ -18,7 +18,8 @@ import pytest
 
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.sharding import make_mesh
-from lmrep.objectives.base import Carry, Objective, normalize_weights
+from lmrep.objectives.base import Carry, Objective
+from lmrep.objectives.outputs import normalize_weights
 from lmrep.storage.averaging import mean, parameters
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import faults, optimizers

@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from lmrep.core.params import ParamSpec, normal
-from lmrep.objectives.base import Carry, Objective, normalize_weights
+from lmrep.objectives.base import Carry, Objective
+from lmrep.objectives.outputs import normalize_weights
 from lmrep.training.state import create
 from lmrep.training.step import evaluation_step, prepare_keys, train_step
 
