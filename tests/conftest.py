@@ -36,6 +36,20 @@ def pytest_unconfigure():
         shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.fixture
+def no_compilation_cache():
+    """Compiles everything: a program from the cache gives no warnings."""
+    import jax  # after the flags above
+    from jax.experimental.compilation_cache import compilation_cache
+
+    previous = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", previous)
+    compilation_cache.reset_cache()
+
+
 @pytest.fixture(scope="session")
 def _small_run(tmp_path_factory):
     """The folder that `small_home` copies, made once for all workers."""

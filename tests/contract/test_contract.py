@@ -96,8 +96,8 @@ def test_trains(uninterrupted, name):
     assert len(values) == 3 and values[-1] < values[0]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("layout", "microbatches"), [((1, 1, 1), 4), ((8, 1, 1), 1), ((2, 2, 2), 2), ((1, 4, 2), 1)])
+@pytest.mark.parametrize(("name", "layout", "microbatches"), [
+    *((name, (2, 2, 2), 2) for name in NAMES), ("recurrent", (8, 1, 1), 1), ("two_stages", (1, 4, 2), 4)])
 def test_every_mesh_and_microbatch_count_gives_the_same_losses(uninterrupted, tmp_path, name, layout, microbatches):
     _, expected = uninterrupted[name]
     _, lines = train(stages_of(name, microbatches), tmp_path, layout)
@@ -105,8 +105,8 @@ def test_every_mesh_and_microbatch_count_gives_the_same_losses(uninterrupted, tm
     np.testing.assert_allclose(losses(lines, "validation"), losses(expected, "validation"), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("killed_after", [1, 4])
+@pytest.mark.parametrize(("name", "killed_after"), [
+    ("recurrent", 4), ("distillation", 1), ("encoder_decoder", 4), ("two_stages", 7)])
 def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(uninterrupted, tmp_path, name, killed_after):
     state, expected = uninterrupted[name]
     with pytest.raises(Killed):

@@ -105,8 +105,7 @@ def test_the_default_range_of_initial_weights_is_that_of_the_width():
 # --- the state
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("length", [1, 3, 4])
+@pytest.mark.parametrize(("name", "length"), [("lstm", 1), ("narrow_table", 4), ("untied", 3), ("rnn", 4)])
 def test_a_text_split_into_rows_with_carried_state_equals_the_unsplit_text(name, length):
     model, params = network(name)
     expected = encode(model, params, TOKENS)
@@ -119,7 +118,7 @@ def test_a_text_split_into_rows_with_carried_state_equals_the_unsplit_text(name,
     jax.tree.map(close, carry, expected.carry)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["lstm", "rnn"])
 def test_packed_texts_are_encoded_as_alone(name):
     model, params = network(name)
     packed = np.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12, [1] + [2] * 11], np.int32)
@@ -136,15 +135,16 @@ def test_padding_leaves_the_state_unchanged():
     jax.tree.map(close, found.carry, expected.carry)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["narrow_table", "rnn"])
 def test_decoding_equals_encoding(name):
     model, params = network(name)
     expected, cache, found = encode(model, params, TOKENS), model.start_cache(B, T), []
     prompt = np.pad(TOKENS[:, :5], ((0, 0), (0, 3)))  # padded, as prompts of many lengths are
-    hidden, cache = jax.jit(model.decode)(params, prompt, cache, jnp.int32(5))
+    decode = jax.jit(model.decode)
+    hidden, cache = decode(params, prompt, cache, jnp.int32(5))
     found.append(hidden[:, :5])
     for t in range(5, T):
-        hidden, cache = jax.jit(model.decode)(params, TOKENS[:, t : t + 1], cache)
+        hidden, cache = decode(params, TOKENS[:, t : t + 1], cache)
         found.append(hidden)
     close(np.concatenate(found, 1), expected.hidden)
     jax.tree.map(close, cache, expected.carry)
@@ -184,7 +184,8 @@ def test_dropout_acts_between_layers_and_not_on_the_state():
     c = lstm.Config(vocab=V, width=8, layers=1, dropout=0.5)
     model = lstm.build(c)
     params = reference.random_params(model.specs, seed=1)
-    encoded = model.encode(params, Inputs(tokens=TOKENS), jax.random.key(0), layers=True)
+    encoded = jax.jit(lambda p, key: model.encode(p, Inputs(tokens=TOKENS), key, layers=True))(
+        params, jax.random.key(0))
     hidden, last = np.asarray(encoded.hidden), np.asarray(encoded.layers[1])
     kept = hidden != 0
     assert 0.3 < kept.mean() < 0.7

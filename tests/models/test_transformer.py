@@ -104,8 +104,8 @@ def test_outputs_are_given_when_asked_for(bert):
     np.testing.assert_allclose(encoded.attention.sum(-1), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("execution", [Execution(), Execution(scan=True, remat="full")], ids=str)
-@pytest.mark.parametrize("name", ["bert", "albert", "pre-norm"])
+@pytest.mark.parametrize(("name", "execution"), [
+    ("bert", Execution(scan=True, remat="full")), ("albert", Execution(scan=True)), ("pre-norm", Execution())], ids=str)
 def test_the_last_layer_may_run_at_some_positions_alone(name, execution):
     """Values, and gradients with respect to every parameter, are those of the whole."""
     model = transformer.build(CONFIGS[name], execution)

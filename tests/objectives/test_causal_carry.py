@@ -126,16 +126,17 @@ def test_a_transformer_predicts_the_following_token_too_and_carries_nothing():
 def test_packed_texts_have_the_loss_of_texts_alone(head):
     _, objective, params = build(head=head)
     bounds = [(0, 9), (9, 11), (11, 26)]
-    segment_ids = np.zeros((1, 30), np.int32)
+    packed, alone = np.zeros((1, 30), np.int32), []
     for number, (start, end) in enumerate(bounds, 1):
-        segment_ids[0, start:end] = number
+        packed[0, start:end] = number
+        alone.append((np.roll(TEXTS[:1], -start, 1), (np.arange(30) < end - start).astype(np.int32)[None]))
 
+    @jax.jit
     def nll(tokens, segment_ids):
-        batch = {"tokens": tokens, "segment_ids": segment_ids, "example": np.zeros(1, np.int32)}
-        return float(objective.loss(params, prepare(objective, batch), None, Carry())[1][0]["lm_loss"][0])
+        batch = prepare(objective, {"tokens": tokens, "segment_ids": segment_ids, "example": jnp.zeros(1, jnp.int32)})
+        return objective.loss(params, batch, None, Carry())[1][0]["lm_loss"][0]
 
-    alone = [nll(TEXTS[:1, start:end], np.ones((1, end - start), np.int32)) for start, end in bounds]
-    assert nll(TEXTS[:1], segment_ids) == pytest.approx(sum(alone), rel=1e-6)
+    assert float(nll(TEXTS[:1], packed)) == pytest.approx(sum(float(nll(*text)) for text in alone), rel=1e-6)
 
 
 def test_a_carried_state_predicts_what_an_example_alone_cannot():
@@ -149,6 +150,7 @@ def test_a_carried_state_predicts_what_an_example_alone_cannot():
     def train(carried):
         @jax.jit
         def step(params, state, batch, carry):
+            batch = prepare(objective, batch)
             grads, (metrics, carry) = jax.grad(lambda p: objective.loss(p, batch, None, carry), has_aux=True)(params)
             updates, state = optimizer.update(grads, state)
             return optax.apply_updates(params, updates), state, carry, metrics["lm_loss"]
@@ -159,7 +161,7 @@ def test_a_carried_state_predicts_what_an_example_alone_cannot():
             for batch in batches(texts, 4):
                 if not carried:
                     batch["reset"] = np.ones(64, np.int32)
-                params, state, carry, (nll, _) = step(params, state, prepare(objective, batch), carry)
+                params, state, carry, (nll, _) = step(params, state, batch, carry)
         return float(nll) / 64  # for each of the last examples
 
     assert train(carried=True) < 0.4

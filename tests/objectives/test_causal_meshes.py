@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from lmrep.core.sharding import make_mesh
 from lmrep.core.vocabulary import Vocabulary
@@ -20,7 +19,7 @@ from lmrep.training.stages import Stage
 V, BATCH_SIZE, LENGTH, STEPS = 24, 16, 8, 6
 TEXTS = np.random.default_rng(0).integers(2, V // 2, (BATCH_SIZE, STEPS * LENGTH + 1)).astype(np.int32)
 NETWORKS = {"lstm": lstm.Config(vocab=V, width=16, layers=2, embedding=8, dropout=0.0),
-            "rnn": lstm.Config(vocab=V, width=16, layers=2, cell="rnn", tied=False, dropout=0.2)}
+            "rnn": lstm.Config(vocab=V, width=16, layers=1, cell="rnn", tied=False, dropout=0.2)}
 
 
 def host_batches(rows, first, last):
@@ -51,23 +50,11 @@ def expected():
     return {network: train(network) for network in NETWORKS}
 
 
-@pytest.fixture(autouse=True)
-def no_compilation_cache():
-    """Compiles everything: a program from the cache gives no warnings."""
-    previous = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", previous)
-    compilation_cache.reset_cache()
-
-
 # Dropout draws from a key for each microbatch, and so depends on their number, but not on the mesh.
-CASES = [("lstm", (1, 1, 1), 2), ("lstm", (1, 1, 1), 4), ("lstm", (8, 1, 1), 1), ("lstm", (1, 8, 1), 2),
-         ("lstm", (2, 2, 2), 1), ("lstm", (2, 2, 2), 4), ("rnn", (8, 1, 1), 1), ("rnn", (1, 8, 1), 1),
-         ("rnn", (2, 2, 2), 1)]
+CASES = [("lstm", (1, 8, 1), 2), ("lstm", (2, 2, 2), 4), ("rnn", (8, 1, 1), 1), ("rnn", (2, 2, 2), 1)]
 
 
+@pytest.mark.usefixtures("no_compilation_cache")
 @pytest.mark.parametrize(("network", "sizes", "microbatches"), CASES)
 def test_every_mesh_and_number_of_microbatches_gives_the_losses_of_one_device(
         expected, capfd, network, sizes, microbatches):

@@ -174,7 +174,7 @@ def test_carry_passes_from_batch_to_batch_and_starts_anew_in_each_evaluation():
         return [batch | {"reset": np.full(BATCH, reset, np.int32)} for batch in batches(3 * BATCH)]
 
     kept = evaluator(params, stream(0))
-    assert kept["nats"] != evaluator(params, stream(1))["nats"]  # the previous state is used
+    assert kept["nll"] != evaluator(params, stream(1))["nll"]  # the previous state is used
     assert evaluator(params, stream(0)) == kept  # and none is kept between evaluations
     carry, total = objective.carry(BATCH), 0.0
     for batch in stream(0):

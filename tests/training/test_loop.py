@@ -127,7 +127,7 @@ def with_f1():
 
     def loss(params, batch, key, carry):
         total, (metrics, carry) = plain.loss(params, batch, key, carry)
-        return total, (metrics | {"f1": metrics["nats"]}, carry)
+        return total, (metrics | {"f1": metrics["nll"]}, carry)
 
     return plain._replace(loss=loss)
 
@@ -154,7 +154,7 @@ def test_an_unknown_best_metric_is_refused_before_training(tmp_path):
 
 def test_a_best_metric_that_validation_lacks_stops_the_run_at_its_first_validation(tmp_path):
     config = TrainerConfig(CheckpointConfig(best="f1"))
-    with pytest.raises(RunFault, match=r"best is 'f1', which validation does not give; it gives .*nats.*"):
+    with pytest.raises(RunFault, match=r"best is 'f1', which validation does not give; it gives .*nll.*"):
         Trainer([stage(metrics=F1)], make_mesh(1, 1, 1), 0, RunOutputs(Checkpoints(tmp_path)), config).run(None)
     assert Checkpoints(tmp_path).steps() == []
 

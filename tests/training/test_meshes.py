@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lmrep.core.sharding import make_mesh
@@ -20,6 +19,7 @@ from lmrep.training.config import LogConfig, TrainerConfig
 from lmrep.training.loop import RunOutputs, Trainer
 from tests import small
 
+pytestmark = pytest.mark.usefixtures("no_compilation_cache")
 STEPS = 10
 NETWORKS = {
     "scanned": {"model.vocab": 208, "execution.scan": True, "execution.remat": "dots", "model.dropout": 0.1,
@@ -27,17 +27,6 @@ NETWORKS = {
     # Factorised embeddings, and a vocabulary that no tensor axis divides.
     "unrolled": {"model.vocab": 203, "model.embedding": 16, "execution.scan": False, "execution.remat": "full"},
 }
-
-
-@pytest.fixture(autouse=True)
-def no_compilation_cache():
-    """Turns the compilation cache off: a cached program gives no warnings."""
-    previous = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", previous)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
