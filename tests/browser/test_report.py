@@ -73,7 +73,7 @@ def charts(page):
     return [plot.inner_html() for plot in page.locator(".plot").all()]
 
 
-def test_it_shows_curves_predictions_and_attention(visit):
+def test_page_shows_curves_predictions_and_attention(visit):
     page = visit()
     assert page.locator(".plot svg path.validation").count() == 6  # three runs, loss and accuracy
     for metric, runs in (("mlm_accuracy", 2), ("mlm_loss", 2), ("lm_accuracy", 1), ("lm_loss", 1)):
@@ -86,7 +86,7 @@ def test_it_shows_curves_predictions_and_attention(visit):
     assert page.locator("#predictions ~ .prompt", has_text="The old cat").count() >= 1
 
 
-def test_the_axes_change(visit):
+def test_axes_change(visit):
     page = visit()
     seen = [charts(page)]
     for control in ("input[value=tokens]", "input[value=flop]", "#logx", "#logy"):
@@ -100,7 +100,7 @@ def test_the_axes_change(visit):
     assert "floating-point operations" in seen[2][0] and "steps" in seen[0][0]
 
 
-def test_a_pointer_reads_the_curves(visit):
+def test_pointer_shows_values_of_the_curves(visit):
     page = visit()
     figure = page.locator("figure[data-metric=mlm_loss]")
     figure.locator("svg").hover(position={"x": 200, "y": 60})
@@ -131,7 +131,7 @@ def test_layer_head_token_and_text_are_chosen(visit):
     assert changed() and page.locator("#tokens button").count() != 12
 
 
-def test_the_theme_is_the_system_s_or_the_reader_s(visit):
+def test_theme_follows_the_system_or_the_selection(visit):
     light, dark = background(visit(color_scheme="light")), background(visit(color_scheme="dark"))
     assert light != dark
     page = visit(color_scheme="light")
@@ -143,7 +143,7 @@ def test_the_theme_is_the_system_s_or_the_reader_s(visit):
     sync_api.expect(page.locator("body")).to_have_css("background-color", dark)
 
 
-def test_it_fits_a_phone(visit):
+def test_page_fits_a_phone(visit):
     page = visit(PHONE, is_mobile=True, has_touch=True)
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
@@ -152,7 +152,7 @@ def test_it_fits_a_phone(visit):
     assert "layer 1" in page.locator("#looks").inner_text()
 
 
-def test_it_prints_light_and_without_its_controls(visit):
+def test_printed_page_is_light_and_has_no_controls(visit):
     page = visit(color_scheme="dark")
     page.emulate_media(media="print")
     assert background(page) == "rgb(255, 255, 255)"

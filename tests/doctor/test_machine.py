@@ -20,14 +20,14 @@ from tests.doctor import examined, failed
 
 
 @pytest.mark.parametrize("command", ["train", "doctor"])
-def test_a_small_address_space_is_refused_in_one_message(home, tmp_path, command):
+def test_small_address_space_is_refused_in_one_message(home, tmp_path, command):
     """JAX would hang or abort in it."""
     words = [f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--workdir={tmp_path / 'run'}"]
     limit = f"ulimit -v 2000000; exec {shlex.quote(sys.executable)} -m lmrep {command} {shlex.join(words)}"
-    done = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, timeout=small.SECONDS,
+    result = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, timeout=small.SECONDS,
                           cwd=Path(__file__).parents[2])
-    assert done.returncode == 2 and not (tmp_path / "run").exists()
-    assert "2.0 GB of address space" in done.stdout + done.stderr and "Traceback" not in done.stderr
+    assert result.returncode == 2 and not (tmp_path / "run").exists()
+    assert "2.0 GB of address space" in result.stdout + result.stderr and "Traceback" not in result.stderr
 
 
 # The mesh
@@ -36,14 +36,14 @@ def test_a_small_address_space_is_refused_in_one_message(home, tmp_path, command
 @pytest.mark.parametrize(("axes", "message"), [
     ({"data": 16}, "16, fsdp=1, tensor=1, and there are 8"), ({"data": 3}, "make batch_size a multiple of 3"),
     ({"data": 1, "tensor": 3}, "has 4 heads, which mesh.tensor=3 does not divide")])
-def test_a_mesh_that_does_not_fit_fails(config, tmp_path, axes, message):
+def test_mesh_that_does_not_fit_fails(config, tmp_path, axes, message):
     config.mesh.update(axes)
     found = examined(config, tmp_path / "run", tmp_path)
     assert message in failed(found)["mesh"] and failed(found).keys() == {"mesh"}
     assert found["memory"].mark == doctor.SKIPPED and found["checkpoints"].mark == doctor.OK
 
 
-def test_a_mesh_of_devices_of_other_machines_is_checked(config, tmp_path):
+def test_mesh_of_devices_of_other_machines_is_checked(config, tmp_path):
     config.mesh.update({"data": 4, "fsdp": 4})
     found = examined(config, tmp_path / "run", tmp_path, devices=16, processes=2)
     assert not failed(found) and "4 x 4 x 1 on 16 x cpu, of which 8 are here" in found["mesh"].text
@@ -63,9 +63,9 @@ def test_parameters_that_the_mesh_does_not_shard_are_a_warning(config, tmp_path)
 # Disk and memory
 
 
-def test_a_full_disk_fails(config, tmp_path, monkeypatch):
+def test_full_disk_fails(config, tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10**6, 10**6 - 5000, 5000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 5000, 5000))
     message = failed(examined(config, tmp_path / "run", tmp_path / "data"))
     assert message.keys() == {"checkpoints", "data"}
     for name, flag in (("checkpoints", "--workdir"), ("data", "--data_dir")):
@@ -75,21 +75,21 @@ def test_a_full_disk_fails(config, tmp_path, monkeypatch):
 
 def test_stores_and_checkpoints_on_one_disk_are_added(config, tmp_path, monkeypatch):
     """Either alone fits."""
-    needed = machine.checkpoints
+    check = machine.checkpoints
     usage = namedtuple("usage", "total used free")
-    seen = []
-    monkeypatch.setattr(machine, "checkpoints", lambda *given: seen.append(needed(*given)) or seen[-1])
+    results = []
+    monkeypatch.setattr(machine, "checkpoints", lambda *arguments: results.append(check(*arguments)) or results[-1])
     examined(config, tmp_path / "run", tmp_path / "data")
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(0, 0, seen[0].value.bytes + 100))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, results[0].value.bytes + 100))
     assert failed(examined(config, tmp_path / "run", tmp_path / "data")).keys() == {"data"}
 
 
-def test_the_estimate_of_checkpoints_matches_their_size(home, config):
+def test_estimate_of_checkpoints_matches_their_size(home, config):
     found = examined(config, home / "run", home / "data")
     [path] = [path for path in (home / "run/checkpoints").iterdir() if path.name == "12"]
-    taken = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    message = float(found["checkpoints"].text.split(" of ")[1].split(" GB")[0]) * 1e9
-    assert message <= taken <= 1.5 * message
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    estimate = float(found["checkpoints"].text.split(" of ")[1].split(" GB")[0]) * 1e9
+    assert estimate <= size <= 1.5 * estimate
 
 
 def test_too_little_memory_fails(config, tmp_path, monkeypatch):

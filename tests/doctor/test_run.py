@@ -8,6 +8,7 @@ import pytest
 
 from lmrep import doctor
 from lmrep.data.formats import FORMATS
+from lmrep.doctor import run
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.storage import workdir
@@ -28,19 +29,19 @@ def flip_bit(path: Path, at: int = -1) -> None:
 
 def test_nothing_fails_and_nothing_is_written_before_and_after_a_run(home, config, tmp_path):
     before = small.contents(home)
-    fresh = examined(config, tmp_path / "new/run", tmp_path / "new/data", files=f"{home}/texts/0*.txt")
-    assert {finding.mark for finding in fresh.values()} == {doctor.OK, doctor.SKIPPED}
-    assert [name for name, finding in fresh.items() if finding.mark == doctor.SKIPPED] == ["examples"]
-    assert "not built yet" in fresh["store"].text and fresh["resuming"].text == "a new run"
+    before_run = examined(config, tmp_path / "new/run", tmp_path / "new/data", files=f"{home}/texts/0*.txt")
+    assert {finding.mark for finding in before_run.values()} == {doctor.OK, doctor.SKIPPED}
+    assert [name for name, finding in before_run.items() if finding.mark == doctor.SKIPPED] == ["examples"]
+    assert "not built yet" in before_run["store"].text and before_run["resuming"].text == "a new run"
     assert not (tmp_path / "new").exists()
-    there = examined(config, home / "run", home / "data")
-    assert {finding.mark for finding in there.values()} == {doctor.OK}
-    assert "all 12 steps are done" in there["resuming"].text and "train" in there["store"].text
+    after_run = examined(config, home / "run", home / "data")
+    assert {finding.mark for finding in after_run.values()} == {doctor.OK}
+    assert "all 12 steps are done" in after_run["resuming"].text and "train" in after_run["store"].text
     assert small.contents(home) == before
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_is_tried_on_the_text(home, name):
+def test_every_format_is_applied_to_the_text(home, name):
     config = small.config(home / "texts", format=name)
     assert examined(config, None, home / "data")["examples"].mark == doctor.OK
 
@@ -52,29 +53,29 @@ def test_without_a_workdir_its_checks_are_skipped(config, tmp_path):
     assert skipped["workdir"] == "needs --workdir" and not failed(found)
 
 
-def test_the_command_prints_a_line_for_each_check_and_exits_with_2_on_failure(home, tmp_path):
+def test_command_prints_a_line_for_each_check_and_exits_with_2_on_failure(home, tmp_path):
     words = (f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--workdir={home / 'run'}",
              f"--data_dir={home / 'data'}", "--config.mesh.data=-1")
-    answer = small.command("doctor", *words)
-    *lines, blank, last = answer.out.splitlines()
-    assert answer.code == 0 and all(line.startswith("ok ") for line in lines) and not blank
+    result = small.command("doctor", *words)
+    *lines, blank, last = result.out.splitlines()
+    assert result.code == 0 and all(line.startswith("ok ") for line in lines) and not blank
     assert last == f"{len(lines)} checks: {len(lines)} ok; the run has what it needs."
-    answer = small.command("doctor", *words, "--config.mesh.tensor=3", "--config.data.files=none/*.txt")
-    marks = [line.split()[:2] for line in answer.out.splitlines()]
-    assert answer.code == 2 and ["FAILED", "mesh"] in marks and ["FAILED", "corpus"] in marks
+    result = small.command("doctor", *words, "--config.mesh.tensor=3", "--config.data.files=none/*.txt")
+    marks = [line.split()[:2] for line in result.out.splitlines()]
+    assert result.code == 2 and ["FAILED", "mesh"] in marks and ["FAILED", "corpus"] in marks
     assert ["ok", "dashboards"] in marks and ["skipped", "memory"] in marks
 
 
 def test_each_process_reports_failures_of_its_host(home, tmp_path, monkeypatch):
     words = (f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--data_dir={home / 'data'}",
              "--config.mesh.data=-1", "--config.batch_size=32", "--config.data.files=none/*.txt")
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "elsewhere:1234")  # where nobody is asked
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "elsewhere:1234")  # which is not contacted
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     monkeypatch.setenv("JAX_PROCESS_ID", "0")
     assert "16 x 1 x 1 on 16 x cpu, of which 8 are here" in small.command("doctor", *words).out
     monkeypatch.setenv("JAX_PROCESS_ID", "1")
-    [line] = (answer := small.command("doctor", *words)).out.splitlines()
-    assert answer.code == 2 and line.startswith("process 1 on ") and "FAILED corpus data.files 'none/*.txt'" in line
+    [line] = (result := small.command("doctor", *words)).out.splitlines()
+    assert result.code == 2 and line.startswith("process 1 on ") and "FAILED corpus data.files 'none/*.txt'" in line
 
 
 # The config
@@ -90,14 +91,14 @@ def test_other_checks_run_after_an_invalid_config(config, home):
 # The workdir
 
 
-def test_a_workdir_in_use_fails(home, config):
+def test_workdir_in_use_fails(home, config):
     with workdir.lock(home / "run"):
         failures = failed(examined(config, home / "run", home / "data"))
     assert failures.keys() == {"workdir"}
     assert "in use by process" in failures["workdir"] and "wait" in failures["workdir"]
 
 
-def test_a_workdir_or_data_directory_that_cannot_be_created_fails(config, tmp_path):
+def test_workdir_or_data_directory_that_cannot_be_created_fails(config, tmp_path):
     (tmp_path / "file").write_text("")
     failures = failed(examined(config, tmp_path / "file/run", tmp_path / "file/data"))
     assert "give another --workdir" in failures["workdir"] and "give another --data_dir" in failures["store"]
@@ -114,7 +115,7 @@ def test_damaged_checkpoints_are_listed_and_fail_where_none_is_intact(home, conf
     assert "none verifies: put an intact copy" in failed(examined(config, copied, home / "data"))["resuming"]
 
 
-def test_a_run_with_another_config_or_corpus_cannot_be_resumed(home, config, tmp_path):
+def test_run_with_another_config_or_corpus_cannot_be_resumed(home, config, tmp_path):
     config.seed = 1
     config.checkpoint.keep = 7  # may differ
     failures = failed(examined(config, home / "run", home / "data"))["resuming"]
@@ -124,7 +125,7 @@ def test_a_run_with_another_config_or_corpus_cannot_be_resumed(home, config, tmp
     assert "data.train: " in failed(examined(other, home / "run", tmp_path / "data"))["resuming"]
 
 
-def test_a_damaged_config_of_the_run_fails(home, config, copied):
+def test_damaged_config_of_the_run_fails(home, config, copied):
     (copied / "config.json").write_text("{")
     assert "is damaged" in failed(examined(config, copied, home / "data"))["resuming"]
 
@@ -152,7 +153,9 @@ def test_weights_and_biases_needs_a_package_credentials_and_a_server(home, confi
     config.log.wandb = "project"
 
     def found():
-        return examined(config, tmp_path / "run", tmp_path)["dashboards"]
+        checks = doctor._Checks({"config": experiments.parse(config), "--workdir": tmp_path / "run"})
+        checks("dashboards", run.dashboards, "config", "--workdir")
+        return checks.findings[0]
 
     with monkeypatch.context() as missing:
         missing.setattr("importlib.util.find_spec", lambda name: None)
@@ -164,12 +167,12 @@ def test_weights_and_biases_needs_a_package_credentials_and_a_server(home, confi
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
         (tmp_path / "netrc").write_text("machine 127.0.0.1 login user password secret\n")
         assert found() == doctor.Finding(doctor.OK, "dashboards", "metrics.jsonl, Weights & Biases at 127.0.0.1")
-    assert found().mark == doctor.WARNING and "WANDB_MODE=offline" in found().text  # nobody listens any more
+    assert found().mark == doctor.WARNING and "WANDB_MODE=offline" in found().text  # the server is closed
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert found().mark == doctor.OK and "offline" in found().text
 
 
-def test_a_log_that_cannot_be_written_fails(config, tmp_path):
+def test_log_that_cannot_be_written_fails(config, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/tensorboard").write_text("")
     config.log.tensorboard = True

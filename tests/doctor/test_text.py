@@ -16,7 +16,7 @@ from tests.doctor import examined, failed
 # The corpus
 
 
-def test_an_unreadable_file_fails(home, config, tmp_path):
+def test_unreadable_file_fails(home, config, tmp_path):
     (tmp_path / "bad.txt").symlink_to("/proc/self/mem")  # which even root cannot read at its start
     config.data.files = f"{tmp_path}/*.txt"
     found = examined(config, tmp_path / "run", tmp_path)
@@ -34,7 +34,7 @@ def test_invalid_utf8_fails_in_the_first_documents_and_later(config, tmp_path, m
     assert "99.txt, line 1: byte 0xe9" in message and "iconv" in message
 
 
-def test_a_large_corpus_is_sampled(home, config, tmp_path, monkeypatch):
+def test_large_corpus_is_sampled(home, config, tmp_path, monkeypatch):
     monkeypatch.setattr(text, "DOCUMENTS", 5)
     (tmp_path / "texts").mkdir()
     for path in (home / "texts").iterdir():
@@ -46,7 +46,7 @@ def test_a_large_corpus_is_sampled(home, config, tmp_path, monkeypatch):
     assert not failed(found) and "62 files" in found["corpus"].text and "0.1 of the documents" in found["splits"].text
 
 
-def test_a_corpus_too_small_for_its_splits_or_a_batch_is_reported(config, tmp_path):
+def test_corpus_too_small_for_its_splits_or_a_batch_is_reported(config, tmp_path):
     config.data.files = f"{small.corpus(tmp_path / 'two', 2)}/*.txt"
     assert "too few for the splits" in failed(examined(config, tmp_path / "run", tmp_path))["splits"]
     config.data.files = f"{small.corpus(tmp_path / 'three', 3)}/*.txt"
@@ -83,7 +83,7 @@ def test_missing_evaluation_files_fail(config, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["*array_record*", "sentences.npy"])
-def test_a_damaged_store_will_be_built_again(home, config, tmp_path, name):
+def test_damaged_store_will_be_built_again(home, config, tmp_path, name):
     shutil.copytree(home / "data", tmp_path / "data")
     [path] = next(iter((tmp_path / "data").glob("text_files*[!k]"))).glob(f"train/{name}")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -102,33 +102,33 @@ def vocabulary(home):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda p: [*p, p[20]], "is on line 21 already"),
-    (lambda p: [x for x in p if x != "[MASK]"], "[MASK] on none of its"),
-    (lambda p: [*p[:7], "", *p[7:]], "line 8 is empty"),
-    (lambda p: [x.title() if x.isalpha() else x for x in p], "tokenizer.lowercase=False"),
-    (lambda p: None, "cannot read the vocabulary"),
+    (lambda tokens: [*tokens, tokens[20]], "is on line 21 already"),
+    (lambda tokens: [token for token in tokens if token != "[MASK]"], "[MASK] on none of its"),
+    (lambda tokens: [*tokens[:7], "", *tokens[7:]], "line 8 is empty"),
+    (lambda tokens: [token.title() if token.isalpha() else token for token in tokens], "tokenizer.lowercase=False"),
+    (lambda tokens: None, "cannot read the vocabulary"),
 ])
-def test_an_invalid_vocabulary_fails(config, vocabulary, tmp_path, change, message):
-    path, found = tmp_path / "vocab.txt", change(vocabulary)
-    if found:
-        path.write_text("".join(f"{token}\n" for token in found))
+def test_invalid_vocabulary_fails(config, vocabulary, tmp_path, change, message):
+    path, changed = tmp_path / "vocab.txt", change(vocabulary)
+    if changed:
+        path.write_text("".join(f"{token}\n" for token in changed))
     config.tokenizer.vocab_file = str(path)
     assert message in failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
 
 
-def test_an_embedding_table_smaller_than_the_vocabulary_fails(config, tmp_path):
+def test_embedding_table_smaller_than_the_vocabulary_fails(config, tmp_path):
     config.model.vocab = 100
     message = failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
     assert "200 ids, and the model's table 100 rows; set model.vocab to 200" in message
 
 
-def test_an_embedding_table_much_larger_than_the_vocabulary_is_reported():
+def test_embedding_table_much_larger_than_the_vocabulary_is_reported():
     network = PRESETS["bert_tiny"].config
     assert "30,522 rows, and the tokenizer 2,000 ids" in build.unused_rows(network, 2000)
     assert not build.unused_rows(network, 30000)
 
 
-def test_a_vocabulary_that_does_not_cover_the_text_is_reported(config, vocabulary, tmp_path):
+def test_vocabulary_that_does_not_cover_the_text_is_reported(config, vocabulary, tmp_path):
     without_b = [token for token in vocabulary if "b" not in token]  # one word in ten has one
     for kept, mark, message in ((vocabulary[:5], doctor.FAILED, "choose another"),
                                 (without_b, doctor.WARNING, "the right vocabulary")):
@@ -138,6 +138,6 @@ def test_a_vocabulary_that_does_not_cover_the_text_is_reported(config, vocabular
         assert found.mark == mark and "[UNK]" in found.text and message in found.text
 
 
-def test_a_sample_text_longer_than_the_model_is_refused(home, config):
+def test_sample_text_longer_than_the_model_is_refused(home, config):
     config.samples = ("The [MASK] cat." + " The old dog." * 20, "No mask.")
     assert "32 at most" in failed(examined(config, home / "run", home / "data"))["tokenizer"]
