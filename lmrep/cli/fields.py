@@ -109,7 +109,6 @@ def type_name(annotation: Any) -> str:
 
 def bounded(bounds: Bounds) -> str:
     """The bounds in words."""
-    limits = [f"{text} {limit:,.12g}" for text, limit in (
-        ("at least", bounds.at_least), ("above", bounds.above), ("at most", bounds.at_most), ("below", bounds.below),
-    ) if limit is not None]
+    limits = [f"{name.replace('_', ' ')} {limit:,.12g}" for name in ("at_least", "above", "at_most", "below")
+              if (limit := getattr(bounds, name)) is not None]
     return ", ".join(limits) or " | ".join(map(str, bounds.choices))

@@ -60,7 +60,8 @@ def run(arguments: Arguments) -> int:
                         f"{'input' if own.input else 'jsonl'}, which reads texts from elsewhere; leave one out")
     if not arguments.words and not own.input and sys.stdin.isatty():
         raise UserError('lmrep predict needs a text: lmrep predict --workdir=DIR "The [MASK] of a list is an integer."')
-    with _open(own.input) as (source, file):
+    source = "standard input" if own.input is None else own.input
+    with _open(own.input) as file:
         numbered = ((None, {"text": text}) for text in arguments.words) if arguments.words else _records(
             file, source, own.jsonl)
         first = next(numbered, None)
@@ -96,18 +97,12 @@ def _predictions(
                else capability.to_text(record["text"], prediction, trained.tokenizer))
 
 
-@contextlib.contextmanager
-def _open(path: str | None) -> Iterator[tuple[str, Iterable[str]]]:
-    """The name of the input, for messages, and its lines."""
-    if path is None:
-        yield "standard input", sys.stdin
-        return
+def _open(path: str | None) -> contextlib.AbstractContextManager[Iterable[str]]:
+    """The lines of a file, or of standard input."""
     try:
-        file = open(path, encoding="utf8")  # noqa: SIM115
+        return contextlib.nullcontext(sys.stdin) if path is None else open(path, encoding="utf8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    with file:
-        yield path, file
 
 
 def _records(file: Iterable[str], source: str, jsonl: bool) -> Iterator[tuple[str, dict]]:

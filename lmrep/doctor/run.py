@@ -27,13 +27,13 @@ from lmrep.training import metrics_log as logs
 from lmrep.training.state import specs_of
 
 
-def config(given: Mapping[str, Any]) -> Result:
+def config(config_dict: Mapping[str, Any]) -> Result:
     """The config is valid. Gives the experiment."""
-    experiment = experiments.parse(given)
-    each = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
+    experiment = experiments.parse(config_dict)
+    stages = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
                           f"size {stage.batch_size}, {stage.steps:,} steps"
                           for stage in experiments.resolve_stages(experiment))
-    return Result(f"{experiment.name}: {each}", experiment)
+    return Result(f"{experiment.name}: {stages}", experiment)
 
 
 def writable(directory: Path) -> Result:

@@ -69,14 +69,16 @@ def corpus(data: corpora.Config) -> Result:
     with ThreadPoolExecutor() as pool:  # remote ones take a while each
         list(pool.map(partial(_begin, data), found[:: -(-len(found) // FILES) or 1]))
     anomalies = [f"{n:,} {name.replace('_', ' ')}" for name, n in sorted(tally.items()) if n and name not in COUNTS]
-    met = f"; it has {', '.join(anomalies)}" if anomalies else ""
+    remark = f"; it has {', '.join(anomalies)}" if anomalies else ""
     mark = WARNING if tally["replaced_characters"] or tally["damaged_lines"] else OK
     if complete:
-        return Result(f"{opened.description}: {len(texts):,} documents, {held:,} characters{met}",
+        return Result(f"{opened.description}: {len(texts):,} documents, {held:,} characters{remark}",
                       Sample(texts, True, held), mark)
-    characters = sum(_size(source) * (EXPANSION if _packed(source.path) else 1) for source in found)
-    size = f", {gigabytes(sum(map(_size, found)))} in {len(found):,} files that begin with text" if found else ""
-    return Result(f"{opened.description}{size}; the first {len(texts):,} documents are text{met}",
+    sizes = [source.size if source.store else os.path.getsize(source.path) for source in found]
+    characters = sum(size * (EXPANSION if os.path.splitext(source.path)[1] in (*files.COMPRESSED, ".parquet") else 1)
+                     for source, size in zip(found, sizes, strict=True))
+    size = f", {gigabytes(sum(sizes))} in {len(found):,} files that begin with text" if found else ""
+    return Result(f"{opened.description}{size}; the first {len(texts):,} documents are text{remark}",
                   Sample(texts, False, characters or None), mark)
 
 
@@ -88,14 +90,6 @@ def _begin(data: corpora.Config, source: files.Source) -> None:
     except UserError:
         if not tally["empty_files"]:  # which a corpus of several files skips
             raise
-
-
-def _size(source: files.Source) -> int:
-    return source.size if source.store else os.path.getsize(source.path)
-
-
-def _packed(path: str) -> bool:
-    return os.path.splitext(path)[1] in (*files.COMPRESSED, ".parquet")
 
 
 def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Result:
@@ -130,13 +124,13 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
             return Result(str(error).replace("; building it again", "; the run will build it again"), None, WARNING)
         return Result(f"not built yet; the run will build it in {data_dir}", None)
     for split in found.stores.values():
-        for each in split.stores if isinstance(split, Sources) else (split,):
-            _decode(each, found)
-    each = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in found.statistics.items())
-    return Result(f"built in {data_dir}; tokens: {each}", found)
+        for store in split.stores if isinstance(split, Sources) else (split,):
+            _check_ids(store, found)
+    tokens = ", ".join(f"{split} {statistics['tokens']:,}" for split, statistics in found.statistics.items())
+    return Result(f"built in {data_dir}; tokens: {tokens}", found)
 
 
-def _decode(store: token_store.Store, found: Prepared) -> None:
+def _check_ids(store: token_store.Store, found: Prepared) -> None:
     """Reads the first, the last and some other tokens."""
     positions = np.random.default_rng(0).integers(0, max(store.tokens, 1), 16)
     ids = store.take(np.array([*positions, 0, store.tokens - 1] if store.tokens else [], np.int64))

@@ -109,8 +109,8 @@ def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
             name += "_"
         found[name] = Chart(title, metric.unit, lines, metric.format.endswith("%"),
                             {i: base for i, base in bases.items() if base})
-    running = [name for name in found if found[name].title in {m.title for m in (COMMON | TIMING).values()}]
-    return {name: found[name] for name in (*(n for n in found if n not in running), *running)}
+    running = {metric.title for metric in (COMMON | TIMING).values()}  # shown last
+    return dict(sorted(found.items(), key=lambda item: item[1].title in running))
 
 
 def _recorded(run: RunData) -> set[str]:
