@@ -25,7 +25,7 @@ def run(arguments: Arguments) -> int:
     """The command."""
     if len(arguments.words) != 1 or arguments.words[0] not in SCRIPTS:
         raise UserError(f"lmrep completion takes the name of a shell: {', '.join(SCRIPTS)}")
-    from lmrep.cli import fields
+    from lmrep.experiment import fields
 
     paths = dict.fromkeys(field.path for field in fields.listed(None) if ".N." not in field.path)
     print(SCRIPTS[arguments.words[0]](choices(), list(paths)))

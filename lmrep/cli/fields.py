@@ -4,37 +4,20 @@ Arguments select the fields whose path or meaning contains them: `lmrep fields l
 checkpoint.`. With --config, the values are those of that experiment; without it, the fields of every network, objective
 and format are listed."""
 
-import dataclasses
-import types
-import typing
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from lmrep.cli.arguments import Arguments
-from lmrep.config.record import NAMES, Bounds
+from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
 
-
-class Field(NamedTuple):
-    """A field of a config.
-
-    Attributes:
-      path: "optimizer.learning_rate".
-      choice: "objective masked" for a field of one objective, network or format; "" for all others.
-      value: its default, or its value in a config.
-      type_name: of its values, for people.
-      bounds: what its values may be, and what it means.
-    """
-
-    path: str
-    choice: str
-    value: Any
-    type_name: str
-    bounds: Bounds
+if TYPE_CHECKING:
+    from lmrep.experiment.fields import Field
 
 
 def run(arguments: Arguments) -> int:
     """The command."""
+    from lmrep.experiment.fields import listed
+
     found = list(listed(arguments.load_config().to_dict() if arguments.config_file or arguments.overrides else None))
     words = [word.lower() for word in arguments.words]
     chosen = [field for field in found
@@ -46,65 +29,12 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def shown(field: Field) -> str:
+def shown(field: "Field") -> str:
     """The lines of one field."""
     choice = field.choice and f"with {field.choice}"
     limits = [text for text in (field.type_name, bounded(field.bounds), choice) if text]
     value = ",".join(map(str, field.value)) if isinstance(field.value, tuple | list) else field.value
     return f"--config.{field.path}={value}   ({'; '.join(limits)})\n      {field.bounds.help}"
-
-
-def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
-    """The fields of a config with its values, or, for None, all fields with their defaults."""
-    from lmrep.data.formats import FORMATS
-    from lmrep.experiment.config import Experiment
-    from lmrep.models import MODELS
-    from lmrep.objectives import OBJECTIVES
-
-    for field in of_record(Experiment, "", config or {}):
-        value = (config or {}).get(field.path)
-        if field.path in ("model", "objective", "format"):
-            table = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}[field.path]
-            yield field._replace(path=f"{field.path}.name", value=(value or field.value)["name"], type_name="",
-                                 bounds=Bounds(field.bounds.help, choices=tuple(table)))
-            for name in [value["name"]] if value else table:
-                yield from of_record(table[name].config, f"{field.path}.", value or {}, f"{field.path} {name}")
-        else:
-            yield field
-
-
-def of_record(record: type, where: str, values: Mapping[str, Any], choice: str = "") -> Iterator[Field]:
-    """The fields of a record and of the records in it, at path `where`. Fields that `values` lacks have their
-    defaults."""
-    types_by_name = typing.get_type_hints(record)
-    for field in dataclasses.fields(record):
-        make = field.default_factory
-        default = field.default if make is dataclasses.MISSING else make()
-        value, annotation, path = values.get(field.name, default), types_by_name[field.name], f"{where}{field.name}"
-        inner = next(iter(typing.get_args(annotation)), None)
-        if dataclasses.is_dataclass(annotation):
-            yield from of_record(annotation, f"{path}.", _mapping(value), choice)
-        elif dataclasses.is_dataclass(inner):  # a list of records by number; N where it is empty
-            for number, entry in dict(enumerate(value)).items() or [("N", {})]:
-                yield from of_record(inner, f"{path}.{number}.", _mapping(entry), choice)
-        else:
-            yield Field(path, choice, value, type_name(annotation), field.metadata.get("bounds", Bounds()))
-
-
-def _mapping(record: Any) -> Mapping[str, Any]:
-    return dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record
-
-
-def type_name(annotation: Any) -> str:
-    """A type in words."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join("none" if one is types.NoneType else type_name(one) for one in arguments)
-    if origin is tuple:
-        return f"{type_name(arguments[0])}, or several between commas"
-    if origin is dict:
-        return "a table"
-    return NAMES.get(getattr(annotation, "__name__", ""), "")
 
 
 def bounded(bounds: Bounds) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from lmrep.cli import fields
 from lmrep.config.loading import load
 from lmrep.data.formats import FORMATS
+from lmrep.experiment import fields
 from lmrep.experiment.config import Experiment, default_config
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES

@@ -56,11 +56,6 @@ def baseline_title(run: RunData, metric: Metric) -> str:
     return f"chance (1 - {title})" if metric.baseline.startswith("1 - ") else title
 
 
-def formatted(metric: Metric, value: float | None) -> str:
-    """A value as the metric prints it; "" for None."""
-    return "" if value is None else format(value, metric.format)
-
-
 # Charts
 
 
@@ -194,7 +189,7 @@ def _cells(groups: Sequence[Group], name: str, metric: Metric) -> list[Cell]:
         if mean is None:
             cells.append(Cell(""))
             continue
-        text = formatted(metric, mean) + (f" ± {formatted(metric, deviation)} (n = {len(v)})" if len(v) > 1 else "")
+        text = f"{mean:{metric.format}}" + (f" ± {deviation:{metric.format}} (n = {len(v)})" if len(v) > 1 else "")
         spread = max(deviation, deviations[leader])
         within = mean != best and abs(mean - best) <= spread
         cells.append(Cell(text, len(known) > 1 and mean == best, "within the spread of seeds" if within else ""))

@@ -341,9 +341,9 @@ def _beginnings(data: RunData, batch: Mapping[str, np.ndarray], size: int, more:
 
 def _context(batch: Mapping[str, np.ndarray], i: int, t: int, tokenizer: Tokenizer) -> tuple[str, str]:
     """The text on both sides of position `t` of example `i`, within its packed segment."""
-    tokens, segments, special = batch["tokens"][i], batch["segment_ids"][i], tokenizer.vocabulary.specials
-    ends = [special[role] for role in ("cls", "sep") if role in special]
-    segment = np.flatnonzero((segments == segments[t]) & ~np.isin(tokens, ends) | (np.arange(len(tokens)) == t))
+    tokens = batch["tokens"][i]
+    segment = replaced_tokens.text_positions(
+        tokens, batch["segment_ids"][i], t, np.arange(len(tokens)) == t, tokenizer)
     first, last = max(segment[0], t - CONTEXT), min(segment[-1], t + CONTEXT)
     left, right = (tokenizer.decode(ids.tolist()) for ids in (tokens[first:t], tokens[t + 1 : last + 1]))
     return ("… " if first > segment[0] else "") + left, right + (" …" if last < segment[-1] else "")

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from lmrep.analysis.report import run_data
-from lmrep.analysis.report.metrics import baseline, baseline_title, declared, formatted, headlines, is_token_loss
+from lmrep.analysis.report.metrics import baseline, baseline_title, declared, headlines, is_token_loss
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
@@ -115,7 +115,7 @@ def _is_good(metric: Metric, value: float, base: float) -> bool:
 def _sentence(run: RunData, name: str, metric: Metric) -> str:
     """A validation metric beside its baseline and its value before training."""
     def value(x: float) -> str:
-        return formatted(metric, x) + (f" (perplexity {perplexity(x)})" if is_token_loss(metric) else "")
+        return format(x, metric.format) + (f" (perplexity {perplexity(x)})" if is_token_loss(metric) else "")
 
     first, measured = run.validation[0], run.validation[-1]["step"]
     others = []

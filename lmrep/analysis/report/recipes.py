@@ -2,20 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import Any
 
 from lmrep.analysis.report.run_data import RunData
 from lmrep.config.record import flatten_config
 from lmrep.data import corpora
-from lmrep.data.formats import FORMATS
 from lmrep.experiment import compose
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan, model_config
+from lmrep.experiment.fields import listed
 from lmrep.experiment.recipes import RECIPES
 from lmrep.models import PRESETS
-from lmrep.objectives import OBJECTIVES
 from lmrep.training.schedules import warmup_steps
 
 WARMUP = "warm-up steps"
@@ -130,19 +129,6 @@ def lengths(stages: Sequence[StagePlan]) -> str:
 
 def meanings(experiment: Experiment) -> Mapping[str, str]:
     """{dotted path of a field: its help text}."""
-    records = {"model": type(model_config(experiment)), "objective": OBJECTIVES[experiment.objective["name"]].config,
-             "format": FORMATS[experiment.format["name"]].config}
-    found = {}
-
-    def walk(cls: Any, path: str) -> None:
-        for field in fields(cls):
-            inner = field.type if path else records.get(field.name, field.type)
-            where = f"{path}{field.name}"
-            if isinstance(inner, type) and is_dataclass(inner):
-                walk(inner, where + ".")
-            elif "bounds" in field.metadata:
-                found[where] = field.metadata["bounds"].help
-
-    walk(Experiment, "")
+    found = {field.path: field.bounds.help for field in listed(asdict(experiment))}
     return found | {"format.name": "how documents become sequences", "objective.name": "what is predicted",
                     "warm-up steps": "updates during which the learning rate rises"}

@@ -106,9 +106,8 @@ def _excerpt(
 ) -> tuple[ShadedText | None, ShadedText | None]:
     """The tokens around the middle one of example `i`'s replaced tokens, within its packed segment."""
     positions = np.flatnonzero(replaced[i])
-    middle, segments, special = positions[len(positions) // 2], batch["segment_ids"][i], tokenizer.vocabulary.specials
-    ends = [special[role] for role in ("cls", "sep") if role in special]
-    segment = np.flatnonzero((segments == segments[middle]) & (replaced[i] | ~np.isin(batch["tokens"][i], ends)))
+    middle = positions[len(positions) // 2]
+    segment = text_positions(batch["tokens"][i], batch["segment_ids"][i], middle, replaced[i], tokenizer)
     window = segment[abs(segment - middle) <= CONTEXT]
     words = []
     for t, (gap, word) in zip(window, spaced(shown[i, window].tolist(), tokenizer), strict=True):
@@ -121,6 +120,14 @@ def _excerpt(
     return tuple(None if p is None else ShadedText(
         [ShadedToken(gap, word, float(p[i, t]), original)
          for t, (gap, word, original) in zip(window, words, strict=True)], end) for p in probabilities)
+
+
+def text_positions(
+    tokens: np.ndarray, segment_ids: np.ndarray, position: int, keep: np.ndarray, tokenizer: Tokenizer
+) -> np.ndarray:
+    """The positions [n] of the packed segment at `position`, without [CLS] and [SEP] unless `keep` bool[t]."""
+    ends = [i for role, i in tokenizer.vocabulary.specials.items() if role in ("cls", "sep")]
+    return np.flatnonzero((segment_ids == segment_ids[position]) & (keep | ~np.isin(tokens, ends)))
 
 
 def spaced(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, str]]:
