@@ -29,34 +29,17 @@ distributed as words, such as WikiText) and --config.tokenizer.vocab_size change
 and `lmrep evaluate --stride=35` computes perplexities.
 """
 
-from lmrep.experiment.compose import choose, compose
-from lmrep.experiment.recipes import Recipe
+from lmrep.experiment.compose import compose_recurrent
 
 SIZES = {
     "medium": {"width": 650, "dropout": 0.5, "init_range": 0.05},
     "large": {"width": 1500, "dropout": 0.65, "init_range": 0.04},
 }
-RECIPE = Recipe(
-    authors="Zaremba et al., 2014", corpus="Penn Treebank, 929 thousand words", objective="causal", format="stream",
-    optimizer="adamw", optimizer_name="adam", steps=50_000, batch_size=32, lengths=((1.0, 35),), learning_rate=1e-3,
-    warmup=1_000, fields={"format.order": "contiguous", "optimizer.weight_decay": 0.0},
-    unpublished=("optimizer", "batch_size", "learning_rate", "warmup"))
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, dict.fromkeys(SIZES, "gpt2"), RECIPE, objective=("causal", ("causal",)),
-                    tied=("no", ("no", "yes")), order=("contiguous", ("contiguous", "shuffled")))
-    chosen.preset = chosen.model or "lstm"
-    config = compose(chosen)
-    config.name = f"{chosen.size}_lstm_lm"
-    if chosen.preset == "lstm":
-        config.model.tied = chosen.tied == "yes"
-        if chosen.size != "tiny":
-            config.model.update(SIZES[chosen.size])
-            config.tokenizer.vocab_size = 10_000
-    if chosen.size == "tiny":
+    config = compose_recurrent(argument, SIZES, "lstm_lm")
+    if config.name == "tiny_lstm_lm":
         config.optimizer.learning_rate = 1e-2
-    if chosen.format == "stream":
-        config.format.order = chosen.order
     return config

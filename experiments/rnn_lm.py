@@ -24,29 +24,11 @@ Choices after the colon:
     model, data, mesh, init: as in bert.py
 """
 
-from lmrep.experiment.compose import choose, compose
-from lmrep.experiment.recipes import Recipe
+from lmrep.experiment.compose import compose_recurrent
 
-SIZES = {"small": 200, "medium": 650}
-RECIPE = Recipe(
-    authors="Mikolov et al., 2010", corpus="Penn Treebank, 929 thousand words", objective="causal", format="stream",
-    optimizer="adamw", optimizer_name="adam", steps=50_000, batch_size=32, lengths=((1.0, 35),), learning_rate=1e-3,
-    warmup=1_000, fields={"format.order": "contiguous", "optimizer.weight_decay": 0.0},
-    unpublished=("optimizer", "batch_size", "learning_rate", "warmup"))
+SIZES = {"small": {"width": 200}, "medium": {"width": 650}}
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, dict.fromkeys(SIZES, "gpt2"), RECIPE, objective=("causal", ("causal",)),
-                    tied=("no", ("no", "yes")), order=("contiguous", ("contiguous", "shuffled")))
-    chosen.preset = chosen.model or "lstm"
-    config = compose(chosen)
-    config.name = f"{chosen.size}_rnn_lm"
-    if chosen.preset == "lstm":
-        config.model.update({"cell": "rnn", "tied": chosen.tied == "yes", "layers": 1, "dropout": 0.0})
-        if chosen.size != "tiny":
-            config.model.width = SIZES[chosen.size]
-            config.tokenizer.vocab_size = 10_000
-    if chosen.format == "stream":
-        config.format.order = chosen.order
-    return config
+    return compose_recurrent(argument, SIZES, "rnn_lm", cell="rnn", layers=1, dropout=0.0)

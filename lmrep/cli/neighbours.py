@@ -31,7 +31,7 @@ def run(arguments: Arguments) -> int:
     from lmrep.inference import export
 
     parse(arguments.words[0])  # before anything that takes time
-    total = export.count_lines(flags.input).lines
+    total = export.count_lines(flags.input)
     trained = api.load(workdir, arguments.step)
     with line_progress() as progress:
         found = neighbours(trained, arguments.words[0], export.read_lines(flags.input), layers=flags.layers,

@@ -20,7 +20,7 @@ from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment.config import StageConfig, default_config, scale_down
-from lmrep.experiment.recipes import PAIR_FORMATS, RECIPES, Recipe
+from lmrep.experiment.recipes import PAIR_FORMATS, RECIPES, RECURRENT, Recipe
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.objectives import OBJECTIVES
@@ -97,6 +97,33 @@ def compose(
     config.checkpoint.every = config.evaluation.every = min(10_000, max(1_000, recipe.steps // 100))
     if chosen.size == "tiny":
         scale_down(config)
+    return config
+
+
+def compose_recurrent(
+    argument: str, sizes: Mapping[str, Mapping[str, Any]], name: str, **model: Any
+) -> ml_collections.ConfigDict:
+    """The config of a recurrent language model, with the choices `tied` and `order` beside those of `choose`.
+
+    Args:
+      argument: the choices.
+      sizes: {size: fields of the network}; the first is the default.
+      name: the config's name is this after the size.
+      **model: fields of the network in every size.
+    """
+    chosen = choose(argument, dict.fromkeys(sizes, "gpt2"), RECURRENT,
+                    objective=("causal", ("causal",)), tied=("no", ("no", "yes")),
+                    order=("contiguous", ("contiguous", "shuffled")))
+    chosen.preset = chosen.model or "lstm"
+    config = compose(chosen)
+    config.name = f"{chosen.size}_{name}"
+    if chosen.preset == "lstm":
+        config.model.update({"tied": chosen.tied == "yes", **model})
+        if chosen.size != "tiny":
+            config.model.update(sizes[chosen.size])
+            config.tokenizer.vocab_size = 10_000
+    if chosen.format == "stream":
+        config.format.order = chosen.order
     return config
 
 

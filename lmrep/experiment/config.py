@@ -342,18 +342,17 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     objective.check(stage.objective)
     check_context(network, objective.context(stage.objective), f"objective {stage.objective_name!r}")
     optimizers.check(stage.optimizer)
-    needed, given = objective.batch_fields(stage.objective), FORMATS[stage.format_name].fields(stage.format)
-    if missing := set(needed) - set(given):
-        fitting = [name for name, form in FORMATS.items() if set(needed) <= set(form.fields(form.config()))]
-        raise UserError(
-            f"objective {stage.objective_name!r} as configured needs {', '.join(sorted(missing))}, which format "
-            f"{stage.format_name!r} does not give; formats that do: {', '.join(fitting) or 'none'}")
-    if FORMATS[stage.format_name].packed(stage.format) and "attention_mask" not in network.inputs:
-        fitting = [name for name, form in FORMATS.items()
-                   if set(needed) <= set(form.fields(form.config())) and not form.packed(form.config())]
-        raise UserError(
-            f"format {stage.format_name!r} puts several texts in an example, and network {network.name!r} takes no "
-            f"attention mask to keep them apart; formats that fit: {', '.join(fitting) or 'none'}")
+    form, masks = FORMATS[stage.format_name], "attention_mask" in network.inputs
+    needed = set(objective.batch_fields(stage.objective))
+    fitting = ", ".join(
+        name for name, other in FORMATS.items()
+        if needed <= set(other.fields(other.config())) and (masks or not other.packed(other.config()))) or "none"
+    if missing := needed - set(form.fields(stage.format)):
+        raise UserError(f"objective {stage.objective_name!r} as configured needs {', '.join(sorted(missing))}, which "
+                        f"format {stage.format_name!r} does not give; formats that do: {fitting}")
+    if form.packed(stage.format) and not masks:
+        raise UserError(f"format {stage.format_name!r} puts several texts in an example, and network {network.name!r} "
+                        f"takes no attention mask to keep them apart; formats that fit: {fitting}")
 
 
 def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:

@@ -91,6 +91,14 @@ _GPT2 = _GPT._replace(
     steps=100_000, batch_size=512, lengths=((1.0, 1024),),
     unpublished=("objective.across", "format.isolate", "optimizer", "steps", "learning_rate", "warmup"))
 
+# Of language models with recurrent networks, which have no preset.
+RECURRENT = Recipe(
+    authors="Zaremba et al., 2014", corpus="Penn Treebank, 929 thousand words",
+    objective="causal", format="stream", optimizer="adamw", optimizer_name="adam", steps=50_000, batch_size=32,
+    lengths=((1.0, 35),), learning_rate=1e-3, warmup=1_000,
+    fields={"format.order": "contiguous", "optimizer.weight_decay": 0.0},
+    unpublished=("optimizer", "batch_size", "learning_rate", "warmup"))
+
 RECIPES: dict[str, Recipe] = {
     "bert_tiny": _BERT_SMALLER, "bert_mini": _BERT_SMALLER, "bert_small": _BERT_SMALLER, "bert_medium": _BERT_SMALLER,
     "bert_base": _BERT, "bert_large": _BERT, "bert_base_cased": _BERT, "bert_large_cased": _BERT,

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
@@ -26,17 +26,7 @@ HEADER = 100_000_000  # bytes; the library reads no longer header
 DIGITS = 7, 15  # of the number of tokens in a line, of an offset
 
 
-class TextFile(NamedTuple):
-    """The size of a text file."""
-
-    lines: int
-    size: int  # bytes
-
-
-# Text
-
-
-def count_lines(path: str | os.PathLike) -> TextFile:
+def count_lines(path: str | os.PathLike) -> int:
     """Counts the lines of a text file. Lines end with "\\n"; the last one may lack it.
 
     Raises:
@@ -52,7 +42,7 @@ def count_lines(path: str | os.PathLike) -> TextFile:
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"line {lines:,} of {path} has more than {LONGEST_LINE:,} bytes; split it")
                 line.decode("utf8")
-            return TextFile(lines, file.tell())
+            return lines
     except UnicodeDecodeError as error:
         raise UserError(f"line {lines:,} of {path} is not UTF-8 text: byte 0x{error.object[error.start]:02x}; "
                         "convert it to UTF-8") from None
@@ -112,10 +102,12 @@ def embed(
                         ".safetensors")
     if not target.parent.is_dir():
         raise UserError(f"there is no directory {target.parent} for the output; make it, or give another --output")
-    found = count_lines(source)
-    entry, about = _entry_size(run, chosen, found.lines), _about(run, chosen, words)
+    total = count_lines(source)
+    entry, about = _entry_size(run, chosen, total), _about(run, chosen, words)
     most = (HEADER - len(about) - 8) // entry  # lines a file
-    targets = _targets(target, -(-found.lines // most) or 1)
+    number = -(-total // most) or 1
+    targets = [target] if number == 1 else [
+        target.with_stem(f"{target.stem}-{i:05}-of-{number:05}") for i in range(1, number + 1)]
     for path in targets:
         if path.exists():
             raise UserError(f"{path} exists; remove it, or give another --output")
@@ -126,18 +118,18 @@ def embed(
             files = []
             for k, path in enumerate(targets):
                 # The exit comes first: a signal may end this process as soon as the file is there.
-                files.append(stack.push(_Writer(path, about, min(most, found.lines - most * k) * entry)))
+                files.append(stack.push(_Writer(path, about, min(most, total - most * k) * entry)))
                 files[-1].open()
             for texts in read_lines(source):
-                if lines + len(texts) > found.lines:
+                if lines + len(texts) > total:
                     break
                 locations = [(files[i // most], str(i)) for i in range(lines, lines + len(texts))]
                 for new in _embed(run, texts, locations, chosen, words, long, source):
-                    progress(1, new, found.lines)
+                    progress(1, new, total)
                 for file in files[lines // most : (lines + len(texts)) // most]:
                     file.finish()  # now, for its header takes memory
                 lines += len(texts)
-            if lines != found.lines:
+            if lines != total:
                 raise RunFault(f"{source} changed while it was read; nothing was written")
             for file in files[lines // most :]:
                 file.finish()
@@ -178,13 +170,6 @@ def _about(run: Run, layers: Layers, words: str) -> bytes:
     return json.dumps({"__metadata__": {
         "layers": numbers if layers.join == "stack" else f"{layers.join}:{numbers}",
         "vectors": f"words, {words} of their tokens" if words else "tokens", "step": str(run.step)}})[1:-1].encode()
-
-
-def _targets(target: Path, number: int) -> list[Path]:
-    """The paths of the files."""
-    if number == 1:
-        return [target]
-    return [target.with_name(f"{target.stem}-{i:05}-of-{number:05}{target.suffix}") for i in range(1, number + 1)]
 
 
 def _entry_size(run: Run, layers: Layers, lines: int) -> int:

@@ -33,14 +33,12 @@ TITLES = {"hidden": "hidden states", "masked": "masked-LM logits", "pair": "sent
           "discriminator": "replaced-token logits", "causal": "next-token logits"}
 
 
-class TestBatch(NamedTuple):
+class RandomBatch(NamedTuple):
     """Random ids: tokens, token types, and 1 where a token is not padding, int64[b, t] each."""
 
     tokens: np.ndarray
     token_types: np.ndarray
     attention_mask: np.ndarray
-
-    __test__ = False  # not a class of tests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Certificate:
                 f"({self.batch_size} sequences of {self.length} random ids, {self.dtype})")
 
 
-def random_batch(checkpoint: Published, seed: int = 0) -> TestBatch:
+def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
     """Sequences of all ids but that of padding. The second is padded, and has two token types if the network does."""
     config, draw = checkpoint.config, np.random.default_rng(seed)
     length = min(LENGTH, config.max_length)
@@ -78,7 +76,7 @@ def random_batch(checkpoint: Published, seed: int = 0) -> TestBatch:
     mask = np.ones_like(tokens)
     mask[1, length - length // 3 :] = 0
     tokens[mask == 0] = pad or 0
-    return TestBatch(tokens, draw.integers(0, max(1, min(config.token_types, 2)), tokens.shape), mask)
+    return RandomBatch(tokens, draw.integers(0, max(1, min(config.token_types, 2)), tokens.shape), mask)
 
 
 def _masked(tree: Tree, hidden: Array, model: Model) -> Array:
@@ -97,7 +95,7 @@ LOGITS: dict[str, Callable[[Tree, Array, Model], Array]] = {
 }
 
 
-def our_outputs(checkpoint: Published, batch: TestBatch) -> Outputs:
+def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     """The outputs of our network."""
     config, heads = checkpoint.config, checkpoint.heads
     model = transformer.build(config)
@@ -114,7 +112,7 @@ def our_outputs(checkpoint: Published, batch: TestBatch) -> Outputs:
         return jax.device_get(run(unflatten(dict(checkpoint.params))))
 
 
-def reference_outputs(checkpoint: Published, directory: Path, batch: TestBatch) -> tuple[str, Outputs]:
+def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch) -> tuple[str, Outputs]:
     """(name and version of the reference, its outputs with the weights in `directory`).
 
     Raises:
@@ -166,12 +164,10 @@ def certify(checkpoint: Published, directory: Path) -> Certificate:
         against = f"itself written and read again ({reason})"
         expected = our_outputs(checkpoint._replace(params=params), batch)
     real = batch.attention_mask.astype(bool)
-
-    def compared(outputs: Outputs, name: str) -> np.ndarray:
-        return outputs[name] if name == "pair" else outputs[name][real]
-
-    differences = {name: float(np.abs(compared(ours, name) - compared(expected, name)).max()) for name in ours}
-    largest = {name: float(np.abs(compared(ours, name)).max()) for name in ours}
+    ours, expected = ({name: value if name == "pair" else value[real] for name, value in outputs.items()}
+                      for outputs in (ours, expected))
+    differences = {name: float(np.abs(value - expected[name]).max()) for name, value in ours.items()}
+    largest = {name: float(np.abs(value).max()) for name, value in ours.items()}
     result = Certificate(against, differences, largest, *batch.tokens.shape)
     if not all(value <= TOLERANCE * max(1, largest[name]) for name, value in differences.items()):  # NaN is not
         raise RunFault(f"the outputs of {directory} differ too much: {result}; nothing is written")

@@ -70,7 +70,7 @@ def test_converted_run_fills_masks_like_the_checkpoint(converted):
     special, mask = run.tokenizer.vocabulary.specials, run.tokenizer.mask_token
     text = f"the {mask}"
     ids = np.array([[special["cls"], *run.tokenizer.encode(text, specials=True).ids, special["sep"]]])
-    batch = certificate.TestBatch(ids, np.zeros_like(ids), np.ones_like(ids))
+    batch = certificate.RandomBatch(ids, np.zeros_like(ids), np.ones_like(ids))
     logits = certificate.our_outputs(checkpoint, batch)["masked"][0, -2, : run.tokenizer.size]
     words = [word for word, _ in run.fill_masks([text], 3)[0][0]]
     assert words == [run.tokenizer.id_to_token(int(i)) for i in np.argsort(-logits)[:3]]
@@ -97,7 +97,7 @@ def test_converted_run_has_the_vectors_of_the_checkpoint(converted):
     """Vectors of a causal network depend on the preceding tokens only."""
     directory, workdir, _ = converted
     text, *_ = lmrep.load(workdir).encode(["the cat a the"])
-    batch = certificate.TestBatch(text.ids[None], np.zeros_like(text.ids)[None], np.ones_like(text.ids)[None])
+    batch = certificate.RandomBatch(text.ids[None], np.zeros_like(text.ids)[None], np.ones_like(text.ids)[None])
     expected = certificate.our_outputs(read(directory), batch)["hidden"]
     np.testing.assert_allclose(text.hidden, expected, rtol=0, atol=1e-5)
 
@@ -248,7 +248,7 @@ def test_converted_discriminator_gives_the_checkpoint_s_probabilities(converted)
     directory, workdir, _ = converted
     run, text = lmrep.load(workdir), "the cat, a quick DOG."
     ids = run.encode([text])[0].ids[None]
-    batch = certificate.TestBatch(ids, np.zeros_like(ids), np.ones_like(ids))
+    batch = certificate.RandomBatch(ids, np.zeros_like(ids), np.ones_like(ids))
     logits = certificate.our_outputs(read(directory), batch)["discriminator"][0, 1:-1]
     (replaced,) = run.detect_replaced([text])
     np.testing.assert_allclose([token.probability for token in replaced], 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)

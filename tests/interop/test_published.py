@@ -15,7 +15,7 @@ from lmrep.core.params import unflatten
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.interop import certificate, tensor_files
-from lmrep.interop.certificate import TestBatch
+from lmrep.interop.certificate import RandomBatch
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import read, read_config, specs
 from lmrep.interop.huggingface.write import from_network, write
@@ -71,7 +71,7 @@ def rewrite(directory, change):
 
 def test_hidden_states_and_logits_equal_the_reference(golden):
     _, checkpoint, expected = golden
-    asked = TestBatch(expected["tokens"], expected["types"], expected["real"])
+    asked = RandomBatch(expected["tokens"], expected["types"], expected["real"])
     said, real = certificate.our_outputs(checkpoint, asked), expected["real"].astype(bool)
     assert said.keys() == expected.keys() - {"tokens", "types", "real"}
     np.testing.assert_allclose(said["hidden"][real], expected["hidden"][-1][real], rtol=0, atol=1e-5)

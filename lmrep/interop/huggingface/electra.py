@@ -31,15 +31,13 @@ def networks(config: transformer.Config, params: Params, objective: Any) -> dict
     """The two networks of a joint run, the main one first."""
     if not any(path.startswith(GENERATOR) for path in params):
         return {}
-
-    def discriminator() -> tuple[transformer.Config, Params]:
-        return config, {path: value for path, value in params.items() if not path.startswith(GENERATOR)}
-
-    def generator() -> tuple[transformer.Config, Params]:
-        return (transformer.generator_config(config, objective.generator, objective.generator_layers),
-                flatten(replaced_token.generator_as_masked_lm(unflatten(dict(params)), objective)))
-
-    return {"discriminator": discriminator, "generator": generator}
+    return {
+        "discriminator": lambda: (
+            config, {path: value for path, value in params.items() if not path.startswith(GENERATOR)}),
+        "generator": lambda: (
+            transformer.generator_config(config, objective.generator, objective.generator_layers),
+            flatten(replaced_token.generator_as_masked_lm(unflatten(dict(params)), objective))),
+    }
 
 
 FAMILY = Family(

@@ -98,12 +98,6 @@ def _described(directory: Path) -> tuple[dict[str, Any], Family]:
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}; give that of a published checkpoint")
     config_json = tensor_files.read_json(directory / CONFIG)
-    _refuse_code(directory, config_json)
-    return config_json, _family(directory / CONFIG, config_json)
-
-
-def _refuse_code(directory: Path, config_json: Mapping[str, Any]) -> None:
-    """Refuses configs, of the model and of the tokenizer, that name code."""
     configs = {directory / CONFIG: config_json}
     if (other := directory / "tokenizer_config.json").exists():
         configs[other] = tensor_files.read_json(other)
@@ -114,6 +108,7 @@ def _refuse_code(directory: Path, config_json: Mapping[str, Any]) -> None:
     if config_json.get("quantization_config"):
         raise UserError(f"{directory / CONFIG} describes quantised weights; give the checkpoint that they were made "
                         "from")
+    return config_json, _family(directory / CONFIG, config_json)
 
 
 def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
