@@ -88,7 +88,9 @@ def test_all_networks_predict_the_same_tokens(objectives, flags):
         assert other["frequency_loss"] == pytest.approx(means["frequency_loss"], rel=1e-6)
 
 
-def test_script_trains_once_evaluates_and_writes_a_report(objectives, tmp_path, capsys):
+def test_script_trains_once_evaluates_and_writes_a_report(objectives, tmp_path, capsys, monkeypatch):
+    full = objectives.small
+    monkeypatch.setattr(objectives, "small", lambda *arguments: tiny(full(*arguments)))
     texts = small.corpus(tmp_path / "texts", 200)
     argv = [f"--workdir={tmp_path / 'runs'}", f"--files={texts}/*.txt", f"--data_dir={tmp_path / 'data'}", "--steps=2"]
     objectives.main([*argv, "--runs=causal,causal"])
@@ -99,6 +101,12 @@ def test_script_trains_once_evaluates_and_writes_a_report(objectives, tmp_path, 
     before, flags = metrics.read_bytes(), objectives.arguments("").parse_args(argv)
     [again] = objectives.train({"causal": objectives.config("causal", flags)}, flags)
     assert metrics.read_bytes() == before and f"{again.outcome.after['lm_accuracy']:.2%}" == cells[2]
+
+
+def tiny(config):
+    """The config with a network that compiles quickly."""
+    config.model.update({"layers": 1, "width": 32, "mlp": 32})
+    return config
 
 
 def test_unknown_run_is_refused(objectives, capsys):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmrep.cli import train
+from lmrep.cli import main
 from lmrep.cli.arguments import parse
 from lmrep.config import loading
 from lmrep.core import params as P
@@ -123,4 +123,4 @@ def home(tmp_path_factory):
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_that_we_show_is_accepted(words, home, monkeypatch):
     monkeypatch.chdir(home)
-    experiments.check_mesh(experiments.parse(parse("train", words, train.FLAGS).load_config()), 8)
+    experiments.check_mesh(experiments.parse(parse("train", words, main.flags_of("train")).load_config()), 8)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep import api
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten, unflatten
+from lmrep.experiment import config as experiments
 from lmrep.interop import conversion, init_from
 from lmrep.interop.init_from import SourceCheckpoint
 from lmrep.storage.checkpoints import Checkpoints
@@ -18,7 +20,7 @@ from tests import small
 
 OLD = ["[PAD]", "a", "b", "c"]
 TABLE = np.arange(8, dtype=np.float32).reshape(4, 2) ** 2
-ORIGIN = SourceCheckpoint("elsewhere", OLD, {"encoder/table": TABLE, "encoder/w": np.ones(3, np.float32),
+SOURCE = SourceCheckpoint("elsewhere", OLD, {"encoder/table": TABLE, "encoder/w": np.ones(3, np.float32),
                                    "objective/bias": np.arange(4, dtype=np.float32), "objective/pair": np.zeros(2)},
                 {})
 
@@ -30,33 +32,33 @@ def specs(v, width=3, extra=False):
 
 
 def test_common_parameters_are_copied_and_the_rest_is_reported():
-    found = init_from.match(specs(4, extra=True), ORIGIN, OLD)
+    found = init_from.match(specs(4, extra=True), SOURCE, OLD)
     assert found.missing == ["objective/new"] and found.unused == ["objective/pair"] and not found.extended
     for path in ("encoder/table", "encoder/w", "objective/bias"):
-        np.testing.assert_array_equal(found.values[path], ORIGIN.params[path])
-    message = init_from.describe(found, ORIGIN)
+        np.testing.assert_array_equal(found.values[path], SOURCE.params[path])
+    message = init_from.describe(found, SOURCE)
     assert all(path in message for path in (*found.values, "objective/new", "objective/pair"))
 
 
-@pytest.mark.parametrize("pieces", [[*OLD, "d", "e"], ["e", "c", "[PAD]", "d"], ["b", "a"]], ids=" ".join)
-def test_embeddings_follow_their_tokens_and_new_ones_are_the_mean(pieces):
-    size = len(pieces) + 2  # a table may be larger than the vocabulary
-    found = init_from.match(specs(size), ORIGIN, pieces)
+@pytest.mark.parametrize("tokens", [[*OLD, "d", "e"], ["e", "c", "[PAD]", "d"], ["b", "a"]], ids=" ".join)
+def test_embeddings_follow_their_tokens_and_new_ones_are_the_mean(tokens):
+    size = len(tokens) + 2  # a table may be larger than the vocabulary
+    found = init_from.match(specs(size), SOURCE, tokens)
     table, bias = found.values["encoder/table"], found.values["objective/bias"]
     assert table.shape == (size, 2) and table.dtype == np.float32
-    for i, piece in enumerate([*pieces, None, None]):
-        row, single = (TABLE[OLD.index(piece)], OLD.index(piece)) if piece in OLD else (TABLE.mean(0), 1.5)
+    for i, token in enumerate([*tokens, None, None]):
+        row, single = (TABLE[OLD.index(token)], OLD.index(token)) if token in OLD else (TABLE.mean(0), 1.5)
         np.testing.assert_allclose(table[i], row)
         assert bias[i] == single
-    new = sum(piece not in OLD for piece in pieces)
+    new = sum(token not in OLD for token in tokens)
     assert found.extended == ({"encoder/table": new, "objective/bias": new} if new else {})
 
 
 def test_mismatched_parameters_are_refused():
     with pytest.raises(UserError, match=r"encoder/w is \(5,\) in this run and \(3,\) in elsewhere"):
-        init_from.match(specs(4, width=5), ORIGIN, OLD)
+        init_from.match(specs(4, width=5), SOURCE, OLD)
     with pytest.raises(UserError, match="elsewhere has none of this run's parameters; it has encoder/table"):
-        init_from.match({"other": ParamSpec((1,), (None,))}, ORIGIN, OLD)
+        init_from.match({"other": ParamSpec((1,), (None,))}, SOURCE, OLD)
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +66,19 @@ def home(small_home):
     return small_home
 
 
-def onward(home, **fields):
+def config_from_run(home, **fields):
+    """The small experiment, from the parameters of its run."""
     config = small.config(home / "texts")
     init_from.adopt_checkpoint(config, home / "run")
-    config.steps = 4
+    config.steps = 4  # in all tests, since the schedule is part of the compiled step
     config.update_from_flattened_dict(fields)
     return config
 
 
 def test_run_starts_from_the_parameters_of_another(home, tmp_path, caplog):
     caplog.set_level("INFO", "lmrep")
-    lmrep.train(onward(home), tmp_path / "second", data_dir=home / "data")
-    first, second = (small.lines(place, "validation") for place in (home / "run", tmp_path / "second"))
+    lmrep.train(config_from_run(home), tmp_path / "second", data_dir=home / "data")
+    first, second = (small.lines(workdir, "validation") for workdir in (home / "run", tmp_path / "second"))
     assert second[0]["step"] == 0 and second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-6)
     [message] = [line for line in caplog.messages if line.startswith("parameters start from")]
     assert f"{home / 'run'}, step 12" in message and "initialized" not in message and "unused" not in message
@@ -89,53 +92,52 @@ def test_run_starts_from_a_published_directory(home, tmp_path):
     config = small.config(home / "texts")
     init_from.adopt_checkpoint(config, tmp_path / "published")
     assert config.model.width == 32 and config.model.layers == 2
-    config.steps = 1
+    config.steps = 4
     lmrep.train(config, tmp_path / "run", data_dir=home / "data")
-    first, second = (small.lines(place, "validation") for place in (home / "run", tmp_path / "run"))
+    first, second = (small.lines(workdir, "validation") for workdir in (home / "run", tmp_path / "run"))
     assert second[0]["loss"] == pytest.approx(first[-1]["loss"], rel=1e-5)
-    a, b = (init_from.load(place).params for place in (home / "run", tmp_path / "published"))
+    a, b = (init_from.load(directory).params for directory in (home / "run", tmp_path / "published"))
     assert a.keys() == b.keys()
     for path, value in a.items():
         np.testing.assert_array_equal(value, b[path], err_msg=path)
 
 
-def test_incompatible_network_settings_are_refused(home, tmp_path, caplog):
+def test_incompatible_network_settings_are_refused(home, tmp_path):
     with pytest.raises(UserError, match=r"model\.heads is 2 in this run and 4 in .*; set --config\.model\.heads=4"):
-        lmrep.train(onward(home, **{"model.heads": 2}), tmp_path / "run", data_dir=home / "data")
+        lmrep.train(config_from_run(home, **{"model.heads": 2}), tmp_path / "run", data_dir=home / "data")
     assert not (tmp_path / "run").exists()
-    caplog.set_level("INFO", "lmrep")
-    lmrep.train(onward(home, **{"model.activation": "relu", "steps": 1}), tmp_path / "run", data_dir=home / "data")
-    assert any("the network differs: activation 'gelu_tanh' -> 'relu'" in line for line in caplog.messages)
+    source, network = init_from.load(home / "run"), experiments.model_config(experiments.parse(
+        config_from_run(home, **{"model.activation": "relu"})))
+    assert init_from.check_network(network, source) == ["  the network differs: activation 'gelu_tanh' -> 'relu'"]
 
 
 def test_vocabulary_can_be_extended(home, tmp_path):
     words = (home / "run/tokenizer/vocab.txt").read_text().split()
     (tmp_path / "vocab.txt").write_text("\n".join([*words, "zebra", "gnu"]) + "\n")
-    config = onward(home, **{"tokenizer.vocab_file": str(tmp_path / "vocab.txt"), "steps": 1,
-                             "optimizer.learning_rate": 1e-9, "checkpoint.every": 1})
-    lmrep.train(config, tmp_path / "run", data_dir=home / "data")
-    old, new = (np.asarray(lmrep.load(place).params["encoder"]["embedding"]["token"])
-                for place in (home / "run", tmp_path / "run"))
+    experiment = experiments.parse(config_from_run(home, **{"tokenizer.vocab_file": str(tmp_path / "vocab.txt")}))
+    _, _, stages = api._ready(experiment, tmp_path / "run", home / "data", True)
+    old = np.asarray(lmrep.load(home / "run").params["encoder"]["embedding"]["token"])
+    new = stages[0].init_values["encoder/embedding/token"]
     assert new.shape[0] == old.shape[0] + 2
-    np.testing.assert_allclose(new[:-2], old, atol=1e-7)
+    np.testing.assert_array_equal(new[:-2], old)
     np.testing.assert_allclose(new[-2:], np.broadcast_to(np.mean(old, 0), (2, old.shape[1])), rtol=1e-5, atol=1e-7)
 
 
 def test_resuming_does_not_need_the_source_checkpoint(home, tmp_path):
     """Bit for bit what one run would have given."""
-    shutil.copytree(home / "run", tmp_path / "origin")
-    config = onward(home)
-    config.init = str(tmp_path / "origin")
+    shutil.copytree(home / "run", tmp_path / "source")
+    config = config_from_run(home)
+    config.init = str(tmp_path / "source")
     config.tokenizer.vocab_file = str(home / "run/tokenizer/vocab.txt")
-    config.steps, config.checkpoint.every = 8, 4
-    lmrep.train(config, tmp_path / "whole", data_dir=home / "data")
-    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut/checkpoints/8")
-    shutil.rmtree(tmp_path / "origin")
+    config.checkpoint.every = 2
+    lmrep.train(config, tmp_path / "full", data_dir=home / "data")
+    shutil.copytree(tmp_path / "full", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut/checkpoints/4")
+    shutil.rmtree(tmp_path / "source")
     lmrep.train(config, tmp_path / "cut", data_dir=home / "data")
-    a, b = (Checkpoints(tmp_path / name / "checkpoints").read(8)[0] for name in ("whole", "cut"))
+    a, b = (Checkpoints(tmp_path / name / "checkpoints").read(4)[0] for name in ("full", "cut"))
     jax.tree.map(np.testing.assert_array_equal, a, b)
-    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "cut/metrics.jsonl").read_text()
+    assert (tmp_path / "full/metrics.jsonl").read_text() == (tmp_path / "cut/metrics.jsonl").read_text()
 
 
 def test_source_with_values_that_are_not_finite_is_refused(home, monkeypatch):
@@ -146,27 +148,27 @@ def test_source_with_values_that_are_not_finite_is_refused(home, monkeypatch):
 
 
 def test_changed_source_is_refused_on_resuming(home, tmp_path):
-    lmrep.train(onward(home), tmp_path / "run", data_dir=home / "data")
+    lmrep.train(config_from_run(home), tmp_path / "run", data_dir=home / "data")
     with pytest.raises(UserError, match="init"):
-        lmrep.train(onward(home, init=""), tmp_path / "run", data_dir=home / "data")
+        lmrep.train(config_from_run(home, init=""), tmp_path / "run", data_dir=home / "data")
 
 
-@pytest.mark.parametrize(("place", "message"), [
+@pytest.mark.parametrize(("directory", "message"), [
     ("nowhere", "init is '.*nowhere', which is not a directory"),
     ("texts", "init is '.*texts', which has no config.json"),
 ])
-def test_source_that_is_not_a_run_is_refused(home, tmp_path, place, message):
+def test_source_that_is_not_a_run_is_refused(home, tmp_path, directory, message):
     with pytest.raises(UserError, match=message):
-        init_from.adopt_checkpoint(small.config(home / "texts"), home / place)
+        init_from.adopt_checkpoint(small.config(home / "texts"), home / directory)
     config = small.config(home / "texts")
-    config.init = str(home / place)
+    config.init = str(home / directory)
     with pytest.raises(UserError, match=message):
         lmrep.train(config, tmp_path / "run", data_dir=home / "data")
     assert not (tmp_path / "run").exists()
 
 
 def test_network_of_another_size_is_refused(home, tmp_path):
-    config = onward(home, **{"model.mlp": 32})
+    config = config_from_run(home, **{"model.mlp": 32})
     with pytest.raises(UserError, match=r"mlp/.* is \(2, .*\) in this run and \(2, .*\) in .*run"):
         lmrep.train(config, tmp_path / "run", data_dir=home / "data")
     assert not (tmp_path / "run").exists()

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-import lmrep
 from lmrep.core import params as P
 from lmrep.interop import modules
 from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from lmrep.models.transformer import Config
-from tests import small
 
 MODEL = transformer.build(Config(vocab=30, width=12, layers=2, heads=3, mlp=20, max_length=10, dropout=0.5))
 PARAMS = P.init(MODEL.specs, jax.random.key(3))
@@ -126,19 +124,10 @@ def test_module_is_a_submodule_with_its_weights():
     equal(variables["params"]["LinenEncoder_0"]["encoder"], PARAMS)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    home = tmp_path_factory.mktemp("modules")
-    config = small.config(small.corpus(home / "texts"))
-    config.steps, config.checkpoint.every = 2, 2
-    lmrep.train(config, home / "run", data_dir=home / "data")
-    return home / "run"
-
-
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_run_and_learn(example, trained, monkeypatch, capsys):
+def test_examples_run_and_learn(example, small_home, monkeypatch, capsys):
     assert len(example.read_text().splitlines()) < 40
-    monkeypatch.setattr(sys, "argv", [str(example), str(trained)])
+    monkeypatch.setattr(sys, "argv", [str(example), str(small_home / "run")])
     runpy.run_path(str(example), run_name="__main__")
     output = capsys.readouterr().out
     assert output.startswith("loss ") and float(output.split()[1].rstrip(";")) < 0.7
