@@ -31,9 +31,9 @@ def loss(params, key):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
-model = Classifier()
-state = TrainState.create(apply_fn=None, params=model.init(jax.random.key(0), batch), tx=optax.adam(1e-3))
+model, update = Classifier(), jax.jit(TrainState.apply_gradients)
+state = TrainState.create(apply_fn=None, params=jax.jit(model.init)(jax.random.key(0), batch), tx=optax.adam(1e-3))
 for key in jax.random.split(jax.random.key(1), 20):
     value, grads = loss(state.params, key)
-    state = state.apply_gradients(grads=grads)
-print(f"loss {value:.3f}; labels {model.apply(state.params, batch).argmax(-1)}, expected {labels}")
+    state = update(state, grads=grads)
+print(f"loss {value:.3f}; labels {jax.jit(model.apply)(state.params, batch).argmax(-1)}, expected {labels}")

@@ -32,7 +32,8 @@ def loss(model, rngs):
 
 model, rngs = Classifier(nnx.Rngs(0)), nnx.Rngs(1)
 optimizer, gradient = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param), nnx.jit(nnx.value_and_grad(loss))
+update = nnx.jit(lambda model, optimizer, grads: optimizer.update(model, grads))
 for _ in range(20):
     value, grads = gradient(model, rngs)
-    optimizer.update(model, grads)
-print(f"loss {value:.3f}; labels {model(batch).argmax(-1)}, expected {labels}")
+    update(model, optimizer, grads)
+print(f"loss {value:.3f}; labels {nnx.jit(model)(batch).argmax(-1)}, expected {labels}")

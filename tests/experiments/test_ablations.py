@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from lmrep.analysis import report
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import SPECIALS
@@ -88,15 +89,18 @@ def test_all_networks_predict_the_same_tokens(objectives, flags):
         assert other["frequency_loss"] == pytest.approx(means["frequency_loss"], rel=1e-6)
 
 
-def test_script_trains_once_evaluates_and_writes_a_report(objectives, tmp_path, capsys, monkeypatch):
-    full = objectives.small
+def test_script_trains_once_evaluates_and_reports(objectives, tmp_path, capsys, monkeypatch):
+    full, reported = objectives.small, []
     monkeypatch.setattr(objectives, "small", lambda *arguments: tiny(full(*arguments)))
+    monkeypatch.setattr(report, "write", lambda *arguments, **options: reported.append((arguments, options)))
     texts = small.corpus(tmp_path / "texts", 200)
     argv = [f"--workdir={tmp_path / 'runs'}", f"--files={texts}/*.txt", f"--data_dir={tmp_path / 'data'}", "--steps=2"]
     objectives.main([*argv, "--runs=causal,causal"])
     [cells] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("causal ")]
     assert len(cells) == 8 and cells[2].endswith("%") and cells[4].endswith("%") and cells[6].endswith("%")
-    assert float(cells[5]) > 0 and (tmp_path / "runs/report.html").exists()
+    assert float(cells[5]) > 0
+    runs, data = tmp_path / "runs", tmp_path / "data"
+    assert reported == [(([runs / "causal"], runs / "report.html"), {"data_dir": data})]
     metrics = tmp_path / "runs/causal/metrics.jsonl"
     before, flags = metrics.read_bytes(), objectives.arguments("").parse_args(argv)
     [again] = objectives.train({"causal": objectives.config("causal", flags)}, flags)

@@ -1,4 +1,4 @@
-"""A network without positions takes texts of any length, whatever is asked of it."""
+"""A network without positions takes texts of any length."""
 
 import json
 
@@ -17,18 +17,18 @@ TEXT = " ".join(WORDS)
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory):
     """{objective: a folder with a run of it in `run`, and TEXT in `text.txt`}."""
-    found = {}
+    homes = {}
     for objective in ("masked", "causal", "replaced_token"):
-        found[objective] = tmp_path_factory.mktemp(objective)
-        given.workdir(found[objective], objective, positions="none", max_length=LENGTH)
-        (found[objective] / "text.txt").write_text(f"{TEXT}\n")
-    return found
+        homes[objective] = tmp_path_factory.mktemp(objective)
+        given.workdir(homes[objective], objective, positions="none", max_length=LENGTH, layers=1)
+        (homes[objective] / "text.txt").write_text(f"{TEXT}\n")
+    return homes
 
 
-def asked(home, command, *words, stdin=""):
-    answer = small.command(command, f"--workdir={home}/run", *words, stdin=stdin)
-    assert answer.code == 0, answer
-    return answer.out
+def run_command(home, command, *words, stdin=""):
+    result = small.command(command, f"--workdir={home}/run", *words, stdin=stdin)
+    assert result.code == 0, result
+    return result.out
 
 
 def test_vectors_do_not_depend_on_position(homes, tmp_path):
@@ -36,18 +36,18 @@ def test_vectors_do_not_depend_on_position(homes, tmp_path):
     there, back = lmrep.load(home / "run").encode([TEXT, " ".join(reversed(WORDS))])
     assert len(there.ids) > len(WORDS) > LENGTH
     np.testing.assert_allclose(there.by_word()[:, ::-1], back.by_word(), atol=1e-5)
-    asked(home, "embed", f"--input={home}/text.txt", f"--output={tmp_path}/v.safetensors")
+    run_command(home, "embed", f"--input={home}/text.txt", f"--output={tmp_path}/v.safetensors")
     np.testing.assert_allclose(load_file(tmp_path / "v.safetensors")["0"], there.hidden, atol=1e-5)
 
 
 def test_predict_accepts_texts_of_any_length(homes):
-    assert asked(homes["masked"], "predict", "--k=2", f"{TEXT} [MASK]").count("%") == 2
-    record = json.loads(asked(homes["replaced_token"], "predict", "--jsonl", stdin=json.dumps({"text": TEXT})))
+    assert run_command(homes["masked"], "predict", "--k=2", f"{TEXT} [MASK]").count("%") == 2
+    record = json.loads(run_command(homes["replaced_token"], "predict", "--jsonl", stdin=json.dumps({"text": TEXT})))
     assert len(record["replaced"]) >= len(WORDS)
-    assert asked(homes["causal"], "predict", "--tokens=30", TEXT).startswith(f"{TEXT} |")
+    assert run_command(homes["causal"], "predict", "--tokens=30", TEXT).startswith(f"{TEXT} |")
 
 
 def test_evaluate_accepts_texts_of_any_length(homes, tmp_path):
     words = f"--files={homes['causal']}/texts/*.txt", f"--data_dir={tmp_path}"
-    assert "mlm_loss" in asked(homes["masked"], "evaluate", *words)
-    assert "bits_per_byte" in asked(homes["causal"], "evaluate", *words, "--stride=8", "--length=40")
+    assert "mlm_loss" in run_command(homes["masked"], "evaluate", *words)
+    assert "bits_per_byte" in run_command(homes["causal"], "evaluate", *words, "--stride=8", "--length=40")

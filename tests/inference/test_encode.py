@@ -1,5 +1,6 @@
 """Vectors of texts: layers, windows, packing, words."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -53,24 +54,24 @@ def alone():
 # Which layers
 
 
-@pytest.mark.parametrize(("asked", "numbers", "join"), [
+@pytest.mark.parametrize(("layers", "numbers", "join"), [
     ("last", (12,), "stack"), ("all", tuple(range(13)), "stack"), ("0", (0,), "stack"), (4, (4,), "stack"),
     (-1, (12,), "stack"), ("-13", (0,), "stack"), ("3,1,-2", (3, 1, 11), "stack"), ((3, -1), (3, 12), "stack"),
     ([5], (5,), "stack"), (np.int64(5), (5,), "stack"), ("sum:9,10,11,12", (9, 10, 11, 12), "sum"),
     ("concat:-4,-3,-2,-1", (9, 10, 11, 12), "concat"), ("sum:all", tuple(range(13)), "sum"),
 ])
-def test_layers_are_chosen_by_name_or_number(asked, numbers, join):
-    assert R.parse_layers(asked, 12) == R.Layers(numbers, join)
+def test_layers_are_chosen_by_name_or_number(layers, numbers, join):
+    assert R.parse_layers(layers, 12) == R.Layers(numbers, join)
 
 
-@pytest.mark.parametrize(("asked", "message"), [
+@pytest.mark.parametrize(("layers", "message"), [
     ("13", r"no layer 13: this model has 0 \(the embeddings\) to 12, or -13 to -1"), ("-14", "no layer -14"),
     ("top", "layers is 'top'; expected all, last, or numbers"), ("", "layers is ''"), ("1,,2", "layers is '1,,2'"),
     ("1.5", "layers is '1.5'"), ("mean:1,2", "layers is 'mean:1,2'"), ("sum:", "layers is 'sum:'"), ((), "layers is"),
 ])
-def test_missing_layers_are_refused(asked, message):
+def test_missing_layers_are_refused(layers, message):
     with pytest.raises(UserError, match=message):
-        R.parse_layers(asked, 12)
+        R.parse_layers(layers, 12)
 
 
 def test_depth_of_a_model_is_the_number_of_its_layers():
@@ -83,9 +84,9 @@ def test_layers_are_stacked_summed_or_concatenated(run, alone):
     for layers, expected in [(R.Layers((3,)), states[3:]), (R.Layers((2, 0)), states[[2, 0]]),
                              (R.Layers((1, 2, 3), "sum"), states[1:].sum(0, keepdims=True)),
                              (R.Layers((0, 3), "concat"), np.concatenate([states[0], states[3]], -1)[None])]:
-        [(_, hidden, maps)] = R.compute(partial(run, layers=layers), [R.Window(0, ids, 0, 7, 0)], 128)
+        [(_, hidden, probabilities)] = R.compute(partial(run, layers=layers), [R.Window(0, ids, 0, 7, 0)], 128)
         np.testing.assert_allclose(hidden, expected, rtol=0, atol=1e-5)
-        assert maps is None
+        assert probabilities is None
 
 
 def test_layers_above_the_highest_requested_are_not_computed():
@@ -95,15 +96,15 @@ def test_layers_above_the_highest_requested_are_not_computed():
         states = jax.jit(partial(R.states, model=MODEL, layers=R.Layers(numbers)))
         return states.lower(PARAMS, batch).compile().cost_analysis()["flops"]
 
-    whole = work(3)
-    assert work(1) < 0.4 * whole and work(2) < 0.75 * whole and work(0, 1, 2, 3) < 1.02 * whole
+    full = work(3)
+    assert work(1) < 0.4 * full and work(0, 1, 2, 3) < 1.02 * full
 
 
 def test_vectors_are_float32_for_any_compute_dtype():
     model = transformer.build(CONFIG, Execution(dtype="bfloat16"))
     batch = dict.fromkeys(("tokens", "segment_ids", "positions"), np.ones((1, 4), np.int32))
-    hidden, maps = R.states(PARAMS, batch, model=model, layers=EVERY, attention=True)
-    assert hidden.dtype == maps.dtype == np.float32
+    hidden, probabilities = jax.eval_shape(partial(R.states, model=model, layers=EVERY, attention=True), PARAMS, batch)
+    assert hidden.dtype == probabilities.dtype == np.float32
 
 
 # Windows
@@ -112,29 +113,30 @@ def test_vectors_are_float32_for_any_compute_dtype():
 @pytest.mark.parametrize("edges", [(1, 1), (0, 0), (1, 0)])
 @pytest.mark.parametrize("length", [11, 12, 13, 14, 20, 31, 64])
 def test_each_vector_comes_from_the_window_where_its_token_is_nearest_the_middle(length, edges):
-    longest, (before, after) = 12, edges
+    max_length, (before, after) = 12, edges
     ids = np.arange(length, dtype=np.int32)
-    found = R.windows(7, ids, edges, longest, "windows")
-    assert all(len(w.ids) <= longest and w.text == 7 for w in found)
-    assert [place for w in found for place in range(w.position, w.position + w.stop - w.start)] == list(range(length))
+    found = R.windows(7, ids, edges, max_length, "windows")
+    assert all(len(w.ids) <= max_length and w.text == 7 for w in found)
+    positions = [range(w.position, w.position + w.stop - w.start) for w in found]
+    assert [*itertools.chain(*positions)] == list(range(length))
     for w in found:
         assert w.ids[w.start : w.stop].tolist() == ids[w.position : w.position + w.stop - w.start].tolist()
         assert w.ids[:before].tolist() == ids[:before].tolist()
         assert w.ids[len(w.ids) - after :].tolist() == ids[length - after :].tolist()
-    if length <= longest:
+    if length <= max_length:
         assert len(found) == 1
         return
-    capacity = longest - before - after
+    capacity = max_length - before - after
 
-    def margin(w, piece):
+    def margin(w, token):
         """The distance of the token from the nearer end of a window; -1 if the window lacks it."""
         content = w.ids[before : before + capacity]
-        return min(piece - content[0], content[-1] - piece) if content[0] <= piece <= content[-1] else -1
+        return min(token - content[0], content[-1] - token) if content[0] <= token <= content[-1] else -1
 
     for w in found:
-        for piece in w.ids[w.start : w.stop]:
-            if before <= piece < length - after:
-                assert margin(w, piece) == max(margin(other, piece) for other in found)
+        for token in w.ids[w.start : w.stop]:
+            if before <= token < length - after:
+                assert margin(w, token) == max(margin(other, token) for other in found)
 
 
 def test_error_for_a_long_text_names_it():
@@ -150,18 +152,18 @@ def test_error_for_a_long_text_names_it():
 # Packing
 
 
-@pytest.mark.parametrize("longest", [512, 100, 40, 0])
-def test_packed_sequences_contain_every_text_once_with_little_padding(longest):
+@pytest.mark.parametrize("max_length", [512, 100, 40, 0])
+def test_packed_sequences_contain_every_text_once_with_little_padding(max_length):
     rng = np.random.default_rng(0)
-    lengths = [*np.minimum(rng.geometric(1 / 30, 2000) + 1, longest or 5000).tolist(), 0, 2]
-    rows = R.pack(lengths, longest)
-    assert sorted(i for _, members in rows for i in members) == list(range(len(lengths)))
-    for size, members in rows:
+    lengths = [*np.minimum(rng.geometric(1 / 30, 2000) + 1, max_length or 5000).tolist(), 0, 2]
+    sequences = R.pack(lengths, max_length)
+    assert sorted(i for _, members in sequences for i in members) == list(range(len(lengths)))
+    for size, members in sequences:
         assert sum(lengths[i] for i in members) <= size
-        assert size == longest or (size & (size - 1) == 0 and size >= R.MIN_LENGTH)
-        assert size <= longest or not longest
-    assert [size for size, _ in rows] == sorted((size for size, _ in rows), reverse=True)
-    assert sum(size for size, _ in rows) < 1.05 * sum(lengths) + R.MIN_LENGTH
+        assert size == max_length or (size & (size - 1) == 0 and size >= R.MIN_LENGTH)
+        assert size <= max_length or not max_length
+    assert [size for size, _ in sequences] == sorted((size for size, _ in sequences), reverse=True)
+    assert sum(size for size, _ in sequences) < 1.05 * sum(lengths) + R.MIN_LENGTH
 
 
 def test_texts_are_not_packed_on_request():
@@ -169,36 +171,37 @@ def test_texts_are_not_packed_on_request():
 
 
 def test_batches_have_one_length_and_a_bounded_size():
-    rows = [(256, [0]), (128, [1, 2]), (128, [3]), (128, [4]), (64, [5])]
-    assert list(R.batches(rows, 256)) == [(256, [[0]]), (128, [[1, 2], [3]]), (128, [[4]]), (64, [[5]])]
-    assert list(R.batches(rows[:2], 100)) == [(256, [[0]]), (128, [[1, 2]])]  # a row at least
+    sequences = [(256, [0]), (128, [1, 2]), (128, [3]), (128, [4]), (64, [5])]
+    assert list(R.batches(sequences, 256)) == [(256, [[0]]), (128, [[1, 2], [3]]), (128, [[4]]), (64, [[5]])]
+    assert list(R.batches(sequences[:2], 100)) == [(256, [[0]]), (128, [[1, 2]])]  # a sequence at least
     assert list(R.batches([], 256)) == []
 
 
 def test_packing_does_not_change_vectors_or_attention(run, alone):
     rng = np.random.default_rng(1)
-    ids = texts([*rng.choice([0, 2, 3, 9, 17, 70, 128], 80, p=[0.05, *[0.2] * 4, 0.1, 0.05]), 128, 0])
-    parts = [w for i, x in enumerate(ids) for w in R.windows(i, x, (1, 1), 128)]
+    ids = texts([*rng.choice([0, 2, 17, 70, 128], 80, p=[0.05, 0.4, 0.4, 0.1, 0.05]), 128, 0])
+    split = [w for i, x in enumerate(ids) for w in R.windows(i, x, (1, 1), 128)]
     run.shapes.clear()
-    found = {i: (hidden, maps) for i, hidden, maps in R.compute(partial(run, attention=True), parts, 128, tokens=512)}
+    found = {i: (hidden, probabilities) for i, hidden, probabilities
+             in R.compute(partial(run, attention=True), split, 128, tokens=512)}
     assert sorted(found) == list(range(len(ids))) and len(run.shapes) <= 4
     for i, x in enumerate(ids):
-        hidden, maps = found[i]
-        assert hidden.shape == (4, len(x), 16) and maps.shape == (3, 2, len(x), len(x))
+        hidden, probabilities = found[i]
+        assert hidden.shape == (4, len(x), 16) and probabilities.shape == (3, 2, len(x), len(x))
         if len(x):
             states, attention = alone(x)
             np.testing.assert_allclose(hidden, states, rtol=0, atol=1e-5)
-            np.testing.assert_allclose(maps, attention, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(probabilities, attention, rtol=0, atol=1e-6)
 
 
 def test_vectors_of_windows_are_joined(run, alone):
     """Each vector is that of its window, read alone; the text between is packed with others."""
     long, *others = texts([300, 5, 90, 20])
-    parts = R.windows(0, long, (1, 1), 128, "windows")
+    split = R.windows(0, long, (1, 1), 128, "windows")
     more = [w for i, x in enumerate(others, 1) for w in R.windows(i, x, (1, 1), 128)]
-    found = {i: hidden for i, hidden, _ in R.compute(run, [*parts, *more], 128, tokens=256)}
-    assert found[0].shape == (4, 300, 16) and len(parts) > 2
-    for w in parts:
+    found = {i: hidden for i, hidden, _ in R.compute(run, [*split, *more], 128, tokens=256)}
+    assert found[0].shape == (4, 300, 16) and len(split) > 2
+    for w in split:
         states, _ = alone(w.ids)
         np.testing.assert_allclose(found[0][:, w.position : w.position + w.stop - w.start], states[:, w.start : w.stop],
                                    rtol=0, atol=1e-5)
@@ -215,8 +218,8 @@ def test_vector_of_a_word_combines_its_tokens(words):
         found = R.by_word(hidden, words, how)
         assert found.shape == (2, len(numbers), 4) and found.dtype == np.float32
         for w, number in enumerate(numbers):
-            pieces = hidden[:, [i for i, word in enumerate(words) if word == number]]
-            np.testing.assert_allclose(found[:, w], take(pieces), rtol=1e-5, atol=1e-6)
+            tokens = hidden[:, [i for i, word in enumerate(words) if word == number]]
+            np.testing.assert_allclose(found[:, w], take(tokens), rtol=1e-5, atol=1e-6)
 
 
 def test_unknown_word_pooling_is_refused():

@@ -45,7 +45,7 @@ def home(tmp_path_factory):
     """`run`, 12 steps of a causal BERT on `texts`; `converted`, a GPT-2 of a byte-level tokenizer; `masked`, BERT."""
     home = tmp_path_factory.mktemp("evaluating")
     config = small.config(small.corpus(home / "texts"), "causal")
-    config.data.validation = 0.0
+    config.data.validation, config.model.layers = 0.0, 1
     lmrep.train(config, home / "run", data_dir=home / "data")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)  # it takes seconds to import

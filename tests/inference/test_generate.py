@@ -1,4 +1,4 @@
-"""Continuing texts, and how well they are foreseen."""
+"""Generated texts, and sliding-window perplexity."""
 
 from functools import cache, partial
 
@@ -21,31 +21,33 @@ PROMPT = np.random.default_rng(5).integers(0, V, (3, 4)).astype(np.int32)
 
 
 @jax.jit
-def scores(tokens):
-    """[b, t, v] of what follows each token, without a cache."""
-    sight = AttentionMask(jnp.ones_like(tokens), causal=True)
-    hidden = MODEL.encode(PARAMS["encoder"], Inputs(tokens=tokens, attention_mask=sight)).hidden
+def logits_of(tokens):
+    """[b, t, v] of the token that follows each, without a cache."""
+    mask = AttentionMask(jnp.ones_like(tokens), causal=True)
+    hidden = MODEL.encode(PARAMS["encoder"], Inputs(tokens=tokens, attention_mask=mask)).hidden
     return OBJECTIVE.next_token_logits(PARAMS, hidden)
 
 
 @cache
-def program(**given):
-    return jax.jit(partial(generate.generate, model=MODEL, objective=OBJECTIVE, capacity=T, **given))
+def program(**options):
+    return jax.jit(partial(generate.generate, model=MODEL, objective=OBJECTIVE, capacity=T, **options))
 
 
-def extend(prompt, how, tokens=T - 4, seed=0, filled=0, **given):
-    f, size = program(sampling=how, tokens=tokens, **given), prompt.shape[1]
-    return np.asarray(f(PARAMS, np.pad(prompt, ((0, 0), (0, filled))), size, jax.random.key(seed)))
+def extend(prompt, sampling, tokens=T - 4, seed=0, padding=0, **options):
+    f, size = program(sampling=sampling, tokens=tokens, **options), prompt.shape[1]
+    return np.asarray(f(PARAMS, np.pad(prompt, ((0, 0), (0, padding))), size, jax.random.key(seed)))
 
 
 def test_temperature_0_gives_the_likeliest_tokens():
     found = extend(PROMPT, Sampling(temperature=0))
-    whole = np.concatenate([PROMPT, found], 1)
-    assert (np.asarray(scores(whole)).argmax(-1)[:, 3:-1] == found).all()
+    full = np.concatenate([PROMPT, found], 1)
+    assert (np.asarray(logits_of(full)).argmax(-1)[:, 3:-1] == found).all()
     assert (extend(PROMPT, Sampling(temperature=0.7, top_k=1)) == found).all()
-    for tiny in (1e-30, 1e-42):  # the latter is 0 in float32
-        assert (extend(PROMPT, Sampling(temperature=tiny, top_p=0.9)) == found).all()
-    assert (extend(PROMPT, Sampling(temperature=0), filled=5) == found).all()
+    logits = logits_of(PROMPT)[:, -1]
+    for temperature in (1e-30, 1e-42):  # the latter is 0 in float32
+        kept = np.isfinite(generate.filter_logits(logits, Sampling(temperature=temperature, top_p=0.9)))
+        assert (kept.sum(-1) == 1).all() and (kept.argmax(-1) == found[:, 0]).all()
+    assert (extend(PROMPT, Sampling(temperature=0), padding=5) == found).all()
 
 
 def test_seed_repeats_samples_and_examples_differ():
@@ -59,31 +61,44 @@ def test_banned_tokens_are_never_generated():
     assert likely not in extend(np.repeat(PROMPT[:1], 50, 0), Sampling(), tokens=4, banned_token_ids=(likely,))
 
 
-@pytest.mark.parametrize("how", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=5), Sampling(top_p=0.6),
-                                 Sampling(temperature=1.5, top_k=20, top_p=0.5)])
-def test_samples_follow_the_truncated_distribution(how):
-    logs = np.asarray(scores(PROMPT[:1]))[0, -1].astype(np.float64) / how.temperature
-    order = np.argsort(-logs)
-    order = order[: how.top_k or None]
-    shares = np.exp(logs[order]) / np.exp(logs[order]).sum()
-    kept = order[: np.searchsorted(np.cumsum(shares), how.top_p - 1e-12) + 1]
+def truncated(logits, sampling):
+    """The probabilities of the tokens that are sampled, float64."""
+    logits = np.asarray(logits).astype(np.float64) / sampling.temperature
+    order = np.argsort(-logits)[: sampling.top_k or None]
+    probabilities = np.exp(logits[order]) / np.exp(logits[order]).sum()
+    kept = order[: np.searchsorted(np.cumsum(probabilities), sampling.top_p - 1e-12) + 1]
     expected = np.zeros(V)
-    expected[kept] = np.exp(logs[kept]) / np.exp(logs[kept]).sum()
-    found = np.bincount(extend(np.repeat(PROMPT[:1], 4000, 0), how, tokens=1)[:, 0], minlength=V)
+    expected[kept] = np.exp(logits[kept]) / np.exp(logits[kept]).sum()
+    return expected
+
+
+MIXED = Sampling(temperature=1.5, top_k=20, top_p=0.5)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=5), Sampling(top_p=0.6),
+                                      MIXED])
+def test_logits_are_truncated_by_temperature_k_and_p(sampling):
+    logits = logits_of(PROMPT[:1])[0, -1]
+    found = jax.nn.softmax(generate.filter_logits(logits, sampling))
+    np.testing.assert_allclose(found, truncated(logits, sampling), rtol=1e-4, atol=1e-7)
+
+
+def test_samples_follow_the_truncated_distribution():
+    expected = truncated(logits_of(PROMPT[:1])[0, -1], MIXED)
+    found = np.bincount(extend(np.repeat(PROMPT[:1], 4000, 0), MIXED, tokens=1)[:, 0], minlength=V)
     assert chance.fits(found, expected) > chance.REJECT
-    planted = np.roll(expected, 1)  # the shares of other words
-    assert chance.fits(found, planted) < chance.REJECT
+    assert chance.fits(found, np.roll(expected, 1)) < chance.REJECT  # the probabilities of other tokens
 
 
-@pytest.mark.parametrize(("length", "longest", "stride"), [
+@pytest.mark.parametrize(("length", "window", "stride"), [
     (30, 8, 4), (30, 8, 7), (8, 8, 3), (5, 8, 1), (1, 8, 4), (0, 8, 4)])
-def test_windows_predict_each_token_once_with_sufficient_context(length, longest, stride):
+def test_windows_predict_each_token_once_with_sufficient_context(length, window, stride):
     times = np.zeros(length, int)
-    for start, end, first in perplexity.windows(length, longest, stride):
-        assert 0 < end - start <= longest
+    for start, end, first in perplexity.windows(length, window, stride):
+        assert 0 < end - start <= window
         for i in range(first, end):
             times[i] += 1
-            assert i - start >= min(i, longest - stride)
+            assert i - start >= min(i, window - stride)
     assert (times[1:] == 1).all() and not times[:1].any()
 
 
@@ -102,7 +117,7 @@ def test_sliding_window_loss_equals_the_sum_over_windows():
     for text in texts:
         for start, end, first in perplexity.windows(len(text), T, 5):
             padded = np.pad(text[start:end], (0, T - (end - start)))[None]
-            logs = log_softmax(np.asarray(scores(padded))[0].astype(np.float64), -1)
+            logs = log_softmax(np.asarray(logits_of(padded))[0].astype(np.float64), -1)
             expected -= sum(logs[i - start - 1, text[i]] for i in range(first, end))
     assert found[1] == 24 + 2 + 0 + 11 and found[0] == pytest.approx(expected, rel=1e-4)
 
