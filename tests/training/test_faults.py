@@ -1,6 +1,6 @@
 """Faults of a run, by policy: what is skipped is skipped to the bit, what a killed run repeats it repeats to the bit.
 
-The batch of `POISONED` makes a loss of NaN; that of `STEEP` a loss far above the others.
+The batch of `NAN_BATCH` makes a loss of NaN; that of `SPIKE_BATCH` a loss far above the others.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from lmrep.training.metrics_log import MetricsLog
 from lmrep.training.stages import Stage
 from tests.contract.objectives import table
 
-ROWS, STEPS, POISONED, STEEP = 8, 12, 5, 8  # the batches, from 0, of steps 6 and 9
+BATCH, STEPS, NAN_BATCH, SPIKE_BATCH = 8, 12, 5, 8  # the batches, from 0, of steps 6 and 9
 PER_EXAMPLE = ".carry.per_example"
 
 
@@ -38,24 +38,24 @@ def objective():
     """The squared distance of a parameter from x, one number per example. x = inf gives a loss of NaN; `carry` counts
     batches."""
     def loss(params, batch, key, carry):
-        near = jnp.square(params["encoder"]["token"][0, 0] - batch["x"])
-        rows = Carry(carry.per_example + 1, carry.shared + 1)
-        return (jnp.where(jnp.isinf(batch["x"]), jnp.nan, near) * batch["weights"]).sum(), ({}, rows)
+        distance = jnp.square(params["encoder"]["token"][0, 0] - batch["x"])
+        carry = Carry(carry.per_example + 1, carry.shared + 1)
+        return (jnp.where(jnp.isinf(batch["x"]), jnp.nan, distance) * batch["weights"]).sum(), ({}, carry)
 
     return Objective("square", specs={"encoder": {"token": table()}, "objective": {}}, loss=loss,
-                     prepare=lambda keys, batch: batch | {"weights": normalize_weights(jnp.ones(ROWS))},
-                     carry=lambda rows: Carry(jnp.zeros(rows), jnp.float32(0)))
+                     prepare=lambda keys, batch: batch | {"weights": normalize_weights(jnp.ones(BATCH))},
+                     carry=lambda batch_size: Carry(jnp.zeros(batch_size), jnp.float32(0)))
 
 
 def batches(bad):
     """Batches of consecutively numbered examples; `bad` replaces an x of the batches in it."""
-    def made(rows, first, last):
+    def host_batches(indices, first, last):
         for number in range(first, last):
-            x = 1 + 0.1 * np.random.default_rng(number).normal(size=ROWS).astype(np.float32)
+            x = 1 + 0.1 * np.random.default_rng(number).normal(size=BATCH).astype(np.float32)
             x[3] = bad.get(number, x[3])
-            yield {"x": x[rows], "segment_ids": np.ones((len(rows), 4), np.int32),
-                   "example": (number * ROWS + rows).astype(np.int32)}
-    return made
+            yield {"x": x[indices], "segment_ids": np.ones((len(indices), 4), np.int32),
+                   "example": (number * BATCH + indices).astype(np.int32)}
+    return host_batches
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def optimizer():
 
 
 def stage(optimizer, bad, steps=STEPS, **more):
-    return Stage("main", steps, objective(), optimizer, batches(bad), ROWS, **more)
+    return Stage("main", steps, objective(), optimizer, batches(bad), BATCH, **more)
 
 
 def run(workdir, stages, policy, resumed=None, every=4, devices=1, die=None, averaged=True):
@@ -76,25 +76,25 @@ def run(workdir, stages, policy, resumed=None, every=4, devices=1, die=None, ave
     if die is not None:
         write = log.write
 
-        def dying(step, split, values):
+        def write_and_die(step, split, values):
             write(step, split, values)
             if step == die[0] and die[1] >= 0:
                 die[1] -= 1
                 if die[1] < 0:
                     raise KeyboardInterrupt  # like a kill: nothing more is saved or logged
-        log.write = dying
+        log.write = write_and_die
     try:
         config = TrainerConfig(CheckpointConfig(every=every, keep=9), EvaluationConfig(every=4, averaged=averaged),
                                LogConfig(every=1), policy)
-        state = Trainer(stages, make_mesh(devices, 1, 1), 0, RunOutputs(checkpoints, log), config).run(resumed)
-        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(state))
-        found = {jax.tree_util.keystr(keys): np.asarray(leaf) for keys, leaf in leaves}
+        last = Trainer(stages, make_mesh(devices, 1, 1), 0, RunOutputs(checkpoints, log), config).run(resumed)
+        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(last))
+        state = {jax.tree_util.keystr(keys): np.asarray(leaf) for keys, leaf in leaves}
     except KeyboardInterrupt:
-        found = None
+        state = None
     finally:
         checkpoints.close()
         log.close()
-    return found, (workdir / "metrics.jsonl").read_text(), fault_records(workdir)
+    return state, (workdir / "metrics.jsonl").read_text(), fault_records(workdir)
 
 
 def fault_records(workdir):
@@ -102,10 +102,16 @@ def fault_records(workdir):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
-    for path in found:
-        np.testing.assert_array_equal(found[path], expected[path], err_msg=path)
+def assert_same(state, expected):
+    assert state.keys() == expected.keys()
+    for path in state:
+        np.testing.assert_array_equal(state[path], expected[path], err_msg=path)
+
+
+def assert_same_run(results, expected):
+    """Compares what `run` returned."""
+    assert_same(results[0], expected[0])
+    assert results[1:] == expected[1:]
 
 
 # Skipping
@@ -115,55 +121,53 @@ def test_a_skipped_update_changes_only_the_step_and_resets_the_carry(tmp_path, o
     """Parameters, moments and averages end as in a run without the faulty batch. The next batch may continue the
     skipped one, so the per-example carry, which counts batches, starts again after it; the shared carry is kept."""
     skip = FaultsConfig(policy="skip")
-    found, metrics, records = run(tmp_path / "a", [stage(optimizer, {POISONED: np.inf})], skip)
-    assert [(r["step"], r["policy"], r["why"]) for r in records] == [(POISONED + 1, "skip", "the loss is nan")]
-    assert records[0]["examples"] == list(range(POISONED * ROWS, (POISONED + 1) * ROWS))
-    numbers = [n for n in range(STEPS) if n != POISONED]
-    without = Stage("main", STEPS - 1, objective(), optimizer, lambda rows, first, last: (
-        next(batches({})(rows, n, n + 1)) for n in numbers[first:last]), ROWS)
+    state, metrics, records = run(tmp_path / "a", [stage(optimizer, {NAN_BATCH: np.inf})], skip)
+    assert [(r["step"], r["policy"], r["why"]) for r in records] == [(NAN_BATCH + 1, "skip", "the loss is nan")]
+    assert records[0]["examples"] == list(range(NAN_BATCH * BATCH, (NAN_BATCH + 1) * BATCH))
+    numbers = [n for n in range(STEPS) if n != NAN_BATCH]
+    without = Stage("main", STEPS - 1, objective(), optimizer, lambda indices, first, last: (
+        next(batches({})(indices, n, n + 1)) for n in numbers[first:last]), BATCH)
     expected, _, _ = run(tmp_path / "b", [without], skip)
-    assert found.pop(".step") == STEPS and expected.pop(".step") == STEPS - 1
-    assert set(found.pop(PER_EXAMPLE)) == {STEPS - (POISONED + 1)} and set(expected.pop(PER_EXAMPLE)) == {STEPS - 1}
-    assert found[".carry.shared"] == STEPS - 1
-    assert_same(found, expected)
+    assert state.pop(".step") == STEPS and expected.pop(".step") == STEPS - 1
+    assert set(state.pop(PER_EXAMPLE)) == {STEPS - (NAN_BATCH + 1)} and set(expected.pop(PER_EXAMPLE)) == {STEPS - 1}
+    assert state[".carry.shared"] == STEPS - 1
+    assert_same(state, expected)
     lines = [json.loads(line) for line in metrics.splitlines()]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-    assert "loss" not in lines[POISONED] and lines[POISONED]["tokens"] == lines[POISONED - 1]["tokens"]
+    assert "loss" not in lines[NAN_BATCH] and lines[NAN_BATCH]["tokens"] == lines[NAN_BATCH - 1]["tokens"]
 
 
 def test_without_faults_skipping_changes_nothing(tmp_path, optimizer):
-    (found, metrics, _), (expected, others, _) = (
-        run(tmp_path / policy, [stage(optimizer, {})], FaultsConfig(policy=policy)) for policy in ("skip", "stop"))
-    assert metrics == others
-    assert_same(found, expected)
+    skip, stop = (run(tmp_path / policy, [stage(optimizer, {})], FaultsConfig(policy=policy))
+                  for policy in ("skip", "stop"))
+    assert_same_run(skip, stop)
 
 
 SPIKES = FaultsConfig(policy="skip", spike=5, window=3)
-BAD = {POISONED: np.inf, STEEP: 60.0}
+BAD = {NAN_BATCH: np.inf, SPIKE_BATCH: 60.0}
 
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_skipping_a_spike_does_not_depend_on_interruptions_or_the_mesh(tmp_path, optimizer, devices):
-    whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, BAD)], SPIKES, devices=devices)
-    assert [record["step"] for record in records] == [POISONED + 1, STEEP + 1]
+    stages = [stage(optimizer, BAD)]
+    expected = _, _, records = run(tmp_path / "uninterrupted", stages, SPIKES, devices=devices)
+    assert [record["step"] for record in records] == [NAN_BATCH + 1, SPIKE_BATCH + 1]
     assert records[1]["why"].startswith("the loss is ") and "a spike: above" in records[1]["why"]
     if devices == 1:  # killed after each of the two, and resumed
         for step in (7, 10):
-            resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
-            assert run(tmp_path / "cut", [stage(optimizer, BAD)], SPIKES, resumed, die=[step, 0])[0] is None
-        found, again, lines = run(tmp_path / "cut", [stage(optimizer, BAD)], SPIKES, 8)
-        assert again == metrics and lines == records
-        assert_same(found, whole)
+            resumed = Checkpoints(tmp_path / "killed/checkpoints").newest()
+            assert run(tmp_path / "killed", stages, SPIKES, resumed, die=[step, 0])[0] is None
+        assert_same_run(run(tmp_path / "killed", stages, SPIKES, 8), expected)
 
 
 def test_the_logged_learning_rate_does_not_count_skipped_steps(tmp_path):
     def schedule(step):
         return 0.1 / (1 + step)
 
-    output = run(tmp_path, [stage(optax.sgd(schedule), {POISONED: np.inf}, schedule=schedule)],
+    output = run(tmp_path, [stage(optax.sgd(schedule), {NAN_BATCH: np.inf}, schedule=schedule)],
                FaultsConfig(policy="skip"))[1]
     rates = [json.loads(line)["learning_rate"] for line in output.splitlines()]
-    assert rates[POISONED + 1 :] == [0.1 / (1 + step) for step in range(POISONED, STEPS - 1)]
+    assert rates[NAN_BATCH + 1 :] == [0.1 / (1 + step) for step in range(NAN_BATCH, STEPS - 1)]
 
 
 def test_the_largest_loss_depends_on_losses_up_to_two_steps_before():
@@ -186,39 +190,37 @@ BACK = FaultsConfig(policy="back")
 
 def test_going_back_skips_the_batches_since_the_checkpoint(tmp_path, optimizer, caplog):
     """Two faults: at step 6, back to 4, where step 5 now has batch 6; then batch 8 comes at step 7, back to 4."""
-    bad = {POISONED: np.inf, STEEP: np.inf}
+    bad = {NAN_BATCH: np.inf, SPIKE_BATCH: np.inf}
     with caplog.at_level(logging.WARNING, logger="lmrep"):
-        found, metrics, records = run(tmp_path / "a", [stage(optimizer, bad)], BACK)
+        state, metrics, records = run(tmp_path / "a", [stage(optimizer, bad)], BACK)
     assert [(r["step"], r["back_to"]) for r in records] == [(6, 4), (7, 4)]
-    assert [r["examples"][0] // ROWS for r in records] == [POISONED, STEEP]
+    assert [r["examples"][0] // BATCH for r in records] == [NAN_BATCH, SPIKE_BATCH]
     assert "the loss is nan at step 6 (stage 'main'): going back to step 4; fault 1 of at most 10" in caplog.text
-    shown = [0, 1, 2, 3, *range(9, 17)]  # the first fault skips 4 and 5, the second 6, 7 and 8
-    without = Stage("main", STEPS, objective(), optimizer, lambda rows, first, last: (
-        next(batches({})(rows, n, n + 1)) for n in shown[first:last]), ROWS)
-    expected, others, _ = run(tmp_path / "b", [without], FaultsConfig())
-    assert metrics == others
+    used = [0, 1, 2, 3, *range(9, 17)]  # the first fault skips 4 and 5, the second 6, 7 and 8
+    without = Stage("main", STEPS, objective(), optimizer, lambda indices, first, last: (
+        next(batches({})(indices, n, n + 1)) for n in used[first:last]), BATCH)
+    expected, expected_metrics, _ = run(tmp_path / "b", [without], FaultsConfig())
+    assert metrics == expected_metrics
     # Batch 9 does not continue batch 3: the per-example carry counts from the checkpoint on.
-    assert set(found.pop(PER_EXAMPLE)) == {STEPS - 4} and set(expected.pop(PER_EXAMPLE)) == {STEPS}
-    assert_same(found, expected)
+    assert set(state.pop(PER_EXAMPLE)) == {STEPS - 4} and set(expected.pop(PER_EXAMPLE)) == {STEPS}
+    assert_same(state, expected)
 
 
-@pytest.mark.parametrize(("step", "times"), [(6, 0), (5, 1), (9, 0), (11, 0)])
-def test_a_run_that_went_back_repeats_it_when_killed(tmp_path, optimizer, step, times):
+def test_a_run_that_went_back_repeats_it_when_killed(tmp_path, optimizer):
     """Killed before the fault, after going back and before the next checkpoint, and later."""
-    bad, config = {POISONED + 1: np.inf, 12: np.inf}, BACK
-    whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, bad)], config)
-    assert [record["step"] for record in records] == [7, 10]  # batch 12 comes three steps early
-    assert run(tmp_path / "cut", [stage(optimizer, bad)], config, die=[step, times])[0] is None
-    resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
-    found, again, lines = run(tmp_path / "cut", [stage(optimizer, bad)], config, resumed)
-    assert again == metrics and lines == records
-    assert_same(found, whole)
+    stages = [stage(optimizer, {NAN_BATCH + 1: np.inf, 12: np.inf})]
+    expected = run(tmp_path / "uninterrupted", stages, BACK)
+    assert [record["step"] for record in expected[2]] == [7, 10]  # batch 12 comes three steps early
+    for step, times in ((6, 0), (5, 1), (11, 0)):
+        killed = tmp_path / f"{step}-{times}"
+        assert run(killed, stages, BACK, die=[step, times])[0] is None
+        assert_same_run(run(killed, stages, BACK, Checkpoints(killed / "checkpoints").newest()), expected)
 
 
 def test_a_run_that_was_stopped_in_between_goes_back_to_the_same_step(tmp_path, optimizer):
     """It saved step 5 or 6, which an uninterrupted run would not have."""
-    bad = {POISONED + 1: np.inf}
-    whole, metrics, records = run(tmp_path / "whole", [stage(optimizer, bad)], BACK)
+    stages = [stage(optimizer, {NAN_BATCH + 1: np.inf})]
+    expected = run(tmp_path / "uninterrupted", stages, BACK)
     log = MetricsLog.write
 
     def stopping(self, step, *rest):
@@ -228,28 +230,26 @@ def test_a_run_that_was_stopped_in_between_goes_back_to_the_same_step(tmp_path, 
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(MetricsLog, "write", stopping)
-        run(tmp_path / "cut", [stage(optimizer, bad)], BACK)
-    resumed = Checkpoints(tmp_path / "cut/checkpoints").newest()
+        run(tmp_path / "stopped", stages, BACK)
+    resumed = Checkpoints(tmp_path / "stopped/checkpoints").newest()
     assert resumed in (5, 6)
-    found, again, lines = run(tmp_path / "cut", [stage(optimizer, bad)], BACK, resumed)
-    assert again == metrics and lines == records
-    assert_same(found, whole)
-    assert Checkpoints(tmp_path / "cut/checkpoints").steps() == [4, 8, 12]
+    assert_same_run(run(tmp_path / "stopped", stages, BACK, resumed), expected)
+    assert Checkpoints(tmp_path / "stopped/checkpoints").steps() == [4, 8, 12]
 
 
 def test_before_the_first_checkpoint_it_goes_back_to_the_start(tmp_path, optimizer):
-    found, metrics, records = run(tmp_path / "a", [stage(optimizer, {2: np.inf})], BACK)
+    state, metrics, records = run(tmp_path / "a", [stage(optimizer, {2: np.inf})], BACK)
     assert [(record["step"], record["back_to"]) for record in records] == [(3, 0)]
     without = Stage("main", STEPS, objective(), optimizer,
-                    lambda rows, first, last: batches({})(rows, first + 3, last + 3), ROWS)
-    expected, others, _ = run(tmp_path / "b", [without], FaultsConfig())
-    assert metrics == others
-    assert_same(found, expected)
+                    lambda indices, first, last: batches({})(indices, first + 3, last + 3), BATCH)
+    expected, expected_metrics, _ = run(tmp_path / "b", [without], FaultsConfig())
+    assert metrics == expected_metrics
+    assert_same(state, expected)
 
 
 def test_going_back_passes_over_a_damaged_checkpoint(tmp_path, optimizer):
-    def damaging(rows, first, last):
-        for number, batch in enumerate(batches({10: np.inf})(rows, first, last), first):
+    def damaging(indices, first, last):
+        for number, batch in enumerate(batches({10: np.inf})(indices, first, last), first):
             if number == 10:
                 while not checkpoint.exists():  # a thread is saving it
                     time.sleep(0.01)
@@ -257,7 +257,7 @@ def test_going_back_passes_over_a_damaged_checkpoint(tmp_path, optimizer):
             yield batch
 
     checkpoint = tmp_path / "checkpoints/8/_METADATA"
-    damaged = Stage("main", STEPS, objective(), optimizer, damaging, ROWS)
+    damaged = Stage("main", STEPS, objective(), optimizer, damaging, BATCH)
     _, _, records = run(tmp_path, [damaged], BACK)
     assert [(record["step"], record["back_to"]) for record in records] == [(11, 4)]
     assert Checkpoints(tmp_path / "checkpoints").newest() == STEPS  # saved again in place of the damaged one
@@ -266,19 +266,19 @@ def test_going_back_passes_over_a_damaged_checkpoint(tmp_path, optimizer):
 
 def test_a_fault_skips_batches_of_its_own_stage_only(tmp_path, optimizer):
     """Each stage reads its data from the start; a fault in the second does not shift the first."""
-    shown = [], []
+    batches_used = [], []
 
     def seen(i, bad):
-        def made(rows, first, last):
-            for number, batch in enumerate(batches(bad)(rows, first, last), first):
-                shown[i].append(number)
+        def host_batches(indices, first, last):
+            for number, batch in enumerate(batches(bad)(indices, first, last), first):
+                batches_used[i].append(number)
                 yield batch
-        return made
+        return host_batches
 
-    stages = [Stage(str(i), 8, objective(), optimizer, seen(i, bad), ROWS) for i, bad in enumerate(({}, {3: np.inf}))]
+    stages = [Stage(str(i), 8, objective(), optimizer, seen(i, bad), BATCH) for i, bad in enumerate(({}, {3: np.inf}))]
     _, _, records = run(tmp_path, stages, BACK, every=100)
     assert [(record["step"], record["stage"], record["back_to"]) for record in records] == [(12, "1", 8)]
-    assert shown[0] == list(range(8)) and shown[1][-8:] == list(range(4, 12))
+    assert batches_used[0] == list(range(8)) and batches_used[1][-8:] == list(range(4, 12))
 
 
 # Where it ends
@@ -294,25 +294,25 @@ def test_more_faults_than_the_limit_stop_the_run(tmp_path, optimizer, policy):
 
 def test_by_default_a_spike_stops_the_run_with_advice(tmp_path, optimizer):
     with pytest.raises(RunFault, match=r"the loss is 4\d\d.*, a spike: above .*at step 9 .*faults\.policy=skip"):
-        run(tmp_path, [stage(optimizer, {STEEP: 60.0})], FaultsConfig(spike=5, window=3))
+        run(tmp_path, [stage(optimizer, {SPIKE_BATCH: 60.0})], FaultsConfig(spike=5, window=3))
     assert fault_records(tmp_path) == []
     # Following the advice, the run continues.
-    _, metrics, records = run(tmp_path, [stage(optimizer, {STEEP: 60.0})], SPIKES, resumed=8)
+    _, metrics, records = run(tmp_path, [stage(optimizer, {SPIKE_BATCH: 60.0})], SPIKES, resumed=8)
     assert [record["step"] for record in records] == [9] and len(metrics.splitlines()) == STEPS
 
 
 @pytest.mark.parametrize(("policy", "message"), [("skip", "the validation loss is nan"), ("back", "faults.limit")])
 def test_a_validation_loss_that_is_not_finite_is_not_skipped(tmp_path, optimizer, policy, message):
     """The third and later validations fail: it is too late to skip an update, so the run goes back or stops."""
-    times = []
+    calls = []
 
-    def validation(rows):
-        times.append(1)
-        return batches({100: np.inf} if len(times) > 2 else {})(rows, 100, 101)
+    def validation(indices):
+        calls.append(1)
+        return batches({100: np.inf} if len(calls) > 2 else {})(indices, 100, 101)
 
     with pytest.raises(RunFault, match=message):
         run(tmp_path, [stage(optimizer, {}, validation=validation)], FaultsConfig(policy=policy, limit=2))
-    assert len(times) == 3 + len(fault_records(tmp_path)) == (3 if policy == "skip" else 5)
+    assert len(calls) == 3 + len(fault_records(tmp_path)) == (3 if policy == "skip" else 5)
     assert Checkpoints(tmp_path / "checkpoints").steps() == [4]
 
 
@@ -332,10 +332,10 @@ def test_the_average_is_the_debiased_one(tmp_path, optimizer):
     total = (1 - 0.9 ** steps[0]) * checkpoints.read(steps[0], "opt_state/average/encoder/token")[0]
     for step in steps[1:]:
         total = 0.9 * total + 0.1 * checkpoints.read(step, "params/encoder/token")[0]
-    found = parameters(checkpoints, STEPS, averaged=True)["encoder"]["token"]
-    np.testing.assert_allclose(found, total / (1 - 0.9**STEPS), rtol=1e-5)
+    average = parameters(checkpoints, STEPS, averaged=True)["encoder"]["token"]
+    np.testing.assert_allclose(average, total / (1 - 0.9**STEPS), rtol=1e-5)
     last = parameters(checkpoints, STEPS, averaged=False)["encoder"]["token"]
-    assert len(steps) > 5 and np.abs(found - last).max() > 1e-3
+    assert len(steps) > 5 and np.abs(average - last).max() > 1e-3
     three = [checkpoints.read(step, "params/encoder/token")[0] for step in (10, 11, 12)]
     np.testing.assert_allclose(mean(checkpoints, (10, 11, 12), averaged=False)["encoder"]["token"],
                                np.mean(three, axis=0), rtol=1e-6)
@@ -345,7 +345,7 @@ def test_the_average_is_the_debiased_one(tmp_path, optimizer):
 def test_validation_uses_the_averages_if_configured(tmp_path, optimizer):
     losses = {}
     for averaged in (True, False):
-        valid = stage(optimizer, {}, validation=lambda rows: batches({})(rows, 100, 101))
+        valid = stage(optimizer, {}, validation=lambda indices: batches({})(indices, 100, 101))
         _, metrics, _ = run(tmp_path / str(averaged), [valid], FaultsConfig(), averaged=averaged)
         lines = [json.loads(line) for line in metrics.splitlines()]
         losses[averaged] = [line["loss"] for line in lines if line["split"] == "validation"]
@@ -353,7 +353,7 @@ def test_validation_uses_the_averages_if_configured(tmp_path, optimizer):
     with contextlib.closing(Checkpoints(tmp_path / "True/checkpoints")) as checkpoints:
         for averaged in (True, False):
             w = parameters(checkpoints, STEPS, averaged)["encoder"]["token"][0, 0]
-            [batch] = batches({})(np.arange(ROWS), 100, 101)
+            [batch] = batches({})(np.arange(BATCH), 100, 101)
             assert losses[averaged][-1] == pytest.approx(np.square(w - batch["x"]).mean(), rel=1e-5)
     assert losses[True][-1] != pytest.approx(losses[False][-1], rel=1e-3)
 
@@ -368,10 +368,10 @@ def test_the_out_of_memory_error_says_what_a_device_holds_and_what_to_change(tmp
         huge = jnp.outer(jnp.arange(size, dtype=jnp.float32), jnp.arange(size, dtype=jnp.float32))  # 1 PB
         return (params["encoder"]["token"][0, 0] * jnp.sort(huge, axis=0)[0]).sum(), ({}, carry)
 
-    full = Stage("main", STEPS, objective()._replace(loss=loss), optimizer, batches({}), ROWS, microbatches=2)
+    full = Stage("main", STEPS, objective()._replace(loss=loss), optimizer, batches({}), BATCH, microbatches=2)
     with pytest.raises(RunFault) as fault:
         run(tmp_path, [full], FaultsConfig(), devices=2)
-    for part in ("out of memory in stage 'main'", "Each of 2 device(s) has 4 examples of 4 tokens of batch_size=8, "
+    for text in ("out of memory in stage 'main'", "Each of 2 device(s) has 4 examples of 4 tokens of batch_size=8, "
                  "in 2 microbatch(es) of 2", "Raise microbatches (for example to 4", "execution.remat=full",
                  "mesh.fsdp=-1"):
-        assert part in str(fault.value)
+        assert text in str(fault.value)

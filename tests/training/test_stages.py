@@ -44,7 +44,7 @@ def train(stages, workdir, resumed=None):
         checkpoints.close()
 
 
-def equal(state, expected):
+def assert_equal(state, expected):
     jax.tree.map(np.testing.assert_array_equal, state, expected)
 
 
@@ -64,22 +64,11 @@ def test_the_optimizer_counts_over_stages_that_continue():
 # What it starts from
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """The state after eight steps of one stage."""
-    return train([stage(8)], tmp_path_factory.mktemp("uninterrupted"))
-
-
-def test_two_stages_that_continue_equal_one_run(uninterrupted, tmp_path):
+def test_two_stages_that_continue_equal_one_and_resume_before_at_and_after_their_boundary(tmp_path):
     """Parameters, moments and the position in the schedule."""
-    equal(train([stage(3), stage(5, after=3)], tmp_path), uninterrupted)
-
-
-@pytest.mark.parametrize("resumed", [2, 3, 4])
-def test_a_run_resumes_before_at_and_after_the_end_of_a_stage(uninterrupted, tmp_path, resumed):
-    run = [stage(3), stage(5, after=3)]
-    train(run, tmp_path)
-    equal(train(run, tmp_path, resumed), uninterrupted)
+    expected, stages = train([stage(8)], tmp_path / "one"), [stage(3), stage(5, after=3)]
+    for resumed in (None, 4, 3, 2):
+        assert_equal(train(stages, tmp_path / "two", resumed), expected)
 
 
 def test_a_stage_that_starts_elsewhere_has_fresh_moments_and_its_own_count(tmp_path):
@@ -95,7 +84,7 @@ def test_two_subtrees_may_start_from_one(tmp_path):
     both = {"encoder": "objective/generator", "objective/generator": "objective/generator"}
     state = train([stage(3, part="generator"), stage(2, after=3, part="generator", start=both)], tmp_path)
     previous = Checkpoints(tmp_path).read(3)[0]["params"]["objective"]["generator"]
-    jax.tree.map(np.testing.assert_array_equal, state.params["encoder"], previous)  # which has no gradient here
+    assert_equal(state.params["encoder"], previous)  # which has no gradient here
     assert state.step == 5 and np.any(state.params["objective"]["generator"]["token"] != previous["token"])
 
 
@@ -109,8 +98,7 @@ def test_copy_params_copies_the_named_paths_only():
     params = copy_params(fresh, tree(2), {"encoder/a": "objective/g/a"})
     assert params["encoder"]["a"][0] == 3 and params["encoder"]["ab"][0] == 0 and params["objective"]["g"]["a"][0] == 0
     assert copy_params(fresh, tree(2), {"encoder": "encoder"})["encoder"]["ab"][0] == 2
-    uninterrupted = copy_params(fresh, tree(2), {"": ""})
-    jax.tree.map(np.testing.assert_array_equal, uninterrupted, tree(2))
+    assert_equal(copy_params(fresh, tree(2), {"": ""}), tree(2))
 
 
 @pytest.mark.parametrize(("start", "message"), [
@@ -133,9 +121,6 @@ def test_values_of_another_shape_or_an_unknown_path_are_refused():
         set_params(tree(2), {"encoder/aa": np.zeros(2)})
 
 
-# BERT's two lengths
-
-
 def test_stages_that_cannot_follow_each_other_are_refused_before_the_first_step():
     check([stage(3), stage(2), stage(4, start={"encoder": "encoder"})])
     changed = Stage("tuned", 2, toys.cloze("encoder"), optax.sgd(0.1), stage(2).batches, BATCH)
@@ -150,12 +135,12 @@ def test_stages_that_cannot_follow_each_other_are_refused_before_the_first_step(
 def test_bert_trains_on_short_and_then_on_long_sequences(tmp_path):
     config = small.config(small.corpus(tmp_path / "texts"))
     config.unlock()
-    config.data.validation = 0
+    config.data.validation, config.model.layers = 0, 1
     config.steps, config.stages = 8, ({"name": "16", "fraction": 0.75, "length": 16}, {"name": "32", "fraction": 0.25})
     api.train(config, tmp_path / "run", data_dir=tmp_path / "data")
     lines = small.lines(tmp_path / "run", "train")
-    a_step = np.diff([0, *(line["tokens"] for line in lines)])
-    assert (a_step[:6] <= 16 * 16).all() and (a_step[6:] > 16 * 16).all() and (a_step[6:] <= 16 * 32).all()
+    per_step = np.diff([0, *(line["tokens"] for line in lines)])
+    assert (per_step[:6] <= 16 * 16).all() and (per_step[6:] > 16 * 16).all() and (per_step[6:] <= 16 * 32).all()
     rates = [line["learning_rate"] for line in lines]
     np.testing.assert_allclose(rates, 1e-3 * (1 - np.arange(8) / 8), rtol=1e-6)  # one schedule through both
     state, _ = Checkpoints(tmp_path / "run/checkpoints").read(8, "opt_state")
