@@ -35,10 +35,10 @@ from lmrep.storage.checkpoints import UNFINISHED
 from lmrep.storage.claims import MARK, Claim, mark
 
 CONFIG, CHECKPOINTS = "config.json", "checkpoints"
-ORIGIN = ".mirror"  # in a local copy: its id, see `Claim.copy`
+COPY_ID = ".mirror"  # in a local copy: its id, see `Claim.copy`
 NOT_READ = ("tensorboard", "profile", "wandb")  # large, and not needed to continue a run
 PUT = ("eval.json", "eval.jsonl")  # written only by `upload`, from any machine that evaluates
-REMAINS, BEGUN = b"remains", b"begun"  # incomplete checkpoints in the store: to be removed, and being uploaded
+INCOMPLETE, UPLOADING = b"incomplete", b"uploading"  # checkpoints in the store that lack files: to be removed; begun
 EVERY = 30.0  # seconds between uploads
 PAUSES = (0, 5, 20)  # seconds before each attempt of the last upload
 
@@ -78,10 +78,10 @@ def complete_steps(names: Iterable[str]) -> list[int]:
 # Reading
 
 
-def local_copy(place: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
-    """`place` itself, or for a remote workdir a local copy, as `download` makes it."""
-    url = remote.as_url(place)
-    return download(url, step, checkpoints) if url else Path(place)
+def local_copy(path: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
+    """`path` itself, or for a remote workdir a local copy, as `download` makes it."""
+    url = remote.as_url(path)
+    return download(url, step, checkpoints) if url else Path(path)
 
 
 def download(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
@@ -98,24 +98,24 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
     local = cache_dir(url) / "read" / posixpath.basename(url)
     with remote.user_errors(url), _alone(cache_dir(url) / ".read"):
         store = open_store(url)
-        if mark(store).get("copy", "") == _origin(training_dir(url)):
+        if mark(store).get("copy", "") == _copy_id(training_dir(url)):
             return training_dir(url)  # it may be ahead of the store
         names = store.names()
         if CONFIG not in names:
             raise UserError(f"there is no run in {url}: {CONFIG} is missing; give the --workdir of a run")
-        there = complete_steps(names)
-        if checkpoints and not there:
+        available = complete_steps(names)
+        if checkpoints and not available:
             raise UserError(f"{url} holds no checkpoint yet; train first: lmrep train --workdir={url} ...")
-        if step is not None and step not in there:
-            raise UserError(f"{url} holds no checkpoint {step}; it holds {', '.join(map(str, there))}")
+        if step is not None and step not in available:
+            raise UserError(f"{url} holds no checkpoint {step}; it holds {', '.join(map(str, available))}")
         fetch(store, names, local, [])
-        for wanted in [step] if step is not None else there[::-1] if checkpoints else []:
+        for candidate in [step] if step is not None else available[::-1] if checkpoints else []:
             try:
-                fetch(store, names, local, [wanted])
-                workdir.verified(local / CHECKPOINTS / str(wanted))
+                fetch(store, names, local, [candidate])
+                workdir.verified(local / CHECKPOINTS / str(candidate))
                 break
             except (workdir.Damaged, FileNotFoundError) as damage:  # it may have been deleted since
-                log.warning("checkpoint %d in %s is damaged: %s", wanted, url, damage)
+                log.warning("checkpoint %d in %s is damaged: %s", candidate, url, damage)
         return local
 
 
@@ -134,9 +134,9 @@ def fetch(store: Store, names: Iterable[str], local: Path, steps: Iterable[int])
         store.download(name, temporary)
         (local / name).parent.mkdir(parents=True, exist_ok=True)
         temporary.replace(local / name)
-    there, held = complete_steps(names), _held(local)
-    manifests = {step: store.read(_file(step)) for step in {*steps, *held} & {*there}}
-    same = {str(step) for step in held if held[step] == manifests.get(step)}
+    available, saved = complete_steps(names), _local_manifests(local)
+    manifests = {step: store.read(_file(step)) for step in {*steps, *saved} & {*available}}
+    same = {str(step) for step in saved if saved[step] == manifests.get(step)}
     for path in local.glob(f"{CHECKPOINTS}/[0-9]*"):
         if path.name not in same:
             shutil.rmtree(path)
@@ -186,7 +186,7 @@ def mirrored(url: str, every: float = EVERY) -> Iterator[Path]:
     with workdir.lock(cache_dir(url)), contextlib.ExitStack() as stack:
         with remote.user_errors(url):
             mirror = Mirror(open_store(url))
-            mirror.claim.take(_origin(mirror.local))
+            mirror.claim.take(_copy_id(mirror.local))
         stack.callback(lambda: mirror.claim.release(mirror.pushed))
         thread = threading.Thread(target=mirror.keep_up, args=(stop, every), name="mirror", daemon=True)
         thread.start()
@@ -219,7 +219,7 @@ class Mirror:
     def __init__(self, store: Store):
         self.local, self._store = training_dir(store.url), store
         self.claim, self.pushed = Claim(store, self.local), False
-        self._there: dict[int, bytes] = {}  # manifest of each checkpoint in the store, or REMAINS or BEGUN
+        self._stored: dict[int, bytes] = {}  # manifest of each checkpoint in the store, or INCOMPLETE or UPLOADING
         self._seen: dict[str, tuple[int, int]] = {}  # size and modification time of each uploaded file
         self._settled = False
 
@@ -228,14 +228,14 @@ class Mirror:
         names = self._store.names()
         if MARK not in names:  # some stores omit files that they could not list
             raise OSError("its list of files lacks what was just written")
-        if _origin(self.local) != self.claim.copy:  # otherwise the local copy equals the store or is ahead of it
+        if _copy_id(self.local) != self.claim.copy:  # otherwise the local copy equals the store or is ahead of it
             with contextlib.suppress(FileNotFoundError):
-                (self.local / ORIGIN).unlink()
+                (self.local / COPY_ID).unlink()
             fetch(self._store, names, self.local, complete_steps(names))
-            workdir.write_text(self.local / ORIGIN, self.claim.copy)  # only after everything is downloaded
+            workdir.write_text(self.local / COPY_ID, self.claim.copy)  # only after everything is downloaded
         steps = {int(name.split("/")[1]) for name in names
                  if name.startswith(f"{CHECKPOINTS}/") and name.split("/")[1].isdecimal()}
-        self._there = {step: self._store.read(_file(step)) or REMAINS for step in steps}
+        self._stored = {step: self._store.read(_file(step)) or INCOMPLETE for step in steps}
         self._settled = True
 
     def keep_up(self, stop: threading.Event, every: float) -> None:
@@ -258,20 +258,20 @@ class Mirror:
         if not self._settled or not (self.local / CONFIG).is_file():
             return  # there is no run yet
         self.pushed = True
-        held = _held(self.local)  # read first: metrics.jsonl must include the steps up to the newest
-        for step in sorted(self._there):  # the run has gone back before these, or others left them
-            if step > max(held, default=-1) or self._there[step] not in (BEGUN, held.get(step, self._there[step])):
+        saved = _local_manifests(self.local)  # read first: metrics.jsonl must include the steps up to the newest
+        for step, manifest in sorted(self._stored.items()):  # the run has gone back before these, or others left them
+            if step > max(saved, default=-1) or manifest not in (UPLOADING, saved.get(step, manifest)):
                 self._drop(step)
         for name, path, stamp in self._changed():
             self.claim.refresh()
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 self._store.write(name, path.read_bytes())
                 self._seen[name] = stamp
-        for step in sorted(held):
-            if self._there.get(step) != held[step]:
+        for step in sorted(saved):
+            if self._stored.get(step) != saved[step]:
                 with contextlib.suppress(FileNotFoundError):
-                    self._upload(step, held[step])
-        for step in sorted(self._there.keys() - held.keys()):
+                    self._upload(step, saved[step])
+        for step in sorted(self._stored.keys() - saved.keys()):
             self._drop(step)
 
     def finish(self, failure: BaseException | None) -> None:
@@ -308,7 +308,7 @@ class Mirror:
 
     def _upload(self, step: int, manifest: bytes) -> None:
         directory = self.local / CHECKPOINTS / str(step)
-        self._there[step] = BEGUN
+        self._stored[step] = UPLOADING
 
         def one(path: Path) -> None:
             name, stamp = path.relative_to(self.local).as_posix(), _stamp(path)
@@ -320,18 +320,18 @@ class Mirror:
         _each(one, [p for p in directory.rglob("*") if p.is_file() and p != directory / workdir.MANIFEST])
         if (directory / workdir.MANIFEST).read_bytes() == manifest:  # else it was replaced meanwhile
             self._store.write(_file(step), manifest)
-            self._there[step] = manifest
+            self._stored[step] = manifest
 
     def _drop(self, step: int) -> None:
-        self._there[step], prefix = REMAINS, f"{CHECKPOINTS}/{step}/"
+        self._stored[step], prefix = INCOMPLETE, f"{CHECKPOINTS}/{step}/"
         self._seen = {name: stamp for name, stamp in self._seen.items() if not name.startswith(prefix)}
         self._store.remove(_file(step))
         self._store.remove(prefix.rstrip("/"))
-        del self._there[step]
+        del self._stored[step]
 
     def _lacking(self) -> str:
-        held = _held(self.local)
-        return ", ".join([*(f"checkpoint {step}" for step in sorted(held) if self._there.get(step) != held[step]),
+        saved = _local_manifests(self.local)
+        return ", ".join([*(f"checkpoint {step}" for step in sorted(saved) if self._stored.get(step) != saved[step]),
                           *(name for name, _, _ in self._changed())][:8]) or "the last changes"
 
 
@@ -359,7 +359,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _held(local: Path) -> dict[int, bytes]:
+def _local_manifests(local: Path) -> dict[int, bytes]:
     """The manifests of the complete checkpoints in a local directory."""
     found = {}
     for path in local.glob(f"{CHECKPOINTS}/*/{workdir.MANIFEST}"):
@@ -369,8 +369,8 @@ def _held(local: Path) -> dict[int, bytes]:
     return found
 
 
-def _origin(local: Path) -> str | None:
+def _copy_id(local: Path) -> str | None:
     try:
-        return (local / ORIGIN).read_text()
+        return (local / COPY_ID).read_text()
     except FileNotFoundError:
         return None

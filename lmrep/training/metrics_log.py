@@ -52,11 +52,11 @@ class MetricsLog:
     saving that checkpoint; `resume` at that step then keeps exactly those lines.
     """
 
-    def __init__(self, workdir: str | os.PathLike, writers: Iterable[Writer] = ()):
+    def __init__(self, workdir: str | os.PathLike, writers: Iterable["Guarded"] = ()):
         self._path, self._faults = Path(workdir) / METRICS, Path(workdir) / FAULTS
         self._metrics: JsonLines | None = None
         self._timing = Guarded(TIMING, lambda: JsonLines(Path(workdir) / TIMING))
-        self._writers = [w if isinstance(w, Guarded) else Guarded(type(w).__name__, lambda w=w: w) for w in writers]
+        self._writers = list(writers)
 
     def resume(self, step: int | None) -> None:
         """Opens the log for a run that continues after `step` (None: starts), and drops every line after it.

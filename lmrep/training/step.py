@@ -1,5 +1,6 @@
 """The training step and the evaluation step. They depend on no particular network or objective."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -55,7 +56,9 @@ def train_step(
     if microbatches == 1:
         (total, (metrics, carry)), grads = grad(params, batch, jax.random.fold_in(dropout_key, 0), state.carry)
     else:
-        total, metrics, carry, grads = _accumulate(grad, params, batch, dropout_key, state.carry, microbatches)
+        total, metrics, carry, grads = _accumulate(
+            lambda microbatch, index, carry: grad(params, microbatch, jax.random.fold_in(dropout_key, index), carry),
+            jax.tree.map(jnp.zeros_like, params), batch, state.carry, microbatches)
     if objective.penalty is not None:
         penalty, penalty_grads = jax.value_and_grad(lambda p: objective.penalty(p | frozen))(params)
         total, grads = total + penalty, jax.tree.map(jnp.add, grads, penalty_grads)
@@ -85,19 +88,11 @@ def evaluation_step(
       number of examples, without empty ones.
     """
     keys = _example_keys(batch, jax.random.fold_in(jax.random.key(seed), EVALUATION))
-    chunks, shared_draws = split_microbatches(objective.prepare(keys, batch), microbatches)
-    per_example = jax.tree.map(partial(_split, microbatches=microbatches), carry.per_example)
-
-    def evaluate(shared, chunk):
-        microbatch, per_example = chunk
-        total, (metrics, carry) = objective.loss(params, microbatch | shared_draws, None, Carry(per_example, shared))
-        return carry.shared, (total, metrics, carry.per_example)
-
-    shared, (totals, metrics, per_example) = jax.lax.scan(evaluate, carry.shared, (chunks, per_example))
-    metrics = jax.tree.map(lambda x: x.sum(0), metrics)
+    total, metrics, carry, _ = _accumulate(
+        lambda microbatch, index, carry: (objective.loss(params, microbatch, None, carry), ()),
+        (), objective.prepare(keys, batch), carry, microbatches)
     examples = (batch["example"] >= 0).sum().astype(jnp.float32)
-    loss = totals.sum() * examples, examples
-    return metrics | {"loss": loss}, Carry(jax.tree.map(_merge, per_example), shared)
+    return metrics | {"loss": (total * examples, examples)}, carry
 
 
 def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:
@@ -131,23 +126,24 @@ def _keys(key: Array, numbers: Array) -> Keys:
     return Keys(jax.vmap(partial(jax.random.fold_in, per_example))(numbers), shared)
 
 
-def _accumulate(grad, params: Tree, batch: Batch, key: Array, carry: Carry, microbatches: int):
-    """Runs `grad` over microbatches, one at a time, and sums all results except the carry."""
+def _accumulate(
+    function: Callable, zeros: Tree, batch: Batch, carry: Carry, microbatches: int
+) -> tuple[Array, Metrics, Carry, Tree]:
+    """Runs `function` (microbatch, its index, carry) -> ((loss, (metrics, carry)), tree) over the microbatches, one at
+    a time, and sums all results except the carry; `zeros` are those of the tree."""
     chunks, shared_draws = split_microbatches(batch, microbatches)
     per_example = jax.tree.map(partial(_split, microbatches=microbatches), carry.per_example)
 
     def add(sums, chunk):
-        grads, shared = sums
+        tree, shared = sums
         microbatch, per_example, index = chunk
-        (total, (metrics, carry)), more = grad(
-            params, microbatch | shared_draws, jax.random.fold_in(key, index), Carry(per_example, shared))
-        return (jax.tree.map(jnp.add, grads, more), carry.shared), (total, metrics, carry.per_example)
+        (total, (metrics, carry)), more = function(microbatch | shared_draws, index, Carry(per_example, shared))
+        return (jax.tree.map(jnp.add, tree, more), carry.shared), (total, metrics, carry.per_example)
 
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    (grads, shared), (totals, metrics, per_example) = jax.lax.scan(
+    (tree, shared), (totals, metrics, per_example) = jax.lax.scan(
         add, (zeros, carry.shared), (chunks, per_example, jnp.arange(microbatches)))
     metrics = jax.tree.map(lambda x: x.sum(0), metrics)
-    return totals.sum(), metrics, Carry(jax.tree.map(_merge, per_example), shared), grads
+    return totals.sum(), metrics, Carry(jax.tree.map(_merge, per_example), shared), tree
 
 
 def _split(x: Array, microbatches: int) -> Array:
