@@ -34,7 +34,9 @@ def assign(positions: np.ndarray, config: Config) -> np.ndarray:
     fractions = np.array([config.test, config.validation], float)
     least = (fractions > 0).astype(int)
     if len(distinct) <= least.sum():
-        raise UserError(_too_few(len(positions), len(distinct), config))
+        copies = "" if len(distinct) == len(positions) else f", {len(distinct)} of them distinct"
+        raise UserError(f"{_number(len(positions))}{copies}: too few for the splits; {_more(config)}, or set "
+                        "--config.data.validation=0 and --config.data.test=0")
     limits = [int(fraction * 2**64) for fraction in np.cumsum(fractions)]
     ends = np.searchsorted(distinct, np.array(limits, np.uint64))
     ends[0] = max(ends[0], least[0])
@@ -52,12 +54,6 @@ def imbalanced(sizes: Mapping[str, int], documents: int, config: Config) -> str:
         return ""
     return (f"{held_out / total:.0%} of the text is held out instead of {fraction:.0%}: {_number(documents)}, and none "
             f"is divided between splits; {_more(config)}")
-
-
-def _too_few(documents: int, distinct: int, config: Config) -> str:
-    count = _number(documents) + ("" if documents == distinct else f", {distinct} of them distinct")
-    return (f"{count}: too few for the splits; {_more(config)}, or set --config.data.validation=0 and "
-            "--config.data.test=0")
 
 
 def _number(documents: int) -> str:

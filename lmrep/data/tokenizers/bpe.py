@@ -84,21 +84,19 @@ def _library_tokenizer(model: models.BPE) -> tokenizers.Tokenizer:
 def load(files: PublishedFiles) -> Bpe | None:
     """From a vocabulary with "</w>" and its merges. If it has none of RoBERTa's special tokens but <unk>, it has that
     one, GPT's line break if it is in the vocabulary, and those that the files name."""
-    if files.bpe is None or not any(token.endswith(END) for token in files.bpe[0]):
+    if files.bpe is None or not any(token.endswith(END) for token in files.bpe):
         return None
-    ids, merges, source = files.bpe
     files.check_bert_words(lowercase=True)
     files.check_plain_bpe("continuing_subword_prefix")
     files.check_component("model", "BPE", end_of_word_suffix=END)
     files.check_config(CLASSES, do_lower_case=(None, True))
-    tokens = files.tokens(ids)
+    tokens = files.tokens(files.bpe)
     gpt = not (set(SPECIALS.values()) - {GPT_SPECIALS["unk"]}) & set(tokens)
-    present = {role: token for role, token in GPT_SPECIALS.items() if role == "unk" or token in ids}
+    present = {role: token for role, token in GPT_SPECIALS.items() if role == "unk" or token in files.bpe}
     specials = present | files.specials if gpt else SPECIALS | published.five_specials(files.specials)
     files.check_specials(tokens, specials, "GPT's" if gpt else "those of a vocabulary that is trained here")
     files.check_component("model", "BPE", unk_token=specials["unk"])
-    merges = published.parse_merges(source, merges, set(tokens))
-    return Bpe(tokens, merges, files.added_tokens(specials), specials)
+    return Bpe(tokens, files.merges(tokens), files.added_tokens(specials), specials)
 
 
 DEFINITION = TokenizerDef(train, load, Bpe.rules, len(SPECIALS), SPECIALS, lowercase=True)

@@ -108,10 +108,10 @@ def load(files: PublishedFiles) -> ByteLevel | None:
     those that the files name."""
     if files.bpe is None:
         return None
-    (ids, merges, source), path = files.bpe, files.vocabulary_path
+    ids, path = files.bpe, files.vocabulary_path
     if "dict.txt" in files.names and path.name != TOKENIZER_JSON and SPECIALS["mask"] not in ids:
         tokens = _fairseq_tokens(files.directory / "dict.txt", path, published.in_order(path, ids))
-        return ByteLevel(tokens, published.parse_merges(source, merges, set(tokens)))
+        return ByteLevel(tokens, files.merges(tokens))
     published.check_value(files.directory / TOKENIZER_JSON, "normalizer",
                           published.type_name(files.tokenizer_json.get("normalizer")), "none")
     files.check_component("pre_tokenizer", "ByteLevel", add_prefix_space=False, use_regex=True)
@@ -121,8 +121,7 @@ def load(files: PublishedFiles) -> ByteLevel | None:
     gpt2 = set(GPT2_SPECIALS.values()) <= set(tokens) and not set(SPECIALS.values()) & set(tokens)
     specials = GPT2_SPECIALS | files.specials if gpt2 else SPECIALS | published.five_specials(files.specials)
     files.check_specials(tokens, specials, "GPT-2's" if gpt2 else "RoBERTa's")
-    merges = published.parse_merges(source, merges, set(tokens))
-    return ByteLevel(tokens, merges, files.added_tokens(specials), specials)
+    return ByteLevel(tokens, files.merges(tokens), files.added_tokens(specials), specials)
 
 
 def _fairseq_tokens(path: Path, vocab: Path, gpt2: list[str]) -> list[str]:

@@ -82,14 +82,8 @@ class LibraryTokenizer(Tokenizer):
 
 
 class BpeTokenizer(LibraryTokenizer):
-    """Byte pair encoding (Sennrich et al. 2016).
-
-    Args:
-      tokens: the vocabulary with the special tokens.
-      merges: pairs of tokens in the order in which they are merged; each pair forms a token.
-      added: tokens that are matched before the text is split into words.
-      specials: role -> text.
-    """
+    """Byte pair encoding (Sennrich et al. 2016). `merges` are pairs of tokens in the order in which they are merged; each
+    pair forms a token."""
 
     default_specials = BPE_SPECIALS
 

@@ -85,15 +85,33 @@ class PublishedFiles:
         return type_name(self.model) if used else ""
 
     @functools.cached_property
-    def bpe(self) -> tuple[dict[str, int], list, Path] | None:
-        """(ids, merges, the file that holds the merges) of a BPE vocabulary; None if the directory has none."""
-        name = self.vocabulary_file
+    def bpe(self) -> dict[str, int] | None:
+        """The ids of a BPE vocabulary; None if the directory has none."""
         if self.model_type == "BPE" and isinstance(self.model.get("merges"), list):
-            return self.model["vocab"], self.model["merges"], self.vocabulary_path
+            return self.model["vocab"]
+        name = self.vocabulary_file
         if name in ("", "vocab.txt", TOKENIZER_JSON) or name.endswith(".model"):
             return None
-        source = self.directory / next((name for name in MERGES if name in self.names), MERGES[0])
-        return read_json(self.vocabulary_path), read_lines(source, "the merges of the vocabulary"), source
+        return read_json(self.vocabulary_path)
+
+    def merges(self, tokens: Sequence[str]) -> list[tuple[str, str]]:
+        """The merges of a BPE vocabulary. Raises UserError if one is malformed or has other tokens."""
+        path, merges, known, pairs = self.vocabulary_path, self.model.get("merges"), set(tokens), []
+        if path.name != TOKENIZER_JSON:
+            path = self.directory / next((name for name in MERGES if name in self.names), MERGES[0])
+            merges = read_lines(path, "the merges of the vocabulary")
+        for number, merge in enumerate(merges, 1):
+            if number == 1 and isinstance(merge, str) and merge.startswith("#version"):
+                continue
+            pair = merge.split(" ") if isinstance(merge, str) else merge
+            if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(token, str) for token in pair)
+                    and " ".join(pair).split() == pair):
+                raise UserError(f"{path}, merge {number} is {str(merge)[:60]!r}; expected two tokens")
+            if missing := [token for token in (*pair, "".join(pair)) if token not in known]:
+                raise UserError(f"{path}, merge {number}: {missing[0][:60]!r} is not in the vocabulary; expected the "
+                                "merges that belong to it")
+            pairs.append(tuple(pair))
+        return pairs
 
     def tokens(self, ids: dict) -> list[str]:
         """The tokens of a vocabulary token -> id and those that tokenizer.json adds to it, in the order of their ids.
@@ -214,23 +232,6 @@ def in_order(path: Path, ids: dict) -> list[str]:
                             "once")
         tokens[i] = token
     return tokens
-
-
-def parse_merges(path: Path, merges: Iterable, tokens: set[str]) -> list[tuple[str, str]]:
-    """Pairs from lines "a b" or lists [a, b]. Raises UserError if one is malformed or not of the vocabulary."""
-    pairs = []
-    for number, merge in enumerate(merges, 1):
-        if number == 1 and isinstance(merge, str) and merge.startswith("#version"):
-            continue
-        pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(token, str) for token in pair)
-                and " ".join(pair).split() == pair):
-            raise UserError(f"{path}, merge {number} is {str(merge)[:60]!r}; expected two tokens")
-        if missing := [token for token in (*pair, "".join(pair)) if token not in tokens]:
-            raise UserError(f"{path}, merge {number}: {missing[0][:60]!r} is not in the vocabulary; expected the "
-                            "merges that belong to it")
-        pairs.append(tuple(pair))
-    return pairs
 
 
 def refuse_capitals(path: str | Path, tokens: Sequence[str], specials: Iterable[str], fix: str) -> None:

@@ -37,15 +37,8 @@ class Facts(NamedTuple):
 
 
 def read(model: bytes, specials: Iterable[str] = ()) -> Facts:
-    """Parses a model.
-
-    Args:
-      model: the bytes of a spiece.model.
-      specials: the names of special tokens.
-
-    Raises:
-      UserError: it is not a model, or of another algorithm.
-    """
+    """Parses the bytes of a spiece.model whose special tokens are `specials`. Raises UserError if it is not a model, or
+    of another algorithm."""
     try:
         output, pieces, trainer, normalizer = [], [], {}, {}
         for field, value, raw in _fields(model):

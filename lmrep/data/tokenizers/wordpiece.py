@@ -34,15 +34,8 @@ CLASSES = ("Bert", "Electra", "DistilBert")  # tokenizer classes of other librar
 
 
 class WordPiece(LibraryTokenizer):
-    """BERT's tokenizer.
-
-    Args:
-      tokens: the vocabulary, with the five special tokens; those that continue a word begin with "##".
-      lowercase: whether text is lower-cased and stripped of accents.
-      max_word_length: in characters; longer words are [UNK].
-      added: tokens that are matched before the text is split into words.
-      specials: role -> text of all five special tokens.
-    """
+    """BERT's tokenizer. Words of more than `max_word_length` characters are [UNK]. `specials` names all five special
+    tokens, which are among `tokens`."""
 
     name = "wordpiece"
     rules = "bert-1"

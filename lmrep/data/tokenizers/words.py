@@ -22,14 +22,7 @@ CLASSES = ("PreTrained",)  # tokenizer classes of other libraries with these rul
 
 
 class Words(LibraryTokenizer):
-    """A tokenizer of full words.
-
-    Args:
-      tokens: the words and the special tokens.
-      lowercase: whether text is lower-cased and stripped of accents.
-      added: tokens that are matched before the text is split into words.
-      specials: role -> text, with `unk`.
-    """
+    """A tokenizer of full words. The special tokens are among `tokens`; one of them is `unk`."""
 
     name = "words"
     rules = "words-1"
