@@ -121,8 +121,8 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
 
 def _get_config(file: Path) -> Callable | None:
     if not file.exists():
-        beside = suggestion(file.name, [f.name for f in file.parent.glob("*.py")])
-        raise UserError(f"there is no experiment file {file}{beside}")
+        similar = suggestion(file.name, [f.name for f in file.parent.glob("*.py")])
+        raise UserError(f"there is no experiment file {file}{similar}")
     spec = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
     if file.is_dir() or spec is None or spec.loader is None:
         raise UserError(f"{file} is not a Python file; expected one that ends in .py and defines get_config")
@@ -146,9 +146,9 @@ def _guarded(file: Path, action: Callable[[], Any]) -> Any:
         raise UserError(f"{error.filename or file}:{error.lineno or 1}: {type(error).__name__}: {error.msg}") from None
     except (Exception, SystemExit) as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file.absolute())]
-        place = f"{file}:{lines[-1]}" if lines else f"{file}"
+        location = f"{file}:{lines[-1]}" if lines else f"{file}"
         message = " ".join(str(error).split())
-        raise UserError(f"{place}: {type(error).__name__}: {message}".removesuffix(": ")) from None
+        raise UserError(f"{location}: {type(error).__name__}: {message}".removesuffix(": ")) from None
 
 
 def _parsed(text: str, present: Any, where: str) -> Any:

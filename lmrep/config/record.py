@@ -94,10 +94,10 @@ def flatten_config(value: Any, path: str = "", *, list_items: bool = False) -> d
         items = enumerate(value)
     else:
         return {path: list(value) if isinstance(value, tuple) else value}
-    found = {}
+    flat = {}
     for key, item in items:
-        found |= flatten_config(item, f"{path}.{key}" if path else str(key), list_items=list_items)
-    return found
+        flat |= flatten_config(item, f"{path}.{key}" if path else str(key), list_items=list_items)
+    return flat
 
 
 def suggestion(word: Any, known: Iterable[Any]) -> str:

@@ -82,8 +82,8 @@ class LibraryTokenizer(Tokenizer):
 
 
 class BpeTokenizer(LibraryTokenizer):
-    """Byte pair encoding (Sennrich et al. 2016). `merges` are pairs of tokens in the order in which they are merged; each
-    pair forms a token."""
+    """Byte pair encoding (Sennrich et al. 2016). `merges` are pairs of tokens in the order in which they are merged;
+    the two together are a token."""
 
     default_specials = BPE_SPECIALS
 
