@@ -102,4 +102,4 @@ def test_time_is_linear_whatever_the_text(text):
         split("\n" + text * (size // len(text)))
         return time.process_time() - start
 
-    assert min(seconds(400_000) for _ in range(2)) < 8 * max(min(seconds(100_000) for _ in range(3)), 0.01)
+    assert min(seconds(200_000) for _ in range(2)) < 8 * max(min(seconds(50_000) for _ in range(3)), 0.005)

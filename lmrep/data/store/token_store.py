@@ -214,13 +214,6 @@ class Store:
     Opening reads only the headers of the indices. Raises ValueError if they do not match the records.
     """
 
-    split: str
-    tokens: int
-    sentences: np.ndarray
-    documents: np.ndarray
-    vocabulary: Vocabulary
-    fingerprint: str
-
     def __init__(self, directory: str | pathlib.Path, split: str, vocabulary: Vocabulary, fingerprint: str = "",
                  cache_bytes: int = CACHE_BYTES, damaged_records: int = 0):
         import tensorflow_datasets as tfds
