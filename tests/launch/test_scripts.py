@@ -9,9 +9,9 @@ import pytest
 from tests.launch.stubs import GCLOUD, LAUNCH, Stubs
 from tests.small import finish
 
-GIVEN = ("runs/the run", "experiments/bert.py:size=base,data=files", "--config.data.files=/data/*.txt",
+ARGUMENTS = ("runs/the run", "experiments/bert.py:size=base,data=files", "--config.data.files=/data/*.txt",
          "--config.x='a&b")
-TRAIN = ["lmrep", "train", f"--config={GIVEN[1]}", f"--workdir={GIVEN[0]}", *GIVEN[2:]]
+TRAIN = ["lmrep", "train", f"--config={ARGUMENTS[1]}", f"--workdir={ARGUMENTS[0]}", *ARGUMENTS[2:]]
 CLOUD = {"TPU": "slice", "ZONE": "zone-b"}
 UNTIL_STOPPED = """
 import signal, time
@@ -29,18 +29,18 @@ def stubs(tmp_path):
     return stubs
 
 
-def words(stubs, *given, code=0, **environment):
+def commands(stubs, *arguments, code=0, **environment):
     """The commands that a script ran."""
-    answer = finish(stubs.start(*given, **environment))
+    answer = finish(stubs.start(*arguments, **environment))
     assert answer.code == code, answer
     return [call["words"] for call in stubs.called()]
 
 
 @pytest.fixture
-def elsewhere(tmp_path):
+def writable(tmp_path):
     """The arguments with a workdir that may be written to."""
     workdir = f"{tmp_path}/runs/the run"
-    return (workdir, *GIVEN[1:]), [*TRAIN[:3], f"--workdir={workdir}", *TRAIN[4:]]
+    return (workdir, *ARGUMENTS[1:]), [*TRAIN[:3], f"--workdir={workdir}", *TRAIN[4:]]
 
 
 @pytest.mark.parametrize("script", sorted(LAUNCH.glob("*.sh")), ids=lambda path: path.name)
@@ -54,47 +54,47 @@ def test_script_is_valid_and_names_missing_arguments(script, stubs):
     assert [call["words"][0] for call in stubs.called() if call["words"][0] != "nvidia-smi"] == []
 
 
-def test_one_machine(stubs, elsewhere):
-    given, train = elsewhere
-    assert words(stubs, "one_machine.sh", *given) == [train]
+def test_one_machine(stubs, writable):
+    arguments, train = writable
+    assert commands(stubs, "one_machine.sh", *arguments) == [train]
     (call,) = stubs.called()
     assert call["environment"]["JAX_COMPILATION_CACHE_DIR"]
-    assert words(stubs, "one_machine.sh", *given, code=143, STUB_CODE="143")
+    assert commands(stubs, "one_machine.sh", *arguments, code=143, STUB_CODE="143")
 
 
-def test_several_gpus(stubs, elsewhere):
-    given, train = elsewhere
-    asked, came = words(stubs, "several_gpus.sh", *given, GPUS="2,3")
-    assert asked[0] == "nvidia-smi" and came == train
+def test_several_gpus(stubs, writable):
+    arguments, train = writable
+    query, run = commands(stubs, "several_gpus.sh", *arguments, GPUS="2,3")
+    assert query[0] == "nvidia-smi" and run == train
     assert [call["environment"].get("CUDA_VISIBLE_DEVICES") for call in stubs.called()] == ["2,3", "2,3"]
-    words(stubs, "several_gpus.sh", *given)
+    commands(stubs, "several_gpus.sh", *arguments)
     assert "CUDA_VISIBLE_DEVICES" not in stubs.called()[-1]["environment"]
 
 
 def test_slurm_starts_a_task_on_each_node(stubs):
     options = ["srun", "--label", "--wait=120", "--cpu-bind=none"]
-    assert words(stubs, "slurm.sh", *GIVEN, SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="12") == [options + TRAIN]
+    assert commands(stubs, "slurm.sh", *ARGUMENTS, SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="12") == [options + TRAIN]
     assert stubs.called()[0]["environment"]["SRUN_CPUS_PER_TASK"] == "12"
 
 
 @pytest.mark.parametrize(("code", "again"), [(143, True), (2, False), (3, False)])
 def test_slurm_requeues_a_run_that_saved_and_stopped(stubs, code, again):
     stubs.add("scontrol", "#!/bin/bash\necho \"$@\" > {calls}.again\n")
-    words(stubs, "slurm.sh", *GIVEN, code=code, SLURM_JOB_ID="7", STUB_CODE=str(code))
-    asked = stubs.calls.with_name("calls.again")
-    assert asked.exists() == again and (not again or asked.read_text() == "requeue 7\n")
+    commands(stubs, "slurm.sh", *ARGUMENTS, code=code, SLURM_JOB_ID="7", STUB_CODE=str(code))
+    requeued = stubs.calls.with_name("calls.again")
+    assert requeued.exists() == again and (not again or requeued.read_text() == "requeue 7\n")
 
 
 def test_slurm_sends_a_signal_before_the_end_and_runs_one_task_per_node():
-    asked = [line.split()[1] for line in (LAUNCH / "slurm.sh").read_text().splitlines() if line.startswith("#SBATCH")]
-    assert {"--signal=TERM@120", "--requeue", "--open-mode=append", "--ntasks-per-node=1"} <= set(asked)
+    options = [line.split()[1] for line in (LAUNCH / "slurm.sh").read_text().splitlines() if line.startswith("#SBATCH")]
+    assert {"--signal=TERM@120", "--requeue", "--open-mode=append", "--ntasks-per-node=1"} <= set(options)
 
 
 def test_tpu_pod_runs_on_all_hosts(stubs):
     ssh = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "slice", "--zone=zone-b", "--project=p", "--worker=all"]
-    (found,) = words(stubs, "tpu_pod.sh", "stop", **CLOUD, PROJECT="p")
-    assert found == [*ssh, "--command=pkill --signal TERM --parent $(cat lmrep/train.pid)"]
-    assert words(stubs, "tpu_pod.sh", "fly", **CLOUD, code=2)[1:] == []
+    (command,) = commands(stubs, "tpu_pod.sh", "stop", **CLOUD, PROJECT="p")
+    assert command == [*ssh, "--command=pkill --signal TERM --parent $(cat lmrep/train.pid)"]
+    assert commands(stubs, "tpu_pod.sh", "fly", **CLOUD, code=2)[1:] == []
 
 
 def test_tpu_pod_installs_runs_and_returns_the_exit_code(stubs, tmp_path):
@@ -102,16 +102,17 @@ def test_tpu_pod_installs_runs_and_returns_the_exit_code(stubs, tmp_path):
     stubs.add("gcloud", GCLOUD)
     stubs.add("python3", "#!/bin/bash\nmkdir -p venv/bin; for name in pip lmrep; do "
                          "cp \"$(dirname \"$0\")/lmrep\" venv/bin/$name; done\n")
-    installed = words(stubs, "tpu_pod.sh", "install", **CLOUD)
+    installed = commands(stubs, "tpu_pod.sh", "install", **CLOUD)
     assert [call[0] for call in installed] == ["pip", "lmrep"] * 2
     assert installed[0] == ["pip", "install", "--quiet", "-e", ".[tpu]"]
     assert (tmp_path / "host1/lmrep/experiments/bert.py").exists()
-    assert words(stubs, "tpu_pod.sh", "doctor", *GIVEN[:2], **CLOUD)[4:] == [["lmrep", "doctor", *TRAIN[2:4]]] * 2
+    checked = commands(stubs, "tpu_pod.sh", "doctor", *ARGUMENTS[:2], **CLOUD)
+    assert checked[4:] == [["lmrep", "doctor", *TRAIN[2:4]]] * 2
 
     for host in (0, 1):
         run = tmp_path / f"host{host}/lmrep/venv/bin/lmrep"
         run.write_text(run.read_text().replace("sys.exit(", UNTIL_STOPPED))
-    words(stubs, "tpu_pod.sh", "train", *GIVEN, **CLOUD)  # returns while the runs go on
+    commands(stubs, "tpu_pod.sh", "train", *ARGUMENTS, **CLOUD)  # returns while the runs go on
     logs = [tmp_path / f"host{host}/lmrep/train.log" for host in (0, 1)]
     wait(lambda: all(log.exists() and "trains" in log.read_text() for log in logs))
     assert [call["words"] for call in stubs.called()][-2:] == [TRAIN] * 2
@@ -133,7 +134,7 @@ def wait(condition, seconds=20):
 def test_kubernetes_applies_an_indexed_job_with_a_service(stubs):
     yaml = pytest.importorskip("yaml")
     settings = {"NAME": "bert", "HOSTS": "4", "GPUS": "8", "IMAGE": "registry/lmrep:1", "CLAIM": "disk"}
-    (call,) = words(stubs, "kubernetes.sh", *GIVEN, **settings)
+    (call,) = commands(stubs, "kubernetes.sh", *ARGUMENTS, **settings)
     assert call == ["kubectl", "apply", "--filename=-"]
     service, job = yaml.safe_load_all(stubs.called()[0]["stdin"])
     pod = job["spec"]["template"]["spec"]
@@ -152,5 +153,5 @@ def test_kubernetes_applies_an_indexed_job_with_a_service(stubs):
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8} and container["image"] == "registry/lmrep:1"
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "disk"
-    shown = finish(stubs.start("kubernetes.sh", *GIVEN, **settings, SHOW="1")).out
-    assert list(yaml.safe_load_all(shown)) == [service, job] and len(stubs.called()) == 1
+    printed = finish(stubs.start("kubernetes.sh", *ARGUMENTS, **settings, SHOW="1")).out
+    assert list(yaml.safe_load_all(printed)) == [service, job] and len(stubs.called()) == 1

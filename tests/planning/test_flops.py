@@ -45,7 +45,7 @@ def test_the_body_of_a_scan_counts_once_per_iteration():
     nested = jax.ShapeDtypeStruct((3, L, D, D), jnp.float32)
 
     def twice(kernels, x):
-        return jax.lax.scan(lambda total, each: (total + scanned(each, x), None), 0.0, kernels)[0]
+        return jax.lax.scan(lambda total, kernel: (total + scanned(kernel, x), None), 0.0, kernels)[0]
 
     assert flops.count(twice, nested, X) == 3 * L * ONE
 
@@ -87,11 +87,11 @@ def test_a_transformer_encoder():
         assert counted == 2 * b * t * layers * (4 * d * d + 2 * d * f + 2 * t * d)
 
 
-@pytest.mark.parametrize(("kind", "teraflops"), [
+@pytest.mark.parametrize(("name", "teraflops"), [
     ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA A100-SXM4-40GB", 312), ("TPU v4", 275), ("TPU v5 lite", 197),
     ("TPU v5p", 459), ("TPU v5", 459), ("TPU v6 lite", 918), ("cpu", None),
 ])
-def test_peaks_by_device_kind(kind, teraflops):
+def test_peaks_by_device_kind(name, teraflops):
     """A v5p reports "TPU v5", a v5e "TPU v5 lite"."""
-    found = flops.peak(SimpleNamespace(device_kind=kind))
-    assert found == (None if teraflops is None else teraflops * 1e12)
+    peak = flops.peak(SimpleNamespace(device_kind=name))
+    assert peak == (None if teraflops is None else teraflops * 1e12)

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there; a damaged one is not believed; what is restored is what was saved, to the bit."""
+"""A checkpoint is complete or absent; damaged ones are refused; restored arrays equal the saved ones, to the bit."""
 
 import errno
 import os
@@ -39,13 +39,13 @@ def copied(tree):
 
 
 def abstract(tree, sharding=None):
-    place = sharding or (lambda x: SingleDeviceSharding(jax.devices()[0]))
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place(x)), tree)
+    layout = sharding or (lambda x: SingleDeviceSharding(jax.devices()[0]))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout(x)), tree)
 
 
-def assert_same_bits(found, expected):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def assert_same_bits(tree, expected):
+    assert jax.tree.structure(tree) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True):
         assert (x.dtype, x.shape) == (y.dtype, y.shape)
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
@@ -89,8 +89,8 @@ def test_reads_full_or_partial_state_without_a_target(opened):
     assert_same_bits(tree["carry"], copied(state["carry"]))
     assert_same_bits(tree["opt_state"]["0"]["mu"], copied(state["opt_state"][0].mu))
     assert_same_bits(checkpoints.read(5, "params/encoder")[0], copied(state["params"]["encoder"]))
-    part, _ = checkpoints.restore(5, abstract(state["params"]), part="params")
-    assert_same_bits(copied(part), copied(state["params"]))
+    params, _ = checkpoints.restore(5, abstract(state["params"]), part="params")
+    assert_same_bits(copied(params), copied(state["params"]))
     with pytest.raises(UserError, match="has no 'param'; at its top it has carry, opt_state, params, step"):
         checkpoints.read(5, "param")
 
@@ -157,11 +157,11 @@ def flip(path):
     path.write_bytes(data)
 
 
-def cut(path):
+def truncate(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
 def test_damage_to_any_file_skips_and_names_the_checkpoint(opened, caplog, tmp_path, damage):
     checkpoints = opened()
     for step in (1, 2):

@@ -63,10 +63,10 @@ def stopped_after(monkeypatch, count: int, failure: Exception) -> None:
     """Cuts the machine off from the store after this many uploaded checkpoint files."""
     uploads, upload = iter(range(count)), mirror.Store.upload
 
-    def cut_off(self, *given):
+    def cut_off(self, *args):
         if next(uploads, None) is None:
             raise failure
-        upload(self, *given)
+        upload(self, *args)
 
     monkeypatch.setattr(mirror.Store, "upload", cut_off)
 
@@ -78,8 +78,8 @@ def test_run_is_complete_in_the_store_and_resumes_elsewhere(home, machine, monke
     """Stopped after step 4, and taken up by a machine that has nothing of it, it ends as one that was never stopped."""
     save = Checkpoints.save
 
-    def save_and_stop(self, *given, **named):
-        save(self, *given, **named)
+    def save_and_stop(self, *args, **kwargs):
+        save(self, *args, **kwargs)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped, match="stopped at step 5"):
@@ -103,9 +103,9 @@ def test_run_is_complete_in_the_store_and_resumes_elsewhere(home, machine, monke
     jax.tree.map(np.testing.assert_array_equal, mine.params, run.params)
     assert {p.name for p in (run.directory / "checkpoints").iterdir()} == {"12"}  # no other was fetched
     assert lmrep.load(URL, 5).step == 5
-    each = [lmrep.evaluate(URL, data_dir=home / "data", examples=number) for number in (4, 8)]
-    assert json.loads(contents()["eval.json"])["metrics"] == each[1]
-    assert [json.loads(line)["metrics"] for line in contents()["eval.jsonl"].splitlines()] == each
+    metrics = [lmrep.evaluate(URL, data_dir=home / "data", examples=number) for number in (4, 8)]
+    assert json.loads(contents()["eval.json"])["metrics"] == metrics[1]
+    assert [json.loads(line)["metrics"] for line in contents()["eval.jsonl"].splitlines()] == metrics
 
     other = b'{"metrics": {"loss": 1.0}}\n'  # of another machine, meanwhile
     mirror.open_store(URL).write("eval.jsonl", contents()["eval.jsonl"] + other)
@@ -275,32 +275,32 @@ def test_damaged_checkpoint_is_skipped_in_reading(home, machine, caplog):
 
 
 def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
-    def held(**fields):
+    def write_mark(**fields):
         mirror.open_store(URL).write(claims.MARK, json.dumps({
             "copy": "theirs", "held": True, "host": "other", "process": 1, "time": time.time(), **fields}).encode())
 
-    def tried():
+    def train_here():
         with mirror.mirrored(URL):
             pass
 
-    held(time=time.time() - 60)
+    write_mark(time=time.time() - 60)
     with pytest.raises(UserError, match=f"{URL} is in use by process 1 on other, last active 6. s ago"):
-        tried()
+        train_here()
     assert claims.mark(mirror.open_store(URL))["copy"] == "theirs"
-    held(time=time.time() - claims.SILENT - 1)
-    tried()
-    held(held=False)
-    tried()
-    held(host=socket.gethostname(), process=os.getpid())  # by another copy of this machine
+    write_mark(time=time.time() - claims.SILENT - 1)
+    train_here()
+    write_mark(held=False)
+    train_here()
+    write_mark(host=socket.gethostname(), process=os.getpid())  # by another copy of this machine
     with pytest.raises(UserError, match="in use"):
-        tried()
-    held(host=socket.gethostname(), process=2**22 + 1)  # which is gone
-    tried()
+        train_here()
+    write_mark(host=socket.gethostname(), process=2**22 + 1)  # which is gone
+    train_here()
     with mirror.mirrored(URL), pytest.raises(UserError, match="in use by process"):
-        tried()
+        train_here()
     with pytest.raises(RunFault, match="process 1 on other has taken"), mirror.mirrored(URL) as local:
         shutil.copytree(home / "run", local, dirs_exist_ok=True)
-        held()
+        write_mark()
     assert mirror.open_store(URL).names() == [claims.MARK] and claims.mark(mirror.open_store(URL))["copy"] == "theirs"
 
 
@@ -319,15 +319,15 @@ def test_doctor_checks_the_store(home, machine):
         config.update_from_flattened_dict({"mesh.data": -1, **fields})
         return {finding.check: finding for finding in doctor.examine(config, URL, home / "data")}
 
-    found = examined()
-    assert not [f for f in found.values() if f.mark == doctor.FAILED] and found["resuming"].text == "a new run"
+    findings = examined()
+    assert not [f for f in findings.values() if f.mark == doctor.FAILED] and findings["resuming"].text == "a new run"
     assert mirror.open_store(URL).names() == [] and not (machine / "workdirs").exists()
     copied(home / "run")
     shutil.rmtree(machine)
-    found = examined()
-    assert "resumes from step 12 of 12" in found["resuming"].text and "3 checkpoints" in found["remote"].text
-    found = examined(seed=1)
-    assert found["resuming"].mark == doctor.FAILED and f"{URL} holds a run of another" in found["resuming"].text
+    findings = examined()
+    assert "resumes from step 12 of 12" in findings["resuming"].text and "3 checkpoints" in findings["remote"].text
+    findings = examined(seed=1)
+    assert findings["resuming"].mark == doctor.FAILED and f"{URL} holds a run of another" in findings["resuming"].text
     with mirror.mirrored(URL):
         shutil.move(machine, machine.with_name("elsewhere"))
         assert "in use by process" in examined()["remote"].text
@@ -335,13 +335,13 @@ def test_doctor_checks_the_store(home, machine):
         shutil.move(machine.with_name("elsewhere"), machine)
 
 
-@pytest.mark.parametrize("url, said", [
+@pytest.mark.parametrize("url, message", [
     ("gs://bucket/x", r"gs:// needs a package .* pip install gcsfs"),
     ("nonsense://x", r"--workdir 'nonsense://x': Protocol not known"),
 ])
-def test_protocol_without_its_package_is_refused(home, url, said):
+def test_protocol_without_its_package_is_refused(home, url, message):
     for action in (lambda: train(home, url), lambda: lmrep.load(url)):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             action()
 
 

@@ -55,12 +55,12 @@ def test_git_gives_commit_status_and_a_bounded_diff(repository):
     assert provenance.git(root) == {"commit": commit, "status": "", "diff": ""}
     (root / "a.py").write_text("two\n")
     (root / "new.py").write_text("")
-    found = provenance.git(root)
-    assert found["commit"] == commit and "-one\n+two\n" in found["diff"] and found["status"] == " M a.py\n?? new.py\n"
+    state = provenance.git(root)
+    assert state["commit"] == commit and "-one\n+two\n" in state["diff"] and state["status"] == " M a.py\n?? new.py\n"
     assert provenance.git(root / ".git") is None
     (root / "a.py").write_text("two\n" * 400_000)
-    cut = provenance.git(root)["diff"]
-    assert cut.endswith("\n[truncated]\n") and len(cut.removesuffix("\n[truncated]\n")) == 1_000_000
+    diff = provenance.git(root)["diff"]
+    assert diff.endswith("\n[truncated]\n") and len(diff.removesuffix("\n[truncated]\n")) == 1_000_000
 
 
 def test_missing_repository_or_git_is_no_error(repository, tmp_path, monkeypatch):

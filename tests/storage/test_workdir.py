@@ -98,14 +98,14 @@ def test_manifest_contains_the_record(tmp_path):
 def test_any_flipped_bit_is_detected(tmp_path):
     directory = sealed(tmp_path / "x")
     for name in ("inner/data", "manifest.json"):
-        whole = (directory / name).read_bytes()
-        for i in range(len(whole)):
-            changed = bytearray(whole)
+        content = (directory / name).read_bytes()
+        for i in range(len(content)):
+            changed = bytearray(content)
             changed[i] ^= 1 << i % 8
             (directory / name).write_bytes(changed)
             with pytest.raises(workdir.Damaged, match=name.replace(".", r"\.")):
                 workdir.verified(directory)
-        (directory / name).write_bytes(whole)
+        (directory / name).write_bytes(content)
     workdir.verified(directory)
 
 

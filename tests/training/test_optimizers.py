@@ -204,12 +204,12 @@ def test_a_stacked_update_equals_the_unstacked_one(config):
 
 def test_patterns_address_parameters_layers_and_ranges_of_layers():
     kernel, bias, token = "encoder/layers/mlp/kernel", "encoder/layers/mlp/bias", "encoder/embedding/token"
-    hits = optimizers.matches(("*/layers/2-4/mlp/kernel", "*/layers/7/*", "*token"), STACKED)
-    assert np.flatnonzero(hits[kernel]).tolist() == [2, 3, 4, 7]
-    assert np.flatnonzero(hits[bias]).tolist() == [7]
-    assert hits[token].shape == () and hits[token]
-    whole = optimizers.matches(("encoder/layers/mlp/*",), STACKED)
-    assert whole[kernel].all() and whole[bias].all() and not whole["encoder/layers/norm/scale"].any()
+    masks = optimizers.matches(("*/layers/2-4/mlp/kernel", "*/layers/7/*", "*token"), STACKED)
+    assert np.flatnonzero(masks[kernel]).tolist() == [2, 3, 4, 7]
+    assert np.flatnonzero(masks[bias]).tolist() == [7]
+    assert masks[token].shape == () and masks[token]
+    all_layers = optimizers.matches(("encoder/layers/mlp/*",), STACKED)
+    assert all_layers[kernel].all() and all_layers[bias].all() and not all_layers["encoder/layers/norm/scale"].any()
     assert not any(hit.any() for hit in optimizers.matches((), STACKED).values())
 
 
@@ -252,7 +252,7 @@ def state_by_parameter(state):
     """{(place in the state, parameter's path): leaf} of what belongs to a parameter."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     owned = {jax.tree_util.keystr(keys): (optimizers._parameter_path(keys), np.asarray(x)) for keys, x in leaves}
-    return {place: (path, x) for place, (path, x) in owned.items() if path}
+    return {key: (path, x) for key, (path, x) in owned.items() if path}
 
 
 @every
@@ -277,9 +277,9 @@ def test_multiplier_zero_changes_no_bit_and_does_not_affect_other_parameters(con
         assert new[row].tobytes() == np.asarray(old)[row].tobytes(), path
     before, now = state_by_parameter(moments), state_by_parameter(state)
     assert before.keys() == now.keys() and (before or config.name == "sgd")
-    for place, (path, old) in before.items():
-        row = 1 if "layers" in path else ...
-        assert now[place][1][row].tobytes() == old[row].tobytes(), place
+    for key, (path, old) in before.items():
+        layer = 1 if "layers" in path else ...
+        assert now[key][1][layer].tobytes() == old[layer].tobytes(), key
     jax.tree.map(np.testing.assert_array_equal, after, one_more(quiet)[0])
     kernels = [np.asarray(tree["encoder"]["layers"]["mlp"]["kernel"]) for tree in (params, after)]
     moved = (kernels[0] != kernels[1]).any(axis=(1, 2))
@@ -329,9 +329,9 @@ def test_averages_are_of_the_parameters_after_each_update_and_change_none(config
     again, state = train(averaging, STACKED, start, gradients)
     jax.tree.map(np.testing.assert_array_equal, again, history)
     weights = np.array([0.3 * 0.7 ** (4 - t) for t in range(1, 5)]) / (1 - 0.7**4)
-    found = flatten(optimizers.averaged(history[-1], state))
+    average = flatten(optimizers.averaged(history[-1], state))
     assert weights.sum() == pytest.approx(1)
-    for path, value in found.items():
+    for path, value in average.items():
         expected = sum(w * np.asarray(flatten(p)[path], np.float64) for w, p in zip(weights, history, strict=True))
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6, err_msg=path)
         if "layers" in path:
@@ -344,9 +344,9 @@ def test_before_the_first_update_the_parameters_are_their_averages():
     """They may have been replaced since the optimizer was made, by those that a run starts from."""
     config = Config(ema=0.9)
     state = optimizers.build(config, STACKED, 100).init(values(STACKED, 0))
-    given = values(STACKED, 1)
-    assert optimizers.averaged(given, state) is given
-    history, state = train(config, STACKED, given, [values(STACKED, 2)])
-    jax.tree.map(np.testing.assert_array_equal, optimizers.averaged(given, state), history[0])
-    plain = optimizers.build(Config(), STACKED, 100).init(given)
-    assert optimizers.averaged(given, plain) is given
+    params = values(STACKED, 1)
+    assert optimizers.averaged(params, state) is params
+    history, state = train(config, STACKED, params, [values(STACKED, 2)])
+    jax.tree.map(np.testing.assert_array_equal, optimizers.averaged(params, state), history[0])
+    plain = optimizers.build(Config(), STACKED, 100).init(params)
+    assert optimizers.averaged(params, plain) is params

@@ -63,9 +63,9 @@ def test_inverse_sqrt_ignores_where_other_decays_begin():
 
 def test_slanted_triangle():
     """ULMFiT, equation 3: cut = 0.1 T, ratio 32."""
-    total, ratio, cut = 100, 32, 10
+    total, ratio, peak_step = 100, 32, 10
     t = np.arange(total + 1)
-    p = np.where(t < cut, t / cut, 1 - (t - cut) / (cut * (1 / 0.1 - 1)))
+    p = np.where(t < peak_step, t / peak_step, 1 - (t - peak_step) / (peak_step * (1 / 0.1 - 1)))
     got = rates(Config("linear", warmup_fraction=0.1, warmup_from=1 / 32, final=1 / 32), t, 0.01, total)
     np.testing.assert_allclose(got, 0.01 * (1 + p * (ratio - 1)) / ratio, rtol=1e-5)
 

@@ -25,17 +25,17 @@ def objective(**more):
                         "shared": {"draw": jax.random.uniform(keys.shared)}}
 
     def loss(params, batch, key, carry):
-        each = jnp.square(params["encoder"]["w"] - batch["x"]).sum(-1)
+        distances = jnp.square(params["encoder"]["w"] - batch["x"]).sum(-1)
         dropout = jnp.float32(-1) if key is None else jax.random.uniform(key)
-        metrics = {"drawn": (batch["drawn"].sum(), len(each)),
-                   "shared": (batch["shared"]["draw"] * len(each), len(each)),
+        metrics = {"drawn": (batch["drawn"].sum(), len(distances)),
+                   "shared": (batch["shared"]["draw"] * len(distances), len(distances)),
                    "dropout": (dropout, 1), "dropout_squared": (dropout**2, 1)}
-        rows = Carry(carry.per_example + batch["x"][:, 0], carry.shared + 1)
-        return (each * batch["weights"]).sum(), (metrics, rows)
+        carry = Carry(carry.per_example + batch["x"][:, 0], carry.shared + 1)
+        return (distances * batch["weights"]).sum(), (metrics, carry)
 
-    given = {"specs": {"encoder": {"w": ParamSpec((WIDTH,), (None,), normal(1.0))}, "objective": {}},
-             "carry": lambda rows: Carry(jnp.zeros(rows), jnp.float32(0))}
-    return Objective("square", prepare=prepare, loss=loss, **given | more)
+    fields = {"specs": {"encoder": {"w": ParamSpec((WIDTH,), (None,), normal(1.0))}, "objective": {}},
+             "carry": lambda batch_size: Carry(jnp.zeros(batch_size), jnp.float32(0))}
+    return Objective("square", prepare=prepare, loss=loss, **fields | more)
 
 
 def batch(seed=0):
@@ -149,9 +149,9 @@ def test_every_microbatch_gets_all_shared_draws(microbatches):
     (_, one, [expected]), (_, several, [metrics]) = (stepped(objective, microbatches=m) for m in (1, microbatches))
     assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     np.testing.assert_allclose(several.params["encoder"]["table"], one.params["encoder"]["table"], rtol=1e-5, atol=1e-7)
-    whole, split = (evaluation_step(one.params, batch(), Carry(), objective=objective, seed=0, microbatches=m)[0]
+    single, split = (evaluation_step(one.params, batch(), Carry(), objective=objective, seed=0, microbatches=m)[0]
                     for m in (1, microbatches))
-    assert float(split["loss"][0]) == pytest.approx(float(whole["loss"][0]), rel=1e-6)
+    assert float(split["loss"][0]) == pytest.approx(float(single["loss"][0]), rel=1e-6)
 
 
 def test_every_example_has_its_own_key():
@@ -198,6 +198,6 @@ def test_evaluation_draws_the_same_for_an_example_at_any_position(static):
 
 
 def test_evaluation_has_no_dropout_and_other_draws_than_training():
-    found = evaluated(objective(static=True), batch())
-    assert found["dropout"] == -1
-    assert found["drawn"] != pytest.approx(draws(stepped(objective(static=True))[2], "drawn")[0], rel=1e-6)
+    metrics = evaluated(objective(static=True), batch())
+    assert metrics["dropout"] == -1
+    assert metrics["drawn"] != pytest.approx(draws(stepped(objective(static=True))[2], "drawn")[0], rel=1e-6)
