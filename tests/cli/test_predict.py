@@ -12,7 +12,7 @@ from tests import given, small
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("predict")
-    given.workdir(home)
+    given.workdir(home, layers=1)
     return home
 
 

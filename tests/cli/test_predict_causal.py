@@ -48,7 +48,7 @@ def test_run_without_samples_is_tried_with_its_own_text(home):
 
 
 def test_seed_repeats_its_samples(home):
-    words = ("the old", "a", "--samples=3", "--tokens=6", "--top_k=8")
+    words = ("the old", "a red", "--samples=3", "--tokens=6", "--top_k=8")
     result = predict(home, *words)
     assert result.code == 0 and result == predict(home, *words) != predict(home, *words, "--seed=1")
     lines = result.out.splitlines()
