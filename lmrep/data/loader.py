@@ -42,11 +42,8 @@ def batches(
         raise UserError(f"the data make {plan.examples} examples of length {plan.length}; expected at least one batch "
                         f"of {batch_size}: give more text, or lower batch_size or length")
     indices = np.asarray(indices, np.int64)
-
-    def numbers(step: int) -> np.ndarray:
-        return plan.numbers(step * batch_size + indices, batch_size, seed)
-
-    return _prefetched(plan, numbers, first_step, last_step, threads, prefetch)
+    return _prefetched(plan, lambda step: plan.numbers(step * batch_size + indices, batch_size, seed),
+                       first_step, last_step, threads, prefetch)
 
 
 def evaluation_batches(
@@ -60,11 +57,8 @@ def evaluation_batches(
     """
     count = plan.evaluation_examples if limit is None else min(limit, plan.evaluation_examples)
     indices = np.asarray(indices, np.int64)
-
-    def numbers(step: int) -> np.ndarray:
-        return plan.evaluation_numbers(step * batch_size + indices, batch_size, count)
-
-    return _prefetched(plan, numbers, 0, -(-count // batch_size), threads, prefetch)
+    return _prefetched(plan, lambda step: plan.evaluation_numbers(step * batch_size + indices, batch_size, count),
+                       0, -(-count // batch_size), threads, prefetch)
 
 
 def gather(plan: Plan | Mixture, numbers: np.ndarray) -> Batch:

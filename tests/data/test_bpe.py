@@ -122,10 +122,10 @@ def test_saved_tokenizer_is_the_same_here_and_in_the_library(tokenizer, tmp_path
     tokenizer.save(tmp_path)
     loaded = tokenizers.load(tmp_path)
     assert loaded.fingerprint == tokenizer.fingerprint and loaded.merges == MERGES
-    elsewhere = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    in_library = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     text = "".join(PARTS)
-    assert elsewhere.encode(text).ids == loaded.encode(text, specials=True).ids.tolist()
-    assert elsewhere.decode(loaded.encode("The being 's").ids.tolist()) == "the being ' s"
+    assert in_library.encode(text).ids == loaded.encode(text, specials=True).ids.tolist()
+    assert in_library.decode(loaded.encode("The being 's").ids.tolist()) == "the being ' s"
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "OpenAIGPTTokenizer"
     others = (Bpe(TOKENS, MERGES[:-1], specials=bpe.GPT_SPECIALS),
               Bpe([*TOKENS, "x y"], MERGES, specials=bpe.GPT_SPECIALS))

@@ -125,10 +125,10 @@ def test_saved_tokenizer_is_the_same_here_and_in_the_library(tokenizer, tmp_path
     tokenizer.save(tmp_path)
     loaded = tokenizers.load(tmp_path)
     assert loaded.fingerprint == tokenizer.fingerprint and loaded.merges == MERGES
-    elsewhere = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    in_library = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     for text in ("the  大 <mask> 's", "".join(PARTS)):
         ids = loaded.encode(text, specials=True).ids.tolist()
-        assert elsewhere.encode(text).ids == [0, *ids, 2]
+        assert in_library.encode(text).ids == [0, *ids, 2]
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "RobertaTokenizer"
     others = ByteLevel(TOKENS, MERGES[:-1]), ByteLevel([*TOKENS, "x y"], MERGES)
     assert len({t.fingerprint for t in (tokenizer, *others)}) == 3

@@ -107,8 +107,8 @@ def test_saved_tokenizer_is_the_same_here_and_in_the_library(tmp_path):
     tokenizer.save(tmp_path)
     loaded = tokenizers.load(tmp_path)
     assert loaded.tokens == TOKENS and loaded.fingerprint == tokenizer.fingerprint and not loaded.lowercase
-    elsewhere = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert elsewhere.encode("an É [MASK]").tokens == ["[CLS]", "an", "É", "[MASK]", "[SEP]"]
+    in_library = library.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert in_library.encode("an É [MASK]").tokens == ["[CLS]", "an", "É", "[MASK]", "[SEP]"]
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
     assert len({t.fingerprint for t in (tokenizer, WordPiece(TOKENS), WordPiece(TOKENS[:-1], False))}) == 3
     with pytest.raises(UserError, match="no tokenizer"):

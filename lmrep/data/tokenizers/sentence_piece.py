@@ -261,10 +261,10 @@ class SentencePiece(Tokenizer):
 
     def _config(self) -> dict:
         first, cleaning = len(self.tokens) - len(self.added), self.cleaning
-        whose = next((family.name for family in FAMILIES.values() if family.specials == self.specials and
+        name = next((family.name for family in FAMILIES.values() if family.specials == self.specials and
                       (family.cleaning is None) == (cleaning is None)), FAMILIES["any"].name)
-        facts = {"tokenizer_class": whose}
-        if whose == FAMILIES["t5"].name:
+        facts = {"tokenizer_class": name}
+        if name == FAMILIES["t5"].name:
             facts["extra_ids"] = len(self.added)
             if list(self.added) != sentinels(len(self.added)):
                 facts = {"tokenizer_class": FAMILIES["any"].name}

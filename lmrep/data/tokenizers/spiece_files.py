@@ -27,21 +27,21 @@ def load(files: PublishedFiles) -> SentencePiece | None:
     model = read_bytes(path, "a SentencePiece model")
     try:
         facts = spiece_model.read(model)
-        whose = _family(path.with_name("config.json"), config, facts.tokens)
-        specials = FAMILIES[whose].specials
-        if whose == "albert":  # its files name [CLS] and [SEP] bos and eos, too
+        family = _family(path.with_name("config.json"), config, facts.tokens)
+        specials = FAMILIES[family].specials
+        if family == "albert":  # its files name [CLS] and [SEP] bos and eos, too
             names = {role: name for role, name in names.items() if role in specials}
-        if whose == "any" and config.get("tokenizer_class") != FAMILIES[whose].name:  # that class names all of them
+        if family == "any" and config.get("tokenizer_class") != FAMILIES[family].name:  # that class names all of them
             specials = facts.specials
-        added = _added(config, facts.tokens, _sentinels(config) if whose == "t5" else [])
-        return SentencePiece(model, specials | names, _cleaning(config, whose), added)
+        added = _added(config, facts.tokens, _sentinels(config) if family == "t5" else [])
+        return SentencePiece(model, specials | names, _cleaning(config, family), added)
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
 
 
 def _family(model_config: Path, config: dict[str, Any], pieces: list[str]) -> str:
     name = config.get("tokenizer_class")
-    known = {family.name: whose for whose, family in FAMILIES.items()}
+    known = {family.name: key for key, family in FAMILIES.items()}
     if isinstance(name, str) and name.removesuffix("Fast") in known:
         return known[name.removesuffix("Fast")]
     if name not in (None, *ANY_CLASS):
@@ -58,10 +58,10 @@ def _family(model_config: Path, config: dict[str, Any], pieces: list[str]) -> st
     return next((name for name, each in FAMILIES.items() if each.marks and set(each.marks) <= set(pieces)), "any")
 
 
-def _cleaning(config: dict[str, Any], whose: str) -> Cleaning | None:
+def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
     """The cleaning that do_lower_case, keep_accents and remove_space determine; by default that of the family."""
-    default = FAMILIES[whose].cleaning
-    if whose == "any" and config.get("remove_space") is True:
+    default = FAMILIES[family].cleaning
+    if family == "any" and config.get("remove_space") is True:
         default = Cleaning(lowercase=False)
     both = (True, False)
     allowed = (both, both, (True,)) if default else ((False,), (True,), (False,))
