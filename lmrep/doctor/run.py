@@ -141,15 +141,15 @@ def init(
 
 def dashboards(experiment: Experiment, directory: Path) -> Result:
     """The configured logs can be written."""
-    found = ["metrics.jsonl"]
+    found, mark = ["metrics.jsonl"], OK
     if experiment.log.tensorboard:
         checks.check_writable(directory / "tensorboard")
         found.append("TensorBoard")
     if experiment.log.wandb:
         logs.weights_and_biases(directory, experiment.log.wandb, {})  # made at its first use, which is not here
         text, mark = weights_and_biases(os.environ)
-        return Result(f"{', '.join(found)}, {text}", mark=mark)
-    return Result(", ".join(found))
+        found.append(text)
+    return Result(", ".join(found), mark=mark)
 
 
 def weights_and_biases(environment: Mapping[str, str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`lmrep predict` with JSON, an object a line. (Texts as words and lines: tests/test_cli_runs.py.)"""
+"""`lmrep predict` with JSON, an object a line. (Texts as arguments and lines: test_runs.py.)"""
 
 import json
 

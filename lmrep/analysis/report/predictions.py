@@ -27,7 +27,7 @@ from lmrep.inference import load, prompts
 from lmrep.inference.load import Run
 from lmrep.interop import init_from
 from lmrep.models.base import model_inputs
-from lmrep.objectives.base import Capability, Objective
+from lmrep.objectives.base import Objective
 from lmrep.training.stages import set_params
 from lmrep.training.state import specs_of
 from lmrep.training.step import prepare_keys
@@ -174,7 +174,7 @@ def _samples(data: RunData, runs: Pair, notes: list[str]) -> list[Sample]:
         except UserError as error:
             notes.append(f"No predictions for the sample texts: {error}")
             continue
-        show = renderer.samples or partial(_printed, capability=capability)
+        show = renderer.samples or _sample("printed", capability.to_text)
         for i, text in enumerate(texts):
             found += show(text, *(one and one[i] for one in pairs), tokenizer=run.tokenizer)
     return found
@@ -190,19 +190,13 @@ def _masks(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sa
     return samples
 
 
-def _continuations(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sample]:
-    return [Sample("continuation", (text, "", ""), *(one and one[0] for one in (before, now)))]
+def _sample(view: str, show: Callable[[str, Any, Tokenizer], Any]) -> Callable[..., list[Sample]]:
+    """The `samples` of a renderer that shows `show(text, prediction, tokenizer)`, or nothing where that is None."""
+    def samples(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sample]:
+        pair = [None if one is None else show(text, one, tokenizer) for one in (before, now)]
+        return [Sample(view, (text, "", ""), *pair)] if pair != [None, None] else []
 
-
-def _shaded(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sample]:
-    pair = [one and replaced_tokens.shade(text, one) for one in (before, now)]
-    return [Sample("shaded", (text, "", ""), *pair)] if any(one and one.tokens for one in pair) else []
-
-
-def _printed(text: str, before: Any, now: Any, *, tokenizer: Tokenizer, capability: Capability) -> list[Sample]:
-    """For a capability without a renderer: what `lmrep predict` prints."""
-    pair = [None if one is None else capability.to_text(text, one, tokenizer) for one in (before, now)]
-    return [Sample("printed", (text, "", ""), *pair)]
+    return samples
 
 
 # Validation text
@@ -306,10 +300,12 @@ class Renderer(NamedTuple):
 
 RENDERERS = {
     "fill_mask": Renderer(lambda run: {"k": 5}, _masks, {"masked_tokens": _masked_tokens}),
-    "generate_text": Renderer(lambda run: {"tokens": _new_tokens(run)}, _continuations,
-                              {"continued": _continued, "next_tokens": _next_tokens}),
-    "detect_replaced": Renderer(samples=_shaded, held_out={
-        "replaced": lambda data, runs, batch, notes: replaced_tokens.held_out(runs, batch)}),
+    "generate_text": Renderer(
+        lambda run: {"tokens": _new_tokens(run)}, _sample("continuation", lambda text, texts, tokenizer: texts[0]),
+        {"continued": _continued, "next_tokens": _next_tokens}),
+    "detect_replaced": Renderer(
+        samples=_sample("shaded", lambda text, tokens, tokenizer: replaced_tokens.shade(text, tokens)),
+        held_out={"replaced": lambda data, runs, batch, notes: replaced_tokens.held_out(runs, batch)}),
 }
 
 

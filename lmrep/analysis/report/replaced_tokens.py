@@ -58,9 +58,9 @@ class Replaced(NamedTuple):
     now: tuple[int, int] | None
 
 
-def shade(text: str, prediction: Sequence[ReplacedToken]) -> ShadedText:
+def shade(text: str, prediction: Sequence[ReplacedToken]) -> ShadedText | None:
     """A text and its prediction as tokens to show; the bytes of one character become one token, with their largest
-    probability."""
+    probability. None where no token has characters."""
     tokens: list[ShadedToken] = []
     end = 0
     for word, start, stop, probability in prediction:
@@ -70,7 +70,7 @@ def shade(text: str, prediction: Sequence[ReplacedToken]) -> ShadedText:
             last = tokens[-1]
             tokens[-1] = last._replace(word=last.word + text[end:stop], probability=max(last.probability, probability))
         end = max(end, stop)
-    return ShadedText(tokens, text[end:])
+    return ShadedText(tokens, text[end:]) if tokens else None
 
 
 def held_out(runs: Sequence[Run | None], batch: Mapping[str, np.ndarray]) -> Replaced | None:
