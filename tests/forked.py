@@ -2,6 +2,7 @@
 before it started any thread."""
 
 import atexit
+import json
 import multiprocessing
 import os
 import signal
@@ -66,6 +67,13 @@ def addresses(count: int) -> list[dict[str, str]]:
         address = f"localhost:{free.getsockname()[1]}"
     return [{"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(index)}
             for index in range(count)]
+
+
+def reached(workdir: Path, step: int) -> bool:
+    """Whether a run has logged this step or a later one."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
+    return bool(lines) and json.loads(lines[-1])["step"] >= step
 
 
 def _run(function, arguments: tuple, output: str, devices: int, environment: dict[str, str]) -> None:

@@ -38,6 +38,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.distributed.agreement import by_first_process
 from lmrep.storage import workdir
+from lmrep.storage.leaves import abstract_array, array_type, leaves_by_path, mismatches, subtree
 
 UNFINISHED = ".unfinished-"
 REMOVED = ".removed-"
@@ -79,10 +80,10 @@ class Checkpoints:
           RunFault: the previous save failed, or the disk has too little space for this one.
         """
         self.wait()
-        arrays = _leaves(state)
+        arrays = leaves_by_path(state)
         score = None if score is None or math.isnan(score) else float(score)
         manifest = {"step": int(step), "score": score, "meta": json.loads(json.dumps(meta)),
-                    "arrays": {path: _array_type(x) for path, x in arrays.items()}}
+                    "arrays": {path: array_type(x) for path, x in arrays.items()}}
         needed = sum(x.nbytes for x in arrays.values())
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -241,7 +242,7 @@ class Checkpoints:
 
     def holds(self, step: int, part: str) -> bool:
         """Whether checkpoint `step` has a subtree at the path `part`. Raises as `meta`."""
-        return bool(_within(part, self._manifest(step, workdir.manifest)["arrays"]))
+        return bool(subtree(part, self._manifest(step, workdir.manifest)["arrays"]))
 
     def read(self, step: int, part: str = "") -> tuple[Tree, dict]:
         """Checkpoint `step` in this process's memory: (nested dict of numpy arrays, meta). Tuples and named tuples
@@ -255,7 +256,7 @@ class Checkpoints:
           UserError: it has no such subtree.
         """
         manifest = self._manifest(step, workdir.verified)
-        arrays = _within(part, manifest["arrays"])
+        arrays = subtree(part, manifest["arrays"])
         if not arrays:
             names = sorted({path.split("/")[0] for path in manifest["arrays"]})
             raise UserError(f"checkpoint {step} has no {part!r}; at its top it has {', '.join(names)}")
@@ -278,10 +279,9 @@ class Checkpoints:
           UserError: an entry is missing, extra, or of another shape or dtype; the message lists all of them.
         """
         manifest = self._manifest(step, workdir.verified)
-        saved, expected = _within(part, manifest["arrays"]), _leaves(target, part)
-        if mismatches := _mismatches(saved, expected):
-            raise UserError(f"checkpoint {step} in {self.directory} does not fit this run:\n  "
-                            + "\n  ".join(mismatches))
+        saved, expected = subtree(part, manifest["arrays"]), leaves_by_path(target, part)
+        if lines := mismatches(saved, expected):
+            raise UserError("\n  ".join([f"checkpoint {step} in {self.directory} does not fit this run:", *lines]))
         first_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         restore_args = {
             path: ocp.ArrayRestoreArgs(sharding=getattr(x, "sharding", None) or first_device, global_shape=x.shape,
@@ -291,7 +291,7 @@ class Checkpoints:
 
     def _load(self, step: int, arrays: dict[str, str], restore_args: dict[str, ocp.RestoreArgs]) -> dict[str, Any]:
         """The arrays at the paths of `arrays` ({path: dtype and shape})."""
-        abstract = {path: _abstract(array_type) for path, array_type in arrays.items()}
+        abstract = {path: abstract_array(text) for path, text in arrays.items()}
         filled = {path: x for path, x in abstract.items() if x.size}
         request = ocp.args.PyTreeRestore(
             item=unflatten(filled), restore_args=unflatten({path: restore_args[path] for path in filled}),
@@ -344,45 +344,6 @@ class Checkpoints:
             except workdir.Damaged:
                 continue  # `_first_verified` reports it where it matters
         return sorted((s for s in scores if scores[s] is not None), key=lambda s: self._sign * scores[s])
-
-
-# Trees by path
-
-
-def _leaves(tree: Tree, part: str = "") -> dict[str, Any]:
-    """{path: leaf} of any pytree, in its order. A path is `part` and the keys, indices and field names."""
-    leaves = {}
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        path = "/".join(filter(None, (part, jax.tree_util.keystr(keys, simple=True, separator="/"))))
-        if path in leaves:
-            raise ValueError(f"two entries of the state have the path {path}")
-        leaves[path] = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
-    return leaves
-
-
-def _within(part: str, arrays: dict[str, Any]) -> dict[str, Any]:
-    """The entries at the path `part` and below."""
-    return {path: x for path, x in arrays.items() if not part or f"{path}/".startswith(f"{part}/")}
-
-
-def _array_type(x: Any) -> str:
-    """The dtype and shape of an array, such as "float32[2,3]"."""
-    return f"{x.dtype}[{','.join(map(str, x.shape))}]"
-
-
-def _abstract(array_type: str) -> jax.ShapeDtypeStruct:
-    dtype, _, shape = array_type.rstrip("]").partition("[")
-    return jax.ShapeDtypeStruct(tuple(map(int, filter(None, shape.split(",")))), np.dtype(dtype))
-
-
-def _mismatches(saved: dict[str, str], expected: dict[str, Any]) -> list[str]:
-    """The differences between the arrays `saved` ({path: dtype and shape}) and `expected` ({path: leaf}), as lines."""
-    types = {path: _array_type(x) for path, x in expected.items()}
-    missing = [f"missing in the checkpoint: {path} {type_}" for path, type_ in types.items() if path not in saved]
-    extra = [f"only in the checkpoint: {path} {type_}" for path, type_ in saved.items() if path not in types]
-    differing = [f"differs: {path} is {saved[path]} in the checkpoint, {type_} in this run"
-                 for path, type_ in types.items() if saved.get(path, type_) != type_]
-    return missing + extra + differing
 
 
 def _is_step(name: str) -> bool:

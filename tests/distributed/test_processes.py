@@ -40,13 +40,6 @@ def command_line(home, workdir):
     return ["train", f"--config={home}/small.py", f"--workdir={workdir}", f"--data_dir={home}/data", *fields]
 
 
-def reached(workdir, step):
-    """Whether the run has logged this step or a later one."""
-    path = workdir / "metrics.jsonl"
-    written = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
-    return bool(written) and int(written[-1].split(b",")[0].split(b":")[1]) >= step
-
-
 def saving(workdir):
     """Whether a checkpoint is being written, and is not the first."""
     folder = workdir / "checkpoints"
@@ -84,9 +77,9 @@ def test_a_run_stopped_at_any_moment_ends_as_one_never_stopped(home, tmp_path):
     uninterrupted, run = tmp_path / "uninterrupted", tmp_path / "run"
     api.train(config, uninterrupted, data_dir=home / "data")
 
-    kill(home, run, lambda: reached(run, 7))  # before the first checkpoint
+    kill(home, run, lambda: forked.reached(run, 7))  # before the first checkpoint
     kill(home, run, lambda: saving(run))
-    stop(home, run, lambda: reached(run, 50))  # between two checkpoints
+    stop(home, run, lambda: forked.reached(run, 50))  # between two checkpoints
     kill(home, run, lambda: (run / f"checkpoints/{STEPS}").is_dir())  # complete, but the process has not ended
     answer = small.command(*command_line(home, run))
     assert answer.code == 0 and "Traceback" not in answer.err, answer

@@ -42,13 +42,6 @@ def free_job():
                 return str(job)
 
 
-def reached(workdir, step):
-    """Whether the run has logged this step or a later one."""
-    path = workdir / "metrics.jsonl"
-    written = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
-    return bool(written) and json.loads(written[-1])["step"] >= step
-
-
 def test_one_machine_trains_and_writes_a_log_and_a_profile(home, stubs):
     workdir = home / "runs/one"
     answer = small.finish(stubs.start("one_machine.sh", workdir, f"{home}/small.py", f"--data_dir={home}/data",
@@ -68,7 +61,7 @@ def test_slurm_trains_with_two_tasks_and_resumes_in_the_next_job(home, stubs):
     outputs = [stubs.calls.with_name(f"calls.task{i}") for i in range(2)]
 
     process = stubs.start("slurm.sh", *arguments, **ONE_DEVICE, SLURM_JOB_ID=job)
-    small.until(lambda: reached(workdir, 3), process)
+    small.until(lambda: forked.reached(workdir, 3), process)
     (srun,) = children(process.pid)
     os.kill(srun, signal.SIGTERM)  # as Slurm does, before the time ends
     answer = small.finish(process)

@@ -47,13 +47,6 @@ def start_pair(home, workdir, **more):
     return [forked.Child(forked.lmrep, *words, environment=environment) for environment in forked.addresses(2)]
 
 
-def reached(workdir, step):
-    """Whether the run has logged this step."""
-    path = workdir / "metrics.jsonl"
-    written = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
-    return bool(written) and int(written[-1].split(b",")[0].split(b":")[1]) >= step
-
-
 def test_a_run_stops_and_resumes_with_one_and_with_two_processes(home, tmp_path):
     """Started by one process, resumed by two of which one gets SIGTERM, resumed by two of which the first is killed,
     and finished by one: examples and losses are those of an uninterrupted run."""
@@ -66,7 +59,7 @@ def test_a_run_stops_and_resumes_with_one_and_with_two_processes(home, tmp_path)
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     pair = start_pair(home, run)
-    small.until(lambda: reached(run, 22), pair[0])
+    small.until(lambda: forked.reached(run, 22), pair[0])
     pair[1].terminate()
     results = [small.finish(process) for process in pair]
     assert [result.code for result in results] == [143, 143], results
@@ -75,7 +68,7 @@ def test_a_run_stops_and_resumes_with_one_and_with_two_processes(home, tmp_path)
     assert 20 < last < STEPS and not any("Traceback" in result.err for result in results)
 
     pair = start_pair(home, run, **{"faults.patience": 8, "steps": STEPS})
-    small.until(lambda: reached(run, last + 2), pair[0])
+    small.until(lambda: forked.reached(run, last + 2), pair[0])
     assert_named(result_of_the_other(pair, 0, signal.SIGKILL), 0, "is gone: [Errno 111] Connection refused")
 
     train(home, run)

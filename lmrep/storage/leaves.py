@@ -1,0 +1,45 @@
+"""The arrays of a state by path, as the manifest of a checkpoint lists them."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from lmrep.core.params import Tree
+
+
+def leaves_by_path(tree: Tree, part: str = "") -> dict[str, Any]:
+    """{path: leaf} of any pytree, in its order. A path is `part` and the keys, indices and field names."""
+    leaves = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        path = "/".join(filter(None, (part, jax.tree_util.keystr(keys, simple=True, separator="/"))))
+        if path in leaves:
+            raise ValueError(f"two entries of the state have the path {path}")
+        leaves[path] = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+    return leaves
+
+
+def subtree(part: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    """The entries at the path `part` and below."""
+    return {path: x for path, x in arrays.items() if not part or f"{path}/".startswith(f"{part}/")}
+
+
+def array_type(x: Any) -> str:
+    """The dtype and shape of an array, such as "float32[2,3]"."""
+    return f"{x.dtype}[{','.join(map(str, x.shape))}]"
+
+
+def abstract_array(array_type: str) -> jax.ShapeDtypeStruct:
+    """The inverse of `array_type`."""
+    dtype, _, shape = array_type.rstrip("]").partition("[")
+    return jax.ShapeDtypeStruct(tuple(map(int, filter(None, shape.split(",")))), np.dtype(dtype))
+
+
+def mismatches(saved: dict[str, str], expected: dict[str, Any]) -> list[str]:
+    """The differences between the arrays `saved` ({path: dtype and shape}) and `expected` ({path: leaf}), as lines."""
+    types = {path: array_type(x) for path, x in expected.items()}
+    missing = [f"missing in the checkpoint: {path} {type_}" for path, type_ in types.items() if path not in saved]
+    extra = [f"only in the checkpoint: {path} {type_}" for path, type_ in saved.items() if path not in types]
+    differing = [f"differs: {path} is {saved[path]} in the checkpoint, {type_} in this run"
+                 for path, type_ in types.items() if saved.get(path, type_) != type_]
+    return missing + extra + differing
