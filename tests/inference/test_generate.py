@@ -14,9 +14,9 @@ from lmrep.inference.generate import Sampling
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from tests import chance
-from tests.objectives.test_causal import T, V, asked
+from tests.objectives.test_causal import T, V, build
 
-MODEL, OBJECTIVE, PARAMS = asked()
+MODEL, OBJECTIVE, PARAMS = build()
 PROMPT = np.random.default_rng(5).integers(0, V, (3, 4)).astype(np.int32)
 
 

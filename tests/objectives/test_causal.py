@@ -1,4 +1,4 @@
-"""Causal language modelling: what is asked, of what, and at what cost."""
+"""Causal language modelling: targets, loss, memory and decoding."""
 
 import jax
 import jax.numpy as jnp
@@ -34,53 +34,53 @@ BATCH = {"tokens": RNG.integers(3, V, SEGMENTS.shape).astype(np.int32), "segment
          "example": np.arange(4, dtype=np.int32)}
 
 
-def asked(c=causal.Config(), network=GPT2):
+def build(c=causal.Config(), network=GPT2):
     model = transformer.build(network)
     objective = causal.build(c, model, VOCABULARY)
     return model, objective, reference.random_params(objective.specs, seed=3)
 
 
-def question(objective):
+def prepare(objective):
     return objective.prepare(Keys(jax.random.split(jax.random.key(0), 4), jax.random.key(1)), BATCH)
 
 
-def test_every_token_with_one_before_it_in_its_document_is_asked_for_once():
-    _, objective, _ = asked()
-    found = question(objective)
-    weights = np.asarray(found["weights"])
-    places = {(b, t) for b, t in zip(*np.nonzero(weights), strict=True)}
-    assert places == {(0, t) for t in range(11)} | {(1, t) for t in (0, 1, 2, 3, 5, 6, 7)}
+def test_every_token_but_the_first_of_a_document_is_a_target_once():
+    _, objective, _ = build()
+    prepared = prepare(objective)
+    weights = np.asarray(prepared["weights"])
+    positions = {(b, t) for b, t in zip(*np.nonzero(weights), strict=True)}
+    assert positions == {(0, t) for t in range(11)} | {(1, t) for t in (0, 1, 2, 3, 5, 6, 7)}
     assert weights.sum() == pytest.approx(1) and len(set(weights[weights > 0].tolist())) == 1
-    for b, t in places:
-        assert found["targets"][b, t] == BATCH["tokens"][b, t + 1]
+    for b, t in positions:
+        assert prepared["targets"][b, t] == BATCH["tokens"][b, t + 1]
 
 
-def test_across_documents_their_first_tokens_are_asked_for_too():
-    _, objective, _ = asked(causal.Config(across=True))
-    assert np.flatnonzero(question(objective)["weights"][1]).tolist() == [*range(8)]
+def test_across_documents_their_first_tokens_are_targets_too():
+    _, objective, _ = build(causal.Config(across=True))
+    assert np.flatnonzero(prepare(objective)["weights"][1]).tolist() == [*range(8)]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("kind", ["table", "transform"])
-def test_the_loss_is_the_mean_of_log_probabilities(network, kind):
-    c = causal.Config(head=kind)
-    model, objective, params = asked(c, NETWORKS[network])
-    batch = question(objective)
+@pytest.mark.parametrize("head", ["table", "transform"])
+def test_the_loss_is_the_mean_of_log_probabilities(network, head):
+    c = causal.Config(head=head)
+    model, objective, params = build(c, NETWORKS[network])
+    batch = prepare(objective)
     total, (metrics, carry) = jax.jit(lambda p: objective.loss(p, batch, None, Carry()))(params)
-    given = Inputs(tokens=batch["tokens"], positions=batch["positions"],
+    inputs = Inputs(tokens=batch["tokens"], positions=batch["positions"],
                    attention_mask=AttentionMask(SEGMENTS, causal=True))
-    scores = jax.jit(lambda p: objective.next_token_logits(p, model.encode(p["encoder"], given).hidden))(params)
-    logs = log_softmax(np.asarray(scores).astype(np.float64), -1)
-    own = np.take_along_axis(logs, np.asarray(batch["targets"])[..., None], -1)[..., 0]
-    counted = np.asarray(batch["weights"]) > 0
-    assert float(total) == pytest.approx(-own[counted].mean(), rel=1e-5)
-    assert float(metrics["lm_loss"][0]) == pytest.approx(-own[counted].sum(), rel=1e-5)
-    assert int(metrics["lm_accuracy"][0]) == (logs.argmax(-1) == batch["targets"])[counted].sum()
-    assert int(metrics["lm_accuracy"][1]) == counted.sum() and carry == Carry()
+    logits = jax.jit(lambda p: objective.next_token_logits(p, model.encode(p["encoder"], inputs).hidden))(params)
+    log_probabilities = log_softmax(np.asarray(logits).astype(np.float64), -1)
+    target_log_probability = np.take_along_axis(log_probabilities, np.asarray(batch["targets"])[..., None], -1)[..., 0]
+    target_mask = np.asarray(batch["weights"]) > 0
+    assert float(total) == pytest.approx(-target_log_probability[target_mask].mean(), rel=1e-5)
+    assert float(metrics["lm_loss"][0]) == pytest.approx(-target_log_probability[target_mask].sum(), rel=1e-5)
+    assert int(metrics["lm_accuracy"][0]) == (log_probabilities.argmax(-1) == batch["targets"])[target_mask].sum()
+    assert int(metrics["lm_accuracy"][1]) == target_mask.sum() and carry == Carry()
 
 
-def test_no_position_sees_a_later_one_nor_another_document():
-    model, _, params = asked()
+def test_no_position_depends_on_a_later_one_nor_on_another_document():
+    model, _, params = build()
     c = causal.Config()
 
     @jax.jit
@@ -94,10 +94,10 @@ def test_no_position_sees_a_later_one_nor_another_document():
         return jax.grad(f)(params["encoder"]["embedding"]["token"])
 
     tokens = BATCH["tokens"].copy()
-    tokens[1, :9] = np.arange(3, 12)  # each position its own row of the table
+    tokens[1, :9] = np.arange(3, 12)  # each position its own embedding
     for t in (0, 3, 5, 8):
-        seen = np.flatnonzero(np.abs(np.asarray(derivative(tokens, t))).sum(1)) - 3
-        assert seen.tolist() == [*range(t + 1)] if t < 5 else seen.tolist() == [*range(5, t + 1)]
+        visible = np.flatnonzero(np.abs(np.asarray(derivative(tokens, t))).sum(1)) - 3
+        assert visible.tolist() == [*range(t + 1)] if t < 5 else visible.tolist() == [*range(5, t + 1)]
 
 
 # --- the cross-entropy of all positions -----------------------------------------------------------------------------
@@ -105,12 +105,12 @@ def test_no_position_sees_a_later_one_nor_another_document():
 
 @pytest.mark.parametrize(("b", "t", "v", "e"), [(2, 7, 11, 4), (3, 32, 50, 8), (1, 1, 5, 3)])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_in_parts_the_sum_and_its_gradients_are_the_same(monkeypatch, b, t, v, e, with_bias):
+def test_the_chunked_cross_entropy_and_its_gradients_equal_the_plain_ones(monkeypatch, b, t, v, e, with_bias):
     monkeypatch.setattr(lm_head, "CHUNK_LOGITS", 1)
     rng = np.random.default_rng(1)
-    given = [rng.standard_normal(shape).astype(np.float32) for shape in ((v, e), (b, t, e))]
-    given += [np.abs(rng.standard_normal((b, t)).astype(np.float32)) * (rng.random((b, t)) < 0.7)]
-    given += [rng.standard_normal(v).astype(np.float32)] * with_bias
+    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in ((v, e), (b, t, e))]
+    arguments += [np.abs(rng.standard_normal((b, t)).astype(np.float32)) * (rng.random((b, t)) < 0.7)]
+    arguments += [rng.standard_normal(v).astype(np.float32)] * with_bias
     targets = rng.integers(0, v, (b, t)).astype(np.int32)
 
     def naive(table, x, weights, bias=0):
@@ -119,13 +119,13 @@ def test_in_parts_the_sum_and_its_gradients_are_the_same(monkeypatch, b, t, v, e
     def ours(table, x, weights, bias=None):
         return 3 * lm_head.chunked_cross_entropy(table, x, targets, weights, bias)[0]
 
-    places = tuple(range(len(given)))
-    expected, found = (jax.jit(jax.value_and_grad(f, argnums=places))(*given) for f in (naive, ours))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), expected, found)
+    argnums = tuple(range(len(arguments)))
+    expected, chunked = (jax.jit(jax.value_and_grad(f, argnums=argnums))(*arguments) for f in (naive, ours))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), expected, chunked)
 
 
-def test_at_gpt_2_s_size_it_needs_a_tenth_of_the_memory():
-    """By the compiler's account of temporary memory, of 8 rows of 1,024 positions (in bfloat16's place float32)."""
+def test_the_chunked_cross_entropy_of_gpt_2_needs_a_tenth_of_the_memory():
+    """By the compiler's account of temporary memory, for 8 sequences of 1,024 positions, in float32."""
     b, t, v, e = 8, 1024, 50257, 768
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((v, e), (b, t, e), (b, t))]
     targets = jax.ShapeDtypeStruct((b, t), jnp.int32)
@@ -143,25 +143,25 @@ def test_at_gpt_2_s_size_it_needs_a_tenth_of_the_memory():
     assert temporary(ours) < 0.1 * temporary(naive)
 
 
-# --- reading on -----------------------------------------------------------------------------------------------------
+# --- decoding -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_reading_on_gives_what_reading_all_gives(network):
-    model, _, params = asked(network=NETWORKS[network])
+def test_decoding_with_a_cache_equals_encoding(network):
+    model, _, params = build(network=NETWORKS[network])
     tokens = BATCH["tokens"]
-    sight = AttentionMask(np.ones_like(tokens), causal=True)
-    whole = jax.jit(lambda p: model.encode(p, Inputs(tokens=tokens, attention_mask=sight)))(params["encoder"])
-    cache, parts = model.start_cache(4, T), []
+    mask = AttentionMask(np.ones_like(tokens), causal=True)
+    full = jax.jit(lambda p: model.encode(p, Inputs(tokens=tokens, attention_mask=mask)))(params["encoder"])
+    cache, outputs = model.start_cache(4, T), []
     decode = jax.jit(model.decode)
     for size in (5, 1, 1, 1, 1, 1, 1, 1):
         at = int(cache.length)
         hidden, cache = decode(params["encoder"], tokens[:, at : at + size], cache)
-        parts.append(hidden)
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole.hidden, rtol=1e-4, atol=2e-5)
+        outputs.append(hidden)
+    np.testing.assert_allclose(np.concatenate(outputs, 1), full.hidden, rtol=1e-4, atol=2e-5)
 
 
 def test_a_cache_longer_than_the_positions_is_refused():
-    model, _, _ = asked()
+    model, _, _ = build()
     with pytest.raises(ValueError, match="a cache of 13 tokens was requested; the model has positions for 12"):
         model.start_cache(1, 13)

@@ -15,9 +15,9 @@ from lmrep.objectives import causal
 from lmrep.objectives.base import Carry, Keys
 from tests import reference
 
-V, B, T, ROWS = 23, 4, 6, 5
+V, B, T, CHUNKS = 23, 4, 6, 5
 VOCABULARY = Vocabulary(V, {"eos": 0, "pad": 1}, np.ones(V, bool), np.arange(V))
-TEXTS = np.random.default_rng(0).integers(2, V, (B, ROWS * T)).astype(np.int32)
+TEXTS = np.random.default_rng(0).integers(2, V, (B, CHUNKS * T)).astype(np.int32)
 NETWORKS = {"lstm": lstm.Config(vocab=V, width=8, layers=2, embedding=6, dropout=0.0),
             "rnn": lstm.Config(vocab=V, width=8, layers=1, cell="rnn", tied=False, dropout=0.0)}
 
@@ -50,9 +50,9 @@ def test_split_texts_have_the_loss_of_unsplit_ones(network):
     for batch in batches(TEXTS, T):
         metrics, carry = loss(params, prepare(objective, batch), carry)
         found, count = found + float(metrics["lm_loss"][0]), count + int(metrics["lm_loss"][1])
-    unsplit, = batches(TEXTS, ROWS * T)
+    unsplit, = batches(TEXTS, CHUNKS * T)
     metrics, last = loss(params, prepare(objective, unsplit), objective.carry(B))
-    assert count == int(metrics["lm_loss"][1]) == B * (ROWS * T - 1)  # every token but the first of each text
+    assert count == int(metrics["lm_loss"][1]) == B * (CHUNKS * T - 1)  # every token but the first of each text
     assert found == pytest.approx(float(metrics["lm_loss"][0]), rel=1e-6)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), carry, last)
 

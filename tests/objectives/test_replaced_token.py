@@ -176,7 +176,7 @@ def parts(c, objective, params, batch):
     return [np.asarray(x) for x in f(params, batch)]
 
 
-@pytest.mark.parametrize("kind", electra.VARIANTS)
+@pytest.mark.parametrize("variant", electra.VARIANTS)
 def test_the_loss_is_that_of_the_paper(kind):
     c, objective, params = asked(variant=kind, generator_weight=0.7, weight=11.0)
     batch = question(objective)
@@ -262,7 +262,7 @@ def hidden_of(params, model, tokens):
     return np.asarray(mlm_head.encode({"encoder": params}, BATCH, tokens, model))
 
 
-@pytest.mark.parametrize("kind", electra.VARIANTS)
+@pytest.mark.parametrize("variant", electra.VARIANTS)
 def test_what_it_doubts_has_the_probability_that_its_encoder_gives(kind):
     _, objective, params = asked(variant=kind)
     found = np.asarray(jax.jit(objective.predict)(params, BATCH)["replaced"])
@@ -280,7 +280,7 @@ def test_what_it_doubts_has_the_probability_that_its_encoder_gives(kind):
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", electra.VARIANTS)
+@pytest.mark.parametrize("variant", electra.VARIANTS)
 def test_masks_are_filled_by_the_generator_or_by_an_encoder_that_finds_words(kind):
     c, objective, params = asked(variant=kind)
     tokens, places = BATCH["tokens"].copy(), np.array([[2, 4], [1, 0], [3, 2], [4, 4]], np.int32)

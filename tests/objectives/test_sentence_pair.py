@@ -1,4 +1,4 @@
-"""The question about two sentences."""
+"""Classification of sentence pairs."""
 
 import jax
 import jax.numpy as jnp
@@ -24,50 +24,51 @@ def by_hand(params, first):
     return reference.linear(params["classifier"], pooled)
 
 
-def test_counts_a_pooler_and_a_classifier_of_two():
+def test_parameters_are_a_pooler_and_a_classifier_of_two():
     assert P.count(sentence_pair.specs(model())) == D * D + D + 2 * D + 2
 
 
-def test_scores_equal_their_definition():
+def test_logits_equal_their_definition():
     y = sentence_pair.logits(PARAMS, FIRST)
     np.testing.assert_allclose(y, by_hand(*reference.float64((PARAMS, FIRST))), atol=1e-5)
     assert sentence_pair.logits(PARAMS, jnp.asarray(FIRST, jnp.bfloat16)).dtype == jnp.float32
 
 
-def test_rows_with_content_count_alike():
+def test_examples_with_content_have_equal_weights():
     np.testing.assert_allclose(BATCH["pair_weights"], [1 / 3, 0, 1 / 3, 1 / 3], rtol=1e-6)
 
 
 def test_loss_is_the_mean_over_pairs():
-    logs = log_softmax(by_hand(*reference.float64((PARAMS, FIRST))), axis=-1)
-    rows = [0, 2, 3]
-    nats = -logs[rows, BATCH["pair_label"][rows]]
+    log_probabilities = log_softmax(by_hand(*reference.float64((PARAMS, FIRST))), axis=-1)
+    examples = [0, 2, 3]
+    nll = -log_probabilities[examples, BATCH["pair_label"][examples]]
     total, metrics = jax.jit(sentence_pair.loss)(PARAMS, FIRST, BATCH)
-    assert total == pytest.approx(nats.mean(), rel=1e-5)
-    assert metrics["pair_loss"] == (pytest.approx(nats.sum(), rel=1e-5), 3)
-    assert metrics["pair_accuracy"] == ((logs.argmax(-1) == BATCH["pair_label"])[rows].sum(), 3)
+    assert total == pytest.approx(nll.mean(), rel=1e-5)
+    assert metrics["pair_loss"] == (pytest.approx(nll.sum(), rel=1e-5), 3)
+    assert metrics["pair_accuracy"] == ((log_probabilities.argmax(-1) == BATCH["pair_label"])[examples].sum(), 3)
 
 
-def test_parts_add_up():
+def test_shards_add_up():
     loss = jax.jit(sentence_pair.loss)
-    whole = loss(PARAMS, FIRST, BATCH)
-    parts = [loss(PARAMS, FIRST[i::2], {name: x[i::2] for name, x in BATCH.items()}) for i in (0, 1)]
-    summed = jax.tree.map(lambda a, b: a + b, *parts)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), summed, whole)
+    full = loss(PARAMS, FIRST, BATCH)
+    shards = [loss(PARAMS, FIRST[i::2], {name: x[i::2] for name, x in BATCH.items()}) for i in (0, 1)]
+    summed = jax.tree.map(lambda a, b: a + b, *shards)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), summed, full)
 
 
-def test_labels_pull_the_scores_their_way():
-    """Label 1 means that the second score should be high."""
-    given = BATCH | {"pair_label": np.ones(4, int)}
-    slope = jax.jit(jax.grad(lambda params: sentence_pair.loss(params, FIRST, given)[0]))(PARAMS)["classifier"]["bias"]
-    assert slope[1] < 0 < slope[0]
+def test_gradients_have_the_sign_of_the_label():
+    """Label 1 means that the second logit should be high."""
+    batch = BATCH | {"pair_label": np.ones(4, int)}
+    gradients = jax.jit(jax.grad(lambda params: sentence_pair.loss(params, FIRST, batch)[0]))(PARAMS)
+    gradient = gradients["classifier"]["bias"]
+    assert gradient[1] < 0 < gradient[0]
 
 
-def test_the_masked_objective_asks_it_where_told_to():
+def test_the_masked_objective_has_it_where_configured():
     tokens = np.full((4, 5), 9, np.int32)
-    given = BATCH | {"tokens": tokens, "example": np.arange(4)}
-    given.pop("pair_weights")
-    assert "pair_weights" not in prepare(objective(), given)
-    np.testing.assert_allclose(prepare(objective(sentence_pair=True), given)["pair_weights"], BATCH["pair_weights"])
+    batch = BATCH | {"tokens": tokens, "example": np.arange(4)}
+    batch.pop("pair_weights")
+    assert "pair_weights" not in prepare(objective(), batch)
+    np.testing.assert_allclose(prepare(objective(sentence_pair=True), batch)["pair_weights"], BATCH["pair_weights"])
     assert "pair" in objective(sentence_pair=True).specs["objective"]
     assert "pair" not in objective().specs["objective"]
