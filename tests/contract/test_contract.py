@@ -20,22 +20,22 @@ BATCH, LENGTH, STEPS = 16, 6, 6
 TEACHER = np.random.default_rng(9).normal(size=(toys.V, toys.D)).astype(np.float32)
 
 
-def host_batches(rows, first, last):
+def host_batches(examples, first, last):
     """Batches that depend on the step only."""
     for step in range(first, last):
         rng = np.random.default_rng(step)
         yield {
-            "tokens": rng.integers(1, toys.V, (BATCH, LENGTH)).astype(np.int32)[rows],
-            "source": rng.integers(1, toys.V, (BATCH, 4)).astype(np.int32)[rows],
-            "segment_ids": np.ones((BATCH, LENGTH), np.int32)[rows],
-            "reset": (rng.random(BATCH) < 0.2).astype(np.int32)[rows],
-            "example": np.arange(step * BATCH, (step + 1) * BATCH, dtype=np.int32)[rows],
+            "tokens": rng.integers(1, toys.V, (BATCH, LENGTH)).astype(np.int32)[examples],
+            "source": rng.integers(1, toys.V, (BATCH, 4)).astype(np.int32)[examples],
+            "segment_ids": np.ones((BATCH, LENGTH), np.int32)[examples],
+            "reset": (rng.random(BATCH) < 0.2).astype(np.int32)[examples],
+            "example": np.arange(step * BATCH, (step + 1) * BATCH, dtype=np.int32)[examples],
         }
 
 
 def stage(objective, microbatches=1, name="main", steps=STEPS, **more):
     return Stage(name, steps, objective, optax.adam(0.05), host_batches, BATCH, microbatches,
-                 validation=lambda rows: host_batches(rows, 100, 102), schedule=lambda step: 0.05, **more)
+                 validation=lambda examples: host_batches(examples, 100, 102), schedule=lambda step: 0.05, **more)
 
 
 def stages_of(name, microbatches=1):

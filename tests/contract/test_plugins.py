@@ -26,7 +26,7 @@ def get_config(argument=""):
 
 
 def config(texts):
-    """A small experiment of parts that lmrep does not know."""
+    """A small experiment of components that lmrep does not know."""
     c = small.config(texts)
     c.unlock()
     c.model = {"name": "convolution", **dataclasses.asdict(convolution.Config())}

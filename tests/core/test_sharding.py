@@ -1,4 +1,4 @@
-"""Where arrays live: rules from logical axes to mesh axes, on eight devices."""
+"""Layout of arrays: rules from logical axes to mesh axes, on eight devices."""
 
 import jax
 import jax.numpy as jnp
@@ -20,19 +20,19 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize(("axes", "shape", "cut"), [
+@pytest.mark.parametrize(("axes", "shape", "expected"), [
     (("batch", None, "embed"), (4, 3, 2), (("data", "fsdp"), None, "fsdp")),
     (("vocab", "embed"), (8, 4), ("tensor", "fsdp")),
     (("embed", "heads"), (4, 4), ("fsdp", "tensor")),
     (("layers", "mlp", "embed"), (3, 2, 2), (None, "tensor", "fsdp")),  # no rule names `layers`
-    (("vocab", "embed"), (7, 4), (None, "fsdp")),  # what does not divide stays whole
-    (("batch",), (6,), (None,)),  # 6 rows on 4 cells
+    (("vocab", "embed"), (7, 4), (None, "fsdp")),  # what does not divide is replicated
+    (("batch",), (6,), (None,)),  # 6 examples on 4 devices
     (("batch",), (8,), (("data", "fsdp"),)),
     ((None, "unheard of"), (2, 2), (None, None)),
     ((), (), ()),
 ])
-def test_partition_follows_the_rules(axes, shape, cut):
-    assert partition_spec(axes, shape, MESH) == PartitionSpec(*cut)
+def test_partition_follows_the_rules(axes, shape, expected):
+    assert partition_spec(axes, shape, MESH) == PartitionSpec(*expected)
 
 
 def test_rules_determine_the_layout():
@@ -60,18 +60,18 @@ def test_shard_is_the_identity_without_a_mesh():
     assert sharding.gather_params(params, SPECS)["table"] is params["table"]
     with pytest.raises(RuntimeError, match="inside"), sharding.use_mesh(MESH):
         raise RuntimeError("inside")
-    assert sharding.shard(x, "batch", "embed") is x  # a block that failed leaves no layout behind
+    assert sharding.shard(x, "batch", "embed") is x  # also after an exception
 
 
 def test_shard_constrains_activations_without_changing_values():
     x = jnp.arange(32.0).reshape(4, 8)
     with sharding.use_mesh(MESH):
-        cut = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
+        sharded = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
     with sharding.use_mesh(MESH, RULES | {"batch": "data", "mlp": None}):
         other = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
-    assert cut.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec(("data", "fsdp"), "tensor")), 2)
+    assert sharded.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec(("data", "fsdp"), "tensor")), 2)
     assert other.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec("data", None)), 2)
-    assert np.array_equal(cut, x)
+    assert np.array_equal(sharded, x)
     assert np.array_equal(other, x)
 
 
@@ -81,17 +81,17 @@ def test_sharded_init_gives_the_same_parameters():
     assert layout["none"] == {}
     with sharding.use_mesh(MESH):
         params = jax.jit(lambda key: P.init(SPECS, key), out_shardings=layout)(jax.random.key(3))
-        used = jax.jit(lambda params: sharding.gather_params(params, SPECS))(params)
+        gathered = jax.jit(lambda params: sharding.gather_params(params, SPECS))(params)
     assert {s.data.shape for s in params["layers"]["in"].addressable_shards} == {(3, 2, 3)}
     assert {s.data.shape for s in params["odd"].addressable_shards} == {(7, 2)}
-    assert {s.data.shape for s in used["layers"]["in"].addressable_shards} == {(3, 4, 3)}  # whole along `embed` alone
-    assert {s.data.shape for s in used["table"].addressable_shards} == {(4, 4)}
+    assert {s.data.shape for s in gathered["layers"]["in"].addressable_shards} == {(3, 4, 3)}  # over fsdp only
+    assert {s.data.shape for s in gathered["table"].addressable_shards} == {(4, 4)}
     alone = P.init(SPECS, jax.random.key(3))
     jax.tree.map(lambda a, b, c: (np.testing.assert_allclose(b, a, rtol=1e-6), np.testing.assert_array_equal(c, b)),
-                 alone, params, used)
+                 alone, params, gathered)
 
 
 def test_batches_are_sharded_by_example_and_scalars_replicated():
-    rows = jax.device_put(np.arange(8), sharding.batch_sharding(MESH))
-    assert sorted(s.data.tolist() for s in rows.addressable_shards) == sorted([[0, 1], [2, 3], [4, 5], [6, 7]] * 2)
+    numbers = jax.device_put(np.arange(8), sharding.batch_sharding(MESH))
+    assert sorted(s.data.tolist() for s in numbers.addressable_shards) == sorted([[0, 1], [2, 3], [4, 5], [6, 7]] * 2)
     assert {s.data.shape for s in jax.device_put(np.ones(3), sharding.replicated(MESH)).addressable_shards} == {(3,)}

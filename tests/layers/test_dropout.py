@@ -1,7 +1,7 @@
 """Dropout: what it does to values, and how random its masks are.
 
 Masks are held against independent draws at p < 1e-4, with fixed seeds;
-`test_planted_errors_are_found` shows what would fail.
+`test_wrong_masks_are_detected` shows what would fail.
 """
 
 import itertools
@@ -25,9 +25,9 @@ mask = jax.jit(lambda key: dropout.apply(key, jnp.ones(SHAPE), RATE) > 0)  # Tru
 def quality(kept, rate=RATE) -> float:
     """p-value that the elements of bool[a, b, c] are kept independently with probability 1 - rate."""
     n, p_values = kept.size, []
-    for axes in [(0, 1, 2), (1, 2), (0, 2), (0, 1), (2,), (0,)]:  # the whole, planes, lines
-        hits = kept.sum(axes)
-        p_values.append(rates(hits, n // hits.size, 1 - rate))
+    for axes in [(0, 1, 2), (1, 2), (0, 2), (0, 1), (2,), (0,)]:  # all, planes, lines
+        kept_count = kept.sum(axes)
+        p_values.append(rates(kept_count, n // kept_count.size, 1 - rate))
     flat = kept.ravel()
     strides = (1, 2, 3, 7, 64, kept.shape[2], 2 * kept.shape[2], kept.shape[1] * kept.shape[2], n // 2)
     p_values += [independent(flat[:-stride], flat[stride:]) for stride in strides]
@@ -71,18 +71,18 @@ def test_keys_are_independent():
             *(jax.random.fold_in(KEY, i) for i in range(3))]
     masks = [np.asarray(mask(key)) for key in keys]
     assert least(independent(a, b) for a, b in itertools.combinations(masks, 2)) > REJECT
-    # Nor is one mask another one displaced.
+    # Nor is one mask another one shifted.
     shifts = (1, 2, 64, 256, 4096)
     assert least(independent(a.ravel()[s:], b.ravel()[:-s]) for s in shifts
                  for a, b in itertools.pairwise(masks)) > REJECT
 
 
-def test_planted_errors_are_found():
+def test_wrong_masks_are_detected():
     draws = np.random.default_rng(0).random(SHAPE)
     good = draws >= RATE
     assert quality(good) > REJECT
     assert quality(draws >= 26 / 256) < REJECT  # the rate rounded to eight bits
-    assert quality(np.broadcast_to(good[:1], SHAPE)) < REJECT  # one mask for all rows
+    assert quality(np.broadcast_to(good[:1], SHAPE)) < REJECT  # one mask for all examples
     assert quality(np.concatenate([good[:32], good[:32]])) < REJECT  # the second half repeats the first
     assert quality(np.repeat(good[..., ::2], 2, axis=-1)) < REJECT  # one draw for two elements
     assert quality(np.sort(good, axis=1)) < REJECT  # the right number, but in order
@@ -93,15 +93,15 @@ def test_same_key_same_mask_and_the_backward_pass_uses_it():
     x = jnp.full((32, 32), 3.0)
     y, pull = jax.vjp(lambda x: dropout.apply(KEY, x, 0.25), x)
     np.testing.assert_array_equal(y, dropout.apply(KEY, x, 0.25))
-    (slope,) = pull(jnp.ones_like(x))
-    np.testing.assert_allclose(slope, np.where(y > 0, 1 / 0.75, 0), rtol=1e-6)
+    (gradient,) = pull(jnp.ones_like(x))
+    np.testing.assert_allclose(gradient, np.where(y > 0, 1 / 0.75, 0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("cut", [(8, 1, 1), (2, 2, 2)])
-def test_the_mask_does_not_depend_on_the_layout(cut):
-    mesh = make_mesh(*cut)
+@pytest.mark.parametrize("mesh_shape", [(8, 1, 1), (2, 2, 2)])
+def test_the_mask_does_not_depend_on_the_layout(mesh_shape):
+    mesh = make_mesh(*mesh_shape)
     apply = partial(dropout.apply, rate=RATE)
     x = jnp.ones((16, 8, 32))
-    spread = jax.jit(apply)(KEY, jax.device_put(x, batch_sharding(mesh)))
-    assert len(spread.sharding.device_set) == 8
-    np.testing.assert_array_equal(spread, jax.jit(apply)(KEY, x))
+    sharded = jax.jit(apply)(KEY, jax.device_put(x, batch_sharding(mesh)))
+    assert len(sharded.sharding.device_set) == 8
+    np.testing.assert_array_equal(sharded, jax.jit(apply)(KEY, x))

@@ -20,13 +20,13 @@ def apply(params, types=TYPES, **options):
                            None if types is None else jnp.asarray(types), **options)
 
 
-def test_tables_are_those_asked_for():
+def test_tables_by_arguments():
     assert P.flatten(embedding.specs(11, 6)).keys() == {"token"}
     assert P.count(embedding.specs(11, 6)) == 66
     assert P.count(embedding.specs(11, 6, length=7, token_types=3)) == 66 + 42 + 18
 
 
-def test_sums_the_rows_of_its_tables():
+def test_is_the_sum_of_the_looked_up_vectors():
     expected = PARAMS["token"][TOKENS] + PARAMS["token_type"][TYPES] + PARAMS["position"][POSITIONS]
     np.testing.assert_allclose(apply(PARAMS), expected, atol=1e-6)
     np.testing.assert_allclose(apply({"token": PARAMS["token"]}), PARAMS["token"][TOKENS], atol=1e-6)

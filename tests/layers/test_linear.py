@@ -1,4 +1,4 @@
-"""Affine maps."""
+"""Dense layers."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Scores over the vocabulary, and cross-entropy."""
+"""Logits over the vocabulary, and cross-entropy."""
 
 import jax
 import jax.numpy as jnp
@@ -27,79 +27,79 @@ def by_hand(params, table, hidden):
     return x @ table.T + params["bias"]
 
 
-def nats_by_hand(scores, targets):
-    return -np.take_along_axis(log_softmax(scores, axis=-1), targets[..., None], -1)[..., 0]
+def nll_by_hand(logits, targets):
+    return -np.take_along_axis(log_softmax(logits, axis=-1), targets[..., None], -1)[..., 0]
 
 
 def transform(params, hidden):
     return lm_head.transform(params, hidden, activation="gelu", eps=1e-5)
 
 
-def scores(params, table, hidden):
+def logits(params, table, hidden):
     return lm_head.logits(params, table, transform(params, hidden))
 
 
-def asked(params, table, hidden):
+def cross_entropy_of(params, table, hidden):
     return lm_head.cross_entropy(params, table, transform(params, hidden), jnp.asarray(TARGETS))
 
 
-def test_counts_the_transform_the_norm_and_one_bias_a_word():
+def test_parameters_are_the_transform_the_norm_and_one_bias_per_token():
     assert P.count(SPECS) == D * E + E + 2 * E + V
 
 
-def test_scores_equal_their_definition():
-    y = jax.jit(scores)(PARAMS, TABLE, HIDDEN)
+def test_logits_equal_their_definition():
+    y = jax.jit(logits)(PARAMS, TABLE, HIDDEN)
     np.testing.assert_allclose(y, by_hand(*reference.float64((PARAMS, TABLE, HIDDEN))), atol=1e-4)
-    low = jax.jit(scores)(PARAMS, TABLE, jnp.asarray(HIDDEN, jnp.bfloat16))
-    assert y.dtype == low.dtype == jnp.float32
-    np.testing.assert_allclose(low, y, atol=0.25)
+    bfloat16 = jax.jit(logits)(PARAMS, TABLE, jnp.asarray(HIDDEN, jnp.bfloat16))
+    assert y.dtype == bfloat16.dtype == jnp.float32
+    np.testing.assert_allclose(bfloat16, y, atol=0.25)
 
 
-def test_asked_charges_for_the_target_and_says_whether_it_is_the_likeliest():
-    nats, hits = jax.jit(asked)(PARAMS, TABLE, HIDDEN)
+def test_cross_entropy_of_the_target_and_whether_it_has_the_largest_logit():
+    nll, correct = jax.jit(cross_entropy_of)(PARAMS, TABLE, HIDDEN)
     expected = by_hand(*reference.float64((PARAMS, TABLE, HIDDEN)))
-    np.testing.assert_allclose(nats, nats_by_hand(expected, TARGETS), rtol=1e-5)
-    np.testing.assert_array_equal(hits, expected.argmax(-1) == TARGETS)
+    np.testing.assert_allclose(nll, nll_by_hand(expected, TARGETS), rtol=1e-5)
+    np.testing.assert_array_equal(correct, expected.argmax(-1) == TARGETS)
     best = jnp.asarray(expected.argmax(-1))
-    _, hits = lm_head.cross_entropy(PARAMS, TABLE, transform(PARAMS, HIDDEN), best)
-    assert hits.all()
-    assert (nats.dtype, nats.shape, hits.dtype, hits.shape) == (jnp.float32, (2, 3), jnp.bool_, (2, 3))
+    _, correct = lm_head.cross_entropy(PARAMS, TABLE, transform(PARAMS, HIDDEN), best)
+    assert correct.all()
+    assert (nll.dtype, nll.shape, correct.dtype, correct.shape) == (jnp.float32, (2, 3), jnp.bool_, (2, 3))
 
 
 @pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])
-def test_scores_of_any_size_are_charged_for(shift):
+def test_cross_entropy_of_logits_of_any_size(shift):
     params = PARAMS | {"bias": PARAMS["bias"] + np.float32(shift)}
-    nats, _ = jax.jit(asked)(params, TABLE, HIDDEN)
-    expected = nats_by_hand(by_hand(*reference.float64((params, TABLE, HIDDEN))), TARGETS)
-    np.testing.assert_allclose(nats, expected, atol=1e-3)  # float32 scores of a thousand are that coarse
+    nll, _ = jax.jit(cross_entropy_of)(params, TABLE, HIDDEN)
+    expected = nll_by_hand(by_hand(*reference.float64((params, TABLE, HIDDEN))), TARGETS)
+    np.testing.assert_allclose(nll, expected, atol=1e-3)  # float32 logits of a thousand are that coarse
     far = params | {"bias": np.where(np.arange(V) == 1, 1e4, PARAMS["bias"]).astype(np.float32)}
-    nats, _ = jax.jit(asked)(far, TABLE, HIDDEN)
-    np.testing.assert_allclose(nats, 1e4, rtol=0.01)
+    nll, _ = jax.jit(cross_entropy_of)(far, TABLE, HIDDEN)
+    np.testing.assert_allclose(nll, 1e4, rtol=0.01)
 
 
-@pytest.mark.parametrize("form", ["asked", "scores"])
+@pytest.mark.parametrize("form", ["cross_entropy", "logits"])
 def test_gradients_match_differences_of_the_closed_form(form):
     def loss(params, table, hidden):
-        if form == "asked":
-            return (asked(params, table, hidden)[0] * WEIGHTS).sum()
-        return (cross_entropy(scores(params, table, hidden), jnp.asarray(TARGETS)) * WEIGHTS).sum()
+        if form == "cross_entropy":
+            return (cross_entropy_of(params, table, hidden)[0] * WEIGHTS).sum()
+        return (cross_entropy(logits(params, table, hidden), jnp.asarray(TARGETS)) * WEIGHTS).sum()
 
-    given = (PARAMS, TABLE, HIDDEN)
-    grads = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*given)
-    point = reference.float64(given)
+    arguments = (PARAMS, TABLE, HIDDEN)
+    grads = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*arguments)
+    point = reference.float64(arguments)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         direction = jax.tree.map(lambda x: rng.normal(size=x.shape), point)  # noqa: B023
 
         def along(h):
             y = by_hand(*jax.tree.map(lambda a, b: a + h * b, point, direction))  # noqa: B023
-            return (nats_by_hand(y, TARGETS) * WEIGHTS).sum()
+            return (nll_by_hand(y, TARGETS) * WEIGHTS).sum()
 
         products = jax.tree.map(lambda g, v: (np.asarray(g, np.float64) * v).sum(), grads, direction)
         assert sum(jax.tree.leaves(products)) == pytest.approx((along(1e-6) - along(-1e-6)) / 2e-6, rel=1e-4)
 
 
-def test_bfloat16_gradients_stay_close_where_one_word_is_asked_for_often():
+def test_bfloat16_gradients_stay_close_where_one_token_is_a_frequent_target():
     """A sum of a thousand terms that was kept in bfloat16 would stop growing at some two hundred."""
     n = 1024
     x = jnp.asarray(np.abs(RNG.normal(size=(1, n, E))) + 0.5, jnp.bfloat16)
@@ -109,12 +109,12 @@ def test_bfloat16_gradients_stay_close_where_one_word_is_asked_for_often():
     def gradient(x):
         return jax.jit(jax.grad(lambda table: lm_head.cross_entropy(bias, table, x, targets)[0].sum()))(table)
 
-    low, high = gradient(x), gradient(x.astype(jnp.float32))
-    assert low.dtype == jnp.float32
-    for word in range(V):
-        assert np.linalg.norm(low[word] - high[word]) < 0.02 * np.linalg.norm(high[word]) + 0.1
+    bfloat16, float32 = gradient(x), gradient(x.astype(jnp.float32))
+    assert bfloat16.dtype == jnp.float32
+    for token in range(V):
+        assert np.linalg.norm(bfloat16[token] - float32[token]) < 0.02 * np.linalg.norm(float32[token]) + 0.1
 
 
-def test_the_likeliest_is_the_first_largest():
+def test_argmax_is_the_first_largest():
     y = np.array([[1, 3, 3, 2], [-np.inf, -np.inf, 0, -1], [5, 4, 5, 5], [-3, -2, -1, 0]], np.float32)
     np.testing.assert_array_equal(lm_head._argmax(jnp.asarray(y)), y.argmax(-1))

@@ -14,12 +14,12 @@ X = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_and_their_slopes(name):
+def test_activations_and_their_gradients(name):
     x = np.linspace(-12, 12, 961)
     f = reference.ACTIVATIONS[name]
     np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x, jnp.float32)), f(x), atol=2e-6)
-    slope = jax.grad(lambda x: ACTIVATIONS[name](x).sum())(jnp.asarray(x + 1e-3, jnp.float32))  # beside relu's kink
-    np.testing.assert_allclose(slope, (f(x + 1e-3 + 1e-6) - f(x + 1e-3 - 1e-6)) / 2e-6, atol=1e-5)
+    gradient = jax.grad(lambda x: ACTIVATIONS[name](x).sum())(jnp.asarray(x + 1e-3, jnp.float32))  # beside relu's kink
+    np.testing.assert_allclose(gradient, (f(x + 1e-3 + 1e-6) - f(x + 1e-3 - 1e-6)) / 2e-6, atol=1e-5)
     assert ACTIVATIONS[name](jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
 
 
@@ -30,16 +30,16 @@ def test_the_two_gelus_differ_where_they_should():
 
 
 @pytest.mark.parametrize("name", ["gelu", "relu"])
-def test_is_two_maps_with_an_activation_between(name):
+def test_is_two_dense_layers_with_an_activation_between(name):
     p = reference.float64(PARAMS)
     expected = reference.linear(p["out"], reference.ACTIVATIONS[name](reference.linear(p["in"], X)))
     np.testing.assert_allclose(mlp.apply(PARAMS, X, name), expected, atol=1e-5)
 
 
-def test_dropout_acts_between_the_maps():
+def test_dropout_acts_between_the_layers():
     out = {"kernel": jnp.eye(10, 6), "bias": jnp.zeros(6)}
     plain = mlp.apply(PARAMS | {"out": out}, X, "relu", rate=0.5)
     dropped = mlp.apply(PARAMS | {"out": out}, X, "relu", rate=0.5, key=jax.random.key(0))
-    hit = dropped == 0
-    np.testing.assert_allclose(dropped, np.where(hit, 0, 2 * plain), rtol=1e-6)
-    assert 0 < (hit & (plain > 0)).sum() < (plain > 0).sum()
+    dropped_out = dropped == 0
+    np.testing.assert_allclose(dropped, np.where(dropped_out, 0, 2 * plain), rtol=1e-6)
+    assert 0 < (dropped_out & (plain > 0)).sum() < (plain > 0).sum()

@@ -50,14 +50,14 @@ def test_gradients_match_differences_of_the_closed_form():
         p, x = jax.tree.map(lambda a, b: a + h * b, point, direction)
         return (reference.layer_norm(p, x, 1e-5) * weights).sum()
 
-    slope = sum((np.asarray(g, np.float64) * v).sum()
+    derivative = sum((np.asarray(g, np.float64) * v).sum()
                 for g, v in zip(jax.tree.leaves(grads), jax.tree.leaves(direction), strict=True))
-    assert slope == pytest.approx((along(1e-6) - along(-1e-6)) / 2e-6, rel=1e-4)
+    assert derivative == pytest.approx((along(1e-6) - along(-1e-6)) / 2e-6, rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_backward_pass_keeps_its_input_and_two_numbers_a_row(dtype):
+def test_the_backward_pass_keeps_its_input_and_two_numbers_per_position(dtype):
     x = jnp.asarray(X, dtype)
-    kept = jax.tree.leaves(jax.eval_shape(lambda x: jax.vjp(lambda x: norm.apply(PARAMS, x, 1e-5), x)[1], x))
-    assert [(each.shape, each.dtype) for each in kept if each.size >= x.size] == [(x.shape, dtype)]
-    assert sum(each.size for each in kept) == x.size + 2 * x.size // D + 2 * D
+    residuals = jax.tree.leaves(jax.eval_shape(lambda x: jax.vjp(lambda x: norm.apply(PARAMS, x, 1e-5), x)[1], x))
+    assert [(each.shape, each.dtype) for each in residuals if each.size >= x.size] == [(x.shape, dtype)]
+    assert sum(each.size for each in residuals) == x.size + 2 * x.size // D + 2 * D

@@ -1,4 +1,4 @@
-"""A stack against a loop in numpy, run in every way that a stack can be run."""
+"""A stack against a loop in numpy, under every execution."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ SHARED = PARAMS | {"one": jax.tree.map(lambda leaf: leaf[0], PARAMS["one"])}
 COPIED = PARAMS | {"one": jax.tree.map(lambda leaf: np.stack([leaf[0]] * L), PARAMS["one"])}
 X = np.random.default_rng(0).normal(size=(4, D)).astype(np.float32)
 KEYS = jax.random.split(jax.random.key(0), L)
-WAYS = [Execution(scan=scan, remat=remat) for scan in (True, False) for remat in REMAT]
+EXECUTIONS = [Execution(scan=scan, remat=remat) for scan in (True, False) for remat in REMAT]
 
 
 def layer(p, x, key):
@@ -38,42 +38,42 @@ def loss(params, x, keys, execution=Execution(), shared=()):
     return jnp.square(y).sum() + (sums * jnp.arange(1.0, L + 1)[:, None]).sum()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_equals_the_loop(way):
-    y, (sums, nothing) = jax.jit(partial(run, execution=way))(PARAMS, X, None)
+@pytest.mark.parametrize("execution", EXECUTIONS, ids=str)
+def test_equals_the_loop(execution):
+    y, (sums, no_output) = jax.jit(partial(run, execution=execution))(PARAMS, X, None)
     x, p = X.astype(np.float64), reference.float64(PARAMS)
     for i in range(L):
         one, two = (jax.tree.map(lambda leaf: leaf[i], p[name]) for name in ("one", "two"))  # noqa: B023
         x = x + reference.linear(two, np.tanh(reference.linear(one, x)))
         np.testing.assert_allclose(sums[i], x.sum(-1), atol=1e-5)
     np.testing.assert_allclose(y, x, atol=1e-5)
-    assert nothing is None
+    assert no_output is None
 
 
 @pytest.fixture(scope="module")
 def expected():
-    way = WAYS[0]
-    return {shared: jax.jit(jax.value_and_grad(partial(loss, execution=way, shared=shared)))(params, X, KEYS)
+    execution = EXECUTIONS[0]
+    return {shared: jax.jit(jax.value_and_grad(partial(loss, execution=execution, shared=shared)))(params, X, KEYS)
             for shared, params in (((), PARAMS), (("one",), SHARED))}
 
 
 @pytest.mark.parametrize("shared", [(), ("one",)], ids=["own", "shared"])
-@pytest.mark.parametrize("way", WAYS[1:], ids=str)
-def test_every_way_gives_the_same_values_and_gradients_with_dropout(way, shared, expected):
-    f = jax.value_and_grad(partial(loss, execution=way, shared=shared))
+@pytest.mark.parametrize("execution", EXECUTIONS[1:], ids=str)
+def test_every_execution_gives_the_same_values_and_gradients_with_dropout(execution, shared, expected):
+    f = jax.value_and_grad(partial(loss, execution=execution, shared=shared))
     value, grads = jax.jit(f)(SHARED if shared else PARAMS, X, KEYS)
     np.testing.assert_allclose(value, expected[shared][0], rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), grads, expected[shared][1])
 
 
-def test_layers_draw_their_own_masks():
+def test_layers_have_different_masks():
     def masks(p, x, key):
         return x, dropout.apply(key, jnp.ones((64, 64)), 0.5)
 
-    _, drawn = stack.apply(masks, PARAMS, LAYER, X, KEYS, L, execution=Execution(scan=True))
-    assert all(0.4 < (drawn[i] == drawn[j]).mean() < 0.6 for i in range(L) for j in range(i))
-    _, alone = stack.apply(masks, PARAMS, LAYER, X, KEYS, L, execution=Execution(scan=False))
-    np.testing.assert_array_equal(drawn, alone)
+    _, masks_drawn = stack.apply(masks, PARAMS, LAYER, X, KEYS, L, execution=Execution(scan=True))
+    assert all(0.4 < (masks_drawn[i] == masks_drawn[j]).mean() < 0.6 for i in range(L) for j in range(i))
+    _, unrolled = stack.apply(masks, PARAMS, LAYER, X, KEYS, L, execution=Execution(scan=False))
+    np.testing.assert_array_equal(masks_drawn, unrolled)
 
 
 def test_shared_parameters_are_there_once():
@@ -96,7 +96,7 @@ def test_shared_parameters_equal_copied_ones(expected):
 
 @pytest.mark.parametrize("shared", [("one", "two")])
 @pytest.mark.parametrize("scan", [True, False])
-def test_a_stack_that_shares_everything_runs(scan, shared):
+def test_all_parameters_can_be_shared(scan, shared):
     params = jax.tree.map(lambda leaf: leaf[0], PARAMS)
     y, (sums, _) = run(params, X, None, Execution(scan=scan), shared)
     assert sums.shape == (L, 4)
@@ -104,7 +104,7 @@ def test_a_stack_that_shares_everything_runs(scan, shared):
 
 
 @pytest.mark.parametrize("scan", [True, False])
-def test_rematerialisation_recomputes_what_it_says(scan):
+def test_rematerialisation_recomputes_what_is_configured(scan):
     """Counted in products: `full` computes a layer twice, `dots` keeps every product, `none` keeps everything."""
     ways = {remat: partial(loss, execution=Execution(scan=scan, remat=remat)) for remat in REMAT}
     products = {remat: flops.count(jax.grad(f), PARAMS, X, None) for remat, f in ways.items()}

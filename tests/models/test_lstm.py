@@ -37,8 +37,8 @@ def encode(model, params, tokens, segment_ids=None, **options):
     return jax.jit(lambda p, x: model.encode(p, x, **options))(params, inputs)
 
 
-def close(found, expected, atol=1e-6):
-    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+def close(computed, expected, atol=1e-6):
+    np.testing.assert_allclose(computed, expected, rtol=0, atol=atol)
 
 
 # --- the equations
@@ -55,23 +55,23 @@ def lstm_reference(layer, xs):
     d = u.shape[0]
     (wi, wf, wg, wo), (ui, uf, ug, uo) = (np.split(x, 4, axis=1) for x in (w, u))
     bi, bf, bg, bo = np.split(b, 4)
-    h, c, found = np.zeros(d), np.zeros(d), []
+    h, c, computed = np.zeros(d), np.zeros(d), []
     for x in xs:
         i, f, o = sigmoid(x @ wi + h @ ui + bi), sigmoid(x @ wf + h @ uf + bf), sigmoid(x @ wo + h @ uo + bo)
         g = np.tanh(x @ wg + h @ ug + bg)
         c = f * c + i * g
         h = o * np.tanh(c)
-        found.append(h)
-    return np.array(found), {"hidden": h, "cell": c}
+        computed.append(h)
+    return np.array(computed), {"hidden": h, "cell": c}
 
 
 def rnn_reference(layer, xs):
-    h, found = np.zeros(layer["recurrent"]["kernel"].shape[0]), []
+    h, computed = np.zeros(layer["recurrent"]["kernel"].shape[0]), []
     for x in xs:
         h = np.tanh(x @ np.asarray(layer["input"]["kernel"], np.float64) + np.asarray(layer["input"]["bias"])
                     + h @ np.asarray(layer["recurrent"]["kernel"], np.float64))
-        found.append(h)
-    return np.array(found), {"hidden": h}
+        computed.append(h)
+    return np.array(computed), {"hidden": h}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -85,8 +85,8 @@ def test_outputs_equal_the_published_equations(name):
         for i in range(CONFIGS[name].layers):
             xs, last = layer_reference(params["layers"][str(i)], xs)
             close(encoded.layers[i + 1][b], xs)
-            for part, value in last.items():
-                close(encoded.carry[str(i)][part][b], value)
+            for name_of_state, value in last.items():
+                close(encoded.carry[str(i)][name_of_state][b], value)
         close(encoded.hidden[b], xs)
 
 
@@ -106,15 +106,15 @@ def test_the_default_range_of_initial_weights_is_that_of_the_width():
 
 
 @pytest.mark.parametrize(("name", "length"), [("lstm", 1), ("narrow_table", 4), ("untied", 3), ("rnn", 4)])
-def test_a_text_split_into_rows_with_carried_state_equals_the_unsplit_text(name, length):
+def test_a_text_split_into_examples_with_carried_state_equals_the_unsplit_text(name, length):
     model, params = network(name)
     expected = encode(model, params, TOKENS)
-    carry, found = model.carry(B), []
+    carry, computed = model.carry(B), []
     for start in range(0, T, length):
         encoded = encode(model, params, TOKENS[:, start : start + length], carry=carry)
         carry = encoded.carry
-        found.append(encoded.hidden)
-    close(np.concatenate(found, 1), expected.hidden)
+        computed.append(encoded.hidden)
+    close(np.concatenate(computed, 1), expected.hidden)
     jax.tree.map(close, carry, expected.carry)
 
 
@@ -122,31 +122,31 @@ def test_a_text_split_into_rows_with_carried_state_equals_the_unsplit_text(name,
 def test_packed_texts_are_encoded_as_alone(name):
     model, params = network(name)
     packed = np.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12, [1] + [2] * 11], np.int32)
-    found = encode(model, params, TOKENS, packed)
+    computed = encode(model, params, TOKENS, packed)
     for b, start, end in [(0, 0, 5), (0, 5, 9), (1, 0, 12), (2, 0, 1), (2, 1, 12)]:
         alone = encode(model, params, TOKENS[b : b + 1, start:end])
-        close(found.hidden[b, start:end], alone.hidden[0])
+        close(computed.hidden[b, start:end], alone.hidden[0])
 
 
 def test_padding_leaves_the_state_unchanged():
     model, params = network("lstm")
     segment_ids = np.array([[1] * 7 + [0] * 5] * B, np.int32)
-    found, expected = encode(model, params, TOKENS, segment_ids), encode(model, params, TOKENS[:, :7])
-    jax.tree.map(close, found.carry, expected.carry)
+    computed, expected = encode(model, params, TOKENS, segment_ids), encode(model, params, TOKENS[:, :7])
+    jax.tree.map(close, computed.carry, expected.carry)
 
 
 @pytest.mark.parametrize("name", ["narrow_table", "rnn"])
 def test_decoding_equals_encoding(name):
     model, params = network(name)
-    expected, cache, found = encode(model, params, TOKENS), model.start_cache(B, T), []
+    expected, cache, computed = encode(model, params, TOKENS), model.start_cache(B, T), []
     prompt = np.pad(TOKENS[:, :5], ((0, 0), (0, 3)))  # padded, as prompts of many lengths are
     decode = jax.jit(model.decode)
     hidden, cache = decode(params, prompt, cache, jnp.int32(5))
-    found.append(hidden[:, :5])
+    computed.append(hidden[:, :5])
     for t in range(5, T):
         hidden, cache = decode(params, TOKENS[:, t : t + 1], cache)
-        found.append(hidden)
-    close(np.concatenate(found, 1), expected.hidden)
+        computed.append(hidden)
+    close(np.concatenate(computed, 1), expected.hidden)
     jax.tree.map(close, cache, expected.carry)
 
 
@@ -173,11 +173,11 @@ def test_remat_changes_no_gradient(remat):
 
 
 def test_bfloat16_stays_near_float32():
-    found, expected = (encode(*network("lstm", execution=Execution(dtype=dtype)), TOKENS)
+    computed, expected = (encode(*network("lstm", execution=Execution(dtype=dtype)), TOKENS)
                        for dtype in ("bfloat16", "float32"))
-    assert found.hidden.dtype == jnp.bfloat16
-    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(found.carry))
-    close(found.hidden.astype(np.float32), expected.hidden, atol=0.05)
+    assert computed.hidden.dtype == jnp.bfloat16
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(computed.carry))
+    close(computed.hidden.astype(np.float32), expected.hidden, atol=0.05)
 
 
 def test_dropout_acts_between_layers_and_not_on_the_state():
@@ -196,8 +196,8 @@ def test_dropout_acts_between_layers_and_not_on_the_state():
 def test_hidden_at_chosen_positions():
     model, params = network("lstm")
     at = np.array([[0, 3], [11, 2], [5, 5]], np.int32)
-    found, full = encode(model, params, TOKENS, at=at).hidden, encode(model, params, TOKENS).hidden
-    np.testing.assert_array_equal(found, np.take_along_axis(np.asarray(full), at[..., None], 1))
+    computed, full = encode(model, params, TOKENS, at=at).hidden, encode(model, params, TOKENS).hidden
+    np.testing.assert_array_equal(computed, np.take_along_axis(np.asarray(full), at[..., None], 1))
 
 
 # --- errors

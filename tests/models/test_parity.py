@@ -1,6 +1,6 @@
 """BERT and RoBERTa against the implementations of Hugging Face transformers, run side by side.
 
-All parameters are random, biases and norms too; sizes are odd; rows are padded and have two token types.
+All parameters are random, biases and norms too; sizes are odd; examples are padded and have two token types.
 """
 
 from pathlib import Path
@@ -40,40 +40,40 @@ def randomised(model):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            drawn = 0.2 * torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(drawn + (0.7 if parameter.ndim == 1 else 0))
+            values = 0.2 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(values + (0.7 if parameter.ndim == 1 else 0))
     return model.eval()
 
 
-def parameters(model, config, kind):
+def parameters(model, config, family):
     """A reference model's parameters as ours are named."""
     tensors = {name: x.detach().numpy() for name, x in model.state_dict().items()}
-    found, extra = assign(tensors, FAMILIES[kind], config, Path("its state"))
+    tensors_found, extra = assign(tensors, FAMILIES[family], config, Path("its state"))
     assert not extra
-    return unflatten(found)
+    return unflatten(tensors_found)
 
 
-def compare(config, params, theirs, **inputs):
-    """The largest differences of the hidden states of all layers and of the masked-LM scores, wherever there is no
+def compare(config, params, theirs, **more):
+    """The largest differences of the hidden states of all layers and of the masked-LM logits, wherever there is no
     padding; and our hidden states."""
     model = transformer.build(config)
     encoder, head_params = params["encoder"], params["objective"]["masked"]
     jax.tree.map(lambda spec, x: np.testing.assert_equal(x.shape, spec.shape), model.specs, encoder, is_leaf=P.is_spec)
-    given = Inputs(tokens=jnp.asarray(TOKENS), attention_mask=AttentionMask(jnp.asarray(REAL)), **inputs)
+    inputs = Inputs(tokens=jnp.asarray(TOKENS), attention_mask=AttentionMask(jnp.asarray(REAL)), **more)
 
     @jax.jit
     def run(params, head_params):
-        encoded = model.encode(params, given, layers=True)
+        encoded = model.encode(params, inputs, layers=True)
         x = lm_head.transform(head_params, encoded.hidden, activation=model.activation, eps=model.norm_eps)
         return encoded, lm_head.logits(head_params, model.output_embedding(params), x)
 
-    encoded, scores = run(encoder, head_params)
+    encoded, our_logits = run(encoder, head_params)
     real = REAL.astype(bool)
-    states = np.stack([state.numpy() for state in theirs.hidden_states])
-    assert states.shape == (LAYERS + 1, B, T, 36)
+    their_states = np.stack([state.numpy() for state in theirs.hidden_states])
+    assert their_states.shape == (LAYERS + 1, B, T, 36)
     logits = theirs.prediction_logits if "prediction_logits" in theirs else theirs.logits
-    return (np.abs(np.asarray(encoded.layers)[:, real] - states[:, real]).max(),
-            np.abs(np.asarray(scores)[real] - logits.numpy()[real]).max(), encoded.hidden)
+    return (np.abs(np.asarray(encoded.layers)[:, real] - their_states[:, real]).max(),
+            np.abs(np.asarray(our_logits)[real] - logits.numpy()[real]).max(), encoded.hidden)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu"), ("gelu_tanh", "gelu_new")])
@@ -85,8 +85,8 @@ def test_bert(ours, theirs):
                              token_type_ids=torch.tensor(TYPES), output_hidden_states=True)
     config = Config(**OURS, activation=ours)
     params = parameters(reference, config, "bert")
-    states, scores, hidden = compare(config, params, expected, token_type_ids=jnp.asarray(TYPES))
-    assert max(states, scores) <= 1e-5
+    states_error, logits_error, hidden = compare(config, params, expected, token_type_ids=jnp.asarray(TYPES))
+    assert max(states_error, logits_error) <= 1e-5
     np.testing.assert_allclose(sentence_pair.logits(params["objective"]["pair"], hidden[:, 0]),
                                expected.seq_relationship_logits.numpy(), rtol=0, atol=1e-5)
 
@@ -99,5 +99,5 @@ def test_roberta():
     with torch.no_grad():
         expected = reference(torch.tensor(tokens), attention_mask=torch.tensor(REAL), output_hidden_states=True)
     config = Config(**OURS, activation="gelu", norm_eps=1e-5, token_types=1, position_offset=2)
-    states, scores, _ = compare(config, parameters(reference, config, "roberta"), expected)
-    assert max(states, scores) <= 1e-5
+    states_error, logits_error, _ = compare(config, parameters(reference, config, "roberta"), expected)
+    assert max(states_error, logits_error) <= 1e-5

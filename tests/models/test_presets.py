@@ -15,7 +15,7 @@ from lmrep.models import MODELS, PRESETS, transformer
 from lmrep.objectives import causal, masked
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
-BERT = {  # layers, width, heads, feed-forward, words; embeddings, encoder, both, with the pooler, with all heads
+BERT = {  # layers, width, heads, feed-forward, vocabulary; embeddings, encoder, both, with the pooler, with all heads
     "bert_base": (12, 768, 12, 3072, 30522, 23_837_184, 85_054_464, 108_891_648, 109_482_240, 110_106_428),
     "bert_base_cased": (12, 768, 12, 3072, 28996, 22_665_216, 85_054_464, 107_719_680, 108_310_272, 108_932_934),
     "bert_large": (24, 1024, 16, 4096, 30522, 31_782_912, 302_309_376, 334_092_288, 335_141_888, 336_226_108),
@@ -52,8 +52,8 @@ def counts(config, pair):
     model = transformer.build(config)
     vocabulary = Vocabulary(config.vocab, {"mask": 4}, np.ones(config.vocab, bool), np.zeros(config.vocab, int))
     objective = masked.build(masked.Config(sentence_pair=pair), model, vocabulary)
-    parts = {name: P.count(part) for name, part in model.specs.items()}
-    embeddings = parts["embedding"] + parts["embedding_norm"]
+    numbers = {name: P.count(part) for name, part in model.specs.items()}
+    embeddings = numbers["embedding"] + numbers["embedding_norm"]
     both = P.count(model.specs)
     pooler = P.count(objective.specs["objective"]["pair"]["pooler"]) if pair else 0
     return embeddings, both - embeddings, both, both + pooler, P.count(objective.specs)
@@ -89,11 +89,11 @@ def test_gpt(name):
 
 def test_gpt_2_starts_with_a_narrow_residual_stream():
     small = replace(PRESETS["gpt2"].config, vocab=500, layers=8, width=64, heads=1, mlp=256)
-    drawn = {path: np.std(x) for path, x in P.flatten(P.init(transformer.specs(small), jax.random.key(0))).items()}
-    assert drawn["layers/attention/query/kernel"] == pytest.approx(0.02, rel=0.05)
+    stddevs = {path: np.std(x) for path, x in P.flatten(P.init(transformer.specs(small), jax.random.key(0))).items()}
+    assert stddevs["layers/attention/query/kernel"] == pytest.approx(0.02, rel=0.05)
     for path in ("layers/attention/output/kernel", "layers/mlp/out/kernel"):
-        assert drawn[path] == pytest.approx(0.02 / 4, rel=0.05)
-    assert drawn["embedding/position"] == pytest.approx(0.01, rel=0.05)
+        assert stddevs[path] == pytest.approx(0.02 / 4, rel=0.05)
+    assert stddevs["embedding/position"] == pytest.approx(0.01, rel=0.05)
 
 
 @pytest.mark.parametrize("name", BERT)
@@ -147,8 +147,8 @@ def test_specs_have_the_counts_of_their_shapes_and_run_at_full_size():
     config = PRESETS["bert_base"].config
     model = transformer.build(config, Execution(dtype="bfloat16"))
     tokens = jax.ShapeDtypeStruct((2, 512), np.int32)
-    given = transformer.Inputs(tokens=tokens)
-    out = jax.eval_shape(lambda p, x: model.encode(p, x, None, layers=True), P.abstract(model.specs), given)
+    inputs = transformer.Inputs(tokens=tokens)
+    out = jax.eval_shape(lambda p, x: model.encode(p, x, None, layers=True), P.abstract(model.specs), inputs)
     assert out.hidden.shape == (2, 512, 768)
     assert (len(out.layers), *out.layers[0].shape) == (13, 2, 512, 768)
     assert P.count(model.specs) == sum(math.prod(x.shape) for x in jax.tree.leaves(P.abstract(model.specs)))

@@ -24,7 +24,7 @@ CONFIGS = {
     "bert": Config(**TINY),
     "roberta": Config(**TINY, activation="gelu", norm_eps=1e-5, token_types=0, position_offset=2),
     "albert": Config(**TINY, embedding=6, share="all"),
-    "pre-norm": Config(**TINY, norm="pre", embedding_norm=False, token_types=0),  # GPT-2 but for what it may see
+    "pre-norm": Config(**TINY, norm="pre", embedding_norm=False, token_types=0),  # GPT-2 but for the mask
     "pre-norm relu": Config(**TINY, norm="pre", positions="sinusoidal", activation="relu", norm_eps=0.2, share="mlp"),
     "offset sinusoids": Config(**TINY, positions="sinusoidal", position_offset=2, share="attention", embedding=6),
 }
@@ -78,10 +78,10 @@ def test_equals_its_definition(name):
     encoded, grads = network()
     allowed = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
     define = partial(reference.encode, c=c, tokens=TOKENS, types=TYPES, positions=POSITIONS, allowed=allowed)
-    hidden, layers, maps = define(network.params)
+    hidden, layers, probabilities = define(network.params)
     np.testing.assert_allclose(encoded.hidden, hidden, atol=2e-5)
     np.testing.assert_allclose(np.stack(encoded.layers), layers, atol=2e-5)
-    np.testing.assert_allclose(encoded.attention, maps, atol=1e-5)
+    np.testing.assert_allclose(encoded.attention, probabilities, atol=1e-5)
 
     point = reference.float64(network.params)
     direction = jax.tree.map(lambda x: np.random.default_rng(1).normal(size=x.shape), point)
@@ -94,7 +94,7 @@ def test_equals_its_definition(name):
     assert sum(jax.tree.leaves(products)) == pytest.approx(slope, rel=1e-3)
 
 
-def test_outputs_are_given_when_asked_for(bert):
+def test_optional_outputs(bert):
     encoded, _ = bert()
     plain = jax.eval_shape(lambda params: bert.model.encode(params, inputs(bert.c)), bert.params)
     assert (plain.layers, plain.attention, plain.carry) == (None, None, None)
@@ -106,41 +106,41 @@ def test_outputs_are_given_when_asked_for(bert):
 
 @pytest.mark.parametrize(("name", "execution"), [
     ("bert", Execution(scan=True, remat="full")), ("albert", Execution(scan=True)), ("pre-norm", Execution())], ids=str)
-def test_the_last_layer_may_run_at_some_positions_alone(name, execution):
-    """Values, and gradients with respect to every parameter, are those of the whole."""
+def test_the_last_layer_can_run_at_some_positions_only(name, execution):
+    """Values, and gradients of every parameter, are those of a run at all positions."""
     model = transformer.build(CONFIGS[name], execution)
     params = reference.random_params(model.specs, seed=11)
     at = jnp.array([[5, 0, 2], [1, 1, 4]])  # in no order; one twice
     w = jnp.asarray(WEIGHTS[:, :3], jnp.float32)
 
-    def some(params, there):
+    def loss(params, selected):
         x = inputs(CONFIGS[name])
-        hidden = (model.encode(params, x, at=at).hidden if there else
+        hidden = (model.encode(params, x, at=at).hidden if selected else
                   jnp.take_along_axis(model.encode(params, x).hidden, at[..., None], axis=1))
         return (hidden * w).sum(), hidden
 
-    f = jax.jit(jax.value_and_grad(some, has_aux=True), static_argnums=1)
-    (_, there), there_grads = f(params, True)
-    (_, whole), whole_grads = f(params, False)
-    np.testing.assert_allclose(there, whole, atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), there_grads, whole_grads)
+    f = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+    (_, selected), selected_grads = f(params, True)
+    (_, full), full_grads = f(params, False)
+    np.testing.assert_allclose(selected, full, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), selected_grads, full_grads)
 
 
-def test_positions_asked_for_spare_the_last_layers_work():
+def test_the_last_layer_computes_only_the_selected_positions():
     c = CONFIGS["bert"]
     model = transformer.build(c)
     abstract = P.abstract(model.specs)
     at = jnp.zeros((B, 3), jnp.int32)
-    whole = flops.count(lambda p: model.encode(p, inputs(c)).hidden, abstract)
-    some = flops.count(lambda p: model.encode(p, inputs(c), at=at).hidden, abstract)
-    spared = B * (T - 3)  # positions at which queries, outputs, feed-forward block and attention are not computed
-    assert whole - some == 2 * spared * (2 * c.width**2 + 2 * c.width * c.mlp + 2 * T * c.width)
+    full = flops.count(lambda p: model.encode(p, inputs(c)).hidden, abstract)
+    selected = flops.count(lambda p: model.encode(p, inputs(c), at=at).hidden, abstract)
+    skipped = B * (T - 3)  # positions at which queries, outputs, feed-forward block and attention are not computed
+    assert full - selected == 2 * skipped * (2 * c.width**2 + 2 * c.width * c.mlp + 2 * T * c.width)
 
 
-def test_packed_segments_do_not_see_each_other(bert):
+def test_packed_segments_are_independent(bert):
     before, _ = bert()
     tokens, types = TOKENS.copy(), TYPES.copy()
-    tokens[0, 6], types[0, 5] = (tokens[0, 6] + 1) % 30, 1 - types[0, 5]  # in the second segment of the first row
+    tokens[0, 6], types[0, 5] = (tokens[0, 6] + 1) % 30, 1 - types[0, 5]  # in the second segment of the first example
     after, _ = bert(tokens=tokens, types=types)
     changed = (np.asarray(before.layers) != np.asarray(after.layers)).any((0, -1))
     np.testing.assert_array_equal(changed, (SEGMENTS == 2) & ([[True], [False]]))
@@ -162,7 +162,7 @@ def test_a_packed_segment_is_as_it_would_be_alone(bert):
     np.testing.assert_allclose(np.stack(alone.layers)[:, 0, :3], np.stack(packed.layers)[:, 0, 5:], atol=1e-6)
 
 
-def test_causal_positions_see_nothing_later(bert):
+def test_causal_positions_do_not_depend_on_later_ones(bert):
     before, _ = bert(causal=True)
     after, _ = bert(causal=True, tokens=np.where(np.arange(T) == 3, (TOKENS + 1) % 30, TOKENS))
     changed = (np.asarray(before.layers) != np.asarray(after.layers)).any((0, -1))
@@ -170,7 +170,7 @@ def test_causal_positions_see_nothing_later(bert):
     assert (np.asarray(before.attention)[..., ~np.tri(T, dtype=bool)][:, 0] == 0).all()
 
 
-def test_rows_of_a_batch_can_come_in_any_order(bert):
+def test_examples_of_a_batch_can_be_in_any_order(bert):
     x = {"tokens": TOKENS, "types": TYPES, "positions": POSITIONS, "segments": SEGMENTS}
     before, _ = bert(**x)
     after, _ = bert(**{name: value[::-1] for name, value in x.items()})
@@ -179,8 +179,8 @@ def test_rows_of_a_batch_can_come_in_any_order(bert):
 
 def test_positions_count_up_where_none_are_given(bert):
     counted, _ = bert(positions=np.broadcast_to(np.arange(T), (B, T)))
-    givens = inputs(bert.c)._replace(positions=None), Inputs(tokens=jnp.asarray(TOKENS))  # all visible, token type 0
-    plain, everything = jax.jit(lambda params: [bert.model.encode(params, x) for x in givens])(bert.params)
+    inputs_given = inputs(bert.c)._replace(positions=None), Inputs(tokens=jnp.asarray(TOKENS))  # no mask, token type 0
+    plain, everything = jax.jit(lambda params: [bert.model.encode(params, x) for x in inputs_given])(bert.params)
     np.testing.assert_allclose(plain.hidden, counted.hidden, atol=1e-6)
     same, _ = bert(positions=np.broadcast_to(np.arange(T), (B, T)), segments=np.ones((B, T), int),
                    types=np.zeros((B, T), int))
@@ -203,11 +203,11 @@ def test_the_position_offset_leaves_the_first_rows_unused():
 
 
 def test_bfloat16_is_close_to_float32(bert):
-    low, high = Network(bert.c, dtype="bfloat16"), bert
-    encoded, grads = low(high.params)
+    bfloat16, float32 = Network(bert.c, dtype="bfloat16"), bert
+    encoded, grads = bfloat16(float32.params)
     assert encoded.hidden.dtype == encoded.layers[1].dtype == encoded.attention.dtype == jnp.bfloat16
     assert {g.dtype for g in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
-    expected, expected_grads = high()
+    expected, expected_grads = float32()
     error = np.asarray(encoded.hidden, np.float64) - expected.hidden
     assert error.std() < 0.02 * np.std(expected.hidden)  # a few roundings of 2^-9
     for one, other in zip(jax.tree.leaves(grads), jax.tree.leaves(expected_grads), strict=True):
@@ -219,18 +219,18 @@ def test_every_product_of_a_bfloat16_layer_is_in_bfloat16(norm):
     """A forgotten cast would upcast silently and halve the speed. The embeddings' own sum is float32."""
     model = transformer.build(Config(**TINY, norm=norm, token_types=0), Execution(dtype="bfloat16"))
     params = P.abstract(model.specs)
-    given = inputs(CONFIGS["roberta"])
+    x = inputs(CONFIGS["roberta"])
 
     def value(params, key):
-        return model.encode(params, given, key).hidden.astype(jnp.float32).sum()
+        return model.encode(params, x, key).hidden.astype(jnp.float32).sum()
 
     dtypes = [{str(x.aval.dtype) for x in product.invars}
               for product in products(jax.grad(value), params, jax.random.key(0))]
-    assert len(dtypes) >= 3 * 8  # six maps and two products of attention, and twice that back
+    assert len(dtypes) >= 3 * 8  # six dense layers and two products of attention, and twice that back
     assert {"bfloat16"} == set().union(*dtypes)
 
 
-def test_parts_are_there_by_config():
+def test_parameters_by_config():
     names = {name: set(transformer.specs(c)) for name, c in CONFIGS.items()}
     assert names["bert"] == {"embedding", "embedding_norm", "layers"}
     assert names["albert"] == {"embedding", "embedding_norm", "project", "layers"}
@@ -239,7 +239,7 @@ def test_parts_are_there_by_config():
     assert table.output_embedding(table.specs).shape == (30, 6)
 
 
-def test_what_does_not_fit_is_refused():
+def test_errors():
     with pytest.raises(UserError, match=r"width is 12, which model.heads=5 does not divide; for example, "
                                         "set heads to 4"):
         transformer.build(Config(**TINY | {"heads": 5}))
@@ -254,12 +254,12 @@ def test_what_does_not_fit_is_refused():
         roberta.encode({}, Inputs(tokens=TOKENS), at=TOKENS, layers=True)
 
 
-def test_a_narrower_network_has_any_share_of_the_width():
-    """Over the same tables; its heads are as wide where that goes (a prime width has one)."""
+def test_a_generator_has_any_fraction_of_the_width():
+    """Over the same tables; its heads are as wide if that divides the width (a prime width has one head)."""
     c = Config(width=768, heads=12, mlp=3072)
-    found = {share: transformer.generator_config(c, share, 3) for share in (1 / 3, 0.4, 0.3, 1, 1e-9)}
-    assert {share: (n.width, n.heads, n.mlp) for share, n in found.items()} == {
+    generators = {fraction: transformer.generator_config(c, fraction, 3) for fraction in (1 / 3, 0.4, 0.3, 1, 1e-9)}
+    assert {fraction: (n.width, n.heads, n.mlp) for fraction, n in generators.items()} == {
         1 / 3: (256, 4, 1024), 0.4: (307, 1, 1228), 0.3: (230, 2, 920), 1: (768, 12, 3072), 1e-9: (1, 1, 4)}
-    assert {(n.layers, n.embedding) for n in found.values()} == {(3, 768)}
-    for network in found.values():
+    assert {(n.layers, n.embedding) for n in generators.values()} == {(3, 768)}
+    for network in generators.values():
         transformer.check(network)
