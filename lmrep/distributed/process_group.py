@@ -71,10 +71,10 @@ def launched(environment: Mapping[str, str]) -> Process | None:
     elif (count := number("OMPI_COMM_WORLD_SIZE", 1)) > 1:
         process = Process(count, number("OMPI_COMM_WORLD_RANK"), number("OMPI_COMM_WORLD_LOCAL_SIZE", 1),
                           number("OMPI_COMM_WORLD_LOCAL_RANK"))
-    given = [name for name in (ADDRESS, COUNT, INDEX) if environment.get(name)]
-    if given and process.count == 1 and number(COUNT) != 1 and len(given) < 3:
-        missing = [name for name in (ADDRESS, COUNT, INDEX) if name not in given]
-        raise UserError(f"{' and '.join(given)} is set without {' and '.join(missing)}; set all three ({ADDRESS}="
+    present = [name for name in (ADDRESS, COUNT, INDEX) if environment.get(name)]
+    if present and process.count == 1 and number(COUNT) != 1 and len(present) < 3:
+        missing = [name for name in (ADDRESS, COUNT, INDEX) if name not in present]
+        raise UserError(f"{' and '.join(present)} is set without {' and '.join(missing)}; set all three ({ADDRESS}="
                         "HOST:PORT of process 0), or none to train alone")
     process = process._replace(count=number(COUNT, process.count), index=number(INDEX, process.index))
     if process.index >= process.count:

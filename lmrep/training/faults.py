@@ -71,29 +71,23 @@ class Losses:
 
     Args:
       config: how many losses, and how far above their median is too far.
-      history: (step, loss) pairs, as `history` returned them.
+      history: those of a checkpoint.
+
+    Attributes:
+      history: (step, loss) pairs of the steps without a fault.
     """
 
     def __init__(self, config: FaultsConfig, history: Iterable[tuple[int, float]] = ()):
         self._config = config
-        self._history = deque(((int(step), float(loss)) for step, loss in history), maxlen=config.window + 1)
-
-    def add(self, step: int, loss: float) -> None:
-        """Adds the loss of a step without a fault."""
-        self._history.append((step, loss))
+        self.history = deque(((int(step), float(loss)) for step, loss in history), maxlen=config.window + 1)
 
     def max_loss(self, step: int) -> np.float32:
         """The largest loss of that step which is no spike. It does not depend on the losses of the two steps before,
         which the host may not know yet."""
-        losses = [loss for known, loss in self._history if known <= step - 2][-self._config.window :]
+        losses = [loss for known, loss in self.history if known <= step - 2][-self._config.window :]
         if not self._config.spike or len(losses) < self._config.window:
             return np.float32(np.inf)
         return np.float32(self._config.spike * float(np.median(losses)))
-
-    @property
-    def history(self) -> list[tuple[int, float]]:
-        """(step, loss) pairs, for a checkpoint."""
-        return [*self._history]
 
 
 def fault_reason(loss: float, gradient_norm: float, max_loss: float) -> str:

@@ -255,7 +255,7 @@ class Trainer:
                 self._handle_fault(step, index, reason, example_numbers(examples, self._mesh))
             else:  # a skipped step counts nowhere
                 tokens = int(values.pop("tokens")[0])
-                self._loop.losses.add(step, loss)
+                self._loop.losses.history.append((step, loss))
                 self._loop.sums.add(values)
                 self._loop.tokens += tokens
             self._throughput.add(tokens)

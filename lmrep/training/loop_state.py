@@ -33,7 +33,7 @@ class LoopState:
     def to_json(self) -> dict[str, Any]:
         """The fields, for a checkpoint."""
         return {"sums": self.sums.sums, "tokens": self.tokens, "validated": self.validated,
-                "losses": self.losses.history, "faults": self.faults, "skipped_batches": self.skipped_batches}
+                "losses": [*self.losses.history], "faults": self.faults, "skipped_batches": self.skipped_batches}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], config: FaultsConfig, stages: int) -> "LoopState":

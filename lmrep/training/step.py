@@ -87,7 +87,7 @@ def evaluation_step(
       The metrics as (sum, count), and the carry after the batch. `loss` counts examples: the batch's loss times its
       number of examples, without empty ones.
     """
-    keys = _example_keys(batch, jax.random.fold_in(jax.random.key(seed), EVALUATION))
+    keys = _keys(jax.random.fold_in(jax.random.key(seed), EVALUATION), batch["example"].astype(jnp.uint32))
     total, metrics, carry, _ = _accumulate(
         lambda microbatch, index, carry: (objective.loss(params, microbatch, None, carry), ()),
         (), objective.prepare(keys, batch), carry, microbatches)
@@ -100,7 +100,7 @@ def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> 
     objective, of (seed, the example's number)."""
     key = jax.random.fold_in(jax.random.key(seed), PREPARE)
     if objective.static:
-        return _example_keys(batch, key)
+        return _keys(key, batch["example"].astype(jnp.uint32))
     return _keys(jax.random.fold_in(key, step), jnp.arange(batch["example"].shape[0]))
 
 
@@ -113,10 +113,6 @@ def split_microbatches(batch: Batch, microbatches: int) -> tuple[Batch, Batch]:
     shared = {name: value for name, value in batch.items() if name == SHARED}
     fields = {name: value for name, value in batch.items() if name != SHARED}
     return jax.tree.map(partial(_split, microbatches=microbatches), fields), shared
-
-
-def _example_keys(batch: Batch, key: Array) -> Keys:
-    return _keys(key, batch["example"].astype(jnp.uint32))
 
 
 def _keys(key: Array, numbers: Array) -> Keys:

@@ -175,10 +175,10 @@ def test_the_largest_loss_depends_on_losses_up_to_two_steps_before():
     largest = []
     for step in range(1, 8):
         largest.append(float(losses.max_loss(step)))
-        losses.add(step, float(step))
+        losses.history.append((step, float(step)))
     # Step 5 is the first to have three losses two steps before: 1, 2, 3.
     assert largest == [np.inf] * 4 + [4.0, 6.0, 8.0]
-    again = Losses(FaultsConfig(spike=2, window=3), json.loads(json.dumps(losses.history)))
+    again = Losses(FaultsConfig(spike=2, window=3), json.loads(json.dumps([*losses.history])))
     assert again.max_loss(8) == losses.max_loss(8) == 10.0
 
 
