@@ -103,8 +103,8 @@ def train(
     experiment = experiments.parse(config)
     sizes = experiments.check_mesh(experiment, jax.device_count())
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
-    checkpoints = Checkpoints(directory / "checkpoints", experiment.checkpoint.keep, experiment.checkpoint.keep_best,
-                              checks.best_direction(experiment))
+    keep, best = experiment.checkpoint.keep, experiment.checkpoint.keep_best
+    checkpoints = Checkpoints(directory / "checkpoints", keep, best, checks.best_direction(experiment))
     fresh = not checkpoints.steps()
     if experiment.init and fresh:  # either all processes read it, or none
         agreed(lambda: init_from.directory_of(experiment.init))
@@ -129,13 +129,12 @@ def train(
                 progress = stack.enter_context(Profile(progress, directory / "profile", profile, resumed or 0))
         _announce(experiment, stages, sizes, resumed)
         mesh = make_mesh(*sizes)
-        peak = flops.peak(mesh.devices.flat[0])
-        if peak:
+        if peak := flops.peak(mesh.devices.flat[0]):
             stages = [dataclasses.replace(stage, flops=flops.of_train_step(
                 stage.objective, stage.optimizer, stage.batch_struct, stage.microbatches)) for stage in stages]
         config = TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults)
-        outputs = RunOutputs(checkpoints, metrics, progress, watch)
-        Trainer(stages, mesh, experiment.seed, outputs, config, peak and peak * mesh.size).run(resumed)
+        Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch), config,
+                peak and peak * mesh.size).run(resumed)
     if experiment.log.report:
         _report(directory, data_dir)
     return _outcome(directory, experiment.steps)._replace(prompts=tuple(prompts.sample_prompts(

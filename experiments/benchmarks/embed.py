@@ -19,6 +19,7 @@ import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -40,7 +41,8 @@ def make_run(size, vocab):
     rng = np.random.default_rng(0)
     initial = P.init(model.specs, jax.random.key(0))
     params = jax.tree.map(lambda x: x + 0.02 * rng.standard_normal(x.shape, np.float32), initial)
-    run = Run(Path("."), 0, None, tokenizer, model, None, {"encoder": jax.device_put(params)})
+    objective = SimpleNamespace(context="both")
+    run = Run(Path("."), 0, None, tokenizer, model, objective, {"encoder": jax.device_put(params)})
     vars(run)["converted"] = True  # which texts get [CLS] and [SEP]
     return run
 

@@ -94,14 +94,7 @@ def embed(
       RunFault: writing failed.
     """
     target, chosen = Path(target), run.layers(layers)
-    encode.check_choice("long", long, encode.LONG)
-    if words:
-        encode.check_choice("words", words, encode.WORD_POOLINGS)
-    if target.suffix != ".safetensors":
-        raise UserError(f"the output is {target}; vectors are written as safetensors, so give a name that ends in "
-                        ".safetensors")
-    if not target.parent.is_dir():
-        raise UserError(f"there is no directory {target.parent} for the output; make it, or give another --output")
+    _check(target, words, long)
     total = count_lines(source)
     entry, about = _entry_size(run, chosen, total), _about(run, chosen, words)
     most = (HEADER - len(about) - 8) // entry  # lines a file
@@ -138,6 +131,18 @@ def embed(
         except OSError as error:
             raise RunFault(f"cannot write {target}: {error.strerror}; nothing is written") from None
     return targets
+
+
+def _check(target: Path, words: str, long: str) -> None:
+    """Refuses invalid arguments of `embed`."""
+    encode.check_choice("long", long, encode.LONG)
+    if words:
+        encode.check_choice("words", words, encode.WORD_POOLINGS)
+    if target.suffix != ".safetensors":
+        raise UserError(f"the output is {target}; vectors are written as safetensors, so give a name that ends in "
+                        ".safetensors")
+    if not target.parent.is_dir():
+        raise UserError(f"there is no directory {target.parent} for the output; make it, or give another --output")
 
 
 def _embed(

@@ -1,11 +1,17 @@
 """Samples continuations from a network that predicts from left to right."""
 
+import itertools
+from collections.abc import Callable, Sequence, Set
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
+from lmrep.inference.encode import padded_length
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
 from lmrep.objectives.capabilities import Sampling
@@ -25,6 +31,38 @@ def filter_logits(logits: Array, sampling: Sampling) -> Array:
         threshold = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
         logits = jnp.where(logits < threshold, -jnp.inf, logits)
     return logits
+
+
+def continuations(
+    program: Callable[..., Array], params: Tree, prompt: Sequence[int], options: Any, number: int, name: str,
+    max_length: int, end_tokens: Set[int],
+) -> list[list[int]]:
+    """Continuations of a prompt as ids, each up to the end of its document.
+
+    Args:
+      program: a compiled `generate`.
+      params: its parameters.
+      prompt: ids.
+      options: `tokens`, `samples`, `seed` and the fields of `Sampling`.
+      number: the index of the prompt; draws depend on it and on the seed.
+      name: of the prompt, for messages.
+      max_length: of the model; 0 for any.
+      end_tokens: the ids that end a document.
+
+    Raises:
+      UserError: the prompt and its continuation are longer than the model.
+    """
+    if 0 < max_length < len(prompt) + options.tokens:
+        raise UserError(f"{name} has {len(prompt):,} tokens, and {options.tokens:,} are to be generated; the model "
+                        f"takes {max_length:,} at most: generate fewer (--tokens)")
+    size = padded_length(len(prompt), 1, max_length)  # prompts of many lengths share a program
+    padded = np.zeros((options.samples, size), np.int32)
+    padded[:, : len(prompt)] = prompt
+    generated = np.asarray(program(
+        params, padded, len(prompt), jax.random.fold_in(jax.random.key(options.seed), number),
+        sampling=Sampling(options.temperature, options.top_k, options.top_p), tokens=options.tokens,
+        capacity=min(size + options.tokens, max_length or 2**31))).tolist()
+    return [[*itertools.takewhile(lambda token: token not in end_tokens, ids)] for ids in generated]
 
 
 def generate(

@@ -170,9 +170,7 @@ class Run:
         """
         examples = [self._example(text) for text in texts]
         limit, longest = self.model.max_length, max((len(ids) for ids, _ in examples), default=1)
-        size = encode.padded_length(longest, MIN_INPUT_LENGTH, limit)
-        if length:
-            size = min(length, limit or length)
+        size = min(length, limit or length) if length else encode.padded_length(longest, MIN_INPUT_LENGTH, limit)
         for text, (ids, _) in zip(texts, examples, strict=True):
             if len(ids) > size:
                 raise UserError(f"{str(text)[:60]!r}... has {len(ids):,} tokens; "
@@ -224,9 +222,7 @@ class Run:
     @property
     def context(self) -> str:
         """What a position attends to, as in training: "left" or "both"."""
-        if self.objective is not None:
-            return self.objective.context
-        return "both" if "both" in self.model.context else "left"
+        return self.objective.context
 
     # Predictions
 
@@ -263,10 +259,8 @@ class Run:
             option is unknown or out of range.
         """
         names = list(names or [None] * len(texts))
-        if capability:
-            chosen = [self._capability(capability)] * len(texts)
-        else:
-            chosen = [self.capability_of(text) for text in texts]
+        fixed = self._capability(capability) if capability else None
+        chosen = [fixed or self.capability_of(text) for text in texts]
         predictions: list = [None] * len(texts)
         known = {one: {field.name for field in dataclasses.fields(one.options)} for one in self.capabilities}
         for each in dict.fromkeys(chosen):
@@ -298,7 +292,7 @@ class Run:
     def detect_replaced(
         self, texts: Sequence[str], names: Sequence[str | None] | None = None
     ) -> list[list[ReplacedToken]]:
-        """For each text a `ReplacedToken` for each of its tokens, in their order. Raises UserError as `predict`."""
+        """For each text a `ReplacedToken` for each of its tokens, in order. Raises UserError as `predict`."""
         return self.predict(texts, "detect_replaced", names)
 
     def _capability(self, name: str) -> Capability:
@@ -342,31 +336,9 @@ class Run:
         return found
 
     def generate_tokens(self, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
-        """Continuations of a prompt as ids, each up to the end of its document.
-
-        Args:
-          prompt: its ids.
-          options: `tokens`, `samples`, `seed` and the fields of `Sampling`.
-          number: the index of the prompt; draws depend on it and on the seed.
-          name: of the prompt, for messages.
-
-        Raises:
-          UserError: the prompt and its continuation are longer than the model.
-        """
-        limit, tokens = self.model.max_length, options.tokens
-        if limit and len(prompt) + tokens > limit:
-            raise UserError(f"{name} has {len(prompt):,} tokens, and {tokens:,} are to be generated; the model takes "
-                            f"{limit:,} at most: generate fewer (--tokens)")
-        # Prompts of many lengths share a program: they are padded to a power of two.
-        size = encode.padded_length(len(prompt), 1, limit)
-        padded = np.zeros((options.samples, size), np.int32)
-        padded[:, : len(prompt)] = prompt
-        sampling = Sampling(options.temperature, options.top_k, options.top_p)
-        key = jax.random.fold_in(jax.random.key(options.seed), number)
-        found = self._generate(self.params, padded, len(prompt), key, sampling=sampling, tokens=tokens,
-                               capacity=min(size + tokens, limit or 2**31))
-        rows = np.asarray(found).tolist()
-        return [row[: next((i for i, token in enumerate(row) if token in self._end_tokens), len(row))] for row in rows]
+        """`generate.continuations` of a prompt."""
+        return generate.continuations(self._generate, self.params, prompt, options, number, name,
+                                      self.model.max_length, self._end_tokens)
 
     @functools.cached_property
     def _generate(self) -> Callable:
