@@ -32,7 +32,7 @@ def test_the_first_size_is_the_default_and_gives_its_recipe():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_is_a_preset_or_a_network(name):
+def test_model_is_a_preset_or_a_network(name):
     """A network without a preset has its own defaults, the tokenizer's vocabulary and positions for every stage."""
     context = "objective=causal,format=stream"
     for argument in (f"model={name},{context}", f"model={name},{context},size=tiny"):
@@ -43,14 +43,14 @@ def test_a_model_is_a_preset_or_a_network(name):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_tiny_is_for_two_cores_whatever_the_choices(objective):
+def test_tiny_is_small_for_every_objective(objective):
     config = composed(f"size=tiny,objective={objective},format=packed,optimizer=lamb")
     assert (config.steps, config.batch_size, config.model.layers, config.model.width) == (400, 32, 2, 128)
     assert max(stage.length for stage in experiments.resolve_stages(experiments.parse(config))) == 64
     assert config.optimizer.schedule.warmup_fraction == 0.1 and config.optimizer.learning_rate == 1e-2
 
 
-def test_a_published_warmup_is_a_fraction_of_the_steps():
+def test_published_warmup_is_a_fraction_of_the_steps():
     for recipe in RECIPES.values():
         assert int(recipe.warmup / recipe.steps * recipe.steps) == recipe.warmup
 
@@ -64,15 +64,15 @@ def test_the_small_corpus_gets_small_batches_and_vocabularies_and_samples(data):
     assert config.samples == (("The [MASK] of a list is an integer.",) if data == "python_docs" else ())
 
 
-def test_another_optimizer_has_the_recipe_s_rate_or_its_own():
+def test_other_optimizer_has_the_recipe_s_rate_or_its_own():
     own = compose(choose("optimizer=adafactor", SIZES), own_rates=True).optimizer
     assert own.learning_rate == 0.01 and own.schedule.warmup == 10_000
-    kept = compose(choose("optimizer=adafactor", SIZES)).optimizer
-    assert kept.learning_rate == 1e-4 and kept.schedule.warmup == 0 and kept.schedule.warmup_fraction == 0.01
+    default = compose(choose("optimizer=adafactor", SIZES)).optimizer
+    assert default.learning_rate == 1e-4 and default.schedule.warmup == 0 and default.schedule.warmup_fraction == 0.01
     assert compose(choose("optimizer=lamb", SIZES), own_rates=True).optimizer.learning_rate == 1.76e-3
 
 
-def test_a_choice_that_does_not_exist_is_refused():
+def test_unknown_choice_is_refused():
     with pytest.raises(UserError, match="has no part 'sise'; did you mean 'size'"):
         choose("sise=base", SIZES)
     with pytest.raises(UserError, match=r"model is 'lstn'; expected one of .*did you mean 'lstm'"):

@@ -1,4 +1,4 @@
-"""The checked record behind a config: reading, stages, meshes, what fits what."""
+"""The checked record of a config: reading, stages, meshes, sizes, and which choices fit together."""
 
 import dataclasses
 import json
@@ -30,8 +30,8 @@ def refused(config, message, **fields):
 # Reading
 
 
-def test_a_config_spells_out_every_field_and_reads_back_as_itself():
-    """What `base` writes is all there is: nothing is decided by what a config leaves out."""
+def test_config_spells_out_every_field_and_reads_back_as_itself():
+    """Nothing is decided by fields that a config lacks."""
     for preset in PRESETS:
         for optimizer in RECIPES:
             config = default_config(preset, "masked", "segment_pair", optimizer)
@@ -43,14 +43,14 @@ def test_a_config_spells_out_every_field_and_reads_back_as_itself():
             assert record.objective.keys() == resolve_stages(record)[0].objective.__dict__.keys() | {"name"}
 
 
-def test_a_record_survives_json(config):
+def test_record_survives_json(config):
     """As config.json keeps it."""
     record = parse(config)
     assert parse(json.loads(json.dumps(dataclasses.asdict(record)))) == record
 
 
 @pytest.mark.parametrize(("preset", "message"), [("bert_bas", "model is 'bert_bas'.*did you mean 'bert_base'")])
-def test_a_part_that_is_not_there(preset, message):
+def test_unknown_preset_is_refused(preset, message):
     with pytest.raises(UserError, match=message):
         default_config(preset)
 
@@ -82,7 +82,7 @@ def test_a_part_that_is_not_there(preset, message):
     ("mesh.data", 3, "data x fsdp = 3 does not divide; make batch_size a multiple of 3"),
     ("mesh.tensor", 8, "has 4 heads, which mesh.tensor=8 does not divide; .*1, 2, 4"),
 ])
-def test_a_value_that_will_not_do(config, field, value, message):
+def test_invalid_value_is_refused(config, field, value, message):
     config.unlock()
     node = config
     *path, name = field.split(".")
@@ -93,17 +93,17 @@ def test_a_value_that_will_not_do(config, field, value, message):
     refused(config, message)
 
 
-@pytest.mark.parametrize(("place", "name", "message"), [
+@pytest.mark.parametrize(("section", "name", "message"), [
     ("", "stepz", "config has no field 'stepz'; did you mean 'steps'"),
     ("model", "layer", "config.model has no field 'layer'; did you mean 'layers'"),
     ("objective", "masks", "config.objective has no field 'masks'; did you mean 'mask'"),
     ("format", "duplicate", "config.format has no field 'duplicate'; did you mean 'duplicates'"),
     ("optimizer.schedule", "warm_up", "schedule has no field 'warm_up'; did you mean 'warmup'"),
 ])
-def test_a_field_that_is_not_there(config, place, name, message):
+def test_unknown_field_is_refused(config, section, name, message):
     config.unlock()
     node = config
-    for key in filter(None, place.split(".")):
+    for key in filter(None, section.split(".")):
         node = node[key]
     node[name] = 1
     refused(config, message)
@@ -124,7 +124,7 @@ def test_one_stage_is_the_experiment(config):
     assert plan.optimizer == parse(config).optimizer
 
 
-def test_stages_share_out_the_steps_and_change_what_they_name(config):
+def test_stages_divide_the_steps_and_change_the_fields_that_they_name(config):
     first, second, third = staged(
         config, {"name": "short", "fraction": 0.333, "length": 16, "batch_size": 64, "microbatches": 2},
         {"name": "other", "fraction": 0.333, "format": {"duplicates": 3}, "objective": {"rate": 0.3}},
@@ -137,7 +137,7 @@ def test_stages_share_out_the_steps_and_change_what_they_name(config):
     assert third.optimizer.schedule.decay_from == second.optimizer.schedule.decay_from == "start"
 
 
-def test_a_stage_may_take_another_format_whose_fields_start_afresh(config):
+def test_stage_with_another_format_has_that_format_s_defaults(config):
     [plan, _] = staged(config, {"name": "a", "fraction": 0.5, "format": {"name": "segment_pair", "pairs": "sop"}},
                        {"name": "b", "fraction": 0.5})
     assert plan.format_name == "segment_pair" and (plan.format.pairs, plan.format.duplicates) == ("sop", 10)
@@ -153,7 +153,7 @@ def test_a_stage_may_take_another_format_whose_fields_start_afresh(config):
      "which 4 microbatches do not divide"),
     ([{"fraction": 0.0}, {"fraction": 1.0}], 100, "config.stages.0.fraction is 0.0; expected above 0"),
 ])
-def test_stages_that_will_not_do(config, stages, steps, message):
+def test_invalid_stages_are_refused(config, stages, steps, message):
     with pytest.raises(UserError, match=message):
         staged(config, *stages, steps=steps)
 
@@ -163,24 +163,24 @@ def test_stages_that_will_not_do(config, stages, steps, message):
 
 @pytest.mark.parametrize(("text", "sizes"), [
     ("data", (-1, 1, 1)), ("fsdp", (1, -1, 1)), ("2x2x2", (2, 2, 2)), ("1x1x4", (1, 1, 4))])
-def test_a_mesh_by_name(text, sizes):
+def test_mesh_is_parsed(text, sizes):
     assert tuple(parse_mesh(text).values()) == sizes
 
 
 @pytest.mark.parametrize("text", ["", "tensor", "2x2", "0x1x1", "-1x1x1", "2x2x2x2", "2,2,2"])
-def test_a_mesh_that_is_none(text):
+def test_invalid_mesh_is_refused(text):
     with pytest.raises(UserError, match="expected data, fsdp, or sizes"):
         parse_mesh(text)
 
 
 @pytest.mark.parametrize(("sizes", "expected"), [
     ((-1, 1, 1), (8, 1, 1)), ((1, -1, 2), (1, 4, 2)), ((2, 2, 2), (2, 2, 2)), ((1, 1, 4), (1, 1, 4))])
-def test_a_mesh_takes_the_devices_that_are_left(sizes, expected):
+def test_mesh_axis_of_minus_1_takes_the_remaining_devices(sizes, expected):
     assert MeshConfig(*sizes).sizes(8) == expected
 
 
 @pytest.mark.parametrize("sizes", [(16, 1, 1), (-1, -1, 1), (-1, 3, 1), (0, 1, 1), (-1, 16, 1)])
-def test_a_mesh_that_does_not_fit_the_devices(sizes):
+def test_mesh_that_does_not_fit_the_devices_is_refused(sizes):
     with pytest.raises(UserError, match=r"there are 8 device\(s\)"):
         MeshConfig(*sizes).sizes(8)
 
@@ -214,7 +214,7 @@ def test_packed_texts_are_refused_for_a_network_without_an_attention_mask(format
     ({"batch_size": 10**13},
      "one array of hidden states, 10,000,000,000,000 x 32 x 32, would take .* check batch_size"),
 ])
-def test_a_size_beyond_any_memory_is_refused_at_once(config, fields, message):
+def test_size_beyond_any_memory_is_refused_at_once(config, fields, message):
     config.data.files = "no such file"  # which is never looked for
     start = time.monotonic()
     refused(config, message, **fields)

@@ -1,4 +1,4 @@
-"""The objective is one flag: the same network, text and steps under each."""
+"""The objective is one flag, which changes nothing else."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ def test_the_flag_changes_the_objective_and_nothing_else(name):
 
 @pytest.mark.parametrize("page", ["bert", "gpt", "gpt2"])
 @pytest.mark.parametrize("form", ["stream", "packed"])
-def test_documents_do_not_see_each_other_unless_asked(page, form):
+def test_documents_do_not_attend_to_each_other_by_default(page, form):
     objective = "" if page.startswith("gpt") else "objective=causal,"
     config = loading.load(PAGE.with_name(f"{page}.py"), f"{objective}format={form}")
     assert not config.objective.across and config.format.get("isolate", True)
 
 
-@pytest.mark.parametrize("kind", ["two_stage", "bert"])
-def test_a_choice_that_would_say_nothing_is_refused(kind):
-    with pytest.raises(UserError, match=f"tie is 'tokens', and variant={kind} has no generator beside"):
-        loading.load(PAGE.with_name("electra.py"), f"tie=tokens,variant={kind}")
+@pytest.mark.parametrize("variant", ["two_stage", "bert"])
+def test_choice_without_effect_is_refused(variant):
+    with pytest.raises(UserError, match=f"tie is 'tokens', and variant={variant} has no generator beside"):
+        loading.load(PAGE.with_name("electra.py"), f"tie=tokens,variant={variant}")

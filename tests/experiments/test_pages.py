@@ -1,4 +1,4 @@
-"""Every experiment that ships builds, in all its sizes and parts, by shape alone, and so does every command we show."""
+"""Every experiment file builds with all its choices, by shapes alone; every command in the documentation is valid."""
 
 import re
 import shlex
@@ -25,7 +25,7 @@ MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
 
 
 def declared(file):
-    """{part: what may be chosen} of an experiment file."""
+    """{choice: its values} of an experiment file."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         def record(argument, **defaults):
@@ -54,35 +54,36 @@ ARGUMENTS = [(file, argument) for file in FILES for argument in arguments(file)]
 
 
 def vocabulary(size):
-    """One as `size` trained pieces give."""
+    """A vocabulary of `size` tokens."""
     specials = {role: i for i, role in enumerate(SPECIALS)}
     return Vocabulary(size, specials, np.ones(size, bool), np.ones(size, np.int64))
 
 
 @pytest.mark.parametrize(("file", "argument"), ARGUMENTS, ids=lambda value: getattr(value, "name", value) or "default")
-def test_it_builds(file, argument):
+def test_experiment_builds(file, argument):
     experiment = experiments.parse(loading.load(file, argument))
     experiments.check_mesh(experiment, 8)
-    words = vocabulary(experiment.tokenizer.vocab_size)
-    network = build.model(experiment, words)
+    tokens = vocabulary(experiment.tokenizer.vocab_size)
+    network = build.model(experiment, tokens)
     stages = experiments.resolve_stages(experiment)
     for i, stage in enumerate(stages):
-        asked = build.objective(stage, network, words)
-        optimizers.build(stage.optimizer, asked.specs, experiments.schedule_steps(stages, i))
+        objective = build.objective(stage, network, tokens)
+        optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
         sizes = PRESETS.get(experiment.name)
         if sizes and stage.objective_name == "masked" and stage.objective.sentence_pair \
                 and experiment.name.startswith("bert_"):
-            assert P.count(asked.specs) == sizes.pretraining and P.count(asked.specs["encoder"]) == sizes.encoder
+            assert P.count(objective.specs) == sizes.pretraining
+            assert P.count(objective.specs["encoder"]) == sizes.encoder
 
 
-def test_there_are_experiments_and_they_have_parts():
+def test_there_are_experiments_with_choices():
     assert {"quickstart.py", "bert.py"} <= {file.name for file in FILES}
     assert set(declared(ROOT / "experiments/bert.py")) == {
         "size", "model", "objective", "format", "data", "optimizer", "mesh"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_it_opens_with_the_command_that_runs_it(file):
+def test_docstring_has_the_command_that_runs_it(file):
     text = file.read_text()
     about = text[: text.index('"""', 3)]
     assert f"lmrep train --config={file.relative_to(ROOT)}" in about and "--workdir=" in about
@@ -95,12 +96,12 @@ def shown(page):
 
 
 def choices(page):
-    """What stands in the README's tables of choices: flags for an experiment, some with parts before them."""
+    """The flags in the README's tables of choices, some with choices after a colon."""
     rows = re.findall(r"^\|[^|]*\| `(:|--config\.)([^`]*)` \|$", page.read_text(), re.MULTILINE)
-    for kind, rest in rows:
-        part, *flags = shlex.split(kind + rest)
-        named = part.startswith(":")
-        yield [f"--config=experiments/bert.py{part if named else ''}", *([] if named else [part]), *flags]
+    for start, rest in rows:
+        choice, *flags = shlex.split(start + rest)
+        named = choice.startswith(":")
+        yield [f"--config=experiments/bert.py{choice if named else ''}", *([] if named else [choice]), *flags]
 
 
 README = ROOT / "README.md"
@@ -113,7 +114,7 @@ def test_there_are_commands():
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Where the commands are typed: with the experiments, and a run to start from."""
+    """A working directory with the experiments and a run to start from."""
     home = tmp_path_factory.mktemp("home")
     (home / "experiments").symlink_to(ROOT / "experiments")
     given.workdir(home / "runs", max_length=512).rename(home / "runs/bert_base")
@@ -121,6 +122,6 @@ def home(tmp_path_factory):
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_command_that_we_show_is_accepted(words, home, monkeypatch):
+def test_documented_command_is_valid(words, home, monkeypatch):
     monkeypatch.chdir(home)
     experiments.check_mesh(experiments.parse(parse("train", words, main.flags_of("train")).load_config()), 8)

@@ -31,8 +31,8 @@ from tests import small
 from tests.interop.test_published import GOLDEN
 
 LENGTH = 32
-# The raw text that is left of each is the second: words and bytes are counted by hand.
-HOSTILE = {
+# name: (file, its text as it is evaluated, words, bytes); both are counted by hand.
+RAW_TEXTS = {
     "crlf": (b"\xef\xbb\xbfThe cat\r\nsees\rthe dog.\r\n\r\n", "The cat\nsees\nthe dog.", 5, 21),
     "accents": ("Ça  élève\tnaïve.".encode(), "Ça  élève\tnaïve.", 3, 20),
     "emoji": ("the 👩‍🚀 cat\0\n👍🏽".encode(), "the 👩‍🚀 cat\n👍🏽", 4, 4 + 11 + 5 + 8),
@@ -65,7 +65,7 @@ def converted(home):
 
 
 @pytest.fixture(scope="module")
-def scored(run):
+def log_probabilities(run):
     """Next-token log-probabilities [t, v] of ids [t], by the full network without windows or cache."""
     batch = {"segment_ids": np.ones((1, LENGTH), int), "positions": np.arange(LENGTH)[None]}
 
@@ -75,11 +75,11 @@ def scored(run):
     program = jax.jit(lambda tokens: run.objective.next_token_logits(
         run.params, run.apply(run.params, inputs(tokens)).hidden))
 
-    def scores(ids):
+    def log_probabilities(ids):
         padded = np.pad(np.asarray(ids, np.int32), (0, LENGTH - len(ids)))[None]
         return log_softmax(np.asarray(program(padded))[0, : len(ids)].astype(np.float64), -1)
 
-    return scores
+    return log_probabilities
 
 
 def sequence(run, text):
@@ -90,23 +90,23 @@ def sequence(run, text):
 
 
 @pytest.mark.parametrize(("text", "stride"), [("the", 1), ("the red cat sees the old dog. the dog sleeps.", 31)])
-def test_text_of_one_window_has_the_network_s_loss(run, scored, text, stride):
+def test_text_of_one_window_has_the_network_s_loss(run, log_probabilities, text, stride):
     ids = sequence(run, text)
-    logs = scored(ids)
-    expected = -sum(logs[i - 1, ids[i]] for i in range(1, len(ids)))
+    log_probs = log_probabilities(ids)
+    expected = -sum(log_probs[i - 1, ids[i]] for i in range(1, len(ids)))
     found = evaluate.perplexity(run, [text], LENGTH, stride)
     assert found.tokens == len(ids) - 1 < LENGTH and found.nll == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("stride", [1, 7, LENGTH - 1])
-def test_long_text_has_the_loss_of_its_windows(run, scored, stride):
+def test_long_text_has_the_loss_of_its_windows(run, log_probabilities, stride):
     text = " ".join(f"the {kind} {noun} {verb} the cat." for kind, noun, verb in zip(
         itertools.cycle(small.KINDS), itertools.cycle(small.NOUNS), small.VERBS * 5, strict=False))
     ids, expected = sequence(run, text), 0.0
     for i in range(1, len(ids)):  # in the first window that reaches it
         start = stride * max(0, -(-(i + 1 - LENGTH) // stride))
         assert i - start >= min(i, LENGTH - stride)
-        expected -= scored(ids[start:i])[-1, ids[i]]
+        expected -= log_probabilities(ids[start:i])[-1, ids[i]]
     found = evaluate.perplexity(run, [text], LENGTH, stride)
     assert found.tokens == len(ids) - 1 > 3 * LENGTH and found.nll == pytest.approx(expected, rel=1e-5)
 
@@ -119,11 +119,11 @@ def test_texts_are_independent(run):
     np.testing.assert_allclose(found, np.sum(alone, axis=0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("case", RAW_TEXTS)
 def test_uniform_model_has_the_vocabulary_size_as_perplexity(converted, case):
     """Its perplexity is the size of its table, of any text; words and bytes are those of the raw text."""
     uniform = dataclasses.replace(converted, params=jax.tree.map(np.zeros_like, converted.params))
-    _, text, words, size = HOSTILE[case]
+    _, text, words, size = RAW_TEXTS[case]
     found = evaluate.perplexity(uniform, [text], 16, 5)
     figures, bits = found.figures, found.tokens * np.log2(converted.model.vocab_size)
     assert found.tokens == len(converted.tokenizer.encode(text).ids)  # white space is read as it stands
@@ -134,23 +134,23 @@ def test_uniform_model_has_the_vocabulary_size_as_perplexity(converted, case):
 
 
 def test_words_and_bytes_are_counted_in_the_raw_text(home, run, tmp_path):
-    for name, (content, *_) in HOSTILE.items():
+    for name, (content, *_) in RAW_TEXTS.items():
         (tmp_path / f"{name}.txt").write_bytes(content)
     found = lmrep.evaluate(home / "run", files=f"{tmp_path}/*.txt", stride=31, data_dir=home / "data")
-    _, texts, words, sizes = zip(*HOSTILE.values(), strict=True)
+    _, texts, words, sizes = zip(*RAW_TEXTS.values(), strict=True)
     assert (found["words"], found["bytes"], found["documents"]) == (sum(words), sum(sizes), 4)
     assert found["tokens"] == sum(len(run.tokenizer.encode(text).ids) for text in texts)
 
 
-@pytest.mark.parametrize("most", [20, 25, 40])
-def test_chunked_tokenization_equals_tokenization_of_the_full_text(run, most):
+@pytest.mark.parametrize("limit", [20, 25, 40])
+def test_chunked_tokenization_equals_tokenization_of_the_full_text(run, limit):
     text = "the cat  sees\nthe\u00a0dog , it's a b 12 345 6   \n\n x y z " * 3
     bytes_ = byte_level.train(300, False, lambda: iter([text, "the the cat cat sees sees"]))
     for tokenizer in (run.tokenizer, bytes_):
-        whole = tokenizer.encode_batch([text])[0]
-        np.testing.assert_array_equal(evaluate.encode_verbatim(tokenizer, text, most), whole)
-    assert bytes_.decode(whole) == text
-    assert bytes_.decode(evaluate.encode_verbatim(bytes_, "catdog" * 50, most)) == "catdog" * 50  # cut anywhere
+        ids = tokenizer.encode_batch([text])[0]
+        np.testing.assert_array_equal(evaluate.encode_verbatim(tokenizer, text, limit), ids)
+    assert bytes_.decode(ids) == text
+    assert bytes_.decode(evaluate.encode_verbatim(bytes_, "catdog" * 50, limit)) == "catdog" * 50  # cut anywhere
 
 
 # What stands before a document
@@ -217,15 +217,15 @@ def test_splits_contain_the_documents_of_the_run(home):
 
 def test_command_prints_what_it_writes(home):
     words = ("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data", "--stride=16", "--examples=2")
-    answer = small.command(*words)
+    result = small.command(*words)
     written = json.loads((home / "run/eval.json").read_text())
-    shown = dict(line.split() for line in answer.out.splitlines())
-    assert answer.code == 0 and [*shown] == [
+    shown = dict(line.split() for line in result.out.splitlines())
+    assert result.code == 0 and [*shown] == [
         "token_perplexity", "word_perplexity", "bits_per_byte", "tokens", "words", "bytes", "documents"]
     assert shown == {name: f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
                      for name, value in written["metrics"].items()}
     assert shown["documents"] == "2" and written["split"] == "test"
-    assert "windows of 32 tokens, 16 apart" in answer.err
+    assert "windows of 32 tokens, 16 apart" in result.err
 
 
 def test_file_is_a_document_and_a_longer_trained_run_has_lower_perplexity(home, tmp_path):
@@ -254,7 +254,7 @@ def test_evaluation_reads_all_sources_of_a_mixture(home, tmp_path):
 # What is refused
 
 
-@pytest.mark.parametrize(("words", "part"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["--stride=0"], "stride is 0; expected 1 to 31, less than the 32 tokens of a window"),
     (["--stride=32"], "stride is 32; expected 1 to 31"),
     (["--stride=8", "--length=33"], "length is 33; expected at least 2, and 32 at most, which the model takes"),
@@ -275,16 +275,16 @@ def test_evaluation_reads_all_sources_of_a_mixture(home, tmp_path):
      "was trained with objective 'masked', and sliding-window perplexity needs"),
     (["--stride=half"], "--stride is 'half'; expected a whole number"),
 ])
-def test_invalid_evaluations_are_refused(home, words, part):
+def test_invalid_evaluations_are_refused(home, words, message):
     (home / "empty.txt").write_text("\n \n")
     (home / "unseen.txt").write_text("\u0301\u0300\n")  # accents alone, which the tokenizer drops
     (home / "latin.txt").write_bytes("Un caf\u00e9.\n".encode("latin-1"))
     (home / "foreign.txt").write_text("\u732b " * 40)
     before = {name: small.contents(home / name) for name in ("run", "converted", "masked")}
-    answer = small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data",
+    result = small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data",
                            *(word.format(home=home) for word in words))
-    assert answer.code == 2 and answer.err.count("lmrep: error: ") == 1 and part in answer.err, answer
-    assert "Traceback" not in answer.err and not answer.out
+    assert result.code == 2 and result.err.count("lmrep: error: ") == 1 and message in result.err, result
+    assert "Traceback" not in result.err and not result.out
     assert {name: small.contents(home / name) for name in before} == before
 
 
@@ -312,8 +312,8 @@ def test_long_document_is_never_copied_in_full(run, monkeypatch):
     """Only the ids have an array for the full text; windows are processed one at a time."""
     text, largest = "the red cat sees the old dog. " * 20_000, []
     batch = sliding._batch
-    monkeypatch.setattr(sliding, "_batch", lambda parts, capacity, rows, pad: (
-        largest.append(capacity * rows) or batch(parts, capacity, rows, pad)))
+    monkeypatch.setattr(sliding, "_batch", lambda members, length, batch_size, pad: (
+        largest.append(length * batch_size) or batch(members, length, batch_size, pad)))
     monkeypatch.setattr(sliding, "sum_nll", lambda params, batch, objective: batch["weights"].sum())
     found = evaluate.perplexity(run, [text], LENGTH, 31)
     assert found.tokens == found.nll == len(tokenize.tokenize(run.tokenizer, [text]).tokens)

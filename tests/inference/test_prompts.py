@@ -1,4 +1,4 @@
-"""The texts that a trained run is tried with, where its config has no samples."""
+"""Sample prompts of a run whose config has none."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ def test_each_prompt_is_a_validation_sentence_with_one_word_masked(prepared):
         assert any(word in WORDS and len(word) >= 4 for word in masked)
 
 
-def test_prompts_are_those_of_every_call(prepared):
+def test_prompts_are_deterministic(prepared):
     for capabilities in (MASKED, CAUSAL, REPLACED):
         assert prompts.sample_prompts((), capabilities, prepared) == prompts.sample_prompts((), capabilities, prepared)
 
@@ -61,7 +61,7 @@ def test_prompts_to_continue_are_the_first_words_of_sentences(prepared):
     assert all(any(sentence.startswith(text) for sentence in known) for text in found)
 
 
-def test_a_replaced_word_is_one_of_another_sentence(prepared):
+def test_replaced_word_is_one_of_another_sentence(prepared):
     found, known = prompts.sample_prompts((), REPLACED, prepared), sentences_of(prepared, "validation")
     replaced = [text for text in found if "[MASK]" not in text]
     assert len(replaced) == len(found) / 2 == prompts.PROMPTS
@@ -71,7 +71,7 @@ def test_a_replaced_word_is_one_of_another_sentence(prepared):
         assert min(changed) <= 1 and {word.strip(".") for word in words} <= WORDS
 
 
-def test_without_a_validation_split_they_are_train_sentences(prepared):
+def test_prompts_without_a_validation_split_are_train_sentences(prepared):
     only = dataclasses.replace(prepared, stores={"train": prepared.stores["train"]})
     found, known = prompts.sample_prompts((), CAUSAL, only), sentences_of(prepared, "train")
     assert found and all(any(sentence.startswith(text) for sentence in known) for text in found)
@@ -94,14 +94,14 @@ def test_sentences_are_preferred_to_headings(tmp_path):
 
 @pytest.mark.parametrize("texts", [["A cat."], ["\u732b \u72ac"], []])
 def test_text_without_a_usable_sentence_leaves_the_example(tmp_path, texts):
-    made = of_texts(tmp_path / "tokenizer", ["The old cat sees the dog."])
-    ids = [[made.tokenizer.encode(text).ids] for text in texts]
-    store = token_store.write(tmp_path / "store", ids, made.tokenizer.vocabulary, "validation")
-    other = dataclasses.replace(made, stores={"validation": store})
+    tokenized = of_texts(tmp_path / "tokenizer", ["The old cat sees the dog."])
+    ids = [[tokenized.tokenizer.encode(text).ids] for text in texts]
+    store = token_store.write(tmp_path / "store", ids, tokenized.tokenizer.vocabulary, "validation")
+    other = dataclasses.replace(tokenized, stores={"validation": store})
     assert prompts.sample_prompts((), MASKED, other) == [FillMask.example]
 
 
-def test_a_capability_that_makes_no_prompts_is_tried_with_its_example(prepared):
+def test_capability_without_prompts_has_its_example(prepared):
     class Other:
         example = "Anything."
 

@@ -208,7 +208,7 @@ def test_vocabulary_smaller_than_the_table_is_reported(tmp_path):
     assert any("the last 4 of the token table's 53 rows have no token" in remark for remark in remarks)
 
 
-# --- GPT, ELECTRA -----------------------------------------------------------------------------------------------
+# --- GPT, ELECTRA ---
 
 
 @pytest.mark.parametrize("converted", ["gpt"], indirect=True)
@@ -322,7 +322,7 @@ def test_lossy_export_is_reported(tmp_path, objective, fields, network, remark):
     assert any(remark in line for line in remarks) if remark else not remarks
 
 
-# --- differences ------------------------------------------------------------------------------------------------
+# --- differences ---
 
 
 def test_differences_are_sorted_and_name_the_layer(tmp_path):

@@ -1,4 +1,4 @@
-"""Conversion, both ways, against the reference itself: it saves what we read, and reads what we write."""
+"""Conversion in both directions against the reference implementation, where that is installed."""
 
 import json
 import shutil
@@ -82,20 +82,20 @@ def test_round_trip_gives_the_same_outputs_in_the_reference(saved, tmp_path):
 def test_golden_files_agree_with_the_reference(name):
     checkpoint = read(GOLDEN / name)
     expected, _ = tensor_files.read(GOLDEN / name / "expected.safetensors")
-    asked = certificate.RandomBatch(*(np.array(expected[key]) for key in ("tokens", "types", "real")))
-    _, said = certificate.reference_outputs(checkpoint, GOLDEN / name, asked)
-    for key, value in said.items():
+    batch = certificate.RandomBatch(*(np.array(expected[key]) for key in ("tokens", "types", "real")))
+    _, outputs = certificate.reference_outputs(checkpoint, GOLDEN / name, batch)
+    for key, value in outputs.items():
         np.testing.assert_allclose(value, expected[key][-1] if key == "hidden" else expected[key], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("pad", "changed", "heads", "name", "remarks"), OWN)
 def test_exported_network_is_loaded_by_the_reference(tmp_path, pad, changed, heads, name, remarks):
     config, params = network(changed, *heads)
-    made, _ = from_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
-    write(made, tmp_path, 10**9)
+    published, _ = from_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
+    write(published, tmp_path, 10**9)
     proof = certificate.certify(read(tmp_path), tmp_path)
     assert proof.against.startswith("transformers") and max(proof.differences.values()) <= 1e-5
-    assert proof.differences.keys() == {"hidden", *made.heads}
+    assert proof.differences.keys() == {"hidden", *published.heads}
     _, loading_info = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
     assert not loading_info["missing_keys"] and not loading_info["mismatched_keys"]
     assert all("pooler" in key for key in loading_info["unexpected_keys"])  # of a RoBERTa with a masked-LM head
@@ -113,14 +113,14 @@ def test_continuations_equal_the_reference(name, tmp_path):
     run, greedy = lmrep.load(tmp_path / "run"), Sampling(temperature=0)
     text = "the cat. th"
     prompt, key = run.prompt(text), jax.random.key(0)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "published")
-    assert prompt == theirs(text, add_special_tokens=False).input_ids
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "published")
+    assert prompt == reference(text, add_special_tokens=False).input_ids
 
-    def generated(tokens, **asked):
-        given = torch.tensor([prompt])
+    def generated(tokens, **options):
+        ids = torch.tensor([prompt])
         with torch.no_grad():
-            return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens,
-                                  pad_token_id=0, **asked)[0, len(prompt) :].tolist()
+            return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens,
+                                  pad_token_id=0, **options)[0, len(prompt) :].tolist()
 
     tokens = run.model.max_length - len(prompt)
     ours = generate.generate(run.params, np.array([prompt]), len(prompt), key, model=run.model,
@@ -131,8 +131,8 @@ def test_continuations_equal_the_reference(name, tmp_path):
     end = run.tokenizer.vocabulary.specials.get("sep")
     expected = generated(20, eos_token_id=end, suppress_tokens=[*range(run.tokenizer.size, run.model.vocab_size)])
     expected = expected[: expected.index(end)] if end in expected else expected
-    whole = run.tokenizer.decode([*prompt, *expected])
-    assert run.generate([text], tokens=20, sampling=greedy) == [[whole[len(run.tokenizer.decode(prompt)) :]]]
+    full = run.tokenizer.decode([*prompt, *expected])
+    assert run.generate([text], tokens=20, sampling=greedy) == [[full[len(run.tokenizer.decode(prompt)) :]]]
 
 
 @pytest.mark.parametrize("stride", [9, 40])
@@ -145,17 +145,17 @@ def test_perplexity_equals_the_reference(tmp_path, stride):
     (tmp_path / "text.txt").write_text(text := "the cat. Th\n  the dog, the " * 8 + "end")
     run = lmrep.load(tmp_path / "run")
     ids = torch.tensor([[run.start_token, *run.prompt(text)]])
-    nats, before = 0.0, 1
+    nll, before = 0.0, 1
     for start in range(0, ids.shape[1], stride):
         end = min(start + length, ids.shape[1])
         labels = ids[:, start:end].clone()
         labels[:, : before - start] = -100
         with torch.no_grad():
-            nats += float(model(ids[:, start:end], labels=labels).loss) * (end - before)
+            nll += float(model(ids[:, start:end], labels=labels).loss) * (end - before)
         before = end
         if end == ids.shape[1]:
             break
     found = lmrep.evaluate(tmp_path / "run", files=f"{tmp_path}/text.txt", stride=stride)
     assert found["tokens"] == ids.shape[1] - 1 > 3 * length
-    assert found["token_perplexity"] == pytest.approx(np.exp(nats / found["tokens"]), rel=1e-5)
-    assert found["bits_per_byte"] == pytest.approx(nats / np.log(2) / len(text.encode()), rel=1e-5)
+    assert found["token_perplexity"] == pytest.approx(np.exp(nll / found["tokens"]), rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(nll / np.log(2) / len(text.encode()), rel=1e-5)

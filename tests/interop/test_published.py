@@ -1,4 +1,4 @@
-"""Published checkpoints against what the reference made of them (`make_golden.py`), and read and written again."""
+"""Published checkpoints: outputs compared with those of the reference (`make_golden.py`), reading and writing."""
 
 import json
 import shutil
@@ -66,27 +66,27 @@ def rewrite(directory, change):
     return directory
 
 
-# --- what it computes -------------------------------------------------------------------------------------------
+# --- outputs ---
 
 
 def test_hidden_states_and_logits_equal_the_reference(golden):
     _, checkpoint, expected = golden
-    asked = RandomBatch(expected["tokens"], expected["types"], expected["real"])
-    said, real = certificate.our_outputs(checkpoint, asked), expected["real"].astype(bool)
-    assert said.keys() == expected.keys() - {"tokens", "types", "real"}
-    np.testing.assert_allclose(said["hidden"][real], expected["hidden"][-1][real], rtol=0, atol=1e-5)
-    for name in said.keys() - {"hidden"}:
-        rows = slice(None) if name == "pair" else real
-        np.testing.assert_allclose(said[name][rows], expected[name][rows], rtol=0, atol=1e-5)
+    batch = RandomBatch(expected["tokens"], expected["types"], expected["real"])
+    outputs, real = certificate.our_outputs(checkpoint, batch), expected["real"].astype(bool)
+    assert outputs.keys() == expected.keys() - {"tokens", "types", "real"}
+    np.testing.assert_allclose(outputs["hidden"][real], expected["hidden"][-1][real], rtol=0, atol=1e-5)
+    for name in outputs.keys() - {"hidden"}:
+        selected = slice(None) if name == "pair" else real
+        np.testing.assert_allclose(outputs[name][selected], expected[name][selected], rtol=0, atol=1e-5)
 
 
 def test_every_layer_equals_the_reference(golden):
     _, checkpoint, expected = golden
     model, real = transformer.build(checkpoint.config), expected["real"].astype(bool)
     types = {"token_type_ids": jnp.asarray(expected["types"], jnp.int32)} if "token_type_ids" in model.inputs else {}
-    given = Inputs(tokens=jnp.asarray(expected["tokens"], jnp.int32), **types,
+    inputs = Inputs(tokens=jnp.asarray(expected["tokens"], jnp.int32), **types,
                    attention_mask=AttentionMask(jnp.asarray(expected["real"], jnp.int32), checkpoint.family.causal))
-    encode = jax.jit(lambda params: model.encode(params, given, layers=True))
+    encode = jax.jit(lambda params: model.encode(params, inputs, layers=True))
     found = encode(unflatten(dict(checkpoint.params))["encoder"])
     layers = np.asarray(found.layers).copy()
     layers[-1] = found.hidden  # after the last norm, where there is one
@@ -97,34 +97,23 @@ def test_heads_are_those_of_the_checkpoint():
     assert tuple(read(GOLDEN / name).heads for name in NAMES) == HEADS
 
 
-# --- there and back ---------------------------------------------------------------------------------------------
+# --- reading and writing ---
 
 
-@pytest.mark.parametrize("most", [10**9, 4000])
-def test_rewriting_a_checkpoint_keeps_every_tensor(golden, tmp_path, most):
+@pytest.mark.parametrize("max_bytes", [10**9, 4000])
+def test_rewriting_a_checkpoint_keeps_every_tensor(golden, tmp_path, max_bytes):
     directory, checkpoint, _ = golden
-    written = write(checkpoint, tmp_path, most)
-    assert (len(written) > 1) == (most == 4000)
+    written = write(checkpoint, tmp_path, max_bytes)
+    assert (len(written) > 1) == (max_bytes == 4000)
     assert same(files(tmp_path), files(directory))
     assert json.loads((tmp_path / "config.json").read_text()) == json.loads((directory / "config.json").read_text())
     again = read(tmp_path)
     assert again.config == checkpoint.config and same(again.params, checkpoint.params)
 
 
-def test_safetensors_reads_what_is_written(golden, tmp_path):
-    from safetensors import safe_open
-
-    _, checkpoint, _ = golden
-    write(checkpoint, tmp_path, 10**9)
-    tensors = files(tmp_path)
-    with safe_open(tmp_path / "model.safetensors", framework="numpy") as theirs:
-        assert set(theirs.keys()) == set(tensors)
-        assert same({name: theirs.get_tensor(name) for name in tensors}, tensors)
-
-
 def test_unmatched_tensors_are_kept():
-    carried = {name: sorted(read(GOLDEN / name).extra_tensors) for name in NAMES}
-    assert {name: found for name, found in carried.items() if found} == {
+    extra = {name: sorted(read(GOLDEN / name).extra_tensors) for name in NAMES}
+    assert {name: found for name, found in extra.items() if found} == {
         "bert_tanh": ["bert.embeddings.position_ids"], "electra_generator": ["electra.embeddings.position_ids"],
         "gpt2": ["h.0.attn.bias", "h.1.attn.bias"]}
     pooler = read(GOLDEN / "roberta").params["objective/pair/pooler/kernel"]
@@ -161,9 +150,9 @@ PRESETS_OF = {
 
 @pytest.mark.parametrize("preset", PRESETS_OF)
 def test_published_configs_equal_the_presets(preset):
-    """What a config.json leaves out is the reference's default, and these are the published networks."""
-    kind, said = PRESETS_OF[preset]
-    assert FAMILIES[kind].network(said, "config.json") == PRESETS[preset].config
+    """Keys that a config.json lacks have the reference's defaults, which give the published networks."""
+    family, config_json = PRESETS_OF[preset]
+    assert FAMILIES[family].network(config_json, "config.json") == PRESETS[preset].config
 
 
 def test_cased_spanbert_is_loaded_as_bert(tmp_path):
@@ -177,7 +166,7 @@ def test_cased_spanbert_is_loaded_as_bert(tmp_path):
     assert not tokenizers.load(directory).lowercase
 
 
-# --- our own networks -------------------------------------------------------------------------------------------
+# --- networks of ours ---
 
 
 ROBERTA = {"position_offset": 2, "activation": "gelu", "token_types": 0}
@@ -190,9 +179,9 @@ def network(changed, *heads):
     """A small network of our own with random parameters, and these heads."""
     sizes = {"vocab": 31, "width": 12, "layers": 2, "heads": 2, "mlp": 20, "max_length": 9}
     config, draw = transformer.Config(**(sizes | changed)), np.random.default_rng(0)
-    wanted = ("encoder/", *(ALL[head] for head in heads))
+    prefixes = ("encoder/", *(ALL[head] for head in heads))
     return config, {path: 0.5 * draw.normal(size=spec.shape).astype(np.float32)
-                    for path, spec in specs(config).items() if path.startswith(wanted)}
+                    for path, spec in specs(config).items() if path.startswith(prefixes)}
 
 
 OWN = [
@@ -216,16 +205,16 @@ OWN = [
 @pytest.mark.parametrize(("pad", "changed", "heads", "name", "remarks"), OWN)
 def test_network_is_exported_as_an_equivalent_family(tmp_path, pad, changed, heads, name, remarks):
     config, params = network(changed, *heads)
-    made, said = from_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
-    assert made.class_name == name and len(said) == remarks
-    write(made, tmp_path, 10**9)
+    published, found = from_network(config, params, {"pad": pad, "cls": 2, "sep": 3})
+    assert published.class_name == name and len(found) == remarks
+    write(published, tmp_path, 10**9)
     again = read(tmp_path)
     assert again.class_name == name and again.config.position_offset == (pad + 1 if name.startswith("Roberta") else 0)
-    asked = certificate.random_batch(again)
+    batch = certificate.random_batch(again)
     known = again.family.paths()
     kept = {path: value for path, value in params.items() if path in known}
     before = again._replace(config=config, params=kept)
-    a, b = certificate.our_outputs(before, asked), certificate.our_outputs(again, asked)
+    a, b = certificate.our_outputs(before, batch), certificate.our_outputs(again, batch)
     assert a.keys() == b.keys()
     for each in a:
         np.testing.assert_allclose(a[each], b[each], rtol=0, atol=1e-5)
@@ -235,9 +224,9 @@ def test_quickstart_network_is_a_published_architecture():
     config = experiments.model_config(experiments.parse(load(ROOT / "experiments/quickstart.py")), 64)
     params = {path: np.zeros(spec.shape, np.float32) for path, spec in specs(config).items()
               if path.startswith(("encoder/", "objective/masked/"))}
-    made, remarks = from_network(config, params, {"pad": 0, "cls": 2, "sep": 3}, "masked")
-    assert made.class_name == "RobertaPreLayerNormForMaskedLM" and len(remarks) == 1  # a position row for padding
-    assert made.params.keys() == params.keys()
+    published, remarks = from_network(config, params, {"pad": 0, "cls": 2, "sep": 3}, "masked")
+    assert published.class_name == "RobertaPreLayerNormForMaskedLM" and len(remarks) == 1  # a position row for padding
+    assert published.params.keys() == params.keys()
 
 
 def test_family_of_the_objective_is_preferred_if_it_matches():
@@ -262,7 +251,7 @@ def test_network_without_a_published_family_is_refused(changed, message):
         from_network(config, params, {})
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------
+# --- refusals ---
 
 
 @pytest.mark.parametrize(("changed", "message"), [
@@ -345,10 +334,10 @@ def test_missing_and_null_config_keys_have_the_reference_defaults(tmp_path):
 @pytest.mark.parametrize("name", ["gpt", "gpt2"])
 def test_gpt_config_accepts_the_key_names_of_bert(tmp_path, name):
     """As the reference has it: otherwise its default number of heads would be taken, which may fit and be wrong."""
-    said = json.loads((GOLDEN / name / "config.json").read_text())
+    config_json = json.loads((GOLDEN / name / "config.json").read_text())
     other = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
              "max_position_embeddings": "n_positions"}
-    renamed = dict.fromkeys(other.values()) | {theirs: said[key] for theirs, key in other.items()}
+    renamed = dict.fromkeys(other.values()) | {theirs: config_json[key] for theirs, key in other.items()}
     assert read(copy(name, tmp_path / "x", **renamed)).config == read(GOLDEN / name).config
 
 

@@ -31,10 +31,10 @@ def entry(begin, end, shape=(1,), dtype="F32"):
 
 def test_safetensors_reads_written_files(tmp_path):
     tensor_files.write(tmp_path / "x", TENSORS, {"format": "pt"})
-    theirs = library.load_file(tmp_path / "x")
-    assert theirs.keys() == TENSORS.keys()
+    reference = library.load_file(tmp_path / "x")
+    assert reference.keys() == TENSORS.keys()
     for name, value in TENSORS.items():
-        np.testing.assert_array_equal(theirs[name], value, strict=True)
+        np.testing.assert_array_equal(reference[name], value, strict=True)
 
 
 def test_safetensors_file_round_trip(tmp_path):
