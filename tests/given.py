@@ -16,16 +16,16 @@ from tests.reference import random_params
 
 
 def workdir(directory: Path, objective: str = "masked", variant: str = "",
-            params: Callable = lambda specs, tokenizer: random_params(specs), asked: Mapping | None = None,
+            params: Callable = lambda specs, tokenizer: random_params(specs), objective_fields: Mapping | None = None,
             **model) -> Path:
     """Writes a run of a BERT of 3 layers of width 32 that takes 48 tokens.
 
     Args:
       directory: where; the run is in its folder `run`.
       objective: a name in `OBJECTIVES`.
-      variant: of that objective, where it has kinds.
+      variant: of that objective, where it has variants.
       params: (specs, tokenizer) -> the parameters; random ones by default.
-      asked: fields of the objective.
+      objective_fields: fields of the objective.
       **model: fields of the network's config.
     """
     texts = [path.read_text() for path in sorted(small.corpus(directory / "texts").iterdir())]
@@ -34,7 +34,7 @@ def workdir(directory: Path, objective: str = "masked", variant: str = "",
     config.model.update({"layers": 3, "max_length": 48, **model})
     if variant:
         config.objective.variant = variant
-    config.objective.update(asked or {})
+    config.objective.update(objective_fields or {})
     experiment = experiments.parse(config)
     network = build.model(experiment, tokenizer.vocabulary)
     objective = build.objective(experiments.resolve_stages(experiment)[0], network, tokenizer.vocabulary)

@@ -22,7 +22,7 @@ from lmrep.experiment.config import default_config
 
 NOUNS = ("cat", "dog", "bird", "fish", "horse", "mouse")
 VERBS = ("sees", "eats", "finds", "likes")
-KINDS = ("red", "blue", "old", "small")
+ADJECTIVES = ("red", "blue", "old", "small")
 SAMPLE = "The [MASK] cat sees the old dog."
 SECONDS = 120  # that a process may take; a loaded machine is slow
 
@@ -32,7 +32,7 @@ def corpus(directory: Path, documents: int = 60, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     draw = random.Random(seed)
     for number in range(documents):
-        sentences = [f"The {draw.choice(KINDS)} {draw.choice(NOUNS)} {draw.choice(VERBS)} the {draw.choice(KINDS)} "
+        sentences = [f"The {draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.choice(VERBS)} the {draw.choice(ADJECTIVES)} "
                      f"{draw.choice(NOUNS)}." for _ in range(draw.randint(3, 12))]
         (directory / f"{number:02}.txt").write_text("\n".join(sentences) + "\n")
     return directory
@@ -78,8 +78,8 @@ def experiment_file(directory: Path, texts: Path) -> Path:
 
 def lines(workdir: Path, split: str | None = None) -> list[dict]:
     """The lines of a run's metrics.jsonl, or those of one split."""
-    found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if split in (None, line["split"])]
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if split in (None, line["split"])]
 
 
 def losses(workdir: Path, split: str = "train") -> list[float]:
@@ -93,7 +93,7 @@ def contents(directory: Path) -> dict[str, str]:
             for path in sorted(directory.rglob("*")) if path.is_file() and path.name != ".lock"}
 
 
-class Answer(NamedTuple):
+class Result(NamedTuple):
     """The exit code and the output of a command."""
 
     code: int
@@ -101,7 +101,7 @@ class Answer(NamedTuple):
     err: str
 
 
-def command(*words, stdin: str = "") -> Answer:
+def command(*words, stdin: str = "") -> Result:
     """Runs `lmrep WORDS` in this process."""
     out, err, package, previous = io.StringIO(), io.StringIO(), logging.getLogger("lmrep"), sys.stdin
     state = package.handlers[:], package.level, package.propagate
@@ -112,7 +112,7 @@ def command(*words, stdin: str = "") -> Answer:
     finally:
         sys.stdin = previous
         package.handlers[:], package.level, package.propagate = state
-    return Answer(code, out.getvalue(), err.getvalue())
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 SHELL = "import sys; from lmrep.cli.main import main; sys.exit(main())"
@@ -131,10 +131,10 @@ def start(*words, code: str = SHELL, flags: str = "") -> subprocess.Popen:
                             start_new_session=True)
 
 
-def finish(process: subprocess.Popen) -> Answer:
+def finish(process: subprocess.Popen) -> Result:
     """Waits for a process of `start`."""
     out, err = process.communicate(timeout=SECONDS)
-    return Answer(process.returncode, out, err)
+    return Result(process.returncode, out, err)
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
@@ -151,10 +151,10 @@ def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 def session(leader: int) -> list[int]:
     """The processes of the session that process `leader` began: itself and all that descend from it."""
-    found = []
+    processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader and fields[0] != "Z":
-                found.append(int(stat.parent.name))
-    return found
+                processes.append(int(stat.parent.name))
+    return processes

@@ -37,7 +37,7 @@ def test_text_is_continued_like_the_training_texts(home):
     found = lmrep.load(home / "run").generate(["the old", "the old cat sees", "the old cat sees the"], tokens=1,
                                             sampling=Sampling(temperature=0))
     noun, article, adjective = (text.strip() for (text,) in found)
-    assert noun in small.NOUNS and article == "the" and adjective in small.KINDS
+    assert noun in small.NOUNS and article == "the" and adjective in small.ADJECTIVES
 
 
 def test_run_without_samples_is_tried_with_its_own_text(home):

@@ -10,7 +10,7 @@ import lmrep
 from tests import given, small
 
 LENGTH = 16  # of the config, which counts positions
-WORDS = [word for kind in small.KINDS for noun in small.NOUNS for word in (kind, noun)]  # 48
+WORDS = [word for kind in small.ADJECTIVES for noun in small.NOUNS for word in (kind, noun)]  # 48
 TEXT = " ".join(WORDS)
 
 

@@ -101,7 +101,7 @@ def test_text_of_one_window_has_the_network_s_loss(run, log_probabilities, text,
 @pytest.mark.parametrize("stride", [1, 7, LENGTH - 1])
 def test_long_text_has_the_loss_of_its_windows(run, log_probabilities, stride):
     text = " ".join(f"the {kind} {noun} {verb} the cat." for kind, noun, verb in zip(
-        itertools.cycle(small.KINDS), itertools.cycle(small.NOUNS), small.VERBS * 5, strict=False))
+        itertools.cycle(small.ADJECTIVES), itertools.cycle(small.NOUNS), small.VERBS * 5, strict=False))
     ids, expected = sequence(run, text), 0.0
     for i in range(1, len(ids)):  # in the first window that reaches it
         start = stride * max(0, -(-(i + 1 - LENGTH) // stride))

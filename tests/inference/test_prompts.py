@@ -15,7 +15,7 @@ from lmrep.objectives.capabilities import FillMask, GenerateText, content_words
 from tests import small
 
 MASKED, CAUSAL, REPLACED = (OBJECTIVES[name].capabilities for name in ("masked", "causal", "replaced_token"))
-WORDS = {"the", *small.NOUNS, *small.VERBS, *small.KINDS}
+WORDS = {"the", *small.NOUNS, *small.VERBS, *small.ADJECTIVES}
 
 
 @pytest.fixture(scope="module")

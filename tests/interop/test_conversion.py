@@ -278,7 +278,7 @@ def test_generator_is_a_masked_language_model(converted):
 def joint(tmp_path_factory):
     """A run of both networks of ELECTRA."""
     return lmrep.load(given.workdir(
-        tmp_path_factory.mktemp("joint"), "replaced_token", asked={"generator": 0.5, "generator_layers": 1},
+        tmp_path_factory.mktemp("joint"), "replaced_token", objective_fields={"generator": 0.5, "generator_layers": 1},
         embedding=24, activation="gelu"))
 
 
@@ -317,7 +317,7 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     ("causal", {}, LEFT, ""),
 ])
 def test_lossy_export_is_reported(tmp_path, objective, fields, network, remark):
-    workdir = given.workdir(tmp_path, objective, asked=fields, **network)
+    workdir = given.workdir(tmp_path, objective, objective_fields=fields, **network)
     remarks = conversion.to_published(workdir, tmp_path / "out").remarks
     assert any(remark in line for line in remarks) if remark else not remarks
 

@@ -31,7 +31,7 @@ def disk(tmp_path, monkeypatch):
 
 
 def test_full_disk_is_reported_and_the_run_resumes_when_space_is_freed(small_home, tmp_path, disk):
-    def train() -> small.Answer:
+    def train() -> small.Result:
         return small.command("train", f"--config={small_home}/small.py", f"--data_dir={small_home}/data",
                              f"--workdir={disk}/run", "--config.checkpoint.every=1", "--config.checkpoint.keep=99")
 
