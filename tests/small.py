@@ -32,8 +32,8 @@ def corpus(directory: Path, documents: int = 60, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     draw = random.Random(seed)
     for number in range(documents):
-        sentences = [f"The {draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.choice(VERBS)} the {draw.choice(ADJECTIVES)} "
-                     f"{draw.choice(NOUNS)}." for _ in range(draw.randint(3, 12))]
+        sentences = [f"The {draw.choice(ADJECTIVES)} {draw.choice(NOUNS)} {draw.choice(VERBS)} "
+                     f"the {draw.choice(ADJECTIVES)} {draw.choice(NOUNS)}." for _ in range(draw.randint(3, 12))]
         (directory / f"{number:02}.txt").write_text("\n".join(sentences) + "\n")
     return directory
 
@@ -78,8 +78,8 @@ def experiment_file(directory: Path, texts: Path) -> Path:
 
 def lines(workdir: Path, split: str | None = None) -> list[dict]:
     """The lines of a run's metrics.jsonl, or those of one split."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if split in (None, line["split"])]
+    entries = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if split in (None, entry["split"])]
 
 
 def losses(workdir: Path, split: str = "train") -> list[float]:
