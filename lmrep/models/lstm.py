@@ -27,14 +27,14 @@ INPUTS = frozenset({"tokens", "attention_mask", "carry"})
 class Config:
     """Sizes, the cell, and how the output layer gets its table."""
 
-    vocab: int = setting(0, "rows of the token table; 0: the tokenizer's size", at_least=0)
+    vocab: int = setting(0, "size of the vocabulary; 0: the tokenizer's size", at_least=0)
     width: int = setting(650, "d, the width of the hidden state", at_least=1)
     layers: int = setting(2, "l, the number of layers", at_least=1, at_most=3)
     embedding: int = setting(0, "e, the width of the token table; 0: d", at_least=0)
     cell: str = setting("lstm", "LSTM cells, or plain tanh cells", choices=tuple(GATES))
     tied: bool = setting(True, "whether the output layer uses the token table (Press and Wolf, 2017)")
     dropout: float = setting(0.5, "on embeddings, between layers and on the output", at_least=0, below=1)
-    max_length: int = setting(0, "longest sequence; 0: any", at_least=0)
+    max_length: int = setting(0, "tokens of a sequence at most; 0: any", at_least=0)
     init_range: float = setting(0.0, "initial weights are uniform in [-r, r]; 0: r = 1 / sqrt(d)", at_least=0)
     forget_bias: float = setting(1.0, "initial bias of the forget gate (Jozefowicz et al., 2015: 1)")
 

@@ -35,7 +35,7 @@ class Config:
     layers: int = setting(12, "l, the number of layers", at_least=1)
     heads: int = setting(12, "h, attention heads a layer; a divisor of the width", at_least=1)
     mlp: int = setting(3072, "f, the feed-forward width", at_least=1)
-    max_length: int = setting(512, "longest sequence; any, without positions", at_least=1)
+    max_length: int = setting(512, "tokens of a sequence at most; any, without positions", at_least=1)
     positions: str = setting("learned", "position embeddings", choices=("learned", "sinusoidal", "none"))
     position_offset: int = setting(0, "rows before position 0 in the position table (RoBERTa: 2)", at_least=0)
     token_types: int = setting(2, "rows of the token-type table (BERT: 2, RoBERTa: 0)", at_least=0)
@@ -67,7 +67,7 @@ class Config:
 
     @property
     def max_tokens(self) -> int:
-        """Longest sequence: the number of positions; 0, for any, without positions."""
+        """Tokens of a sequence at most: the number of positions; 0, for any, without positions."""
         return 0 if self.positions == "none" else self.max_length
 
 

@@ -19,12 +19,12 @@ INPUTS = frozenset({"tokens", "attention_mask"})
 class Config:
     """Sizes."""
 
-    vocab: int = setting(0, "rows of the token table; 0: the tokenizer's size", at_least=0)
+    vocab: int = setting(0, "size of the vocabulary; 0: the tokenizer's size", at_least=0)
     channels: int = setting(32, "d, channels of each layer", at_least=1)
     layers: int = setting(2, "number of layers", at_least=1)
     kernel: int = setting(3, "positions that a layer combines: the current one and those before it", at_least=1)
     dropout: float = setting(0.0, "after each layer", at_least=0, below=1)
-    max_length: int = setting(0, "longest sequence; 0: any", at_least=0)
+    max_length: int = setting(0, "tokens of a sequence at most; 0: any", at_least=0)
 
 
 def build(c: Config, execution=None, name: str = "convolution") -> Model:

@@ -22,12 +22,12 @@ NETWORKS = {"lstm": lstm.Config(vocab=V, width=16, layers=2, embedding=8, dropou
             "rnn": lstm.Config(vocab=V, width=16, layers=1, cell="rnn", tied=False, dropout=0.2)}
 
 
-def host_batches(rows, first, last):
+def host_batches(indices, first, last):
     for step in range(first, last):
         start, end = step % STEPS * LENGTH, (step % STEPS + 1) * LENGTH
-        yield {"tokens": TEXTS[rows, start:end], "segment_ids": np.ones((len(rows), LENGTH), np.int32),
-               "example": rows.astype(np.int32) + BATCH_SIZE * step, "following": TEXTS[rows, end],
-               "reset": np.full(len(rows), step == 0, np.int32)}
+        yield {"tokens": TEXTS[indices, start:end], "segment_ids": np.ones((len(indices), LENGTH), np.int32),
+               "example": indices.astype(np.int32) + BATCH_SIZE * step, "following": TEXTS[indices, end],
+               "reset": np.full(len(indices), step == 0, np.int32)}
 
 
 def train(network, sizes=(1, 1, 1), microbatches=1):
@@ -39,7 +39,7 @@ def train(network, sizes=(1, 1, 1), microbatches=1):
                           timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)
     checkpoints = SimpleNamespace(save=lambda *_: None, wait=lambda: None)
     stage = Stage("main", STEPS, objective, optax.adam(0.01), host_batches, BATCH_SIZE, microbatches,
-                  validation=lambda rows: host_batches(rows, 0, 3), schedule=lambda step: 0.01)
+                  validation=lambda indices: host_batches(indices, 0, 3), schedule=lambda step: 0.01)
     config = TrainerConfig(evaluation=EvaluationConfig(every=3), log=LogConfig(every=1))
     state = Trainer([stage], make_mesh(*sizes), 0, RunOutputs(checkpoints, log), config).run()
     return np.array(lines["train"]), np.array(lines["validation"]), jax.device_get(state.carry.per_example)
