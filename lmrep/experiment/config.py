@@ -233,21 +233,21 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     return experiment
 
 
-def model_def(experiment: Experiment) -> ModelDef:
-    """The entry of `MODELS` that `config.model.name` names, by default "transformer"."""
-    return choose(MODELS, experiment.model.get("name", "transformer"), "config.model.name")
+def model_def(fields: Mapping[str, Any]) -> ModelDef:
+    """The entry of `MODELS` that `name` of the fields `config.model` names, by default "transformer"."""
+    return choose(MODELS, fields.get("name", "transformer"), "config.model.name")
 
 
 def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
     """The network's record. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
     fields = {name: value for name, value in experiment.model.items() if name != "name"}
-    config = read(model_def(experiment).config, fields, "config.model")
+    config = read(model_def(experiment.model).config, fields, "config.model")
     return dataclasses.replace(config, vocab=vocab_size) if vocab_size and not config.vocab else config
 
 
 def build_model(experiment: Experiment, vocab_size: int = 0) -> Model:
     """The network; no array is made. Raises UserError if its fields do not fit each other."""
-    definition, config = model_def(experiment), model_config(experiment, vocab_size)
+    definition, config = model_def(experiment.model), model_config(experiment, vocab_size)
     definition.check(config)
     return definition.build(config, experiment.execution, experiment.name)
 

@@ -94,8 +94,8 @@ def adopt_checkpoint(config: ml_collections.ConfigDict, path: str | os.PathLike)
     tokenizer = tokenizers.load(files)
     path, files = Path(path).absolute(), files.absolute()  # a run may be resumed from another directory
     config.init = str(path)
-    # Dropout is not part of what was learned: the new run keeps its own.
-    config.model = {**network, **{name: value for name, value in config.model.items() if name.endswith("dropout")}}
+    kept = experiments.model_def(network).dropout_fields
+    config.model = {**network, **{name: value for name, value in config.model.items() if name in kept}}
     config.tokenizer.update(name=tokenizer.name, vocab_file=str(files), vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
 

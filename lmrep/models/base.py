@@ -87,6 +87,7 @@ class ModelDef(NamedTuple):
       check: config -> None; raises UserError where its fields do not fit each other.
       architecture_fields: fields that a run may not change when it starts from another's parameters (`init=`), since
         every parameter would mean something else.
+      dropout_fields: fields that such a run keeps, since they are not part of what was learned.
     """
 
     config: type
@@ -94,6 +95,7 @@ class ModelDef(NamedTuple):
     tiny: Mapping[str, Any]
     check: Callable[[Any], None] = lambda config: None
     architecture_fields: tuple[str, ...] = ()
+    dropout_fields: tuple[str, ...] = ("dropout",)
 
 
 def model_inputs(

@@ -297,4 +297,5 @@ DEFINITION = ModelDef(
           "attention_dropout": 0.0, "init_stddev": 0.08},
     check=check,
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm"),
+    dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
 )

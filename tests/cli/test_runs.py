@@ -85,7 +85,7 @@ INVALID = {
     "latin-1": (["--config.data.files={home}/latin/*.txt"], "latin/a.txt, line 2: byte 0xe9 is not UTF-8 text"),
     "no vocabulary": (["--config.tokenizer.vocab_file={home}/none.txt"], "cannot read the vocabulary", "none.txt"),
     "not a vocabulary": (["--config.tokenizer.vocab_file={home}/texts/00.txt"], "expected"),
-    "another language": (["--config.tokenizer.vocab_file={home}/vocab.txt"], "of the corpus is [UNK] to"),
+    "another language": (["--config.tokenizer.vocab_file={home}/vocab.txt"], "tokens are unknown to"),
     "long sample": (["--config.samples=" + "cat " * 40 + "[MASK]"], "has 43 tokens; the model takes 32 at most"),
     "word": (["steps=3"],
              "lmrep train takes no argument 'steps=3'; set a field of the config with --config.FIELD=VALUE"),

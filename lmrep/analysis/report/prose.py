@@ -37,7 +37,7 @@ def subject(run: RunData) -> str:
     """What was trained, on what and for how long."""
     network, experiment = run.network, run.experiment
     name = experiment.model.get("name", "network")
-    sizes = ", ".join(f"{field} {value:,}" for field in model_def(experiment).tiny
+    sizes = ", ".join(f"{field} {value:,}" for field in model_def(experiment.model).tiny
                       if type(value := experiment.model.get(field)) is int and value)
     text = f"A {name} network ({sizes}{f'; {number(network.parameters)} parameters' if network else ''})"
     if run.source:

@@ -355,9 +355,10 @@ def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, pr
         raise UserError(f"the {empty[0]} split has no text: none of its documents has a token; give the corpus "
                         "more documents, or that split a larger fraction")
     fraction = statistics["train"]["unknown_fraction"]
-    line = f"{fraction:.0%} of the corpus is [UNK] to {config.vocab_file or 'the trained vocabulary'}"
+    line = f"{fraction:.0%} of the corpus's tokens are unknown to {config.vocab_file or 'the trained vocabulary'}"
     if fraction > 0.5:
         raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another "
                         "(--config.tokenizer.vocab_file), or train one (vocab_file='')")
     if fraction > 0.05:
-        progress(f"warning: {line}; check that it is the right vocabulary")
+        progress(f"warning: {line}; " + ("check that it is the right vocabulary" if config.vocab_file else
+                                         "a larger --config.tokenizer.vocab_size leaves fewer unknown"))
