@@ -6,7 +6,6 @@ compared with itself, written and read again, which must agree exactly.
 """
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,22 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.errors import RunFault
-from lmrep.core.params import Array, Tree, unflatten
+from lmrep.core.params import unflatten
+from lmrep.interop.heads import HEADS
 from lmrep.interop.huggingface.read import Published, assign
 from lmrep.interop.huggingface.write import tensors
-from lmrep.layers import lm_head
 from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
-from lmrep.models.base import Inputs, Model
-from lmrep.objectives import causal, replaced_token, sentence_pair
+from lmrep.models.base import Inputs
 
 BATCH_SIZE, LENGTH = 2, 64
 TOLERANCE = 1e-3  # relative; a larger difference is not rounding
 
-# "hidden" [b, t, d] and, by head, "masked" or "causal" [b, t, v], "discriminator" [b, t], "pair" [b, 2]
-Outputs = dict[str, np.ndarray]
-TITLES = {"hidden": "hidden states", "masked": "masked-LM logits", "pair": "sentence-pair logits",
-          "discriminator": "replaced-token logits", "causal": "next-token logits"}
+Outputs = dict[str, np.ndarray]  # "hidden" [b, t, d] and the logits by the names of HEADS
+TITLES = {"hidden": "hidden states"} | {name: head.title for name, head in HEADS.items()}
 
 
 class RandomBatch(NamedTuple):
@@ -79,22 +75,6 @@ def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
     return RandomBatch(tokens, draw.integers(0, max(1, min(config.token_types, 2)), tokens.shape), mask)
 
 
-def _masked(tree: Tree, hidden: Array, model: Model) -> Array:
-    head = tree["objective"]["masked"]
-    x = lm_head.transform(head, hidden, activation=model.activation, eps=model.norm_eps)
-    return lm_head.logits(head, model.output_embedding(tree["encoder"]), x)
-
-
-# The logits of each head: (parameters, hidden states [b, t, d], model) -> logits.
-LOGITS: dict[str, Callable[[Tree, Array, Model], Array]] = {
-    "masked": _masked,
-    "pair": lambda tree, hidden, model: sentence_pair.logits(tree["objective"]["pair"], hidden[:, 0]),
-    "discriminator": lambda tree, hidden, model: replaced_token.replaced_logits(
-        tree["objective"]["discriminator"], hidden, model.activation),
-    "causal": lambda tree, hidden, model: causal.next_token_logits(tree, hidden, model=model, c=causal.Config()),
-}
-
-
 def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     """The outputs of our network."""
     config, heads = checkpoint.config, checkpoint.heads
@@ -106,7 +86,7 @@ def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     @jax.jit
     def run(tree):
         hidden = model.encode(tree["encoder"], inputs).hidden
-        return {"hidden": hidden} | {name: LOGITS[name](tree, hidden, model) for name in heads}
+        return {"hidden": hidden} | {name: HEADS[name].logits(tree, hidden, model) for name in heads}
 
     with jax.default_matmul_precision("highest"):
         return jax.device_get(run(unflatten(dict(checkpoint.params))))

@@ -26,6 +26,7 @@ from lmrep.experiment.config import Experiment
 from lmrep.inference.load import Run, load
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
+from lmrep.interop.heads import HEADS
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import Published, read
 from lmrep.interop.huggingface.write import from_network, tensors, write
@@ -34,14 +35,6 @@ from lmrep.storage.checkpoints import Checkpoints
 
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"
-# Remarks on a workdir whose checkpoint lacks heads of its objective.
-MISSING_HEADS = {
-    "masked": "it has no masked-LM head, so `lmrep predict` cannot fill masks; a run with init= initializes one",
-    "replaced_token": "it is a discriminator without its generator: `lmrep predict` finds replaced words but fills no "
-                      "masks, and it cannot be evaluated; a run with init= initializes a generator",
-}  # fmt: skip
-SAMPLES = {"masked": ("Paris is the [MASK] of France.",),
-           "discriminator": ("Paris is the capital of France.", "Paris is the Friday of France.")}  # by head
 
 
 class Converted(NamedTuple):
@@ -92,7 +85,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
         remarks.append(f"the last {spare:,} of the token table's {checkpoint.config.vocab:,} rows have no token in the "
                        "tokenizer's files: check that these files are complete")
     if not {"masked", "causal"} & {*checkpoint.heads}:
-        remarks.append(MISSING_HEADS[record.objective["name"]])
+        remarks.append(checkpoint.family.without_lm_head)
     return Converted(checkpoint, proof, remarks)
 
 
@@ -191,7 +184,7 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
         config.format.pairs = family.pairs
     config.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
-    config.samples = next((SAMPLES[head] for head in heads if head in SAMPLES), ())
+    config.samples = next((HEADS[head].samples for head in heads if HEADS[head].samples), ())
     return experiments.parse(config)
 
 

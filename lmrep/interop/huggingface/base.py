@@ -14,6 +14,7 @@ import numpy as np
 
 from lmrep.config.record import read, setting
 from lmrep.core.errors import UserError
+from lmrep.interop.heads import HEADS
 from lmrep.models import transformer
 
 Names = dict[tuple[str, ...], tuple[str, ...]]
@@ -21,9 +22,7 @@ Params = Mapping[str, np.ndarray]  # by path
 
 TOKEN = ("encoder/embedding/token",)
 POSITION, TOKEN_TYPE = "encoder/embedding/position", "encoder/embedding/token_type"
-MASKED, DISCRIMINATOR = "objective/masked/", "objective/discriminator/"
-POOLER, CLASSIFIER = "objective/pair/pooler/", "objective/pair/classifier/"
-HEADS = {"masked": MASKED, "pair": CLASSIFIER, "discriminator": DISCRIMINATOR}  # those that have parameters
+MLM_BIAS = "objective/masked/bias"  # there if a checkpoint has a masked-LM head
 
 # Names of activations in config.json: ours. Of several names of one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -97,6 +96,7 @@ class Family:
       head_activation: activation of the masked-LM head, where that does not follow config.json.
       aliases: other key of config.json -> the key that means the same.
       objective: how a checkpoint without a masked-LM head was trained.
+      without_lm_head: what a user should know about a checkpoint that has no head that predicts tokens.
       masking: fields of the masked objective.
       pairs: `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default.
       optimizer: of `optimizers.RECIPES`.
@@ -126,6 +126,8 @@ class Family:
     head_activation: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
     objective: str = "masked"
+    without_lm_head: str = ("it has no masked-LM head, so `lmrep predict` cannot fill masks; a run with init= "
+                            "initializes one")
     masking: Mapping[str, Any] = field(default_factory=dict)
     pairs: str = ""
     optimizer: str = "bert"
@@ -136,7 +138,8 @@ class Family:
     def heads_of(self, paths: Iterable[str]) -> tuple[str, ...]:
         """The outputs of a checkpoint with these paths beside hidden states."""
         paths = set(paths)
-        found = tuple(name for name, prefix in HEADS.items() if any(path.startswith(prefix) for path in paths))
+        found = tuple(name for name, head in HEADS.items()
+                      if head.prefix and any(path.startswith(head.prefix) for path in paths))
         return ("causal",) if self.causal else found
 
     def class_of(self, paths: Iterable[str]) -> str:

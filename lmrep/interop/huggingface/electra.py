@@ -52,4 +52,6 @@ FAMILY = Family(
     record=ConfigJson, fields=FIELDS, architecture=bert.ARCHITECTURE,
     initialization={"init": "truncated_normal", "project_init": "glorot"},
     writes_bos_eos=False, head_activation="gelu", objective="replaced_token",
+    without_lm_head="it is a discriminator without its generator: `lmrep predict` finds replaced words but fills no "
+                    "masks, and it cannot be evaluated; a run with init= initializes a generator",
     masking=RULES["bert"] | {"mask": 0.85, "keep": 0.15, "random": 0.0}, networks=networks)

@@ -18,13 +18,13 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten
 from lmrep.interop import tensor_files
+from lmrep.interop.heads import HEADS
 from lmrep.interop.huggingface import FAMILIES, Family
-from lmrep.interop.huggingface.base import CLASSIFIER, DISCRIMINATOR, MASKED, POOLER, TensorLocation
+from lmrep.interop.huggingface.base import MLM_BIAS, TensorLocation
 from lmrep.interop.tensor_files import DTYPE_NAMES, dtype_and_shape
-from lmrep.layers import linear, lm_head
 from lmrep.models import transformer
-from lmrep.objectives import sentence_pair
 
+POOLER = "objective/pair/pooler/"
 CONFIG, MODEL, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".npz")
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # keys that name code to run
@@ -75,7 +75,7 @@ def read(directory: Path) -> Published:
     config = family.network(config_json, str(path))
     tensors, metadata = _tensors(directory)
     params, extra = assign(tensors, family, config, directory)
-    masked = f"{MASKED}bias" in params
+    masked = MLM_BIAS in params
     if masked and family.head_activation not in ("", config.activation):
         raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the masked-LM "
                         f"head of {family.name} always uses {family.head_activation}; our heads use the network's "
@@ -171,11 +171,9 @@ def _refuse_pickled(directory: Path) -> None:
 
 def specs(config: transformer.Config) -> dict[str, ParamSpec]:
     """By path, every parameter that a checkpoint of this network may have: those of the encoder and of all heads."""
-    model, d = transformer.build(config), config.width
+    model = transformer.build(config)
     return flatten({"encoder": model.specs, "objective": {
-        "masked": lm_head.specs(d, config.table_width, model.vocab_size),
-        "pair": sentence_pair.specs(model),
-        "discriminator": {"transform": linear.specs(d, d, (None, None)), "out": linear.specs(d, 1, (None, None))}}})
+        name: head.specs(model, config.table_width) for name, head in HEADS.items() if head.specs}})
 
 
 def assign(
@@ -217,10 +215,10 @@ def _check_complete(
 ) -> None:
     """Refuses a network, or a head of which some tensors are there, that lacks a tensor."""
     present = set(locations.values())
-    needed = {group for group in (MASKED, POOLER, CLASSIFIER, DISCRIMINATOR)
-              if any(location.paths[0].startswith(group) for location in present)}
-    if CLASSIFIER in needed:
-        needed.add(POOLER)
+    paths = [location.paths[0] for location in present]
+    needed = [f"objective/{head}/" for head in family.heads_of(paths)]
+    if any(path.startswith(POOLER) for path in paths):  # which base models have without a head
+        needed.append(POOLER)
     every = family.locations(family.prefix_in(tensors), config.layers, specs(config))
     missing = [names[0] for location, names in every
                if location not in present and location.paths[0].startswith(("encoder/", *needed))]

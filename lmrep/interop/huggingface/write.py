@@ -10,7 +10,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.interop import tensor_files
 from lmrep.interop.huggingface import FAMILIES, Family
-from lmrep.interop.huggingface.base import MASKED, POSITION, TOKEN_TYPE, Params
+from lmrep.interop.huggingface.base import MLM_BIAS, POSITION, TOKEN_TYPE, Params
 from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published
 from lmrep.interop.tensor_files import DTYPES, dtype_and_shape
 from lmrep.models import transformer
@@ -103,7 +103,7 @@ def _choose(config: Any, params: Params, pad: int | None, objective: str) -> Fam
     if not isinstance(config, transformer.Config):
         raise UserError(f"the network has a {type(config).__module__}.{type(config).__qualname__}; only Transformers "
                         "can be written as a published checkpoint")
-    misfits = {name: family.misfits(config, f"{MASKED}bias" in params) for name, family in FAMILIES.items()}
+    misfits = {name: family.misfits(config, MLM_BIAS in params) for name, family in FAMILIES.items()}
     fitting = [FAMILIES[name] for name, wrong in misfits.items() if not wrong]
     if not fitting:
         reasons = "; ".join(f"{name} ({', '.join(wrong)})" for name, wrong in misfits.items())
