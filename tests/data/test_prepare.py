@@ -183,7 +183,7 @@ def test_unsuitable_corpora_and_vocabularies_are_refused(tmp_path):
         prepare.prepare(blank, SETTINGS, tmp_path / "data")
     (tmp_path / "vocab.txt").write_text("\n".join([*tokenizers.SPECIALS.values(), ".", "ж"]))
     foreign = tokenizers.Config(vocab_file=str(tmp_path / "vocab.txt"))
-    with pytest.raises(UserError, match=r"\[UNK\] to .*vocab.txt: it is not a vocabulary of this language"):
+    with pytest.raises(UserError, match=r"unknown to .*vocab.txt: it is not a vocabulary of this language"):
         prepare.prepare(write(tmp_path / "files", texts(20)), foreign, tmp_path / "data")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to the data directory"):

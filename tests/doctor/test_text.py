@@ -135,7 +135,7 @@ def test_vocabulary_that_does_not_cover_the_text_is_reported(config, vocabulary,
         (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in kept))
         config.tokenizer.vocab_file = str(tmp_path / "vocab.txt")
         found = examined(config, tmp_path / "run", tmp_path)["examples"]
-        assert found.mark == mark and "[UNK]" in found.text and message in found.text
+        assert found.mark == mark and "unknown" in found.text and message in found.text
 
 
 def test_sample_text_longer_than_the_model_is_refused(home, config):
