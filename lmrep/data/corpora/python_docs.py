@@ -29,6 +29,7 @@ UNDERLINE = re.compile(r"^[ \t]*([=*~^\"#+-])\1{2,}[ \t]*\n", re.MULTILINE)
 
 
 def root() -> pathlib.Path:
+    """The directory of the standard library."""
     return pathlib.Path(sysconfig.get_path("stdlib"))
 
 

@@ -23,6 +23,7 @@ UNITS: dict[str, Callable[[str], list[str]]] = {
 
 
 def open_corpus(config: Config) -> Corpus:
+    """Text files. Raises UserError if none is found."""
     sources = files.find(config.files, "text_files", "*.txt")
     unit = config.documents
     if unit == "auto":

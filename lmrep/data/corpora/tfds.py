@@ -14,6 +14,7 @@ from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
 
 
 def open_corpus(config: Config) -> Corpus:
+    """A prepared TFDS data set. Raises UserError if it is not there."""
     if not config.tfds_name:
         raise UserError("data.corpus is tfds but data.tfds_name is empty; expected a TFDS name or a directory")
     builder = _builder(config.tfds_name)

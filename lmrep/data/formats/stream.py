@@ -63,10 +63,12 @@ def spans(
 
 
 def contiguous(config: Stream) -> bool:
+    """Whether examples continue each other from batch to batch."""
     return config.order == "contiguous"
 
 
 def fields(config: Stream) -> tuple[str, ...]:
+    """The batch fields."""
     return (*TEXT_FIELDS, "reset", *(("following",) if contiguous(config) else ()))
 
 

@@ -74,6 +74,7 @@ def prepare_sources(
 
 
 def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:
+    """Weights of sources in proportion to weight * size^(1 / temperature); 0: to the weight alone."""
     power = 1 / temperature if temperature else 0.0
     largest = max(sizes)  # only proportions matter: keeps the numbers small
     return [source.weight * (size / largest) ** power for source, size in zip(sources, sizes, strict=True)]

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def dtype(vocabulary_size: int) -> np.dtype:
+    """The smallest unsigned type of 16 or 32 bits that holds every id."""
     return np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.uint32)
 
 

@@ -206,6 +206,7 @@ def _with_model_type(content: dict) -> dict:
 
 
 def type_name(component: Any) -> str:
+    """The type of a component of tokenizer.json, for messages."""
     if not isinstance(component, dict):
         return "none" if component is None else "not an object"
     return str(component.get("type", "without a type"))[:60]

@@ -210,6 +210,7 @@ def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, 
 
 
 def load_vocabulary(path: Path, lowercase: bool) -> WordPiece:
+    """From a vocab.txt alone."""
     return WordPiece(read_vocabulary(path), lowercase, PUBLISHED_MAX_WORD_LENGTH)
 
 
