@@ -392,8 +392,7 @@ def test_a_corpus_is_prepared_with_its_model(tmp_path):
     data = corpora.Config(corpus="text_files", files=str(tmp_path / "corpus.txt"), validation=0.0, test=0.0)
     ready = prepare.prepare(data, Config(NAMES[0], vocab_size=200), tmp_path / "data")
     store = ready.stores["train"]
-    first = store.take(np.arange(*store.sentences[:2]))
-    assert ready.tokenizer.decode(first) in cleaned(" ".join(CORPUS), True)
+    assert ready.tokenizer.decode(store.take(np.arange(*store.sentences[:2]))) in cleaned(" ".join(CORPUS), True)
     assert ready.tokenizer.vocabulary.starts_word[store.take(store.sentences[:-1])].all()
     model = next((tmp_path / "data").glob("*/tokenizer/spiece.model"))
     loaded = prepare.prepare(data, Config(NAMES[0], vocab_file=str(model)), tmp_path / "other")

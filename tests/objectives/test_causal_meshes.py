@@ -51,7 +51,8 @@ def expected():
 
 
 # Dropout draws from a key for each microbatch, and so depends on their number, but not on the mesh.
-CASES = [("lstm", (1, 8, 1), 2), ("lstm", (2, 2, 2), 4), ("rnn", (8, 1, 1), 1), ("rnn", (2, 2, 2), 1)]
+CASES = [("lstm", (8, 1, 1), 1), ("lstm", (1, 8, 1), 2), ("lstm", (2, 2, 2), 4), ("rnn", (8, 1, 1), 1),
+         ("rnn", (2, 2, 2), 1)]
 
 
 @pytest.mark.usefixtures("no_compilation_cache")
