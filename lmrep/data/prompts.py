@@ -16,16 +16,18 @@ def has_mask(text: str, tokenizer: Tokenizer) -> bool:
 
 
 def tokenize_masked(
-    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
+    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None,
+    around: tuple[list[int], list[int]] | None = None,
 ) -> list[np.ndarray]:
-    """The ids int32[t] of texts with masks, with [CLS] and [SEP]. `max_length` is the model's, 0 for any length;
-    messages call the texts `names`.
+    """The ids int32[t] of texts with masks, with the ids `around` each, by default [CLS] and [SEP]. `max_length` is the
+    model's, 0 for any length; messages call the texts `names`.
 
     Raises:
       UserError: a text has no [MASK], has more than `max_length` tokens, or is not Unicode text.
     """
     mask, name = tokenizer.vocabulary.specials["mask"], tokenizer.mask_token
-    tokenized = tokenize_prompts([text.replace("[MASK]", name) for text in texts], tokenizer, max_length, names)
+    tokenized = tokenize_prompts([text.replace("[MASK]", name) for text in texts], tokenizer, max_length, names,
+                                 around)
     for i, prompt in enumerate(tokenized):
         if not (prompt.ids == mask).any():
             where = f"{names[i]}: " if names and names[i] else ""
@@ -34,12 +36,13 @@ def tokenize_masked(
 
 
 def tokenize_prompts(
-    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None
+    texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None,
+    around: tuple[list[int], list[int]] | None = None,
 ) -> list[TokenizedText]:
-    """Tokenizes texts, with [CLS] and [SEP]. Raises UserError as `tokenize_masked`, but for texts without masks."""
+    """Tokenizes texts as `tokenize_masked`, with or without masks."""
     prompts = []
     for text, name in zip(texts, names or [None] * len(texts), strict=True):
-        prompt = tokenized_text.tokenize_text(text, tokenizer, name)
+        prompt = tokenized_text.tokenize_text(text, tokenizer, name, around)
         if 0 < max_length < len(prompt.ids):
             raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r}... has {len(prompt.ids)} tokens; the model "
                             f"takes {max_length} at most")

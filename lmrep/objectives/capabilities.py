@@ -74,7 +74,7 @@ class FillMask:
         """For each text and each mask in it, the `k` most probable tokens with their probabilities."""
         run.require_head((self._head,), self._description)
         special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
-        prompt_ids = prompts.tokenize_masked(texts, run.tokenizer, max_length, names)
+        prompt_ids = prompts.tokenize_masked(texts, run.tokenizer, max_length, names, run.special_tokens)
         predictions: list = [None] * len(texts)
         for i, found in _predict_batches(
                 run, prompt_ids, lambda some: prompts.mask_batch(some, special["pad"], special["mask"], max_length),
@@ -212,7 +212,7 @@ class DetectReplaced:
         """For each text a `ReplacedToken` for each of its tokens, in their order."""
         run.require_head(("discriminator", "masked"), "discriminator head")
         pad, max_length = run.tokenizer.vocabulary.specials["pad"], run.model.max_length
-        tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names)
+        tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names, run.special_tokens)
         predictions: list = [None] * len(texts)
         for i, found in _predict_batches(
                 run, [each.ids for each in tokenized], lambda some: prompts.pad_batch(some, pad, max_length)):

@@ -176,6 +176,11 @@ def test_special_tokens_around_a_text_are_those_of_the_training_examples(tmp_pat
     assert run.tokenize(text).ids.tolist() == expected and (name == "stream") == (expected[0] == ids[0])
     if name == "stream":
         assert run.encode([text])[0].ids.tolist() == expected
+        special = run.tokenizer.vocabulary.specials
+        masked = run.tokenize("the [MASK] cat").ids
+        batch = data_prompts.mask_batch([masked], special["pad"], special["mask"], run.model.max_length)
+        probabilities = run.predict_batch(batch, k=3)["probabilities"][0, 0]
+        assert [p for _, p in run.fill_masks(["the [MASK] cat"], k=3)[0][0]] == probabilities.tolist()
 
 
 def test_pairs_have_separators_and_token_types(run):
