@@ -172,7 +172,7 @@ def run(words: Sequence[str]) -> int:
     flags = flags_of(name)
     before_dashes = rest[: rest.index("--")] if "--" in rest else rest
     if "--help" in before_dashes or "-h" in before_dashes:
-        print(description(name, module.__doc__, flags))
+        print(description(name, module.__doc__ or command.summary, flags))
         return 0
     arguments = parse(name, rest, flags)
     if arguments.words and not command.words:

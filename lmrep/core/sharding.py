@@ -28,7 +28,7 @@ RULES: Rules = {
     "embed": "fsdp",  # the model width of a parameter, which is gathered just before use
 }
 
-_active: contextvars.ContextVar[tuple[Mesh, Rules] | None] = contextvars.ContextVar("layout", default=None)
+_active: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
 
 
 def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, devices: list | None = None) -> Mesh:
@@ -41,9 +41,9 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, devices: list | Non
 
 
 @contextlib.contextmanager
-def use_mesh(mesh: Mesh, rules: Rules = RULES) -> Iterator[Mesh]:
-    """A context in which `shard` constrains arrays to `mesh` by `rules`."""
-    token = _active.set((mesh, rules))
+def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
+    """A context in which `shard` constrains arrays to `mesh` by RULES."""
+    token = _active.set(mesh)
     try:
         with jax.set_mesh(mesh):
             yield mesh
@@ -51,15 +51,13 @@ def use_mesh(mesh: Mesh, rules: Rules = RULES) -> Iterator[Mesh]:
         _active.reset(token)
 
 
-def partition_spec(
-    axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, rules: Rules = RULES,
-) -> PartitionSpec:
+def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """The PartitionSpec of an array with this shape and these logical axes.
 
     A dimension that its mesh axes do not divide is replicated, for example BERT's vocabulary of 30,522 on a `tensor`
     axis of 4.
     """
-    mesh_axes = (rules.get(axis) if axis else None for axis in axes)
+    mesh_axes = (RULES.get(axis) if axis else None for axis in axes)
     return PartitionSpec(*(names if divides(mesh, names, size) else None
                            for names, size in zip(mesh_axes, shape, strict=True)))
 
@@ -72,9 +70,9 @@ def divides(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> b
 
 def shard(x: Array, *axes: str | None) -> Array:
     """Constrains an activation to the layout of its logical `axes`; the identity outside `use_mesh`."""
-    if (active := _active.get()) is None:
+    if (mesh := _active.get()) is None:
         return x
-    return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, *active))
+    return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh))
 
 
 def gather_params(params: Tree, specs: Tree) -> Tree:
@@ -88,15 +86,15 @@ def gather_params(params: Tree, specs: Tree) -> Tree:
         specs, params, is_leaf=is_spec)
 
 
-def shardings(specs: Tree, mesh: Mesh, rules: Rules = RULES) -> Tree:
+def shardings(specs: Tree, mesh: Mesh) -> Tree:
     """The sharding of each parameter."""
     return jax.tree.map(
-        lambda s: NamedSharding(mesh, partition_spec(s.axes, s.shape, mesh, rules)), specs, is_leaf=is_spec)
+        lambda s: NamedSharding(mesh, partition_spec(s.axes, s.shape, mesh)), specs, is_leaf=is_spec)
 
 
-def batch_sharding(mesh: Mesh, rules: Rules = RULES) -> NamedSharding:
+def batch_sharding(mesh: Mesh) -> NamedSharding:
     """The sharding of arrays whose leading axis is the batch."""
-    return NamedSharding(mesh, PartitionSpec(rules["batch"]))
+    return NamedSharding(mesh, PartitionSpec(RULES["batch"]))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

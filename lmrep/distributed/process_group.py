@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from lmrep.core.errors import RunFault, UserError
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
 TIMEOUT = "LMREP_JOIN_SECONDS"
 JOIN_SECONDS = 300  # for all processes to join
 HEARTBEAT_SECONDS = 60  # JAX ends the other processes this long after one disappears
@@ -61,8 +62,9 @@ def launched(environment: Mapping[str, str]) -> Process | None:
         return int(text) if text else default
 
     address = environment.get(ADDRESS)
-    if address and not re.fullmatch(r".+:\d{1,5}", address):
-        raise UserError(f"the coordinator's address is {address!r}; expected HOST:PORT in {ADDRESS}")
+    if address and not (re.fullmatch(r".+:\d{1,5}", address) and 0 < int(address.rpartition(":")[2]) < 2**16):
+        raise UserError(f"the coordinator's address is {address!r}; expected HOST:PORT in {ADDRESS}, with a port from "
+                        "1 to 65535")
     process = Process(1, 0)
     # An interactive shell of an allocation has SLURM_NTASKS > 1, but is a step of one task.
     if (count := number("SLURM_STEP_NUM_TASKS", 1)) > 1:
@@ -120,7 +122,7 @@ def start() -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         options |= {"num_processes": process.count, "process_id": process.index,
                     "local_device_ids": local_devices(process, os.environ)}
-    if process and process.index == 0 and os.environ.get(ADDRESS):
+    if process and process.index == 0 and os.environ.get(ADDRESS) and not os.environ.get(BIND_ADDRESS):
         _check_port(process, int(os.environ[ADDRESS].rpartition(":")[2]))
     with _reported(_description(process), int(seconds)):
         try:

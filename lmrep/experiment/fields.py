@@ -37,9 +37,10 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
         value = (config or {}).get(field.path)
         if field.path in ("model", "objective", "format"):
             table = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}[field.path]
-            yield field._replace(path=f"{field.path}.name", value=(value or field.value)["name"], type_name="",
+            chosen = {**getattr(Experiment(), field.path), **(value or {})}["name"]
+            yield field._replace(path=f"{field.path}.name", value=chosen, type_name="",
                                  bounds=Bounds(field.bounds.help, choices=tuple(table)))
-            for name in [value["name"]] if value else table:
+            for name in [chosen] if value else table:
                 yield from _of_record(table[name].config, f"{field.path}.", value or {}, f"{field.path} {name}")
         else:
             yield field

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import stat
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -199,7 +200,7 @@ class _Writer:
     """
 
     def __init__(self, path: Path, about: bytes, entries: int):
-        self._path, self._partial = path, path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._path, self._partial = path, path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
         self._header, self._starts = [b"{" + about], {}
         self._header_size = -(-(len(about) + 2 + entries) // 8) * 8  # so that the data are aligned
         self._end = 0
@@ -207,7 +208,7 @@ class _Writer:
 
     def open(self) -> None:
         """Makes the file."""
-        self._file = open(self._partial, "wb")  # noqa: SIM115 (closed by __exit__)
+        self._file = open(self._partial, "xb")  # noqa: SIM115 (closed by __exit__)
 
     def __exit__(self, *_) -> None:
         with contextlib.suppress(OSError):  # it flushes, which fails on a full disk

@@ -18,7 +18,7 @@ class Head(NamedTuple):
         [b, t, v], of each position [b, t], or of pairs [b, 2].
       specs: (model, width of the token table) -> its parameters, which lie under "objective" and its name; None if it
         has none.
-      prefix: begins the paths of its parameters, and of no others; "" if it has none.
+      prefix: begins paths that only a checkpoint with this head has; "" if it has no parameters.
       samples: texts for `lmrep predict`.
     """
 
@@ -35,7 +35,7 @@ def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
     return lm_head.logits(head, model.output_embedding(tree["encoder"]), x)
 
 
-def _discriminator_specs(model: Model, table_width: int) -> Tree:
+def _discriminator_specs(model: Model) -> Tree:
     d = model.width
     return {"transform": linear.specs(d, d, (None, None)), "out": linear.specs(d, 1, (None, None))}
 
@@ -52,7 +52,7 @@ HEADS = {
         "replaced-token logits",
         lambda tree, hidden, model: replaced_token.replaced_logits(
             tree["objective"]["discriminator"], hidden, model.activation),
-        _discriminator_specs, "objective/discriminator/",
+        lambda model, e: _discriminator_specs(model), "objective/discriminator/",
         ("Paris is the capital of France.", "Paris is the Friday of France.")),
     "causal": Head(
         "next-token logits",

@@ -38,10 +38,10 @@ class LoopState:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], config: FaultsConfig, stages: int) -> "LoopState":
         """The inverse of `to_json`, for a run that may have more `stages` by now; {} gives the state of its start."""
+        fields = fields or {"sums": None, "tokens": 0, "validated": -1}
         skipped = list(fields.get("skipped_batches", ()))
         return cls(Losses(config, fields.get("losses", ())), skipped + [0] * (stages - len(skipped)),
-                   MetricSums(fields.get("sums")), fields.get("tokens", 0), fields.get("validated", -1),
-                   list(fields.get("faults", ())))
+                   MetricSums(fields["sums"]), fields["tokens"], fields["validated"], list(fields.get("faults", ())))
 
 
 class Rates(NamedTuple):

@@ -240,7 +240,6 @@ def _each_layer(rule: optax.GradientTransformation, specs: Tree) -> optax.Gradie
     def each(function: Callable) -> Callable:
         return lambda path, spec, *leaves: (jax.vmap(function) if _is_stacked(spec) else function)(*leaves)
 
-
     def update(updates: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
         pairs = map_paths(each(rule.update), specs, updates, state, params)
         return tuple(map_paths(lambda path, spec, pair, i=i: pair[i], specs, pairs) for i in (0, 1))

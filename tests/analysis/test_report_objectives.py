@@ -19,6 +19,7 @@ from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.capabilities import ReplacedToken
 from tests import small
 
+GPT2 = Path(__file__).parents[1] / "interop/golden/gpt2"
 RUNS = {"causal": "causal", "electra": "replaced_token"}
 SAMPLES = {"causal": ("The old cat sees the red dog. The small",),
            "electra": ("The old cat sees <i>the sea</i> & caf\u00e9s.", "The [MASK] cat eats.")}
@@ -64,6 +65,17 @@ def predicted(runs):
 @pytest.fixture(scope="module")
 def html(runs, predicted):
     return page.render([(run, predicted[name]) for name, run in runs.items()])
+
+
+def test_a_tokenizer_without_a_padding_token_has_its_predictions(home):
+    config = small.config(home / "texts", "causal")
+    config.update({"steps": 1, "samples": ()})
+    config.model.update({"layers": 1, "width": 16, "heads": 2, "mlp": 32})
+    config.tokenizer.update({"name": "byte_level_bpe", "vocab_file": str(GPT2), "lowercase": False})
+    lmrep.train(config, home / "gpt2", data_dir=home / "data")
+    run = run_data.read(home / "gpt2", "gpt2", home / "data")
+    assert "pad" not in run.network.tokenizer.specials
+    assert any(predictions.predict(run, 0).held_out.values())
 
 
 # The summary

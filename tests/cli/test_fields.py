@@ -39,6 +39,13 @@ def test_all_fields_of_a_config_are_listed_and_can_be_set(config):
                else shown[path] == values[path] for path in shown)
 
 
+def test_a_config_without_the_name_of_its_network_lists_the_default():
+    config = default_config().to_dict()
+    del config["model"]["name"]
+    listed = {field.path: field.value for field in fields.listed(config)}
+    assert listed["model.name"] == "transformer" and listed["model.width"] == config["model"]["width"]
+
+
 def test_all_choices_are_listed_without_a_config():
     listed = list(fields.listed(None))
     choices = {field.choice for field in listed if field.choice}

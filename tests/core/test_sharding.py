@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from lmrep.core import params as P
 from lmrep.core import sharding
 from lmrep.core.params import ParamSpec
-from lmrep.core.sharding import RULES, make_mesh, partition_spec
+from lmrep.core.sharding import make_mesh, partition_spec
 
 MESH = make_mesh(2, 2, 2)
 SPECS = {
@@ -33,12 +33,6 @@ SPECS = {
 ])
 def test_partition_follows_the_rules(axes, shape, expected):
     assert partition_spec(axes, shape, MESH) == PartitionSpec(*expected)
-
-
-def test_rules_determine_the_layout():
-    rules = {"batch": "data", "embed": None}
-    assert partition_spec(("batch", "embed"), (4, 4), MESH, rules) == PartitionSpec("data", None)
-    assert RULES["embed"] == "fsdp"
 
 
 def test_shape_and_axes_must_have_equal_length():
@@ -67,12 +61,8 @@ def test_shard_constrains_activations_without_changing_values():
     x = jnp.arange(32.0).reshape(4, 8)
     with sharding.use_mesh(MESH):
         sharded = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
-    with sharding.use_mesh(MESH, RULES | {"batch": "data", "mlp": None}):
-        other = jax.jit(lambda x: sharding.shard(x, "batch", "mlp"))(x)
     assert sharded.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec(("data", "fsdp"), "tensor")), 2)
-    assert other.sharding.is_equivalent_to(NamedSharding(MESH, PartitionSpec("data", None)), 2)
     assert np.array_equal(sharded, x)
-    assert np.array_equal(other, x)
 
 
 def test_sharded_init_gives_the_same_parameters():

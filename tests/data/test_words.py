@@ -71,3 +71,16 @@ def test_other_rules_are_refused(tmp_path):
     path.write_text(json.dumps(content | {"normalizer": None}))
     with pytest.raises(UserError, match="normalizer is none, which would split text differently"):
         tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize(("file", "change", "message"), [
+    ("tokenizer.json", {"normalizer": {"type": "BertNormalizer", "handle_chinese_chars": False, "lowercase": None}},
+     "lowercase is None"),
+    ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case is True"),
+])
+def test_contradicting_case_is_refused(tmp_path, file, change, message):
+    trained().save(tmp_path)
+    content = json.loads((tmp_path / file).read_text())
+    (tmp_path / file).write_text(json.dumps(content | change))
+    with pytest.raises(UserError, match=message):
+        tokenizers.load(tmp_path)

@@ -45,6 +45,7 @@ def test_process_is_read_from_the_environment(environment, expected):
     (EXPLICIT | {"JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID is '-1'; expected a whole number"),
     (EXPLICIT | {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES is 'two'; expected a whole number"),
     (EXPLICIT | {"JAX_COORDINATOR_ADDRESS": "host"}, "address is 'host'; expected HOST:PORT"),
+    (EXPLICIT | {"JAX_COORDINATOR_ADDRESS": "host:99999"}, "with a port from 1 to 65535"),
 ])
 def test_an_incomplete_environment_is_refused(environment, message):
     with pytest.raises(UserError, match=message):

@@ -244,7 +244,7 @@ def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes:
     if not middle:
         return []
     texts = [_segment_until(batch, i, t) for i, t in middle.items()]
-    padded = pad_batch(texts, specials["pad"], model.max_length)
+    padded = pad_batch(texts, specials.get("pad", 0), model.max_length)
     inputs, last = model_inputs(model, padded, context="left"), np.zeros(len(padded["tokens"]), np.int32)
     last[: len(texts)] = [len(text) - 1 for text in texts]
 

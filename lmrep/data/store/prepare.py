@@ -41,6 +41,7 @@ from lmrep.data.store import scan, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
 
+BUILD = 2  # version of the unfinished folder; raise it if a change cannot continue older ones
 LAYOUT = 3  # version of the folder; raise it if a change makes older ones unreadable
 PART = 2**25  # characters of a part, the most that a killed process loses
 MAX_PARTS = 128  # each is a file of each split; parts of larger corpora are larger
@@ -59,7 +60,7 @@ class Prepared:
       tokenizer: trained on the train split or loaded; its vocabulary has the counts of the train split.
       stores: split -> store, for "train", and for "validation" and "test" if their fractions are above 0.
       statistics: split -> {documents, sentences, tokens, characters, words, unknown, long_words, tokens_per_word,
-        unknown_fraction}; words are separated by white space, unknown counts [UNK], long_words have more than 1,000
+        unknown_fraction}; words are separated by white space, unknown counts tokens, long_words have more than 1,000
         characters.
       directory: the folder.
       text: counts of anomalies of the text, such as bytes that are not UTF-8; only those that occurred.
@@ -193,7 +194,7 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
            tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
     """Builds the folder beside its final path, continuing what is there, and renames it."""
     partial, keep = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
-    key = json.dumps([content, PART, MAX_PARTS, importlib.metadata.version("tokenizers")])
+    key = json.dumps([content, BUILD, PART, MAX_PARTS, importlib.metadata.version("tokenizers")])
     parts: list[pathlib.Path] = []
     try:
         if not (partial / "key.json").exists() or (partial / "key.json").read_text() != key:
@@ -356,9 +357,10 @@ def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, pr
                         "more documents, or that split a larger fraction")
     fraction = statistics["train"]["unknown_fraction"]
     line = f"{fraction:.0%} of the corpus's tokens are unknown to {config.vocab_file or 'the trained vocabulary'}"
+    larger = "a larger --config.tokenizer.vocab_size leaves fewer unknown"
     if fraction > 0.5:
         raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another "
-                        "(--config.tokenizer.vocab_file), or train one (vocab_file='')")
+                        "(--config.tokenizer.vocab_file), or train one (vocab_file='')" if config.vocab_file else
+                        f"{line}; {larger}")
     if fraction > 0.05:
-        progress(f"warning: {line}; " + ("check that it is the right vocabulary" if config.vocab_file else
-                                         "a larger --config.tokenizer.vocab_size leaves fewer unknown"))
+        progress(f"warning: {line}; {'check that it is the right vocabulary' if config.vocab_file else larger}")

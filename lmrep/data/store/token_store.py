@@ -209,8 +209,8 @@ class Store:
       vocabulary: of the ids.
       fingerprint: identifies the content: equal for equal corpus, split, tokenizer and white space.
 
-    Up to `damaged_records` unreadable records are read as [UNK], each with a warning that names it. Positions do not
-    change, so a resumed run reads the same.
+    Up to `damaged_records` unreadable records are read as unknown tokens, each with a warning that names it. Positions
+    do not change, so a resumed run reads the same.
 
     Opening reads only the headers of the indices. Raises ValueError if they do not match the records.
     """
@@ -289,7 +289,7 @@ class Store:
         return [self._read_one(record) for record in records.tolist()]
 
     def _read_one(self, record: int) -> np.ndarray:
-        """A record; if it is unreadable and the budget allows it, [UNK]s."""
+        """A record; if it is unreadable and the budget allows it, unknown tokens."""
         if record not in self._damaged:
             try:
                 return self._records.__getitems__([record])[0]["tokens"]
@@ -310,4 +310,4 @@ class Store:
                            "builds it again, or set --config.data.damaged_records to the number of records of a split "
                            "that may be read as unknown words")
         self._damaged.add(record)
-        log.warning("%s; its %s tokens are read as [UNK]", found, f"{RECORD:,}")
+        log.warning("%s; its %s tokens are read as unknown", found, f"{RECORD:,}")

@@ -39,7 +39,7 @@ class Tokenized(NamedTuple):
       tokens: uint16 or uint32 [n], the ids of all documents.
       sentences: int64, the number of tokens of each sentence, without empty ones.
       documents: int64, the number of sentences of each document, without empty ones.
-      tally: int64[3]: words (separated by white space), [UNK]s, words of more than LONG_WORD characters.
+      tally: int64[3]: words (separated by white space), unknown tokens, words of more than LONG_WORD characters.
     """
 
     tokens: np.ndarray

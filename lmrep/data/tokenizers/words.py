@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from lmrep.data.tokenizers.base import AddedToken, Encoding, TokenizerDef
 from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.library import LibraryTokenizer
-from lmrep.data.tokenizers.published import PublishedFiles, five_specials
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, check_value, five_specials
 
 CLASSES = ("PreTrained",)  # tokenizer classes of other libraries with these rules
 
@@ -94,11 +94,12 @@ def load(files: PublishedFiles) -> Words | None:
     files.check_component("normalizer", "BertNormalizer", clean_text=True, handle_chinese_chars=False,
                           strip_accents=None)
     files.check_component("pre_tokenizer", "WhitespaceSplit")
-    files.check_config(CLASSES)
     tokens, specials = files.tokens(files.model["vocab"]), SPECIALS | five_specials(files.specials)
     files.check_specials(tokens, specials, "a vocabulary that was trained here")
     files.check_component("model", "WordLevel", unk_token=specials["unk"])
     lowercase = files.tokenizer_json["normalizer"].get("lowercase", True)
+    check_value(files.directory / TOKENIZER_JSON, "lowercase", lowercase, True, False)
+    files.check_config(CLASSES, do_lower_case=(None, lowercase))
     return Words(tokens, lowercase, files.added_tokens(specials), specials)
 
 
