@@ -83,6 +83,9 @@ class Arguments:
     def load_config(self) -> Any:
         """The experiment's ConfigDict with the overrides. Raises UserError where --config is missing or fails."""
         if self.config_file is None:
+            if self.workdir:
+                raise UserError(f"there is no run in {self.workdir}; correct --workdir, or start one there with "
+                                "--config, for example --config=experiments/quickstart.py")
             raise UserError(f"lmrep {self.command} needs an experiment, for example "
                             "--config=experiments/quickstart.py")
         from lmrep.interop.init_from import load_config

@@ -105,6 +105,7 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
     declared = {name: d if isinstance(d, tuple) else (d, ()) for name, d in defaults.items()}
     chosen = {name: default for name, (default, _) in declared.items()}
     listing = ", ".join(f"{n}={'|'.join(map(str, choices)) or default}" for n, (default, choices) in declared.items())
+    named = set()
     for part in filter(None, argument.split(",")):
         name, equals, text = part.partition("=")
         if not equals:
@@ -112,6 +113,9 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
         if name not in declared:
             raise UserError(f"the experiment has no part {name!r}{suggestion(name, declared)}\nits parts: {listing}")
         default, choices = declared[name]
+        if name in named:
+            raise UserError(f"the experiment's argument gives {name} twice; give it once")
+        named.add(name)
         chosen[name] = _parsed(text, default, name)
         if choices and chosen[name] not in choices:
             expected = ", ".join(map(str, choices))
@@ -122,7 +126,7 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
 def _get_config(file: Path) -> Callable | None:
     if not file.exists():
         similar = suggestion(file.name, [f.name for f in file.parent.glob("*.py")])
-        raise UserError(f"there is no experiment file {file}{similar}")
+        raise UserError(f"there is no experiment file {file}{similar}; `lmrep pages` lists those of the package")
     spec = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
     if file.is_dir() or spec is None or spec.loader is None:
         raise UserError(f"{file} is not a Python file; expected one that ends in .py and defines get_config")

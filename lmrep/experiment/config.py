@@ -55,7 +55,8 @@ class MeshConfig:
         used = math.prod(sizes)
         if min(sizes) < 1 or used > devices or (rest and used < devices):
             raise UserError(f"mesh is data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}, and there are "
-                            f"{devices} device(s); their product must be that, and one may be -1: all that remain")
+                            f"{devices} device(s); expected sizes whose product is the number of devices (one may be "
+                            "-1: the remaining ones)")
         return tuple(sizes)
 
 

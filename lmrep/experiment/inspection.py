@@ -116,8 +116,8 @@ def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
     lines = [f"Tokenizer {prepared.tokenizer.name}: {vocabulary.size:,} tokens, {int(at_mark.sum()):,} of which {mark} "
              f"a word; {int((vocabulary.counts == 0).sum()):,} do not occur in the train split",
              f"white space of documents: {'kept' if keeps_whitespace(experiment.tokenizer) else 'collapsed'}"]
-    upper, plain, accented = (list(ids) for ids in prepared.tokenizer.encode_batch(["CAFE", "cafe", "caf\u00e9"]))
-    if upper == plain:
+    if prepared.tokenizer.lowercase:
+        plain, accented = (list(ids) for ids in prepared.tokenizer.encode_batch(["cafe", "caf\u00e9"]))
         accents = " and stripped of accents: caf\u00e9 becomes cafe" if accented == plain else ""
         lines.append(f"text is lower-cased{accents}")
     if unused := build.unused_rows(experiments.model_config(experiment, vocabulary.size), vocabulary.size):

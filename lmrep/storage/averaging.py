@@ -64,7 +64,8 @@ def average(source: Path, target: Path, steps: Sequence[int] = (), last: int = 3
                             f"{', '.join(map(str, available)) or 'none'}")
         if len(selected) < 2:
             raise UserError(f"{source} has checkpoint(s) {', '.join(map(str, available)) or 'none'}; averaging needs "
-                            "at least two: keep more of them (checkpoint.keep), or give other --steps")
+                            "at least two: save more often (checkpoint.every), keep more (checkpoint.keep), or give "
+                            "other --steps")
         averaged = record["config"].get("evaluation", {}).get("averaged", True)
         with workdir.new_directory(target) as temporary:
             params = mean(checkpoints, selected, averaged)

@@ -76,7 +76,7 @@ INVALID = {
     "length": (["--config.length=64"], "length is 64, and the model has positions for 32"),
     "warm-up": (["--config.optimizer.schedule.warmup=13"], "warmup is 13, more than the 12 steps of the run"),
     "fractions": (["--config.objective.mask=0.5"], "mask + keep + random is 0.7", "must add to 1"),
-    "no such file": ({"file": "smal.py"}, "there is no experiment file", "did you mean 'small.py'?"),
+    "no such file": ({"file": "smal.py"}, "there is no experiment file", "did you mean 'small.py'?; `lmrep pages`"),
     "syntax": ({"file": "syntax.py"}, "syntax.py:2: SyntaxError"),
     "fails": ({"file": "fails.py"}, "fails.py:2: ZeroDivisionError"),
     "no files": (["--config.data.files=nowhere/*.txt"], "data.files 'nowhere/*.txt' matches no file"),
@@ -178,7 +178,7 @@ def test_resuming_allows_changes_that_do_not_affect_results(home, copy, tmp_path
 def test_workdir_has_the_config_of_its_run(home, copy, tmp_path):
     result = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.seed=1")
     assert result.code == 2 and "config.seed: 0 -> 1" in result.err
-    refused(small.command("train", f"--workdir={tmp_path}/none"), "needs an experiment")
+    refused(small.command("train", f"--workdir={tmp_path}/none"), "there is no run in", "with --config")
     result = small.command("doctor", f"--workdir={copy}", f"--data_dir={home}/data")
     assert result.code == 0 and "12 steps" in result.out and "FAILED" not in result.out, result
     refused(small.command("doctor"), "needs an experiment")

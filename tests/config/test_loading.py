@@ -213,6 +213,7 @@ def test_config_argument_is_split_into_fields():
 @pytest.mark.parametrize(("argument", "message"), [
     ("siz=tiny", "the experiment has no part 'siz'; did you mean 'size'?\nits parts: size=tiny|base, length=128"),
     ("size", "the experiment's argument has 'size'; expected name=value out of size=tiny|base, length=128"),
+    ("size=base,size=tiny", "the experiment's argument gives size twice; give it once"),
     ("size=bse", "size is 'bse'; expected one of tiny, base; did you mean 'base'?"),
     ("length=long", "length cannot be 'long'; expected a whole number, as 128 is"),
 ])

@@ -88,5 +88,11 @@ class CorpusDef(NamedTuple):
 
 
 def open_corpus(config: Config) -> Corpus:
-    """The corpus that a config names. Raises UserError if there is none."""
-    return choose(CORPORA, config.corpus, "data.corpus").open(config)
+    """The corpus that a config names. Raises UserError if there is none, or if `files` are set and it reads none."""
+    definition = choose(CORPORA, config.corpus, "data.corpus")
+    if config.files and not definition.example:
+        readers = ", ".join(name for name, other in CORPORA.items() if other.example)
+        raise UserError(f"data.files is {config.files!r}, and data.corpus is {config.corpus}, which reads no files; "
+                        f"set data.corpus to one of {readers} (or data=files after the experiment's name), or leave "
+                        "data.files empty")
+    return definition.open(config)

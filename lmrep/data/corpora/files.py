@@ -63,7 +63,8 @@ def _local(pattern: str, example: str) -> list[Source]:
     paths = [match for match in sorted(glob.glob(path, recursive=True)) if os.path.exists(match)
              and not os.path.isdir(match)]
     if not paths:
-        raise UserError(_no_match(pattern, os.getcwd(), os.path.isdir(path), os.path.join(path, "**", example)))
+        where = "" if os.path.isabs(path) else f" in {os.getcwd()}"
+        raise UserError(_no_match(pattern, where, os.path.isdir(path), os.path.join(path, "**", example)))
     for match in paths:
         check_regular(match)
     top = os.path.commonpath([os.path.dirname(match) for match in paths])
@@ -90,7 +91,8 @@ def _remote(pattern: str, example: str) -> list[Source]:
         store, path = remote.file_system(pattern, "data.files", "gs://bucket/folder/*.txt")
         matches = sorted((name, info) for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
         if not matches:
-            raise UserError(_no_match(pattern, "that store", store.isdir(path), posixpath.join(pattern, "**", example)))
+            within = posixpath.join(pattern, "**", example)
+            raise UserError(_no_match(pattern, " in that store", store.isdir(path), within))
         top = posixpath.commonpath([posixpath.dirname(name) for name, _ in matches])
         return [Source(store.unstrip_protocol(name), posixpath.relpath(name, top or "."), store,
                        next((f"{key} {info[key]}" for key in CHECKSUMS if info.get(key)), ""), info["size"] or 0)
@@ -100,7 +102,7 @@ def _remote(pattern: str, example: str) -> list[Source]:
 def _no_match(pattern: str, where: str, folder: bool, within: str) -> str:
     hint = f"it is a folder; try {within!r}" if folder else \
         "check the path, and quote the glob so that the shell leaves it alone"
-    return f"data.files {pattern!r} matches no file in {where}; {hint}"
+    return f"data.files {pattern!r} matches no file{where}; {hint}"
 
 
 @contextlib.contextmanager

@@ -101,8 +101,8 @@ def _move_positions(
 def _choose(config: Any, params: Params, pad: int | None, objective: str) -> Family:
     """The family that a network is written as."""
     if not isinstance(config, transformer.Config):
-        raise UserError(f"the network has a {type(config).__module__}.{type(config).__qualname__}; only Transformers "
-                        "can be written as a published checkpoint")
+        raise UserError(f"the network is of {type(config).__module__.rpartition('.')[2]}; only Transformers can be "
+                        "written as a published checkpoint")
     misfits = {name: family.misfits(config, MLM_BIAS in params) for name, family in FAMILIES.items()}
     fitting = [FAMILIES[name] for name, wrong in misfits.items() if not wrong]
     if not fitting:
