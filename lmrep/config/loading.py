@@ -125,8 +125,8 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
 
 def _get_config(file: Path) -> Callable | None:
     if not file.exists():
-        similar = suggestion(file.name, [f.name for f in file.parent.glob("*.py")])
-        raise UserError(f"there is no experiment file {file}{similar}; `lmrep pages` lists those of the package")
+        similar = suggestion(file.name, [f.name for f in file.parent.glob("*.py") if f.name != "setup.py"])
+        raise UserError(f"there is no experiment file {file}{similar or '; `lmrep pages` lists those of the package'}")
     spec = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
     if file.is_dir() or spec is None or spec.loader is None:
         raise UserError(f"{file} is not a Python file; expected one that ends in .py and defines get_config")
