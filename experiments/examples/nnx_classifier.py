@@ -12,9 +12,7 @@ from flax import nnx
 import lmrep
 from lmrep.interop import modules
 
-if len(sys.argv) != 2:
-    sys.exit(__doc__)
-run = lmrep.load(sys.argv[1])
+run = lmrep.load(sys.argv[1] if len(sys.argv) == 2 else sys.exit(__doc__))
 batch = run.inputs(["Return the number of items.", "Return a list.", "Raise an error.", "Raises ValueError."])
 labels = jnp.array([0, 0, 1, 1])
 

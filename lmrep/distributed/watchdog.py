@@ -147,8 +147,8 @@ class Watch:
         now, own_index = time.monotonic(), jax.process_index()
         others = {index: peer for index, peer in self._peers.items() if index != own_index}
         if own_index and now - self._store_answered > silence:
-            leader = f" ({others[0].report['host']})" if 0 in others else ""
-            return f"process 0{leader}, which leads the run, has not answered for {now - self._store_answered:.0f} s"
+            host = others[0].report["host"] if 0 in others else self._coordinator.rpartition(":")[0]
+            return f"process 0 ({host}), which leads the run, has not answered for {now - self._store_answered:.0f} s"
         for index, peer in sorted(others.items()):
             name, silent = f"process {index} ({peer.report['host']})", now - peer.reported_at
             if peer.report["error"]:

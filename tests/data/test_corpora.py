@@ -245,5 +245,5 @@ def test_tfds_datasets_that_need_tensorflow_are_refused(dataset, tmp_path):
 
 
 def test_files_of_a_corpus_that_reads_none_are_refused():
-    with pytest.raises(UserError, match=r"data\.corpus is python_docs, which reads no files; set data.corpus to one of"):
+    with pytest.raises(UserError, match=r"data\.corpus is python_docs, which reads no files; set data.corpus to"):
         open_corpus(Config(files="texts/*.txt"))

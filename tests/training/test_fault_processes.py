@@ -102,12 +102,12 @@ def assert_named(result, index, reason):
 
 
 def watched(directory, ending):
-    """Steps of two processes under a watchdog; from step 40 on, process 1 hangs or fails if `ending` says so."""
+    """Steps of two processes under a watchdog; from step 100 on, process 1 hangs or fails if `ending` says so."""
     process_group.start()
     index = jax.process_index()
     with Watch(4) as watch:
         for step in range(1, 100_000):
-            if step == 40:
+            if step == 100:  # both have heard of each other
                 Path(directory, str(index)).touch()
                 if index == 1 and ending == "hangs":
                     time.sleep(1000)
