@@ -284,6 +284,7 @@ def test_after_a_signal_the_current_step_is_saved(tmp_path, number, code):
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, stage(validation=False), recorder=stop_after(4, signal.SIGINT, signal.SIGINT), log_every=1)
     assert Checkpoints(tmp_path).steps() == [] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
