@@ -98,7 +98,7 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) ->
     reporter = ProgressReporter(log.info)
 
     def report(done: int, total: int) -> None:
-        reporter.report(done, lambda _: f"planning {stage.format_name} examples: {done:,} of {total:,} documents")
+        reporter.report(done, lambda _: f"planning {stage.format_name} examples: {done / total:.0%}")
 
     return formats.plan(stage.format_name, stage.format, store, stage.length, seed, Path(data_dir) / "plans", report)
 

@@ -310,6 +310,14 @@ def test_lengths_below_the_minimum_are_refused(name, length, random_store):
     assert make_plan(name, random_store(0, 3), length + 1).examples > 0
 
 
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_progress_grows_to_the_total(name, random_store):
+    seen = []
+    formats.plan(name, FORMATS[name].config(), random_store(0, 9), 24, 0, progress=lambda *work: seen.append(work))
+    assert seen and seen[-1][0] == seen[-1][1] > 0
+    assert seen == sorted(seen) and len({total for _, total in seen}) == 1
+
+
 # --- A format defined elsewhere ---
 
 

@@ -59,7 +59,7 @@ def test_padding_is_under_two_percent(length):
 
 
 def test_without_best_fit_padding_is_over_two_percent(monkeypatch):
-    monkeypatch.setattr("lmrep.data.formats.packed.best_fit", lambda sizes, length: np.arange(len(sizes)))
+    monkeypatch.setattr("lmrep.data.formats.packed.best_fit", lambda sizes, *_: np.arange(len(sizes)))
     sizes = np.random.default_rng(0).lognormal(6, 1, 3000).astype(np.int64)
     assert padding_fraction(pack_documents(np.concatenate([[0], np.cumsum(sizes)]), 128), 128) > 0.02
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import jax
 
 Batch = dict[str, np.ndarray]
-Progress = Callable[[int, int], None]  # called now and then with (documents done, documents in total)
+Progress = Callable[[int, int], None]  # called with (work done, in total), in any unit, and last with both equal
 
 
 class Field(NamedTuple):

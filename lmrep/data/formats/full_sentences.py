@@ -57,7 +57,7 @@ def example_starts(
       capacity: tokens of an example without [CLS] and the last [SEP]. Each document but the example's first takes one
         of them, for the separator before it.
       across: whether examples cross document boundaries.
-      progress: called now and then.
+      progress: called with documents.
 
     Returns:
       int64[number of examples], ascending, from 0.
@@ -74,8 +74,8 @@ def example_starts(
     while chunk < len(ends):
         starts.append(chunk)
         chunk = min(bisect_right(ends, begins[chunk] + capacity, chunk + 1), limits[chunk])
-        if progress and len(starts) % PROGRESS_EVERY == 0:
-            progress(int(document[starts[-1]]), len(documents) - 1)
+        if progress and (len(starts) % PROGRESS_EVERY == 0 or chunk == len(ends)):
+            progress(int(document[chunk - 1]) + 1, len(documents) - 1)
     return chunks[:-1][starts]
 
 

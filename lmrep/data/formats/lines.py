@@ -28,6 +28,8 @@ def spans(
     starts, sizes = store.sentences[:-1], np.diff(store.sentences)
     lengths = np.minimum(sizes, length - layout.special).astype(np.int32)
     yield Spans(np.arange(len(starts) + 1), starts, lengths, {})
+    if progress:
+        progress(len(starts), len(starts))
 
 
 DEFINITION = FormatDef(Lines, "lines-1", single_text, spans)

@@ -15,6 +15,8 @@ from lmrep.config.record import setting
 from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, single_text, split_texts
 from lmrep.data.store.token_store import Store
 
+PROGRESS_EVERY = 100_000  # chunks
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -28,10 +30,10 @@ def spans(
 ) -> Iterator[Spans]:
     """The packed documents, in the order of the corpus. Nothing is random."""
     chunks = split_texts(store.sentences[store.documents], length - layout.special)
-    yield pack(chunks, length, layout.special)
+    yield pack(chunks, length, layout.special, progress)
 
 
-def pack(bounds: np.ndarray, length: int, special: int) -> Spans:
+def pack(bounds: np.ndarray, length: int, special: int, progress: Progress | None = None) -> Spans:
     """Packs chunks of text.
 
     Args:
@@ -39,11 +41,12 @@ def pack(bounds: np.ndarray, length: int, special: int) -> Spans:
         `length - special`.
       length: tokens per example, special tokens included.
       special: special tokens around each chunk.
+      progress: called with chunks.
     """
     starts, lengths = bounds[:-1], np.diff(bounds)
     longest_first = np.argsort(-lengths, kind="stable")
     row = np.empty(len(starts), np.int64)
-    row[longest_first] = best_fit(lengths[longest_first] + special, length)
+    row[longest_first] = best_fit(lengths[longest_first] + special, length, progress)
 
     # Number the examples by their first chunk, so that they follow the order of the corpus.
     _, first, row = np.unique(row, return_index=True, return_inverse=True)
@@ -53,7 +56,7 @@ def pack(bounds: np.ndarray, length: int, special: int) -> Spans:
     return Spans(offsets, starts[order], lengths[order].astype(np.int32), {})
 
 
-def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
+def best_fit(sizes: np.ndarray, capacity: int, progress: Progress | None = None) -> np.ndarray:
     """Puts each item into the fullest bin that still has space for it, or else into a new bin.
 
     Open bins are listed by the space they have left, and bit i of an integer says whether there is a bin with space i:
@@ -62,6 +65,7 @@ def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
     Args:
       sizes: int[s], each at most `capacity`.
       capacity: of a bin.
+      progress: called with items.
 
     Returns:
       int64[s], the bin of each item.
@@ -82,6 +86,8 @@ def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
         if space > size:
             bins_with_space[space - size].append(bin_)
             nonempty |= 1 << (space - size)
+        if progress and ((item + 1) % PROGRESS_EVERY == 0 or item + 1 == len(sizes)):
+            progress(item + 1, len(sizes))
     return chosen
 
 

@@ -60,6 +60,8 @@ def spans(
         resets |= span_begins[first] == begins[document[first]]
     yield Spans(np.append(first, len(span_begins)), span_begins - document, lengths.astype(np.int32),
                 {"reset": resets.astype(np.int8)})
+    if progress:
+        progress(len(starts), len(starts))
 
 
 def contiguous(config: Stream) -> bool:
