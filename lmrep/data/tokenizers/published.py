@@ -159,13 +159,14 @@ class PublishedFiles:
                 raise UserError(f"{path}: {field} of its {name} is {str(component[field])[:60]}, which would split "
                                 f"text differently; expected {value}")
 
-    def check_bert_words(self, **fields: Any) -> Any:
+    def check_bert_words(self, **fields: Any) -> bool:
         """Whether text is lower-cased, which it is without a tokenizer.json. Raises UserError if there is one that does
         not clean and split text as BERT's code, or whose normalizer has other values of `fields`."""
         self.check_component("normalizer", "BertNormalizer", clean_text=True, handle_chinese_chars=True, **fields)
         self.check_component("pre_tokenizer", "BertPreTokenizer")
         normalizer = self.tokenizer_json.get("normalizer", {})
         lowercase = normalizer.get("lowercase", True)
+        check_value(self.directory / TOKENIZER_JSON, "lowercase", lowercase, True, False)
         check_value(self.directory / TOKENIZER_JSON, "strip_accents", normalizer.get("strip_accents"), None, lowercase)
         return lowercase
 

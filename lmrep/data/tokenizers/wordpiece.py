@@ -199,9 +199,9 @@ def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, 
     lowercase = files.check_bert_words()
     files.check_component("model", "WordPiece", continuing_subword_prefix="##", unk_token=specials["unk"])
     max_word_length = files.model.get("max_input_chars_per_word", PUBLISHED_MAX_WORD_LENGTH)
-    if not isinstance(lowercase, bool) or type(max_word_length) is not int or not 0 < max_word_length < 2**31:
-        raise UserError(f"{files.directory / TOKENIZER_JSON}: lowercase is {lowercase!r} and max_input_chars_per_word "
-                        f"{max_word_length!r}; expected true or false, and a number of characters")
+    if type(max_word_length) is not int or not 0 < max_word_length < 2**31:
+        raise UserError(f"{files.directory / TOKENIZER_JSON}: max_input_chars_per_word is {max_word_length!r}; "
+                        "expected a number of characters")
     lowercase = files.config.get("do_lower_case", lowercase)
     files.check_config(CLASSES, strip_accents=(None, lowercase), tokenize_chinese_chars=(None, True),
                        do_basic_tokenize=(None, True))
