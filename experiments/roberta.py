@@ -30,8 +30,7 @@ With data=python_docs, batches have 256 sequences. `experiments/ablations/robert
 on two cores.
 """
 
-from lmrep.experiment.compose import choose, compose
-from lmrep.experiment.recipes import PAIR_FORMATS
+from lmrep.experiment.compose import choose, compose, has_pair_label
 
 BATCHES = {  # batch size, steps, rate, steps of warm-up
     "256": (256, 1_000_000, 1e-4, 10_000),
@@ -53,5 +52,5 @@ def get_config(argument=""):
     config = compose(chosen, recipe)
     if chosen.objective == "masked":
         config.objective.masking = chosen.masking
-    config.format.duplicates = 10 if chosen.masking == "static" or chosen.format in PAIR_FORMATS else 1
+    config.format.duplicates = 10 if chosen.masking == "static" or has_pair_label(chosen.format) else 1
     return config

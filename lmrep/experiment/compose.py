@@ -20,7 +20,7 @@ from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment.config import StageConfig, default_config, scale_down
-from lmrep.experiment.recipes import PAIR_FORMATS, RECIPES, RECURRENT, Recipe
+from lmrep.experiment.recipes import RECIPES, RECURRENT, Recipe
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.objectives import OBJECTIVES
@@ -166,4 +166,9 @@ def _set_fields(config: ml_collections.ConfigDict, chosen: SimpleNamespace, reci
         config.optimizer.decay_skip = tuple(
             pattern for pattern in config.optimizer.decay_skip if fnmatch.filter(paths, pattern))
     if "sentence_pair" in config.objective:
-        config.objective.sentence_pair = recipe.sentence_pair and chosen.format in PAIR_FORMATS
+        config.objective.sentence_pair = recipe.sentence_pair and has_pair_label(chosen.format)
+
+
+def has_pair_label(name: str) -> bool:
+    """Whether a format gives a label for each pair of texts, with its default settings."""
+    return "pair_label" in FORMATS[name].fields(FORMATS[name].config())

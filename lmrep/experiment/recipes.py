@@ -8,15 +8,12 @@ from typing import Any, NamedTuple
 
 BOOKS_AND_WIKIPEDIA = "BooksCorpus and English Wikipedia, 3.3 billion words"
 XLNET_TEXT = "the text of XLNet, 33 billion tokens"
-PAIR_FORMATS = ("segment_pair", "sentence_pair")  # formats with a label for each pair of texts
 
 
 class Recipe(NamedTuple):
     """The published hyperparameters of one system at one size.
 
     Attributes:
-      authors: of the paper, with its year.
-      corpus: what the paper trained on, for people.
       objective: a name in `OBJECTIVES`.
       format: a name in `FORMATS`.
       optimizer: a name in `lmrep.training.optimizers.RECIPES`.
@@ -29,10 +26,10 @@ class Recipe(NamedTuple):
       sentence_pair: whether the label of a pair is predicted, given a format of pairs.
       fields: every other field of the config that differs from its default, by dotted path.
       unpublished: names of those fields above, or paths in `fields`, that the paper leaves open; the values are ours.
+      authors: of the paper, with its year, for reports.
+      corpus: what the paper trained on, for reports.
     """
 
-    authors: str
-    corpus: str
     objective: str
     format: str
     optimizer: str
@@ -45,6 +42,8 @@ class Recipe(NamedTuple):
     sentence_pair: bool = False
     fields: Mapping[str, Any] = {}
     unpublished: tuple[str, ...] = ()
+    authors: str = ""
+    corpus: str = ""
 
 
 _BERT = Recipe(
@@ -91,13 +90,11 @@ _GPT2 = _GPT._replace(
     steps=100_000, batch_size=512, lengths=((1.0, 1024),),
     unpublished=("objective.across", "format.isolate", "optimizer", "steps", "learning_rate", "warmup"))
 
-# Of language models with recurrent networks, which have no preset.
+# Of language models with recurrent networks. They have no preset, so reports compare no run with it.
 RECURRENT = Recipe(
-    authors="Zaremba et al., 2014", corpus="Penn Treebank, 929 thousand words",
     objective="causal", format="stream", optimizer="adamw", optimizer_name="adam", steps=50_000, batch_size=32,
     lengths=((1.0, 35),), learning_rate=1e-3, warmup=1_000,
-    fields={"format.order": "contiguous", "optimizer.weight_decay": 0.0},
-    unpublished=("optimizer", "batch_size", "learning_rate", "warmup"))
+    fields={"format.order": "contiguous", "optimizer.weight_decay": 0.0})
 
 RECIPES: dict[str, Recipe] = {
     "bert_tiny": _BERT_SMALLER, "bert_mini": _BERT_SMALLER, "bert_small": _BERT_SMALLER, "bert_medium": _BERT_SMALLER,
