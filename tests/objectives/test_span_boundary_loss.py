@@ -18,7 +18,7 @@ from lmrep.objectives import span_boundary
 from lmrep.objectives.base import Carry, Keys
 from tests import reference
 from tests.objectives.test_span_boundary import build, runs, sets
-from tests.objectives.toys import MASK, NETWORK, SPECIALS, VOCABULARY, V, batch, example, model, prepare
+from tests.objectives.toys import MASK, NETWORK, SPECIALS, VOCABULARY, V, batch, check_shards, example, model, prepare
 from tests.programs import largest
 
 T = 32
@@ -105,11 +105,7 @@ def test_the_loss_is_that_of_the_paper(full_batch):
 
 
 def test_shards_of_a_batch_add_up(full_batch):
-    shards = [step(PARAMS, {name: x[i::3] for name, x in PREPARED.items()}) for i in range(3)]
-    (total, metrics), grads = jax.tree.map(lambda *x: sum(np.asarray(y, np.float64) for y in x), *shards)
-    assert total == pytest.approx(float(full_batch[0][0]), rel=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), metrics, full_batch[0][1])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads, full_batch[1])
+    check_shards(step, PARAMS, PREPARED, full_batch)
 
 
 def test_a_mesh_gives_the_same_targets_and_loss():
