@@ -59,15 +59,20 @@ class Outcome(NamedTuple):
 
     Attributes:
       steps: at which it ended.
-      before: validation metrics before the first step; empty without a validation split.
-      after: validation metrics at the end.
+      before: the first validation metrics that compare with `after`: those before the first step or, after a stage of
+        another objective, format or length, of step `before_step`; empty if there are none.
+      after: validation metrics at the end; empty without a validation split.
       prompts: texts to try the model with: the config's samples that it accepts, or else sentences of its text.
+      before_step: of `before`.
+      unigram_loss: of predicting tokens by their frequency in the training split, in nats.
     """
 
     steps: int
     before: dict[str, float]
     after: dict[str, float]
     prompts: tuple[str, ...] = ()
+    before_step: int = 0
+    unigram_loss: float | None = None
 
 
 def train(
@@ -137,9 +142,10 @@ def train(
                 peak and peak * mesh.size).run(resumed)
     if experiment.log.report:
         _report(directory, data_dir)
-    return _outcome(directory, experiment.steps)._replace(prompts=tuple(prompts.sample_prompts(
-        experiment.samples, experiments.capabilities(experiment), prepared,
-        experiments.build_model(experiment).max_length)))
+    texts = prompts.sample_prompts(experiment.samples, experiments.capabilities(experiment), prepared,
+                                   experiments.build_model(experiment).max_length)
+    return _outcome(directory, experiment)._replace(
+        prompts=tuple(texts), unigram_loss=prepared.tokenizer.vocabulary.unigram_loss)
 
 
 def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -195,12 +201,15 @@ def _report(directory: Path, data_dir: Path) -> None:
         log.warning("the report could not be written: %s; lmrep report %s tries again", error, directory)
 
 
-def _outcome(directory: Path, steps: int) -> Outcome:
-    """The first and the last validation of the run in `directory`, from its metrics.jsonl."""
+def _outcome(directory: Path, experiment: Experiment) -> Outcome:
+    """The last validation of the run in `directory`, and the first that compares with it, from its metrics.jsonl."""
     lines = [json.loads(line) for line in (directory / logs.METRICS).read_text().splitlines()]
-    metrics = [{k: v for k, v in line.items() if k not in ("step", "split")}
-               for line in lines if line["split"] == "validation"]
-    return Outcome(steps, metrics[0] if metrics else {}, metrics[-1] if metrics else {})
+    validations = [line for line in lines if line["split"] == "validation"]
+    compared = build.comparable(validations, experiments.resolve_stages(experiment))
+    before, after = ({k: v for k, v in line.items() if k not in ("step", "split")}
+                     for line in (compared[0], compared[-1])) if compared else ({}, {})
+    step = compared[0]["step"] if compared else 0
+    return Outcome(experiment.steps, before if step < experiment.steps else {}, after, before_step=step)
 
 
 def _writers(experiment: Experiment, directory: Path) -> list:

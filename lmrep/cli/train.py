@@ -19,7 +19,7 @@ from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
-from lmrep.metrics import Metric
+from lmrep.metrics import UNIGRAM_LOSS, Metric, baseline, baseline_title
 
 FLAGS = {
     "data_dir": DATA_DIR,
@@ -68,18 +68,19 @@ def config_of(arguments: Arguments) -> Any:
 
 
 def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
-    """What the model learned: the first and the last validation, by the metrics of the objective.
+    """What the model learned: the last validation, and the first that compares with it, by the objective's metrics.
 
     Args:
       outcome: an `api.Outcome`.
       metrics: of the last stage's objective.
     """
     before, after = outcome.before, outcome.after
+    first = f"at step {outcome.before_step:,}" if outcome.before_step else "before training"
     lines = [f"\nTrained to step {outcome.steps:,}."]
 
     def change(name: str, show: Callable[[float], str]) -> str:
         now = show(after[name])
-        return f"before training {show(before[name])}, now {now}" if name in before else now
+        return f"{show(before[name])} {first}, now {now}" if name in before else now
 
     def line(what: str, value: float, metric: Metric) -> str:
         return f"  {what:42} {value:>8{metric.format}}"
@@ -87,19 +88,25 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
     for name, metric in metrics.items():
         if name not in after:
             continue
+        trivial = baseline(metric, {**after, UNIGRAM_LOSS: outcome.unigram_loss}.get)
         if metric.perplexity:
-            perplexity = change(name, lambda loss: f"{math.exp(min(loss, 700)):,.1f}")
-            lines.append(f"Perplexity of held-out text: {perplexity}")
-        elif metric.headline and metric.baseline in after:
-            trivial, now = after[metric.baseline], after[name]
+            lines.append(f"Perplexity of held-out text: {change(name, perplexity)}"
+                         + (f" ({baseline_title(metric, metrics).lower()}: {perplexity(trivial)})" if trivial else ""))
+        elif metric.headline and trivial is not None:
+            now = after[name]
             ratio = f"   {now / trivial:.1f} times the baseline" if trivial > 0 else ""
-            lines += [f"{metric.title} on held-out text:", line(metrics[metric.baseline].title, trivial, metric)]
-            lines += [line("this model before training", before[name], metric)] if name in before else []
+            lines += [f"{metric.title} on held-out text:", line(baseline_title(metric, metrics), trivial, metric)]
+            lines += [line(f"this model {first}", before[name], metric)] if name in before else []
             lines.append(line("this model now", now, metric) + ratio)
         elif metric.headline or metric.unit == "fraction":
             text = change(name, lambda value, form=metric.format: format(value, form))
             lines.append(f"{metric.title} on held-out text: {text}")
     return "\n".join(lines)
+
+
+def perplexity(loss: float) -> str:
+    """exp(loss)."""
+    return f"{math.exp(min(loss, 700)):,.1f}"
 
 
 def samples(run, texts: Sequence[str]) -> str:

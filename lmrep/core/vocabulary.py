@@ -22,3 +22,9 @@ class Vocabulary:
     starts_word: np.ndarray | None = field(repr=False)
     counts: np.ndarray = field(repr=False)
     ends_word: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def unigram_loss(self) -> float:
+        """The loss in nats of predicting tokens by their frequency: the entropy of `counts`; 0 if these are unknown."""
+        p = self.counts[self.counts > 0] / max(1, self.counts.sum())
+        return float(-(p * np.log(p)).sum())

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Objective
 from lmrep.training import optimizers
 from lmrep.training.inputs import HostBatch
-from lmrep.training.stages import Stage, check
+from lmrep.training.stages import Stage, check, locate_stage
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +107,22 @@ def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_di
     """As `plan`, with each text once, whatever `duplicates` is."""
     once = dataclasses.replace(stage.format, duplicates=1)
     return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
+
+
+def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]:
+    """Of validation lines of metrics.jsonl, by step, those that measured what the last one did: its stage's objective
+    on the same examples, which stages of another format or length do not have."""
+    def measured(stage: StagePlan) -> tuple:
+        form = dataclasses.replace(stage.format, duplicates=1)
+        return stage.objective_name, stage.objective, stage.format_name, form, stage.length
+
+    if not lines:
+        return []
+    reached, begin = locate_stage(stages, max(lines[-1]["step"] - 1, 0))
+    while reached and measured(stages[reached - 1]) == measured(stages[reached]):
+        reached -= 1
+        begin -= stages[reached].steps
+    return [line for line in lines if line["step"] > begin or not begin]  # a stage's last step is validated in it
 
 
 def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[Stage]:

@@ -1,7 +1,10 @@
 """What is measured: names, units and directions, read by logs, `checkpoint.best`, reports and `lmrep evaluate`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+UNIGRAM_LOSS = "unigram_loss"
+COMPLEMENT = "1 - "
 
 
 class Metric(NamedTuple):
@@ -14,7 +17,7 @@ class Metric(NamedTuple):
       format: how a value is printed.
       headline: whether it is shown while training, beside the loss.
       baseline: the metric whose value the trivial predictor has, if there is one: "1 - name" for its complement,
-        and "unigram_loss", which reports compute, for the entropy of the training text's token frequencies.
+        and UNIGRAM_LOSS, which is not measured, for the entropy of the training text's token frequencies.
       perplexity: whether it is a mean loss per token of a language model, shown to people as exp(loss).
     """
 
@@ -49,3 +52,32 @@ COMMON: Mapping[str, Metric] = {
     "learning_rate": Metric("Learning rate"),
     "tokens": Metric("Tokens", "tokens", format=","),
 }
+
+
+def is_token_loss(metric: Metric) -> bool:
+    """Whether it is a mean loss of tokens, whose exponential is a perplexity."""
+    return metric.perplexity or metric.baseline == UNIGRAM_LOSS
+
+
+def baseline(metric: Metric, value: Callable[[str], float | None]) -> float | None:
+    """The value that the trivial predictor reaches on the same text; None where it is not known.
+
+    Args:
+      metric: the metric.
+      value: of a metric of that name, or of UNIGRAM_LOSS; None where it was not measured.
+    """
+    if is_token_loss(metric):
+        return value(UNIGRAM_LOSS)
+    if not metric.baseline:
+        return None
+    found = value(metric.baseline.removeprefix(COMPLEMENT))
+    return 1 - found if found is not None and metric.baseline.startswith(COMPLEMENT) else found
+
+
+def baseline_title(metric: Metric, known: Mapping[str, Metric]) -> str:
+    """What that predictor is; `known` are the metrics by name."""
+    if is_token_loss(metric):
+        return "Predicting by token frequency"
+    name = metric.baseline.removeprefix(COMPLEMENT)
+    title = known.get(name, Metric(name)).title
+    return f"Chance ({COMPLEMENT}{title.lower()})" if metric.baseline.startswith(COMPLEMENT) else title

@@ -293,6 +293,8 @@ def test_losses_of_stages_with_another_objective_are_not_compared(data, predicte
         run = dataclasses.replace(data, experiment=experiment, stages=experiments.resolve_stages(experiment),
                                   validation=lines)
         assert any("Overfitting" in text for text, _ in prose.next_steps(run, predicted)) == overfitting
+        text = prose.verdict(run).text
+        assert ("before training" in text, "at step 9" in text) == (overfitting, not overfitting)
 
 
 # Missing and damaged files

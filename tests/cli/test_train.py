@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from lmrep.api import Outcome
 from lmrep.cli.train import next_steps, samples, summary
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
@@ -42,7 +43,7 @@ def metrics(name, fields):
 def test_every_headline_metric_is_shown_and_its_initial_value_if_there_is_one(name, fields):
     table = OBJECTIVES[name].metrics
     after = dict.fromkeys(metrics(name, fields), 0.25)
-    shown = summary(SimpleNamespace(steps=7, before=dict.fromkeys(after, 0.125), after=after), table)
+    shown = summary(Outcome(7, dict.fromkeys(after, 0.125), after), table)
     assert shown.startswith("\nTrained to step 7.")
     headline = [metric for metric in table if metric in after and table[metric].headline]
     assert headline or after.keys() <= {"lm_loss", "loss"}
@@ -53,15 +54,23 @@ def test_every_headline_metric_is_shown_and_its_initial_value_if_there_is_one(na
     assert shown.count("25.00%") == len(headline) + len(baselines) + len(fractions), shown
     assert shown.count("12.50%") == len(headline) + len(fractions)
     assert shown.count("1.0 times the baseline") == len(baselines)
-    shown = summary(SimpleNamespace(steps=7, before={}, after=after), table)
+    shown = summary(Outcome(7, {}, after), table)
     assert "before training" not in shown and "25.00%" in shown
 
 
 def test_language_model_has_a_perplexity():
-    outcome = SimpleNamespace(steps=7, before={"lm_loss": 5.0}, after={"lm_loss": 2.0})
+    outcome = Outcome(7, {"lm_loss": 5.0}, {"lm_loss": 2.0}, unigram_loss=4.0)
     shown = summary(outcome, OBJECTIVES["causal"].metrics)
-    assert "Perplexity of held-out text: before training 148.4, now 7.4" in shown
+    assert "Perplexity of held-out text: 148.4 before training, now 7.4 (predicting by token frequency: 54.6)" in shown
+    later = summary(outcome._replace(before_step=3, unigram_loss=None), OBJECTIVES["causal"].metrics)
+    assert later.endswith("Perplexity of held-out text: 148.4 at step 3, now 7.4")
     assert "Perplexity" not in summary(outcome, OBJECTIVES["replaced_token"].metrics)
+
+
+def test_a_detector_is_compared_with_chance():
+    outcome = Outcome(7, {}, {"replaced_accuracy": 0.5, "original_accuracy": 0.8})
+    shown = summary(outcome, OBJECTIVES["replaced_token"].metrics)
+    assert "Chance (1 - original tokens recognised) 20.00%" in " ".join(shown.split())
 
 
 def test_report_path_is_printed_only_if_it_was_written():

@@ -135,9 +135,11 @@ def test_stages_that_cannot_follow_each_other_are_refused_before_the_first_step(
 def test_bert_trains_on_short_and_then_on_long_sequences(tmp_path):
     config = small.config(small.corpus(tmp_path / "texts"))
     config.unlock()
-    config.data.validation, config.model.layers = 0, 1
+    config.model.layers, config.evaluation.every = 1, 1
     config.steps, config.stages = 8, ({"name": "16", "fraction": 0.75, "length": 16}, {"name": "32", "fraction": 0.25})
-    api.train(config, tmp_path / "run", data_dir=tmp_path / "data")
+    outcome = api.train(config, tmp_path / "run", data_dir=tmp_path / "data")
+    [_, before, after] = small.lines(tmp_path / "run", "validation")[-3:]  # of steps 6, 7 and 8
+    assert outcome.before_step == 7 and before == before | outcome.before and after == after | outcome.after
     lines = small.lines(tmp_path / "run", "train")
     per_step = np.diff([0, *(line["tokens"] for line in lines)])
     assert (per_step[:6] <= 16 * 16).all() and (per_step[6:] > 16 * 16).all() and (per_step[6:] <= 16 * 32).all()

@@ -5,14 +5,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from lmrep import metrics as definitions
 from lmrep.analysis.report.run_data import RunData, unigram_loss
 from lmrep.config.record import flatten_config
 from lmrep.experiment import config as experiments
-from lmrep.metrics import COMMON, Metric
+from lmrep.metrics import COMMON, COMPLEMENT, UNIGRAM_LOSS, Metric, is_token_loss
 from lmrep.objectives import OBJECTIVES
 
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
-UNIGRAM_LOSS = "unigram_loss"  # the name under which `run.curves` has it
 NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
 # Settings by which validation examples, their targets or their tokens can differ.
 VALIDATION_SETTINGS = ("evaluation.seed", "length", "objective.*", "format.*", "data.*", "sources*", "tokenizer.*")
@@ -32,28 +32,15 @@ def headlines(run: RunData) -> dict[str, Metric]:
             and (metric.headline or is_token_loss(metric)) and run.last("validation", name) is not None}
 
 
-def is_token_loss(metric: Metric) -> bool:
-    """Whether it is a mean loss of tokens, whose exponential is a perplexity."""
-    return metric.perplexity or metric.baseline == UNIGRAM_LOSS
-
-
 def baseline(run: RunData, metric: Metric) -> float | None:
     """The value that a trivial predictor reaches on validation text; None where it is not known."""
-    if is_token_loss(metric):
-        return unigram_loss(run)
-    if metric.baseline:
-        name = metric.baseline.removeprefix("1 - ")
-        value = run.last("validation", name)
-        return value if value is None or name == metric.baseline else 1 - value
-    return None
+    return definitions.baseline(
+        metric, lambda name: unigram_loss(run) if name == UNIGRAM_LOSS else run.last("validation", name))
 
 
 def baseline_title(run: RunData, metric: Metric) -> str:
     """What that predictor is."""
-    if is_token_loss(metric):
-        return "predicting by token frequency"
-    title = declared(run).get(metric.baseline.removeprefix("1 - "), Metric(metric.baseline)).title.lower()
-    return f"chance (1 - {title})" if metric.baseline.startswith("1 - ") else title
+    return definitions.baseline_title(metric, declared(run)).lower()
 
 
 # Charts
@@ -123,7 +110,7 @@ def _baseline_curve(run: RunData, name: str) -> str:
     metric = declared(run).get(name, Metric(name))
     if is_token_loss(metric):
         return UNIGRAM_LOSS
-    return "" if metric.baseline.startswith("1 - ") else metric.baseline
+    return "" if metric.baseline.startswith(COMPLEMENT) else metric.baseline
 
 
 # Several runs

@@ -15,6 +15,7 @@ from lmrep.analysis.report.recipes import compare, meanings
 from lmrep.analysis.report.run_data import RunData
 from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
+from lmrep.metrics import is_token_loss
 
 Runs = Sequence[tuple[RunData, Predictions]]
 
@@ -97,8 +98,8 @@ def _tiles(run: RunData) -> list[tuple[str, str, str]]:
     tiles = []
     for name, metric in metrics.headlines(run).items():
         base = metrics.baseline(run, metric)
-        show = prose.perplexity if metrics.is_token_loss(metric) else metric.format
-        title = metric.title.removesuffix(" loss") + " perplexity" if metrics.is_token_loss(metric) else metric.title
+        show = prose.perplexity if is_token_loss(metric) else metric.format
+        title = metric.title.removesuffix(" loss") + " perplexity" if is_token_loss(metric) else metric.title
         tiles.append((title, _optional(run.last("validation", name), show),
                       f"baseline: {_optional(base, show)}" if base is not None else ""))
     losses = [_optional(run.last(split, "loss"), ".3f") for split in ("validation", "train")]

@@ -2,18 +2,17 @@
 
 import math
 import shlex
-from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
 from lmrep.analysis.report import run_data
-from lmrep.analysis.report.metrics import baseline, baseline_title, declared, headlines, is_token_loss
+from lmrep.analysis.report.metrics import baseline, baseline_title, declared, headlines
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.config import model_def
 from lmrep.inference import prompts
-from lmrep.metrics import Metric
+from lmrep.metrics import Metric, is_token_loss
 from lmrep.models import PRESETS
 from lmrep.objectives import OBJECTIVES
 
@@ -88,11 +87,12 @@ def verdict(run: RunData) -> Verdict:
         if any(_gain(*pair) >= SOME for pair in pairs.values()):
             return Verdict("some", "Training has begun to work: the model is slightly better than its baselines.", text)
         return Verdict("bad", "The model is not better than its baselines.", text)
-    first, last = run.validation[:1], run.last("validation", "loss")
+    first, last = run.comparable[:1], run.last("validation", "loss")
     if first and last is not None and run.step > first[0]["step"]:
-        start = first[0].get("loss", last)
+        start, since = first[0].get("loss", last), first[0]["step"]
         return Verdict("some" if last < start else "bad",
-                       f"The validation loss went from {start:.3f} to {last:.3f}.", text)
+                       f"The validation loss went from {start:.3f}{f' at step {since:,}' * bool(since)} to {last:.3f}.",
+                       text)
     if run.train:
         losses = [line.get("loss") for line in (run.train[0], run.train[-1])]
         return Verdict("unknown", "Nothing was measured on validation text.", text if None in losses else
@@ -113,16 +113,17 @@ def _is_good(metric: Metric, value: float, base: float) -> bool:
 
 
 def _sentence(run: RunData, name: str, metric: Metric) -> str:
-    """A validation metric beside its baseline and its value before training."""
+    """A validation metric beside its baseline and its first value."""
     def value(x: float) -> str:
         return format(x, metric.format) + (f" (perplexity {perplexity(x)})" if is_token_loss(metric) else "")
 
-    first, measured = run.validation[0], run.validation[-1]["step"]
+    first, measured = run.comparable[0], run.validation[-1]["step"]
     others = []
     if (base := baseline(run, metric)) is not None:
         others.append(f"{value(base)} for {baseline_title(run, metric)}")
-    if first["step"] == 0 and isinstance(first.get(name), int | float) and measured:
-        others.append(f"{value(first[name])} before training")
+    if isinstance(first.get(name), int | float) and measured > first["step"]:
+        since = f"at step {first['step']:,}" if first["step"] else "before training"
+        others.append(f"{value(first[name])} {since}")
     when = "" if measured == run.step else f" at step {measured:,}"
     against = f", against {' and '.join(others)}" if others else ""
     return f"{metric.title}{when}: {value(run.last('validation', name))}{against}."
@@ -141,9 +142,7 @@ def _training_advice(run: RunData) -> list[tuple[str, str]]:
     if run.train and not run.validation:
         found.append(("Hold out validation text, so that the next run can be evaluated: "
                       "--config.data.validation=0.05.", ""))
-    begin = _objective_since(run)
-    losses = [(line["step"], line["loss"]) for line in run.validation
-              if "loss" in line and (line["step"] > begin or not begin)]
+    losses = [(line["step"], line["loss"]) for line in run.comparable if "loss" in line]
     late = [(step, loss) for step, loss in losses if step <= 0.75 * run.step]
     best_step, best = min(losses, key=lambda pair: pair[1]) if losses else (0, 0.0)
     if len(losses) > 2 and best < losses[-1][1] * (1 - IMPROVING):
@@ -186,15 +185,6 @@ def _usage(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
     found.append(("Export its vectors:", f"lmrep embed --workdir={workdir} --input=texts.txt "
                   "--output=vectors.safetensors"))
     return found
-
-
-def _objective_since(run: RunData) -> int:
-    """The step since which losses are of the objective, with its weights, of the stage that was reached."""
-    begin, since = 0, 0
-    for previous, stage in pairwise(run.stages[: run.stages.index(run.stage) + 1]):
-        begin += previous.steps
-        since = since if stage.objective == previous.objective else begin
-    return since
 
 
 def _recent(run: RunData, name: str) -> float | None:

@@ -108,6 +108,11 @@ class RunData:
         return next((line[name] for line in reversed(getattr(self, split))
                      if isinstance(line.get(name), int | float)), None)
 
+    @property
+    def comparable(self) -> Sequence[dict]:
+        """The validation lines that measured the same as the last one."""
+        return build.comparable(self.validation, self.stages)
+
     def flops_at(self, step: float) -> float | None:
         """Floating-point operations of all steps up to `step`; None without a network."""
         if self.network is None:
@@ -207,13 +212,8 @@ def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Pat
 
 
 def unigram_loss(run: RunData) -> float | None:
-    """The loss in nats of predicting tokens by their frequency: the entropy of the training split's unigram
-    distribution. None where token counts are not known."""
-    if run.prepared is None:
-        return None
-    counts = run.prepared.tokenizer.vocabulary.counts
-    p = counts[counts > 0] / counts.sum()
-    return float(-(p * np.log(p)).sum())
+    """`Vocabulary.unigram_loss` of the training split. None where token counts are not known."""
+    return None if run.prepared is None else run.prepared.tokenizer.vocabulary.unigram_loss
 
 
 # Time, speed, memory
