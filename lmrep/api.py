@@ -110,10 +110,11 @@ def train(
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
     keep, best = experiment.checkpoint.keep, experiment.checkpoint.keep_best
     checkpoints = Checkpoints(directory / "checkpoints", keep, best, checks.best_direction(experiment))
-    fresh = not checkpoints.steps()
+    steps = checkpoints.steps()
+    fresh = not steps
     if experiment.init and fresh:  # either all processes read it, or none
         agreed(lambda: init_from.directory_of(experiment.init))
-    writers, prepared, stages = agreed(lambda: _ready(experiment, directory, data_dir, fresh))
+    writers, prepared, stages = agreed(lambda: _ready(experiment, directory, data_dir, steps))
     record = checks.run_record(experiment, prepared, stages)
 
     with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
@@ -159,9 +160,13 @@ def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mappi
     return config
 
 
-def _ready(experiment: Experiment, directory: Path, data_dir: Path, fresh: bool) -> tuple[list, Prepared, list[Stage]]:
-    """(makers of log writers, data, stages) of a run, with nothing written to its directory."""
-    vocabulary = experiment.tokenizer.vocab_file
+def _ready(
+    experiment: Experiment, directory: Path, data_dir: Path, steps: Sequence[int]
+) -> tuple[list, Prepared, list[Stage]]:
+    """(makers of log writers, data, stages) of a run with checkpoints of `steps`, with nothing written to its
+    directory."""
+    checks.check_same_config(directory, steps, experiment)
+    fresh, vocabulary = not steps, experiment.tokenizer.vocab_file
     if not fresh and vocabulary and not os.path.exists(os.path.expanduser(vocabulary)):  # the run has its own copy
         experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
     checks.check_vocabulary(experiment)

@@ -93,6 +93,21 @@ def test_loss_that_is_not_finite_stops_the_run_and_is_not_saved(home, tmp_path):
     assert all(np.isfinite(line["loss"]) for line in lines) and lines[-1]["step"] == step - 1
 
 
+def test_resuming_with_another_config_is_refused_before_its_data_is_prepared(home, run, tmp_path):
+    with pytest.raises(UserError, match=r"config\.tokenizer\.vocab_size: 200 -> 100"):
+        lmrep.train(config(home, **{"tokenizer.vocab_size": 100}), home / "run", data_dir=tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_table_of_words_needs_as_many_rows_as_the_text_has_words(home, tmp_path):
+    words = config(home, steps=1, **{"tokenizer.name": "words", "tokenizer.vocab_size": 1000, "model.vocab": 50})
+    lmrep.train(words, tmp_path / "run", data_dir=tmp_path / "data")
+    size = lmrep.load(tmp_path / "run").tokenizer.size
+    words.model.vocab = size - 1
+    with pytest.raises(UserError, match=f"the tokenizer has {size} ids, and the model's table {size - 1} rows"):
+        lmrep.train(words, tmp_path / "other", data_dir=tmp_path / "data")
+
+
 def test_experiment_file_is_trained_with_choices_and_overrides(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small.experiment_file(tmp_path, home / "texts")

@@ -93,6 +93,7 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
 def _untrained_vocabulary(experiment: Experiment) -> Vocabulary:
     """What is known of a vocabulary before it is trained: its maximal size and its special tokens."""
     size = tokenizers.size(experiment.tokenizer)
+    size = min(size, experiments.model_config(experiment, size).vocab)
     specials = tokenizers.TOKENIZERS[experiment.tokenizer.name].specials
     return Vocabulary(size, {role: i for i, role in enumerate(specials)}, np.ones(size, bool),
                       np.zeros(size, np.int64))

@@ -24,13 +24,16 @@ from lmrep.training.stages import Stage, locate_stage
 
 
 def check_vocabulary(experiment: Experiment) -> None:
-    """Refuses a vocabulary that the model's table cannot hold, before any text is read.
+    """Refuses a vocabulary that the model's table cannot hold, before any text is read. One that will have at most
+    `vocab_size` tokens is checked once it is trained (`build.model`).
 
     Raises:
       UserError: it is larger, too small to be trained, or its file cannot be read.
     """
-    size = tokenizers.size(experiment.tokenizer)
-    build.check_vocabulary(experiments.model_config(experiment, size), size)
+    config = experiment.tokenizer
+    size = tokenizers.size(config)
+    if config.vocab_file or not tokenizers.TOKENIZERS[config.name].size_is_limit:
+        build.check_vocabulary(experiments.model_config(experiment, size), size)
 
 
 def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
@@ -96,6 +99,13 @@ def run_record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stag
             "plans": [stage.fingerprint for stage in stages],
         },
     }
+
+
+def check_same_config(directory: Path, steps: Sequence[int], experiment: Experiment) -> None:
+    """As `check_resumable`, for the config alone: before the data is prepared."""
+    if steps:
+        record = {"config": dataclasses.asdict(experiment), "data": read_config(directory)["data"]}
+        check_resumable(directory, steps, record, experiment)
 
 
 def check_resumable(directory: Path, steps: Sequence[int], record: dict, experiment: Experiment) -> None:

@@ -133,7 +133,7 @@ CHANGES = {
     "seed": (["--config.seed=1"], "config.seed: 0 -> 1"),
     "batch": (["--config.batch_size=8"], "config.batch_size: 16 -> 8"),
     "text": (["--config.data.files={home}/other/*.txt"], "data.train: '"),
-    "splits": (["--config.data.test=0.2"], "config.data.test: 0.1 -> 0.2", "data.train: "),
+    "splits": (["--config.data.test=0.2"], "config.data.test: 0.1 -> 0.2"),
     "tokenizer": (["--config.tokenizer.vocab_size=150"], "config.tokenizer.vocab_size: 200 -> 150"),
     "fewer steps": (["--config.steps=8"], "holds a run at step 12, and steps is 8; set steps to 12 or more"),
 }

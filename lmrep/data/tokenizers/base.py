@@ -183,6 +183,7 @@ class TokenizerDef(NamedTuple):
       whitespace: "keep" or "collapse", the meaning of `Config.whitespace` = "auto".
       lowercase: None if `Config.lowercase` decides; otherwise what the tokenizer always does.
       exact_size: whether training fails where the text gives fewer tokens than `vocab_size`.
+      size_is_limit: whether `vocab_size` is a limit that the text often does not reach, as with words.
       load_vocabulary: (path, lowercase) -> Tokenizer of a vocabulary file alone; None if it takes other files too.
     """
 
@@ -194,4 +195,5 @@ class TokenizerDef(NamedTuple):
     whitespace: str = "collapse"
     lowercase: bool | None = None
     exact_size: bool = False
+    size_is_limit: bool = False
     load_vocabulary: Callable[[Path, bool], Tokenizer] | None = None

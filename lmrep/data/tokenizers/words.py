@@ -103,4 +103,4 @@ def load(files: PublishedFiles) -> Words | None:
     return Words(tokens, lowercase, files.added_tokens(specials), specials)
 
 
-DEFINITION = TokenizerDef(train, load, Words.rules, len(SPECIALS), SPECIALS)
+DEFINITION = TokenizerDef(train, load, Words.rules, len(SPECIALS), SPECIALS, size_is_limit=True)
