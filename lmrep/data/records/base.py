@@ -1,4 +1,4 @@
-"""Labelled examples as they are read from files, and the table of readers."""
+"""Labelled examples as they are read from files, and what a reader of a file format is."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrep.config.record import setting
+from lmrep.core.errors import UserError
 
 
 class Record(NamedTuple):
@@ -13,7 +14,7 @@ class Record(NamedTuple):
 
     Attributes:
       fields: name -> value; the names are those of `FIELDS`. A field that the file lacks is absent.
-      id: as in the file, or else its number there, from 0.
+      id: as in the file, or else the example's number in its split, from 0.
       where: file and line (or file and number), for messages: "dev.tsv, line 12".
     """
 
@@ -34,6 +35,8 @@ FIELDS: Mapping[str, str] = {
     "answers": "list[(str, int)]: the text of each answer and its first character in the context; [] for none",
     "choices": "list[str]",
 }
+TARGETS = ("label", "tags", "answers")  # that a test file may lack
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -45,24 +48,57 @@ class Config:
     test: str = setting("", "the test files, which may lack labels; empty: none")
     format: str = setting("auto", "a reader of `READERS`; auto: by the files' names and beginnings")
     columns: dict[str, str] = setting({}, "field -> its name or its number (from 0) in the files, where that differs: "
-                                      "{'text': 'sentence', 'label': '3'}")
-    header: str = setting("auto", "whether the first line of TSV and CSV files names the columns", choices=(
-        "auto", "yes", "no"))
+                                      "{'text': 'sentence', 'label': '3'}; dots separate nested names of JSON; commas, "
+                                      "the columns of several choices; 'id' is a field too")
+    test_columns: dict[str, str] = setting({}, "the columns of the test files, all of them, where they "
+                                           "have others")
+    header: str = setting("auto", "whether the first line of TSV and CSV files names the columns; auto: if every name "
+                          "in `columns` is there", choices=("auto", "yes", "no"))
+    label_until: str = setting("", "keep what precedes this of a label: ':' makes LOC of LOC:city")
+    label_map: dict[str, str] = setting({}, "label in the files -> label to use, or '' to leave the example out; other "
+                                        "labels stay as they are")
+    classes: tuple[str, ...] = setting((), "folders: the subfolders to read; empty: all that hold .txt files")
     phrases: bool = setting(False, "phrase trees: train on every phrase, not on the full sentences alone")
+    encoding: str = setting("utf-8", "the encoding of the files, such as latin-1")
+    damaged_examples: int = setting(0, "how many examples of a split that cannot be read are left out, with a warning, "
+                                    "before one is refused", at_least=0)
     tfds: str = setting("", "a TFDS data set, such as glue/sst2; train, validation and test are its splits")
     tfds_dir: str = setting("", "where TFDS keeps prepared data sets; empty: its default")
 
 
-class ReaderDef(NamedTuple):
-    """A row of `READERS`: a file format of labelled examples.
+class Job(NamedTuple):
+    """What a reader reads.
 
     Attributes:
-      read: (path, config) -> the records of a file, in order. Raises UserError with file and line.
-      suffixes: of file names that have this format, without ".gz": (".tsv",).
-      detects: the beginning of a file (up to 64 KiB of text) -> whether it has this format; for suffixes that several
-        formats have.
+      path: the file, or the folder for a reader of folders.
+      split: one of `SPLITS`.
+      columns: field -> name or number in the file, of the fields that the config or the task names.
+      config: the settings.
     """
 
-    read: Callable[[Path, Config], Iterator[Record]]
+    path: Path
+    split: str
+    columns: Mapping[str, str]
+    config: Config
+
+    def optional(self, field: str) -> bool:
+        """Whether an example may lack this field, although it is one of `columns`."""
+        return field == "id" or (self.split == "test" and field in TARGETS)
+
+
+class ReaderDef(NamedTuple):
+    """An entry of `READERS`: a file format of labelled examples.
+
+    Attributes:
+      read: Job -> the examples of the file in order. An id of "" stands for a number. An example that cannot be read is
+        returned as the UserError, with file and line, that says why; an unreadable file raises it.
+      suffixes: of file names that have this format, without ".gz": (".tsv",).
+      detects: the beginning of a file (up to 64 KiB of text) -> whether it has this format. None: the suffix decides,
+        where no other format is detected.
+      columns: field -> number or name, where the config gives none.
+    """
+
+    read: Callable[[Job], Iterator[Record | UserError]]
     suffixes: tuple[str, ...] = ()
     detects: Callable[[str], bool] | None = None
+    columns: Mapping[str, str] = {}

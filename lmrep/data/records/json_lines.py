@@ -1,0 +1,40 @@
+"""JSON Lines (an object a line), and one JSON array of objects."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import files, values
+from lmrep.data.records.base import Job, ReaderDef, Record
+
+
+def read(job: Job) -> Iterator[Record | UserError]:
+    """The examples of a file. Raises UserError if it is an array that is not valid JSON."""
+    if files.beginning(job.path, job.config.encoding).lstrip().startswith("["):
+        array = parse(files.text(job.path, job.config.encoding), str(job.path))
+        if isinstance(array, UserError):
+            raise array
+        for number, value in enumerate(array):
+            yield values.from_object(value, job, f"{job.path}, item {number}")
+        return
+    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+        if line.strip():
+            where = f"{job.path}, line {number}"
+            value = parse(line, where)
+            yield value if isinstance(value, UserError) else values.from_object(value, job, where)
+
+
+def parse(text: str, where: str) -> Any:
+    """The value of a JSON text, or the UserError that says why there is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if "\n" in text else ""
+        return UserError(f"{where}{line} is not JSON ({error.msg} at character {error.colno}); expected an object a "
+                         "line, or one array of objects")
+    except (ValueError, RecursionError) as error:  # numbers with thousands of digits, deep nesting
+        return UserError(f"{where} is JSON that cannot be read ({error})")
+
+
+DEFINITION = ReaderDef(read, (".jsonl", ".ndjson", ".json"), lambda text: text.lstrip()[:1] in ("{", "["))

@@ -1,0 +1,116 @@
+"""Reads a split: finds its files, picks the reader, and applies what the config says about labels."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from lmrep.config.record import choose
+from lmrep.core.errors import UserError
+from lmrep.data.records import files, values
+from lmrep.data.records.base import FIELDS, Config, Job, ReaderDef, Record
+
+log = logging.getLogger(__name__)
+
+READERS: dict[str, ReaderDef] = {}  # filled by the package
+
+
+def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Record]:
+    """The labelled examples of a split, in the order of its files.
+
+    Args:
+      config: where they are and what their fields are called.
+      split: "train", "validation" or "test".
+      needed: fields that every example must have; the error names the columns that there are. In the test split, label,
+        tags and answers may be absent all the same.
+
+    Raises:
+      UserError: no files, no examples, or an example that cannot be read, with file and line.
+    """
+    pattern = getattr(config, split)
+    if not pattern:
+        raise UserError(f"there are no {split} files: set `{split}` to a path or a glob")
+    explicit = _explicit_columns(config, split, needed)
+    records, labels, damaged, count = [], set(), 0, -1
+    for count, item in enumerate(_items(config, split, pattern, explicit, needed)):
+        if not isinstance(item, UserError):
+            item = values.check(item, split, needed) or item
+        if isinstance(item, UserError):
+            damaged += 1
+            if damaged > config.damaged_examples:
+                raise item
+            log.warning("left out: %s", item)
+            continue
+        item = _relabel(item, config, labels)
+        error = item and values.check_choice(item)
+        if error:
+            raise error
+        if item:
+            records.append(item if item.id else item._replace(id=str(count)))
+    if config.label_map and labels and not labels & set(config.label_map):
+        raise UserError(f"label_map has none of the labels of {pattern}: it maps {_some(config.label_map)}, and the "
+                        f"labels are {_some(labels)}")
+    if not records:
+        raise UserError(f"{pattern} has no examples" + f": all {count + 1} are left out" * (count >= 0))
+    return records
+
+
+def fingerprint(records: Iterable[Record]) -> str:
+    """SHA-256 of the fields and ids of records, in order. Where they were read does not count."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(json.dumps([record.id, sorted(record.fields.items())]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _explicit_columns(config: Config, split: str, needed: Collection[str]) -> dict[str, str]:
+    columns = (split == "test" and config.test_columns) or config.columns
+    for field in (*columns, *needed):
+        if field != "id":
+            choose(FIELDS, field, "a field of columns")
+    return columns
+
+
+def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str],
+           needed: Collection[str]) -> Iterator[Record | UserError]:
+    for path in files.find(pattern, split):
+        reader = READERS[detect(path, config)]
+        columns = {**{field: field for field in needed}, **reader.columns, **explicit}
+        yield from reader.read(Job(path, split, columns, config))
+
+
+def detect(path: Path, config: Config) -> str:
+    """The name in READERS of a file's format. Raises UserError if it is not known."""
+    if config.format != "auto":
+        choose(READERS, config.format, "format")
+        return config.format
+    suffix, beginning = files.suffix(path), files.beginning(path, config.encoding)
+    by_suffix = {name: reader for name, reader in READERS.items() if suffix in reader.suffixes}
+    for name, reader in (by_suffix or READERS).items():
+        if reader.detects and reader.detects(beginning):
+            return name
+    for name, reader in by_suffix.items():
+        if not reader.detects:
+            return name
+    raise UserError(f"the format of {path} is not clear from its name and its first lines; set `format` to one of "
+                    f"{', '.join(READERS)}")
+
+
+def _relabel(record: Record, config: Config, labels: set[str]) -> Record | None:
+    """Applies `label_until` and `label_map`, and adds the label before the mapping to `labels`. None: left out."""
+    label = record.fields.get("label")
+    if label is None or not (config.label_until or config.label_map):
+        return record
+    if config.label_until:
+        label = label.split(config.label_until)[0]
+    labels.add(label)
+    label = config.label_map.get(label, label)
+    return record._replace(fields={**record.fields, "label": label}) if label else None
+
+
+def _some(names: Iterable[str]) -> str:
+    names = sorted(names)
+    return ", ".join(map(repr, names[:8])) + ", ..." * (len(names) > 8)
+
+

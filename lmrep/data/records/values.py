@@ -1,0 +1,179 @@
+"""Values found in files become the fields of a record, and are checked."""
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from lmrep.config.record import suggestion
+from lmrep.core.errors import UserError
+from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
+
+CORRECT = "correct the file, or leave such examples out with `damaged_examples`, up to that number"
+TEXTS = ("text", "text2", "question", "context")
+
+
+def from_object(value: Any, job: Job, where: str) -> Record | UserError:
+    """The record of a JSON object, or of an example with named features.
+
+    A field of `job.columns` is a dotted path in it; through a list, the path goes to each of its items:
+    `question.choices.text` is the list of the texts of the choices. Other fields of `FIELDS` are read where they have
+    their own name and the right type.
+    """
+    if not isinstance(value, Mapping):
+        return UserError(f"{where} is {json_type(value)}; expected an object with named fields")
+    fields = {}
+    for field, path in job.columns.items():
+        found = _follow(value, path)
+        if found is None:
+            if job.optional(field):
+                continue
+            return missing_column(where, field, path, value, "fields")
+        try:
+            fields[field] = convert(field, found)
+        except ValueError as error:
+            return UserError(f"{where}: {path!r} is {_short(found)}; expected {error} for the field {field!r}")
+    paths = set(job.columns.values())
+    for field in {*FIELDS, "id"} - {*fields, *paths, *job.columns}:
+        if value.get(field) is not None:
+            try:
+                fields[field] = convert(field, value[field])
+            except ValueError:
+                continue  # something else that has the name of a field
+    if not fields.keys() - {*TARGETS, "id"}:
+        return UserError(f"{where} has the fields {', '.join(map(repr, value)) or 'none'}, none of which is a field "
+                         "with text; set columns, such as {'text': 'sentence'}")
+    return Record(fields, fields.pop("id", ""), where)
+
+
+def missing_column(where: str, field: str, name: str, names: Any, what: str = "columns") -> UserError:
+    """The error about a field that is not in the file; `names` are those that are there."""
+    needed = "" if field == name else f" for the field {field!r}"
+    there = ", ".join(map(str, names)) or "none"
+    return UserError(f"{where} has no {name!r}{needed}{suggestion(name, names)}; it has the {what} {there}: set "
+                     f"columns, such as {{{field!r}: {next(iter(names), 'name')!r}}}")
+
+
+def _follow(value: Any, path: str) -> Any:
+    """The value at a dotted path, or None."""
+    if isinstance(value, Mapping) and path in value:  # a name with dots in it
+        return value[path]
+    for key in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) and key in item for item in value):
+            value = [item[key] for item in value]
+        else:
+            return None
+    return value
+
+
+def convert(field: str, value: Any) -> Any:
+    """A value of JSON as the value of a field. Raises ValueError with what was expected."""
+    return _CONVERT[field](value)
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a string")
+    return value
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str | int | float):
+        raise ValueError("a string, a number or a Boolean")
+    return str(value)
+
+
+def _strings(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError("a list of strings")
+    return value
+
+
+def _labels(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str | int | float) for item in value):
+        raise ValueError("a list of strings or numbers")
+    return [_label(item) for item in value]
+
+
+def _answers(value: Any) -> list[tuple[str, int]]:
+    """Answers as a list of objects or pairs, or as an object of two lists (`text`, `answer_start`)."""
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        starts = value.get("answer_start")
+        value = list(zip(value["text"], starts, strict=True)) \
+            if isinstance(starts, list) and len(starts) == len(value["text"]) else None
+    elif isinstance(value, list):
+        value = [(item.get("text"), item.get("answer_start")) if isinstance(item, Mapping) else item for item in value]
+    if not isinstance(value, list) or not all(
+            isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str) and type(item[1]) is int
+            for item in value):
+        raise ValueError("a list of answers with `text` and `answer_start`")
+    return [(text, start) for text, start in value]
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(TEXTS, _string), "label": _label, "words": _strings, "tags": _labels, "choices": _strings,
+    "answers": _answers, "id": _label}
+
+
+def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError | None:
+    """What is wrong with a record, or None. An empty label in a test file counts as absent, and is removed."""
+    fields, where = record.fields, record.where
+    if fields.get("label") == "":
+        if split != "test":
+            return UserError(f"{where}: the label is empty; {CORRECT}")
+        del fields["label"]
+    for field in needed:
+        if field not in fields and not (split == "test" and field in TARGETS):
+            return UserError(f"{where} has no {field}, only {', '.join(fields)}; set columns, or check `format`")
+    for field in TEXTS:
+        if field in fields and (not fields[field] or fields[field].isspace()):
+            return UserError(f"{where}: the {field} is empty; {CORRECT}")
+    for field in ("words", "choices"):
+        values = fields.get(field)
+        if values is not None and (not values or not all(value and not value.isspace() for value in values)):
+            found = f"one of the {field} is empty: {_short(values)}" if values else f"the {field} are empty"
+            return UserError(f"{where}: {found}; {CORRECT}")
+    if "words" in fields and "tags" in fields and len(fields["words"]) != len(fields["tags"]):
+        return UserError(f"{where} has {len(fields['words'])} words and {len(fields['tags'])} tags; expected a tag for "
+                         "each word")
+    return _check_answers(record) if "context" in fields else None
+
+
+def check_choice(record: Record) -> UserError | None:
+    """What is wrong with the label of a record with choices, or None."""
+    if not ("choices" in record.fields and "label" in record.fields):
+        return None
+    label, count = record.fields["label"], len(record.fields["choices"])
+    if re.fullmatch(r"[0-9]+", label) and int(label) < count:
+        return None
+    return UserError(f"{record.where}: the label is {label!r}; expected the number of one of {count} choices, 0 to "
+                     f"{count - 1} (set label_map if they are named otherwise)")
+
+
+def _check_answers(record: Record) -> UserError | None:
+    context = record.fields["context"]
+    for answer, start in record.fields.get("answers", ()):
+        found = context[start:start + len(answer)] if start >= 0 else ""
+        if not answer:
+            return UserError(f"{record.where}: an answer is empty; an unanswerable question has no answers")
+        if found != answer:
+            return UserError(f"{record.where}: the answer {_short(answer)} is not at character {start} of the context, "
+                             f"where {_short(found)} is found; expected offsets in characters, from 0")
+    return None
+
+
+def json_type(value: Any) -> str:
+    """The JSON type of a value, for messages."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return {dict: "an object", list: "a list", str: "a string", bool: "a Boolean", type(None): "null"}.get(
+        type(value), "a number")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

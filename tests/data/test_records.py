@@ -1,0 +1,205 @@
+"""Labelled examples in TSV, CSV and JSON Lines, and what is common to every reader."""
+
+import gzip
+import json
+
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import FIELDS, READERS, Config, fingerprint, read
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """write(name, content) makes a file, str or bytes; tests run in its folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return name
+
+    return write_file
+
+
+def train(path, needed=(), **settings):
+    return read(Config(train=path, **settings), "train", needed)
+
+
+def fields(path, **settings):
+    return [record.fields for record in train(path, **settings)]
+
+
+def refused(path, *words, split="train", needed=(), **settings):
+    with pytest.raises(UserError) as error:
+        read(Config(**{split: path}, **settings), split, needed)
+    message = str(error.value)
+    assert all(word in message for word in words), message
+
+
+def test_columns_are_read_by_name_and_quotes_in_tsv_are_characters(write):
+    path = write("a.tsv", 'index\tquestion\tsentence\tlabel\n7\t"What ?\tHe said "no\tentailment\n8\tx\ty\tnone\n')
+    records = train(path, columns={"id": "index", "text": "question", "text2": "sentence"})
+    assert [record.id for record in records] == ["7", "8"]
+    assert records[0].fields == {"text": '"What ?', "text2": 'He said "no', "label": "entailment"}
+    assert records[1].where == "a.tsv, line 3"
+
+
+def test_columns_are_read_by_number_without_a_header(write):
+    path = write("a.tsv", "gj04\t1\t\tOne.\ngj04\t0\t*\tTwo.\n")
+    records = train(path, columns={"label": "1", "text": "-1"})
+    assert [record.fields for record in records] == [{"label": "1", "text": "One."}, {"label": "0", "text": "Two."}]
+    assert [record.id for record in records] == ["0", "1"]
+
+
+def test_test_files_may_have_other_columns_and_no_labels(write):
+    path = write("test.tsv", "index\tsentence\n4\tOne.\n")
+    config = Config(train="", test=path, columns={"label": "1", "text": "3"},
+                    test_columns={"text": "sentence", "id": "index"})
+    assert read(config, "test") == [({"text": "One."}, "4", "test.tsv, line 2")]
+    assert read(Config(test=path, columns={"label": "gold", "text": "sentence"}), "test", ["text", "label"])[0].fields \
+        == {"text": "One."}
+    write("empty.tsv", "text\tlabel\nOne.\t\n")
+    assert read(Config(test="empty.tsv"), "test")[0].fields == {"text": "One."}
+    refused("empty.tsv", "line 2", "label is empty")
+
+
+def test_whether_there_is_a_header_can_be_stated(write):
+    path = write("a.tsv", "quality\tfirst\n1\tOne.\n")
+    columns = {"label": "0", "text": "1"}
+    assert len(fields(path, columns=columns)) == 2
+    assert fields(path, columns=columns, header="yes") == [{"label": "1", "text": "One."}]
+    refused(path, "header is no", "'first'", columns={"text": "first"}, header="no")
+
+
+def test_csv_is_quoted_and_cells_may_hold_line_breaks(write):
+    path = write("a.csv", 'text,label\r\n"He said ""no"",\r\nthen left",1\r\nplain,0\r\n')
+    records = train(path)
+    assert records[0].fields == {"text": 'He said "no",\nthen left', "label": "1"}
+    assert records[1].where == "a.csv, line 4"
+
+
+def test_choices_are_read_from_several_columns(write):
+    path = write("a.csv", "sent,e0,e1,e2,gold\nHe,ran,sat,slept,2\n")
+    columns = {"text": "sent", "choices": "e0,e1,e2", "label": "gold"}
+    assert fields(path, columns=columns) == [{"text": "He", "choices": ["ran", "sat", "slept"], "label": "2"}]
+    refused(path, "no 'e3'", "e0", columns={**columns, "choices": "e0,e3"})
+    refused(write("b.csv", "sent,e0,e1,gold\nHe,ran,sat,2\n"), "line 2", "'2'", "0 to 1",
+            columns={**columns, "choices": "e0,e1"})
+
+
+def test_words_and_tags_are_split_at_spaces(write):
+    path = write("a.tsv", "words\ttags\nEU rejects\tB-ORG O\n")
+    assert fields(path) == [{"words": ["EU", "rejects"], "tags": ["B-ORG", "O"]}]
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_json_objects_have_fields_of_their_own_names(write, array):
+    objects = [{"id": 5, "data": {"premise": "One."}, "gold": 1, "words": 2, "n": None}, {
+        "id": "x", "data": {"premise": "Two."}, "gold": True}, {"data": {"premise": "Three."}, "gold": 2.5}]
+    path = write("a.json", json.dumps(objects) if array else "\n".join(map(json.dumps, objects)) + "\n\n")
+    records = train(path, columns={"text": "data.premise", "label": "gold"})
+    assert [r.fields["label"] for r in records] == ["1", "true", "2.5"]
+    assert [r.id for r in records] == ["5", "x", "2"]
+    assert records[0].fields == {"text": "One.", "label": "1"}  # a number is not a list of words
+    assert records[1].where == ("a.json, item 1" if array else "a.json, line 2")
+
+
+def test_json_lists_are_words_tags_choices_and_answers(write):
+    item = {"words": ["a", "b"], "tags": [0, "X"], "q": {"choices": [{"text": "yes"}, {"text": "no"}]}, "label": "B"}
+    path = write("a.jsonl", json.dumps(item))
+    expected = {"words": ["a", "b"], "tags": ["0", "X"], "choices": ["yes", "no"], "label": "1"}
+    assert fields(path, columns={"choices": "q.choices.text"}, label_map={"A": "0", "B": "1"}) == [expected]
+    for number, answers in enumerate(({"text": ["b"], "answer_start": [2]}, [{"text": "b", "answer_start": 2}],
+                                      [["b", 2]])):
+        path = write(f"{number}.jsonl", json.dumps({"context": "a b", "question": "?", "answers": answers}))
+        assert fields(path)[0]["answers"] == [("b", 2)]
+
+
+def test_labels_are_mapped_and_dropped(write):
+    path = write("a.tsv", "label\ttext\nLOC:city\ta\nNUM:date\tb\nDESC:def\tc\n")
+    records = train(path, label_until=":", label_map={"LOC": "place", "NUM": ""})
+    assert [(r.fields["label"], r.id) for r in records] == [("place", "0"), ("DESC", "2")]
+    refused(path, "'LOC:city'", "'LOC'", label_map={"LOC": "place"})
+    refused(path, "all 3 are left out", label_until=":", label_map=dict.fromkeys(("LOC", "NUM", "DESC"), ""))
+
+
+def test_files_of_a_glob_are_read_in_order_and_decompressed(write):
+    write("d/2/b.jsonl.gz", gzip.compress(b'{"text": "two"}'))
+    write("d/1/a.tsv", "text\tlabel\none\tx\n")
+    write("d/3.txt", '\ufeff{"text": "three"}\r\n')
+    records = train("d/**")
+    assert [(r.fields["text"], r.id) for r in records] == [("one", "0"), ("two", "1"), ("three", "2")]
+    assert records[1].where == "d/2/b.jsonl.gz, line 1"
+
+
+def test_fingerprint_depends_on_the_content_alone(write):
+    content = "text\tlabel\na\tx\nb\ty\n"
+    first, second = train(write("a.tsv", content)), train(write("b.tsv", "\n" + content))
+    assert fingerprint(first) == fingerprint(second)
+    for other in (content.replace("\na", "\nc"), content.replace("\tx", "\tz"), "text\tlabel\nb\ty\na\tx\n"):
+        assert fingerprint(train(write("c.tsv", other))) != fingerprint(first)
+
+
+def test_damaged_examples_are_left_out_up_to_a_number(write, caplog):
+    path = write("a.tsv", "text\tlabel\na\tx\nb\n\t\tx\nc\ty\n")
+    records = train(path, damaged_examples=2)
+    assert [(r.fields["text"], r.id) for r in records] == [("a", "0"), ("c", "3")]
+    assert "line 3 has 1 columns" in caplog.text
+    refused(path, "line 4", damaged_examples=1)
+
+
+def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
+    refused(write("a.txt", "some text\n"), "a.txt", *READERS)
+    refused("a.txt", "'tvs'", "did you mean 'tsv'", format="tvs")
+
+
+@pytest.mark.parametrize(("name", "content", "settings", "words"), [
+    ("a.tsv", "text\tlabel\na\tx\n", {"columns": {"text": "sentense"}}, ["line 1", "'sentense'", "text, label"]),
+    ("a.tsv", "sentence\tlabel\na\tx\n", {"columns": {"text": "sentense"}}, ["did you mean 'sentence'"]),
+    ("a.tsv", "a\tb\nc\td\n", {"columns": {"text": "2"}}, ["2 columns", "no column 2"]),
+    ("a.tsv", "gj04\t1\n", {}, ["'gj04', '1'", "set columns"]),
+    ("a.tsv", "text\tlabel\na\tx\ty\n", {}, ["line 2", "3 columns", "the header 2"]),
+    ("a.tsv", "a\tx\nb\n", {"columns": {"text": "0"}}, ["line 2", "1 columns", "line 1 2"]),
+    ("a.tsv", "text\tlabel\n \tx\n", {}, ["line 2", "text is empty"]),
+    ("a.tsv", b"text\tlabel\ncaf\xe9\tx\n", {}, ["a.tsv, line 2", "UTF-8", "0xe9", "encoding"]),
+    ("a.tsv", "text\tlabel\n", {}, ["no examples"]),
+    ("a.tsv", "", {}, ["no examples"]),
+    ("a.tsv", "text\tlabel\na\tx\n", {"columns": {"txt": "0"}}, ["'txt'", "did you mean 'text'"]),
+    ("a.tsv", "text\tlabel\na\tx\n", {"needed": ["text2"]}, ["no 'text2'", "text, label"]),
+    ("a.tsv", "words\ttags\na b\tX\n", {}, ["line 2", "2 words and 1 tags"]),
+    ("a.csv", 'text,label\na,x\n"b,y\n', {}, ["a.csv, line 3", "not valid CSV"]),
+    ("a.jsonl", '{"text": "a"}\n{"text": }\n', {}, ["a.jsonl, line 2", "not JSON", "character 10"]),
+    ("a.json", '[{"text": "a"},\n {"text" "b"}]', {}, ["a.json, line 2", "not JSON"]),
+    ("a.jsonl", '{"text": "a"}\n[1]\n', {}, ["line 2", "a list"]),
+    ("a.jsonl", '{"txt": "a", "b": 1}\n', {"needed": ["text"]}, ["line 1", "no 'text'", "txt, b"]),
+    ("a.jsonl", '{"text": 5}\n', {"needed": ["text"]}, ["line 1", "'text' is 5", "a string"]),
+    ("a.jsonl", '{"body": {"x": 1}}\n', {"columns": {"text": "body.text"}}, ["no 'body.text'", "body"]),
+    ("a.jsonl", '{"words": ["a", " "]}\n', {}, ["line 1", "one of the words is empty"]),
+    ("a.jsonl", '{"choices": ["a", ""], "label": 0}\n', {}, ["line 1", "one of the choices is empty"]),
+    ("a.jsonl", '{"choices": ["a", "b"], "label": 2}\n', {}, ["line 1", "'2'", "0 to 1"]),
+    ("a.jsonl", '{"choices": ["a", "b"], "label": "B"}\n', {}, ["'B'", "label_map"]),
+    ("a.jsonl", '{"context": "a b", "answers": [["b", 1]]}\n', {}, ["line 1", "'b'", "character 1", "' '"]),
+    ("a.jsonl", '{"context": "a b", "answers": [["b", 9]]}\n', {}, ["character 9", "''"]),
+    ("a.jsonl", '{"other": 1}\n', {}, ["'other'", "set columns"]),
+    ("a.jsonl.gz", b"plain", {"format": "jsonl"}, ["not an intact gzip file"]),
+    ("a.jsonl.gz", gzip.compress(b'{"text": "a"}' * 99)[:-20], {"format": "jsonl"}, ["not an intact gzip file"]),
+    ("a.tsv", "text\na\n", {"encoding": "utf8x"}, ["'utf8x'"]),
+    ("a.tsv", "text\na\n", {"encoding": "utf-16"}, ["convert the files to UTF-8"]),
+])
+def test_bad_files_are_refused(write, name, content, settings, words):
+    refused(write(name, content), *words, **settings)
+
+
+def test_a_split_without_files_is_refused(write):
+    refused("*.tsv", "train files", "'*.tsv'", "no file")
+    refused("", "no validation files", split="validation")
+
+
+def test_another_encoding_can_be_set(write):
+    assert fields(write("a.tsv", "text\ncaf\u00e9\n".encode("latin-1")), encoding="latin-1") == [{"text": "caf\u00e9"}]
+
+
+def test_fields_are_documented():
+    assert {"text", "label", "words", "tags", "context", "answers", "choices"} <= set(FIELDS)
