@@ -1,4 +1,8 @@
-"""What is measured: names, units and directions, read by logs, `checkpoint.best`, reports and `lmrep evaluate`."""
+"""What is measured: names, units and directions, read by logs, `checkpoint.best`, reports and `lmrep evaluate`.
+
+`lmrep.metrics.tasks` has the metrics of tasks that are computed from all examples at once, `lmrep.metrics.bootstrap`
+their intervals.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

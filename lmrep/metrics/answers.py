@@ -1,0 +1,143 @@
+"""Exact match and F1 of answers, as the scripts of SQuAD 1.1 and 2.0 compute them (Rajpurkar et al. 2016, 2018)."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from lmrep.metrics import inputs
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+# (gold answer, predicted answer) -> score in [0, 1]
+Score = Callable[[str, str], float]
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation and the articles a, an, the; white space as single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact(answer: str, prediction: str) -> float:
+    """1 where both are the same after `normalize_answer`, else 0."""
+    return float(normalize_answer(answer) == normalize_answer(prediction))
+
+
+def overlap(answer: str, prediction: str) -> float:
+    """F1 of the words of both, as multisets; 0 where either has none. This is F1 of SQuAD 1.1."""
+    gold, predicted = normalize_answer(answer).split(), normalize_answer(prediction).split()
+    common = (Counter(gold) & Counter(predicted)).total()
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def overlap_or_empty(answer: str, prediction: str) -> float:
+    """As `overlap`, but 1 where neither has words. This is F1 of SQuAD 2.0."""
+    return overlap(answer, prediction) or float(not normalize_answer(answer) and not normalize_answer(prediction))
+
+
+def answer_scores(score: Score, gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> np.ndarray:
+    """The score of each question: the largest over its gold answers.
+
+    Args:
+      score: `exact`, `overlap` or `overlap_or_empty`.
+      gold: the gold answers of each question. Answers without words, such as "the", do not count where there are
+        others; a question without answers has "" as its only one (SQuAD 2.0).
+      predicted: an answer for each question; "" is no answer.
+
+    Returns:
+      float64 [n], between 0 and 1.
+
+    Raises:
+      UserError: there are no questions, or other numbers of questions and predictions.
+    """
+    inputs.check_lengths(gold, predicted)
+    return np.asarray([max(score(answer, prediction) for answer in _with_words(answers))
+                       for answers, prediction in zip(gold, predicted, strict=True)])
+
+
+def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+    """The mean of `exact`. Arguments and errors as of `answer_scores`."""
+    return float(answer_scores(exact, gold, predicted).mean())
+
+
+def answer_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
+    """The mean of `overlap_or_empty`. Arguments and errors as of `answer_scores`."""
+    return float(answer_scores(overlap_or_empty, gold, predicted).mean())
+
+
+def exact_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> np.ndarray:
+    """float64 [n, 2]: the exact match of each question, and 1."""
+    scores = answer_scores(exact, gold, predicted)
+    return np.stack([scores, np.ones(len(scores))], 1)
+
+
+def overlap_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> np.ndarray:
+    """float64 [n, 2]: F1 of each question, and 1."""
+    scores = answer_scores(overlap_or_empty, gold, predicted)
+    return np.stack([scores, np.ones(len(scores))], 1)
+
+
+def _with_words(answers: Sequence[str]) -> Sequence[str]:
+    return [answer for answer in answers if normalize_answer(answer)] or [""]
+
+
+def squad2_figures(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str],
+                   null_scores: Mapping[str, float] | None = None, threshold: float = 1.0) -> dict[str, float]:
+    """The figures of SQuAD 2.0's script, in percent, under its names and in its order.
+
+    Args:
+      gold: the answers of each question by its id; none where it has no answer.
+      predicted: the predicted answer by id, "" for no answer. Questions without one are left out.
+      null_scores: by id, a number that is the larger the likelier it is that there is no answer.
+      threshold: of `null_scores`: where they are above it, no answer is what is predicted.
+
+    Returns:
+      exact, f1, total; the same with HasAns_ and NoAns_, where there are such questions; with `null_scores` also
+      best_exact, best_exact_thresh, best_f1, best_f1_thresh, the best values that a threshold gives, which is chosen
+      on these very questions. Without answers, the best threshold of a model is 0 by definition: pass `null_scores`.
+
+    Raises:
+      UserError: no question has a prediction.
+    """
+    ids = [key for key in gold if key in predicted]
+    answerable = np.asarray([bool(gold[key]) for key in ids], bool)
+    raw = {name: answer_scores(score, [gold[key] for key in ids], [predicted[key] for key in ids])
+           for name, score in (("exact", exact), ("f1", overlap_or_empty))}
+    null = np.asarray([null_scores[key] for key in ids]) if null_scores else np.zeros(len(ids))
+    kept = {name: np.where(null > threshold, ~answerable, scores) for name, scores in raw.items()}
+    figures = {}
+    for prefix, members in (("", np.ones(len(ids), bool)), ("HasAns_", answerable), ("NoAns_", ~answerable)):
+        if members.any():
+            figures |= {f"{prefix}{name}": 100 * sum(scores[members].tolist()) / int(members.sum())
+                        for name, scores in kept.items()}
+            figures[f"{prefix}total"] = int(members.sum())
+    if null_scores:
+        answered = np.asarray([bool(predicted[key]) for key in ids])
+        for name, scores in raw.items():
+            best, at = best_threshold(scores, null, answerable, answered)
+            figures |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return figures
+
+
+def best_threshold(scores: np.ndarray, null_scores: np.ndarray, answerable: np.ndarray, answered: np.ndarray
+                   ) -> tuple[float, float]:
+    """The largest mean score that a threshold of `null_scores` gives, in percent, and that threshold.
+
+    The script's rule: questions are answered one at a time by increasing null score, starting from none (threshold 0).
+
+    Args:
+      scores: float [n], of the answers.
+      null_scores: float [n].
+      answerable, answered: bool [n], whether there is a gold answer, and a predicted one.
+    """
+    order = np.argsort(null_scores, kind="stable")
+    gains = np.where(answerable, scores, np.where(answered, -1.0, 0.0))[order]
+    totals = np.concatenate([[float(np.sum(~answerable))], gains]).cumsum()
+    best = int(np.argmax(totals))
+    return float(100 * totals[best] / len(scores)), float(null_scores[order[best - 1]]) if best else 0.0

@@ -1,0 +1,176 @@
+"""Precision, recall and F1 of entities, and the accuracy of tokens, from tags such as B-PER, I-PER and O.
+
+`entity_*` are seqeval's (Nakayama 2018). In strict mode tags that break their scheme, for example an I- with nothing
+before it in IOB2, are no entity. `conll_*` are those of the CoNLL-2000 and CoNLL-2003 script `conlleval` (Tjong Kim
+Sang and Buchholz 2000), which lets such a tag begin an entity. On imperfect predictions the two differ.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.metrics import inputs
+from lmrep.metrics.sums import f1_of, mean_of, precision_of, recall_of
+
+# Names of seqeval's schemes.
+SCHEMES = ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES", "BILOU")
+ALIASES = {"BIO": "IOB2", "BIOES": "IOBES"}
+
+Tags = Sequence[Sequence[str]]
+
+
+def entity_precision(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> float:
+    """The fraction of predicted entities whose type and boundaries are gold; 0 where none is predicted.
+
+    Args:
+      gold, predicted: a list of tags for each sequence.
+      scheme: of the tags: IOB1, IOB2 (or BIO), IOE1, IOE2, IOBES (or BIOES) or BILOU. Not used where `strict` is false.
+      strict: False: seqeval's default mode, which repairs tags as `conlleval` does, but knows S- tags too.
+
+    Raises:
+      UserError: other numbers of sequences or tags, or a tag that the scheme does not have.
+    """
+    return float(precision_of(entity_sums(gold, predicted, scheme, strict).sum(0)))
+
+
+def entity_recall(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> float:
+    """The fraction of gold entities that are predicted. Arguments as of `entity_precision`."""
+    return float(recall_of(entity_sums(gold, predicted, scheme, strict).sum(0)))
+
+
+def entity_f1(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> float:
+    """The harmonic mean of entity precision and recall. Arguments as of `entity_precision`."""
+    return float(f1_of(entity_sums(gold, predicted, scheme, strict).sum(0)))
+
+
+def conll_precision(gold: Tags, predicted: Tags) -> float:
+    """As `entity_precision`, with the repairs of `conlleval`, for any of the tags B, I, E and O."""
+    return float(precision_of(conll_sums(gold, predicted).sum(0)))
+
+
+def conll_recall(gold: Tags, predicted: Tags) -> float:
+    """As `entity_recall`, with the repairs of `conlleval`."""
+    return float(recall_of(conll_sums(gold, predicted).sum(0)))
+
+
+def conll_f1(gold: Tags, predicted: Tags) -> float:
+    """As `entity_f1`, with the repairs of `conlleval`."""
+    return float(f1_of(conll_sums(gold, predicted).sum(0)))
+
+
+def token_accuracy(gold: Tags, predicted: Tags) -> float:
+    """The fraction of tokens whose tag is predicted, over all sequences; O counts as any other tag."""
+    return float(mean_of(token_sums(gold, predicted).sum(0)))
+
+
+def entity_sums(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> np.ndarray:
+    """float64 [n, 3]: correct, gold and predicted entities of each sequence, as seqeval finds them."""
+    _check(gold, predicted)
+    find = _strict_entities(scheme) if strict else _default_entities
+    sets = [(find(a), find(b)) for a, b in zip(gold, predicted, strict=True)]
+    return np.asarray([(len(a & b), len(a), len(b)) for a, b in sets], np.float64)
+
+
+def conll_sums(gold: Tags, predicted: Tags) -> np.ndarray:
+    """float64 [n, 3]: correct, gold and predicted entities of each sequence, as `conlleval` counts them."""
+    _check(gold, predicted)
+    counts = [conll_counts(a, b).values() for a, b in zip(gold, predicted, strict=True)]
+    return np.asarray([np.sum([(0, 0, 0), *types], 0) for types in counts], np.float64)
+
+
+def token_sums(gold: Tags, predicted: Tags) -> np.ndarray:
+    """float64 [n, 2]: correct tags and tags of each sequence."""
+    _check(gold, predicted)
+    return np.asarray([(sum(map(str.__eq__, a, b)), len(a)) for a, b in zip(gold, predicted, strict=True)], np.float64)
+
+
+class _Tag(NamedTuple):
+    prefix: str
+    type: str
+
+
+def conll_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.ndarray]:
+    """Correct, gold and predicted entities of a sequence by type, as `conlleval` counts them.
+
+    An entity begins at B, at I or E after O or E, and wherever the type changes; it ends at O, before B, after E, and
+    wherever the type changes. The script does not know S: two S of one type in a row are one entity, as are E and B.
+
+    Returns:
+      {type: int64 [3]}
+    """
+    counts: dict[str, np.ndarray] = {}
+    last_gold = last_predicted = _Tag("O", "")
+    matching = False  # whether gold and prediction are inside one entity that began together
+    for tags in [*zip(gold, predicted, strict=True), ("O", "O")]:
+        now_gold, now_predicted = map(_split, tags)
+        ends = _ends(last_gold, now_gold), _ends(last_predicted, now_predicted)
+        if matching and all(ends) and last_gold.type == last_predicted.type:
+            matching = False
+            counts[last_gold.type][0] += 1
+        elif ends[0] != ends[1] or now_gold.type != now_predicted.type:
+            matching = False
+        starts = _starts(last_gold, now_gold), _starts(last_predicted, now_predicted)
+        matching |= all(starts) and now_gold.type == now_predicted.type
+        for column, begins, tag in ((1, starts[0], now_gold), (2, starts[1], now_predicted)):
+            if begins:
+                counts.setdefault(tag.type, np.zeros(3, np.int64))[column] += 1
+        last_gold, last_predicted = now_gold, now_predicted
+    return counts
+
+
+def _split(tag: str) -> _Tag:
+    prefix, _, type_ = tag.partition("-")
+    return _Tag(prefix, type_)
+
+
+def _ends(last: _Tag, now: _Tag) -> bool:
+    """Whether an entity ends between two tags."""
+    return ((last.prefix in ("B", "I") and now.prefix in ("B", "O"))
+            or (last.prefix == "E" and now.prefix in ("E", "I", "O"))
+            or (last.prefix not in ("O", ".") and last.type != now.type)
+            or last.prefix in ("[", "]"))
+
+
+def _starts(last: _Tag, now: _Tag) -> bool:
+    """Whether an entity starts at the second of two tags."""
+    return ((last.prefix in ("B", "I", "O") and now.prefix == "B")
+            or (last.prefix in ("O", "E") and now.prefix in ("I", "E"))
+            or (now.prefix not in ("O", ".") and last.type != now.type)
+            or now.prefix in ("[", "]"))
+
+
+def _strict_entities(scheme: str):
+    """The function from a sequence's tags to the set of its entities."""
+    from seqeval import scheme as schemes
+
+    name = ALIASES.get(scheme.upper(), scheme.upper())
+    if name not in SCHEMES:
+        raise UserError(f"there is no scheme {scheme!r}; there are {', '.join([*SCHEMES, *ALIASES])}")
+    token = getattr(schemes, name)
+
+    def find(tags):
+        try:
+            return set(schemes.Tokens(list(tags), token, sent_id=0).entities)
+        except (ValueError, KeyError, IndexError):
+            allowed = [prefix for prefix in "BIOESLU" if schemes.Prefixes[prefix] in token.allowed_prefix]
+            odd = next(tag for tag in tags if tag[:1] not in allowed)
+            raise UserError(f"the tag {odd!r} is not of the scheme {name}, whose tags begin with "
+                            f"{', '.join(allowed)}; choose another scheme, or leave strict mode") from None
+
+    return find
+
+
+def _default_entities(tags: Sequence[str]) -> set:
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    return set(get_entities(list(tags)))
+
+
+def _check(gold: Tags, predicted: Tags) -> None:
+    inputs.check_lengths(gold, predicted)
+    for number, (a, b) in enumerate(zip(gold, predicted, strict=True), 1):
+        if len(a) != len(b):
+            raise UserError(f"sequence {number:,} has {len(a)} gold and {len(b)} predicted tags; expected one for each "
+                            "token")
