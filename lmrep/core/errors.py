@@ -11,6 +11,14 @@ class UserError(Exception):
     exit_code = 2
 
 
+class ConfigError(UserError):
+    """As UserError, where a change of the config helps; commands that take none replace the advice with their own."""
+
+    def __init__(self, problem: str, advice: str):
+        super().__init__(f"{problem}; {advice}")
+        self.problem = problem
+
+
 class RunFault(Exception):
     """An error during the run: a non-finite loss, no intact checkpoint, a full disk. Exit code 3."""
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from lmrep.core import remote
-from lmrep.core.errors import UserError
+from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.core.progress import ProgressReporter
@@ -82,13 +82,16 @@ def evaluate(
         raise UserError(f"length is {length}, that of sliding windows; give a stride too")
     run = load(directory, step)
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
-    if stride is None:
-        number, values = _metrics(run, split, data_dir, examples, files)
-        settings = {"examples": number}
-    else:
-        length = _window(run, length, stride)
-        values = _perplexity(run, split, data_dir, examples, files, length, stride).figures
-        settings = {"stride": stride, "length": length}
+    try:
+        if stride is None:
+            number, values = _metrics(run, split, data_dir, examples, files)
+            settings = {"examples": number}
+        else:
+            length = _window(run, length, stride)
+            values = _perplexity(run, split, data_dir, examples, files, length, stride).figures
+            settings = {"stride": stride, "length": length}
+    except ConfigError as error:  # the run's config is fixed
+        raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
     result = {"step": run.step, **({"files": files} if files else {"split": split}), **settings,
               "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
     newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"

@@ -6,7 +6,7 @@ Each function updates a tally with the counters of the package's docstring.
 import re
 from collections import Counter
 
-from lmrep.core.errors import UserError
+from lmrep.core.errors import ConfigError
 
 MAX_CHARACTERS = 2**24  # of a document (ten novels): bounds the memory for any file
 
@@ -41,8 +41,8 @@ def decode(data: bytes, policy: str, location: str, tally: Counter[str]) -> str:
     except UnicodeDecodeError as error:
         if policy == "refuse":
             bad = data[error.start : error.start + 1].hex()
-            raise UserError(f"{location}: byte 0x{bad} is not UTF-8 text; correct it, or set "
-                            "--config.data.undecodable=replace") from error
+            raise ConfigError(f"{location}: byte 0x{bad} is not UTF-8 text",
+                              "correct it, or set --config.data.undecodable=replace") from error
     text = data.decode("utf8", "replace")
     tally["replaced_characters"] += text.count("\ufffd") - data.count("\ufffd".encode())
     return text
@@ -55,8 +55,8 @@ def field_documents(text: str | bytes, policy: str, location: str, tally: Counte
         text = decode(text, policy, location, tally)
     if not text.isascii() and SURROGATE.search(text):
         if policy == "refuse":
-            raise UserError(f"{location}: the text has half of a surrogate pair, which is not a character; correct "
-                            "it, or set --config.data.undecodable=replace")
+            raise ConfigError(f"{location}: the text has half of a surrogate pair, which is not a character",
+                              "correct it, or set --config.data.undecodable=replace")
         text, count = SURROGATE.subn("\ufffd", text)
         tally["replaced_characters"] += count
     documents = split_long(normalize_characters(remove_byte_order_mark(text, tally), tally), tally)

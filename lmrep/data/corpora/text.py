@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from lmrep.core.errors import UserError
+from lmrep.core.errors import ConfigError
 from lmrep.data.corpora import cleaning, files
 from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
 
@@ -73,9 +73,9 @@ def _chunks(source: files.Source, policy: str, tally: Counter[str]) -> Iterator[
                 text, used = codecs.utf_8_decode(data, errors, last)
             except UnicodeDecodeError as error:
                 bad = data[error.start : error.start + 1].hex()
-                raise UserError(
-                    f"{source.path}, line {_line(source, done + error.start)}: byte 0x{bad} is not UTF-8 text; convert "
-                    "the file (iconv -f ENCODING -t UTF-8), leave it out, or set "
+                raise ConfigError(
+                    f"{source.path}, line {_line(source, done + error.start)}: byte 0x{bad} is not UTF-8 text",
+                    "convert the file (iconv -f ENCODING -t UTF-8), leave it out, or set "
                     "--config.data.undecodable=replace") from error
             if "\ufffd" in text:
                 tally["replaced_characters"] += text.count("\ufffd") - data.count(b"\xef\xbf\xbd", 0, used)

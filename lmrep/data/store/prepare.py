@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lmrep.core.errors import RunFault, UserError
+from lmrep.core.errors import ConfigError, RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import scan, token_store, tokenize
@@ -359,8 +359,9 @@ def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, pr
     line = f"{fraction:.0%} of the corpus's tokens are unknown to {config.vocab_file or 'the trained vocabulary'}"
     larger = "a larger --config.tokenizer.vocab_size leaves fewer unknown"
     if fraction > 0.5:
-        raise UserError(f"{line}: it is not a vocabulary of this language or case; choose another "
-                        "(--config.tokenizer.vocab_file), or train one (vocab_file='')" if config.vocab_file else
-                        f"{line}; {larger}")
+        if config.vocab_file:
+            raise ConfigError(f"{line}: it is not a vocabulary of this language or case",
+                              "choose another (--config.tokenizer.vocab_file), or train one (vocab_file='')")
+        raise ConfigError(line, larger)
     if fraction > 0.05:
         progress(f"warning: {line}; {'check that it is the right vocabulary' if config.vocab_file else larger}")
