@@ -13,6 +13,7 @@ model was trained with a token before it, such as [CLS] or the end of another do
 is not predicted."""
 
 from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag
+from lmrep.core.messages import show_messages
 
 FLAGS = {
     "split": Flag(None, "train, validation or test (the default)"),
@@ -31,7 +32,6 @@ def run(arguments: Arguments) -> int:
     workdir = arguments.required_workdir()
 
     from lmrep import api
-    from lmrep.training.metrics_log import show_messages
 
     show_messages()
     flags = arguments.flags

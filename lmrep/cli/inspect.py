@@ -3,6 +3,7 @@ training examples. Predicted tokens are marked {word -> input}, or {word = word}
 
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
 from lmrep.core.errors import UserError
+from lmrep.core.messages import show_messages
 
 FLAGS = {
     "examples": Flag(5, "the number of examples"),
@@ -23,7 +24,6 @@ def run(arguments: Arguments) -> int:
     from lmrep import api
     from lmrep.experiment import config, inspection
     from lmrep.storage import mirror, workdir
-    from lmrep.training.metrics_log import show_messages
 
     show_messages()
     if config_dict is not None:

@@ -8,6 +8,7 @@ as `lmrep.distributed.process_group.leave` describes.
 import errno
 import importlib
 import inspect
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from lmrep.cli.arguments import COMMON, Flag, parse
 from lmrep.config.record import suggestion
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import keep_memory
+from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
 
 
@@ -181,6 +183,7 @@ def run(words: Sequence[str]) -> int:
                            else f"; see lmrep {name} --help"))
     if os.environ.get("LMREP_KEEP_MEMORY") == "1":
         keep_memory()  # before JAX is imported
+    show_messages(logging.WARNING)  # commands that take long show more
     return module.run(arguments) or 0
 
 

@@ -6,6 +6,7 @@ The page of one run is report.html in its workdir, that of several is report.htm
 
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
 from lmrep.core.errors import UserError
+from lmrep.core.messages import show_messages
 
 FLAGS = {"output": Flag("", "the file to write (default: report.html)"), "data_dir": DATA_DIR}
 
@@ -20,7 +21,6 @@ def run(arguments: Arguments) -> int:
     from lmrep.analysis import report
     from lmrep.core import remote
     from lmrep.storage import mirror
-    from lmrep.training.metrics_log import show_messages
 
     show_messages()
     flags = arguments.flags

@@ -18,6 +18,7 @@ from typing import Any
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.core import remote
 from lmrep.core.errors import UserError
+from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
 from lmrep.metrics import UNIGRAM_LOSS, Metric, baseline, baseline_title
 
@@ -36,9 +37,8 @@ def run(arguments: Arguments) -> int:
 
     from lmrep import api
     from lmrep.objectives import OBJECTIVES
-    from lmrep.training.metrics_log import show_messages
 
-    if process_group.first():  # the warnings of other processes reach standard error all the same
+    if process_group.first():  # of the other processes, warnings alone are shown
         show_messages()
     outcome = api.train(config, workdir, data_dir=flags.data_dir or None, profile=flags.profile)
     if not process_group.first():

@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 import uuid
 from collections import deque
@@ -282,24 +281,6 @@ class Progress:
         if now >= self._printed_at + self._every:
             self._printed_at = now
             self._line.write(self._text)
-
-
-def show_messages() -> None:
-    """Prints the package's log messages to the current `sys.stderr`, so that they appear above the progress line."""
-
-    class Plain(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            label = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-            try:
-                print(label + record.getMessage(), file=sys.stderr, flush=True)
-            except Exception:
-                self.handleError(record)
-
-    package = logging.getLogger("lmrep")
-    if not package.handlers:
-        package.addHandler(Plain())
-    package.setLevel(logging.INFO)
-    package.propagate = False
 
 
 def _record(step: int, split: str, values: Mapping[str, float]) -> dict:

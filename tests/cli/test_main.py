@@ -34,6 +34,7 @@ def command(monkeypatch):
 
     module.run = run
     monkeypatch.setitem(sys.modules, "lmrep.cli.try", module)
+    monkeypatch.setattr(shell, "show_messages", lambda level: None)  # later tests capture messages
     monkeypatch.setitem(shell.COMMANDS, "try", shell.Command(
         "try things", "lmrep try --top=3", shell.CONFIG, "[WORD ...]"))
     return module

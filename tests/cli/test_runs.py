@@ -220,6 +220,8 @@ def largest_file(checkpoint):
 def test_damaged_checkpoint_is_skipped_with_the_same_final_result(home, copy):
     lines = (copy / "metrics.jsonl").read_text()
     flip_bit(largest_file(copy / "checkpoints/12"))
+    result = small.command("predict", f"--workdir={copy}", "The [MASK].")
+    assert result.code == 0 and result.err.startswith("warning: checkpoint 12 in")
     result = small.command(*train(home, copy))
     assert result.code == 0 and "warning: checkpoint 12 in" in result.err and "is damaged and skipped" in result.err
     assert "resuming from step 8 of 12" in result.err

@@ -5,7 +5,6 @@ import importlib.machinery
 import importlib.util
 import io
 import json
-import logging
 import math
 import struct
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.progress import Screen
-from lmrep.training.metrics_log import Guarded, MetricsLog, Progress, show_messages, tensorboard, weights_and_biases
+from lmrep.training.metrics_log import Guarded, MetricsLog, Progress, tensorboard, weights_and_biases
 
 
 def lines(path):
@@ -295,16 +294,3 @@ def test_a_closed_terminal_does_not_stop_the_run(caplog, terminal, error):
         progress.update(2, {"loss": "1"})
     (warning,) = caplog.records
     assert "the progress line failed" in warning.getMessage()
-
-
-def test_messages_go_to_standard_error(capsys):
-    package = logging.getLogger("lmrep")
-    before = package.handlers[:], package.level, package.propagate
-    try:
-        show_messages()
-        show_messages()
-        logging.getLogger("lmrep.storage.checkpoints").warning("checkpoint %d is damaged", 3)
-        logging.getLogger("lmrep.storage.checkpoints").info("a note")
-    finally:
-        package.handlers, package.level, package.propagate = before
-    assert capsys.readouterr().err == "warning: checkpoint 3 is damaged\na note\n"
