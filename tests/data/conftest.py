@@ -1,4 +1,4 @@
-"""A token store in memory, for the tests of formats and loader."""
+"""A token store in memory, for the tests of formats and loader; files of labelled examples."""
 
 from dataclasses import dataclass
 
@@ -58,3 +58,17 @@ def _make_store():
 @pytest.fixture(scope="session", name="random_store")
 def _random_store():
     return random_store
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """write(name, content) makes a file of str or bytes in the test's folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return name
+
+    return write_file

@@ -9,20 +9,6 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import FIELDS, READERS, Config, fingerprint, read
 
 
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """write(name, content) makes a file, str or bytes; tests run in its folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def write_file(name, content):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return name
-
-    return write_file
-
-
 def train(path, needed=(), **settings):
     return read(Config(train=path, **settings), "train", needed)
 
@@ -159,7 +145,7 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
     ("a.tsv", "text\tlabel\na\tx\n", {"columns": {"text": "sentense"}}, ["line 1", "'sentense'", "text, label"]),
     ("a.tsv", "sentence\tlabel\na\tx\n", {"columns": {"text": "sentense"}}, ["did you mean 'sentence'"]),
     ("a.tsv", "a\tb\nc\td\n", {"columns": {"text": "2"}}, ["2 columns", "no column 2"]),
-    ("a.tsv", "gj04\t1\n", {}, ["'gj04', '1'", "set columns"]),
+    ("a.tsv", "gj04\t1\n", {}, ["'gj04', '1'", "set config.data.columns"]),
     ("a.tsv", "text\tlabel\na\tx\ty\n", {}, ["line 2", "3 columns", "the header 2"]),
     ("a.tsv", "a\tx\nb\n", {"columns": {"text": "0"}}, ["line 2", "1 columns", "line 1 2"]),
     ("a.tsv", "text\tlabel\n \tx\n", {}, ["line 2", "text is empty"]),
@@ -182,7 +168,7 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
     ("a.jsonl", '{"choices": ["a", "b"], "label": "B"}\n', {}, ["'B'", "label_map"]),
     ("a.jsonl", '{"context": "a b", "answers": [["b", 1]]}\n', {}, ["line 1", "'b'", "character 1", "' '"]),
     ("a.jsonl", '{"context": "a b", "answers": [["b", 9]]}\n', {}, ["character 9", "''"]),
-    ("a.jsonl", '{"other": 1}\n', {}, ["'other'", "set columns"]),
+    ("a.jsonl", '{"other": 1}\n', {}, ["'other'", "set config.data.columns"]),
     ("a.jsonl.gz", b"plain", {"format": "jsonl"}, ["not an intact gzip file"]),
     ("a.jsonl.gz", gzip.compress(b'{"text": "a"}' * 99)[:-20], {"format": "jsonl"}, ["not an intact gzip file"]),
     ("a.tsv", "text\na\n", {"encoding": "utf8x"}, ["'utf8x'"]),

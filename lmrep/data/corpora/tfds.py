@@ -17,7 +17,7 @@ def open_corpus(config: Config) -> Corpus:
     """A prepared TFDS data set. Raises UserError if it is not there."""
     if not config.tfds_name:
         raise UserError("data.corpus is tfds but data.tfds_name is empty; expected a TFDS name or a directory")
-    builder = _builder(config.tfds_name)
+    builder = open_builder(config.tfds_name)
     source = _source(builder, config)
 
     def fingerprint() -> str:
@@ -39,14 +39,15 @@ def _texts(source: Any, config: Config, tally: Counter[str]) -> Iterator[str]:
             yield from cleaning.field_documents(value, config.undecodable, location, tally)
 
 
-def _builder(name: str) -> Any:
-    """The TFDS builder of a dataset: of a directory, or of a name, downloaded if necessary."""
+def open_builder(name: str, data_dir: str = "") -> Any:
+    """The TFDS builder of a dataset: of a directory, or of a name, downloaded if necessary to `data_dir`, or to the
+    default of TFDS. Raises UserError if there is none."""
     import tensorflow_datasets as tfds
 
     try:
         if os.path.isdir(os.path.expanduser(name)):
-            return tfds.builder_from_directory(name)
-        builder = tfds.builder(name, file_format="array_record")
+            return tfds.builder_from_directory(os.path.expanduser(name))
+        builder = tfds.builder(name, data_dir=os.path.expanduser(data_dir) or None, file_format="array_record")
         if not builder.info.splits:
             builder.download_and_prepare(file_format="array_record")
         return builder
@@ -67,13 +68,18 @@ def _source(builder: Any, config: Config) -> Any:
     if getattr(features, "shape", None) != () or np.dtype(features.np_dtype).kind not in "OSU":
         raise UserError(f"{config.tfds_name} has no text feature {config.text_feature!r}; it has "
                         f"{', '.join(builder.info.features)}: set --config.data.text_feature")
+    return open_split(builder, config.tfds_name, config.tfds_split)
+
+
+def open_split(builder: Any, name: str, split: str) -> Any:
+    """Random access to the examples of a split. Raises UserError if the dataset lacks it or needs TensorFlow."""
     try:
-        return builder.as_data_source(config.tfds_split)
+        return builder.as_data_source(split)
     except NotImplementedError as error:
-        raise UserError(f"{config.tfds_name} is stored as {builder.info.file_format.value}, which only TensorFlow "
+        raise UserError(f"{name} is stored as {builder.info.file_format.value}, which only TensorFlow "
                         "reads; prepare it with file_format='array_record'") from error
     except (KeyError, ValueError) as error:
-        raise UserError(f"{config.tfds_name} has no split {config.tfds_split!r}; it has "
+        raise UserError(f"{name} has no split {split!r}; it has "
                         f"{', '.join(builder.info.splits)}") from error
 
 

@@ -1,10 +1,17 @@
-"""Labelled examples: files of many formats read as records."""
+"""Labelled examples: files of many formats read as records.
 
-from lmrep.data.records import delimited, json_lines
+`read(config, split)` gives the records of a split. READERS lists the formats; a new one is a module and an entry of the
+table. A reader gives examples in the order of the file, and `read` checks them, maps their labels and numbers them.
+"""
+
+from lmrep.data.records import choices, delimited, json_lines, squad, texts, tfds, token_columns, trees
 from lmrep.data.records.base import FIELDS, SPLITS, TARGETS, Config, Job, ReaderDef, Record
 from lmrep.data.records.reading import READERS, detect, fingerprint, read
 
 __all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "Config", "Job", "ReaderDef", "Record", "detect", "fingerprint",
            "read"]
 
-READERS.update({"tsv": delimited.TSV, "csv": delimited.CSV, "jsonl": json_lines.DEFINITION})
+READERS.update({  # in the order in which formats are detected
+    "choices": choices.DEFINITION, "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,
+    "squad": squad.DEFINITION, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
+    "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS, "tfds": tfds.DEFINITION})

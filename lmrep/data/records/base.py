@@ -70,7 +70,7 @@ class Job(NamedTuple):
     """What a reader reads.
 
     Attributes:
-      path: the file, or the folder for a reader of folders.
+      path: the file, the folder of a reader of folders, or the split of a TFDS data set.
       split: one of `SPLITS`.
       columns: field -> name or number in the file, of the fields that the config or the task names.
       config: the settings.
@@ -92,9 +92,9 @@ class ReaderDef(NamedTuple):
     Attributes:
       read: Job -> the examples of the file in order. An id of "" stands for a number. An example that cannot be read is
         returned as the UserError, with file and line, that says why; an unreadable file raises it.
-      suffixes: of file names that have this format, without ".gz": (".tsv",).
-      detects: the beginning of a file (up to 64 KiB of text) -> whether it has this format. None: the suffix decides,
-        where no other format is detected.
+      suffixes: of names of files that may have this format, without ".gz": (".tsv",). Of several readers with a suffix,
+        the first one that detects the file reads it, or else the last.
+      detects: the beginning of a file (up to 64 KiB of text) -> whether it has this format.
       columns: field -> number or name, where the config gives none.
     """
 

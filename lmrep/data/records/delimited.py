@@ -84,7 +84,8 @@ def find_columns(first: list[str], job: Job) -> Layout:
                   if field in names and field not in wanted and names[field] not in used}
     if not set(found) - {"id", "label", "tags"}:
         raise UserError(f"{job.path}: the first line has the columns {', '.join(map(repr, first))}, none of which is a "
-                        "field with text; set columns, by name ({'text': 'sentence'}) or by number ({'text': '3'})")
+                        "field with text; set config.data.columns, by name ({'text': 'sentence'}) or by number "
+                        "({'text': '3'})")
     return Layout(header, {field: columns[0] for field, columns in found.items() if field != "choices"},
                   {field: columns for field, columns in found.items() if field == "choices"}, len(first))
 
@@ -102,8 +103,8 @@ def _missing(job: Job, field: str, spec: str, first: list[str]) -> UserError:
         return UserError(f"{job.path} has {len(first)} columns, numbered from 0; there is no column {spec} for the "
                          f"field {field!r}")
     if job.config.header == "no":
-        return UserError(f"{job.path}: columns names {spec!r} for the field {field!r}, but header is no; give the "
-                         "column's number, from 0")
+        return UserError(f"{job.path}: config.data.columns names {spec!r} for the field {field!r}, but header is "
+                         "no; give the column's number, from 0")
     return missing_column(f"{job.path}, line 1", field, spec, first)
 
 

@@ -66,8 +66,8 @@ def text(path: Path, encoding: str) -> str:
 
 
 def _undecodable(path: Path, number: int, error: UnicodeDecodeError, encoding: str) -> str:
-    found = f"{path}, line {number} is not {encoding.upper()} (byte 0x{error.object[error.start]:02x}); "
-    return found + ("convert the file to UTF-8, or set `encoding` to its encoding, such as latin-1 or cp1252")
+    return (f"{path}, line {number} is not {encoding.upper()} (byte 0x{error.object[error.start]:02x}); convert the "
+            "file to UTF-8, or set config.data.encoding, such as latin-1 or cp1252")
 
 
 def _codec(encoding: str) -> str:
@@ -76,10 +76,10 @@ def _codec(encoding: str) -> str:
         if "\n\t".encode(name) == b"\n\t":
             return name
     except LookupError as error:
-        raise UserError(f"encoding is {encoding!r}, which Python does not know; expected one such as utf-8, latin-1 or "
-                        "cp1252") from error
-    raise UserError(f"encoding is {encoding!r}, in which ASCII characters are not single bytes; convert the files to "
-                    "UTF-8")
+        raise UserError(f"config.data.encoding is {encoding!r}, which Python does not know; expected one such "
+                        "as utf-8, latin-1 or cp1252") from error
+    raise UserError(f"config.data.encoding is {encoding!r}, in which ASCII characters are not single bytes; convert "
+                    "the files to UTF-8")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """JSON Lines (an object a line), and one JSON array of objects."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,4 +38,9 @@ def parse(text: str, where: str) -> Any:
         return UserError(f"{where} is JSON that cannot be read ({error})")
 
 
-DEFINITION = ReaderDef(read, (".jsonl", ".ndjson", ".json"), lambda text: text.lstrip()[:1] in ("{", "["))
+def detects(beginning: str) -> bool:
+    """Whether a file begins with an object, or an array of them."""
+    return re.match(r'\s*(\[\s*)?\{\s*["}]', beginning) is not None
+
+
+DEFINITION = ReaderDef(read, (".jsonl", ".ndjson", ".json"), detects)

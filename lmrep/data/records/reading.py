@@ -30,17 +30,16 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     """
     pattern = getattr(config, split)
     if not pattern:
-        raise UserError(f"there are no {split} files: set `{split}` to a path or a glob")
+        raise UserError(f"there are no {split} files: set config.data.{split} to a path or a glob")
     explicit = _explicit_columns(config, split, needed)
-    records, labels, damaged, count = [], set(), 0, -1
+    records, labels, damaged, count = [], set(), [], -1
     for count, item in enumerate(_items(config, split, pattern, explicit, needed)):
         if not isinstance(item, UserError):
             item = values.check(item, split, needed) or item
         if isinstance(item, UserError):
-            damaged += 1
-            if damaged > config.damaged_examples:
+            damaged.append(item)
+            if len(damaged) > config.damaged_examples:
                 raise item
-            log.warning("left out: %s", item)
             continue
         item = _relabel(item, config, labels)
         error = item and values.check_choice(item)
@@ -48,9 +47,11 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
             raise error
         if item:
             records.append(item if item.id else item._replace(id=str(count)))
+    if damaged:
+        log.warning("left out %d examples of %s that cannot be read; the first: %s", len(damaged), pattern, damaged[0])
     if config.label_map and labels and not labels & set(config.label_map):
-        raise UserError(f"label_map has none of the labels of {pattern}: it maps {_some(config.label_map)}, and the "
-                        f"labels are {_some(labels)}")
+        raise UserError(f"config.data.label_map has none of the labels of {pattern}: it maps "
+                        f"{_some(config.label_map)}, and the labels are {_some(labels)}")
     if not records:
         raise UserError(f"{pattern} has no examples" + f": all {count + 1} are left out" * (count >= 0))
     return records
@@ -74,8 +75,14 @@ def _explicit_columns(config: Config, split: str, needed: Collection[str]) -> di
 
 def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str],
            needed: Collection[str]) -> Iterator[Record | UserError]:
-    for path in files.find(pattern, split):
-        reader = READERS[detect(path, config)]
+    if config.tfds and config.format not in ("auto", "tfds"):
+        raise UserError(f"config.data.tfds is {config.tfds!r} and config.data.format is {config.format!r}; "
+                        "set one of them alone")
+    if config.tfds or config.format == "tfds":
+        sources = [(Path(pattern), READERS["tfds"])]
+    else:
+        sources = ((path, READERS[detect(path, config)]) for path in files.find(pattern, split))
+    for path, reader in sources:
         columns = {**{field: field for field in needed}, **reader.columns, **explicit}
         yield from reader.read(Job(path, split, columns, config))
 
@@ -83,18 +90,22 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
 def detect(path: Path, config: Config) -> str:
     """The name in READERS of a file's format. Raises UserError if it is not known."""
     if config.format != "auto":
-        choose(READERS, config.format, "format")
+        choose(READERS, config.format, "config.data.format")
+        if path.is_dir() and config.format != "folders":
+            raise UserError(f"{path} is a folder; expected a file of the format {config.format}, or a glob such as "
+                            f"{str(path / '*')!r}")
         return config.format
-    suffix, beginning = files.suffix(path), files.beginning(path, config.encoding)
-    by_suffix = {name: reader for name, reader in READERS.items() if suffix in reader.suffixes}
-    for name, reader in (by_suffix or READERS).items():
-        if reader.detects and reader.detects(beginning):
+    if path.is_dir():
+        return "folders"
+    by_suffix = [name for name, reader in READERS.items() if files.suffix(path) in reader.suffixes]
+    beginning = files.beginning(path, config.encoding) if len(by_suffix) != 1 else ""
+    for name in by_suffix or READERS:
+        if READERS[name].detects and READERS[name].detects(beginning):
             return name
-    for name, reader in by_suffix.items():
-        if not reader.detects:
-            return name
-    raise UserError(f"the format of {path} is not clear from its name and its first lines; set `format` to one of "
-                    f"{', '.join(READERS)}")
+    if by_suffix:
+        return by_suffix[-1]
+    raise UserError(f"the format of {path} is not clear from its name and its first lines; set config.data.format to "
+                    f"one of {', '.join(READERS)}")
 
 
 def _relabel(record: Record, config: Config, labels: set[str]) -> Record | None:

@@ -9,7 +9,7 @@ from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
-CORRECT = "correct the file, or leave such examples out with `damaged_examples`, up to that number"
+CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
 TEXTS = ("text", "text2", "question", "context")
 
 
@@ -17,7 +17,8 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
     """The record of a JSON object, or of an example with named features.
 
     A field of `job.columns` is a dotted path in it; through a list, the path goes to each of its items:
-    `question.choices.text` is the list of the texts of the choices. Other fields of `FIELDS` are read where they have
+    `question.choices.text` is the list of the texts of the choices. Choices in fields of their own are several paths,
+    between commas. Other fields of `FIELDS` are read where they have
     their own name and the right type.
     """
     if not isinstance(value, Mapping):
@@ -25,6 +26,9 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
     fields = {}
     for field, path in job.columns.items():
         found = _follow(value, path)
+        if found is None and field == "choices" and "," in path:
+            found = [_follow(value, name) for name in path.split(",")]
+            found = None if None in found else found
         if found is None:
             if job.optional(field):
                 continue
@@ -33,16 +37,16 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
             fields[field] = convert(field, found)
         except ValueError as error:
             return UserError(f"{where}: {path!r} is {_short(found)}; expected {error} for the field {field!r}")
-    paths = set(job.columns.values())
-    for field in {*FIELDS, "id"} - {*fields, *paths, *job.columns}:
-        if value.get(field) is not None:
+    used = {*job.columns, *job.columns.values()}
+    for field in (*FIELDS, "id"):
+        if field not in used and value.get(field) is not None:
             try:
                 fields[field] = convert(field, value[field])
             except ValueError:
                 continue  # something else that has the name of a field
     if not fields.keys() - {*TARGETS, "id"}:
         return UserError(f"{where} has the fields {', '.join(map(repr, value)) or 'none'}, none of which is a field "
-                         "with text; set columns, such as {'text': 'sentence'}")
+                         "with text; set config.data.columns, such as {'text': 'sentence'}")
     return Record(fields, fields.pop("id", ""), where)
 
 
@@ -51,7 +55,7 @@ def missing_column(where: str, field: str, name: str, names: Any, what: str = "c
     needed = "" if field == name else f" for the field {field!r}"
     there = ", ".join(map(str, names)) or "none"
     return UserError(f"{where} has no {name!r}{needed}{suggestion(name, names)}; it has the {what} {there}: set "
-                     f"columns, such as {{{field!r}: {next(iter(names), 'name')!r}}}")
+                     f"config.data.columns, such as {{{field!r}: {next(iter(names), 'name')!r}}}")
 
 
 def _follow(value: Any, path: str) -> Any:
@@ -128,11 +132,12 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
         del fields["label"]
     for field in needed:
         if field not in fields and not (split == "test" and field in TARGETS):
-            return UserError(f"{where} has no {field}, only {', '.join(fields)}; set columns, or check `format`")
+            return UserError(f"{where} has no {field}, only {', '.join(fields)}; set config.data.columns, or "
+                             "check config.data.format")
     for field in TEXTS:
         if field in fields and (not fields[field] or fields[field].isspace()):
             return UserError(f"{where}: the {field} is empty; {CORRECT}")
-    for field in ("words", "choices"):
+    for field in ("words", "tags", "choices"):
         values = fields.get(field)
         if values is not None and (not values or not all(value and not value.isspace() for value in values)):
             found = f"one of the {field} is empty: {_short(values)}" if values else f"the {field} are empty"
@@ -151,7 +156,7 @@ def check_choice(record: Record) -> UserError | None:
     if re.fullmatch(r"[0-9]+", label) and int(label) < count:
         return None
     return UserError(f"{record.where}: the label is {label!r}; expected the number of one of {count} choices, 0 to "
-                     f"{count - 1} (set label_map if they are named otherwise)")
+                     f"{count - 1} (set config.data.label_map if they are named otherwise)")
 
 
 def _check_answers(record: Record) -> UserError | None:

@@ -1,0 +1,74 @@
+"""SQuAD 1.1 and 2.0: one JSON file of articles, paragraphs and questions."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import files
+from lmrep.data.records.base import Job, ReaderDef, Record
+from lmrep.data.records.json_lines import parse
+from lmrep.data.records.values import convert, json_type
+
+
+def read(job: Job) -> Iterator[Record | UserError]:
+    """A record for each question; `answers` is [] where `is_impossible`. Raises UserError if the file has another
+    structure."""
+    value = parse(files.text(job.path, job.config.encoding), str(job.path))
+    if isinstance(value, UserError):
+        raise value
+    for path, article in _items(value, "data", str(job.path)):
+        for path_, paragraph in _items(article, "paragraphs", path):
+            context = _get(paragraph, "context", str, path_)
+            for path__, question in _items(paragraph, "qas", path_):
+                yield _record(job, context, question, path__)
+
+
+def _record(job: Job, context: str, question: Any, where: str) -> Record | UserError:
+    try:
+        text = _get(question, "question", str, where)
+    except UserError as error:
+        return error
+    name = str(question.get("id", ""))
+    where = f"{job.path}, question {name}" if name else where
+    fields = {"question": text.strip(), "context": context}
+    answers = question.get("answers")
+    if question.get("is_impossible") is True:
+        if answers:
+            return UserError(f"{where} is_impossible and has answers; expected one or the other")
+        answers = []
+    if answers is None:
+        if not job.optional("answers"):
+            return UserError(f"{where} has no 'answers', only {', '.join(question)}; expected a list, which may be "
+                             "empty")
+    else:
+        try:
+            fields["answers"] = convert("answers", answers)
+        except ValueError as error:
+            return UserError(f"{where}: the answers are {answers!r}; expected {error}")
+    return Record(fields, name, where)
+
+
+def _items(value: Any, key: str, path: str) -> Iterator[tuple[str, Any]]:
+    for number, item in enumerate(_get(value, key, list, path)):
+        yield f"{path}{', ' if key == 'data' else '.'}{key}[{number}]", item
+
+
+def _get(value: Any, key: str, type_: type, path: str) -> Any:
+    """`value[key]`. Raises UserError if it is not there or has another type."""
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is {json_type(value)}; expected an object with {key!r}, as in SQuAD")
+    if not isinstance(value.get(key), type_):
+        found = f"has {json_type(value[key])} in {key!r}" if key in value else \
+            f"has no {key!r}, only {', '.join(value) or 'nothing'}"
+        raise UserError(f"{path} {found}; expected {json_type(type_())} there, as in SQuAD")
+    return value[key]
+
+
+def detects(beginning: str) -> bool:
+    """Whether a file begins as SQuAD's do."""
+    return re.match(r'\s*\{\s*"(version|data)"', beginning) is not None or (
+        '"paragraphs"' in beginning and '"qas"' in beginning)
+
+
+DEFINITION = ReaderDef(read, (".json",), detects)

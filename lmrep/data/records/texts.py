@@ -1,0 +1,56 @@
+"""Classes of texts: a line `label text` each, or a folder of text files for each class."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lmrep.config.record import suggestion
+from lmrep.core.errors import UserError
+from lmrep.data.records import files
+from lmrep.data.records.base import Job, ReaderDef, Record
+from lmrep.data.records.values import CORRECT
+
+
+def read_lines(job: Job) -> Iterator[Record | UserError]:
+    """A record for each line: the label, white space, the text (TREC)."""
+    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+        if not line.strip():
+            continue
+        where = f"{job.path}, line {number}"
+        label, *rest = line.split(maxsplit=1)
+        if rest:
+            yield Record({"text": rest[0].strip(), "label": label}, "", where)
+        else:
+            yield UserError(f"{where} has nothing after {label!r}; expected a label, a space and a text: {CORRECT}")
+
+
+def read_folders(job: Job) -> Iterator[Record | UserError]:
+    """A record for each .txt file of the subfolders of a folder, which are named after their classes (IMDb), sorted by
+    name. A test folder without subfolders has texts without labels. Raises UserError if a class has no folder."""
+    if not job.path.is_dir():
+        raise UserError(f"{job.path} is not a folder; expected one with a subfolder of .txt files for each class")
+    folders = {path.name: path for path in sorted(job.path.iterdir()) if path.is_dir() and _texts(path)}
+    for name in job.config.classes:
+        if name not in folders:
+            raise UserError(f"{job.path} has no subfolder {name!r} with .txt files{suggestion(name, folders)}; it has "
+                            f"{', '.join(folders) or 'none'}: correct config.data.classes")
+    if not folders and job.split == "test":
+        for path in _texts(job.path):
+            yield _record(job, path, {})
+    elif not folders:
+        raise UserError(f"{job.path} has no subfolder with .txt files; expected one for each class")
+    for name in job.config.classes or folders:
+        for path in _texts(folders[name]):
+            yield _record(job, path, {"label": name})
+
+
+def _texts(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if files.suffix(path) == ".txt")
+
+
+def _record(job: Job, path: Path, fields: dict[str, str]) -> Record:
+    text = files.text(path, job.config.encoding).strip()
+    return Record({"text": text, **fields}, str(path.relative_to(job.path)).removesuffix(".gz")[:-4], str(path))
+
+
+LABEL_TEXT = ReaderDef(read_lines, (".label", ".all"))
+FOLDERS = ReaderDef(read_folders)

@@ -1,0 +1,62 @@
+"""TFDS data sets as records, without TensorFlow."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.data.corpora import tfds as prepared
+from lmrep.data.records import values
+from lmrep.data.records.base import Job, ReaderDef, Record
+
+BLOCK = 256  # examples read at once
+
+
+def read(job: Job) -> Iterator[Record | UserError]:
+    """The examples of a split of the data set. Classes are named as the data set names them; a class of -1, as in the
+    test sets of GLUE, is no label. Raises UserError if there is no such data set or split."""
+    if not job.config.tfds:
+        raise UserError("config.data.format is tfds, but config.data.tfds is empty; expected a TFDS name, "
+                        "such as glue/sst2, or a directory")
+    builder = prepared.open_builder(job.config.tfds, job.config.tfds_dir)
+    split = str(job.path)
+    source = prepared.open_split(builder, job.config.tfds, split)
+    for start in range(0, len(source), BLOCK):
+        examples = source.__getitems__(range(start, min(start + BLOCK, len(source))))
+        for number, example in enumerate(examples, start):
+            where = f"{job.config.tfds}, {split}, example {number}"
+            try:
+                plain = to_plain(builder.info.features, example)
+            except UnicodeDecodeError as error:
+                yield UserError(f"{where} is not UTF-8 ({error})")
+                continue
+            yield values.from_object(plain, job, where)
+
+
+def to_plain(feature: Any, value: Any) -> Any:
+    """A value of a TFDS feature as JSON has it: classes as their names, or None; lists of objects as an object of
+    lists."""
+    import tensorflow_datasets as tfds
+
+    features = tfds.features
+    if isinstance(feature, features.Sequence) and isinstance(value, dict):
+        return {key: to_plain(features.Sequence(feature.feature[key]), item) for key, item in value.items()}
+    if isinstance(feature, features.Sequence):
+        return [to_plain(feature.feature, item) for item in value]
+    if isinstance(value, dict):
+        return {key: to_plain(feature[key], item) for key, item in value.items()}
+    if isinstance(feature, features.ClassLabel):
+        return feature.int2str(int(value)) if value >= 0 else None
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    if isinstance(value, np.floating):
+        return float(str(value))  # 3.8, not its nearest float32 in double precision
+    if isinstance(value, np.generic):
+        return to_plain(feature, value.item())
+    if isinstance(value, np.ndarray):
+        return [to_plain(None, item) for item in value] if value.ndim else to_plain(feature, value.item())
+    return value
+
+
+DEFINITION = ReaderDef(read)

@@ -1,0 +1,103 @@
+"""Column files: a word a line with its tags beside it, and a blank line after each sentence.
+
+`columns` reads the files of CoNLL-2003 and WNUT-17; `conllu` those of Universal Dependencies.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import files
+from lmrep.data.records.base import Job, ReaderDef, Record
+from lmrep.data.records.values import CORRECT, missing_column
+
+CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+Line = tuple[int, list[str]]  # its number and its cells
+
+
+def read(job: Job) -> Iterator[Record | UserError]:
+    """The sentences of a file whose columns are numbered, between tabs if its first line has one, or else white space.
+    Lines of -DOCSTART- are skipped. Every line has as many columns as the first."""
+    width, separator = 0, "\t" if _has_tabs(job) else "[ \t]+"
+    for lines in _sentences(job, lambda text: re.split(separator, text if separator == "\t" else text.strip(" \t"))):
+        lines = [(number, cells) for number, cells in lines if cells[0] != "-DOCSTART-"]
+        if not lines:
+            continue
+        if not width:
+            width = len(lines[0][1])
+            columns = {field: _number(job, field, name, width) for field, name in job.columns.items()}
+            if columns["tags"] == columns["words"]:  # the words alone
+                if job.split != "test":
+                    raise UserError(f"{job.path}, line {lines[0][0]} has no column of tags beside the words: found "
+                                    f"{width} columns, expected at least 2, between tabs or white space")
+                del columns["tags"]
+        yield _record(job, lines, columns, width, "")
+
+
+def read_conllu(job: Job) -> Iterator[Record | UserError]:
+    """The sentences of a CoNLL-U file. Ranges of multiword tokens (1-2) and empty nodes (8.1) are skipped."""
+    columns = {}
+    for field, name in job.columns.items():
+        if name not in CONLLU and not re.fullmatch("-?[0-9]+", name):
+            raise missing_column(str(job.path), field, name, CONLLU)
+        columns[field] = CONLLU.index(name) if name in CONLLU else _number(job, field, name, len(CONLLU))
+    columns.pop("id", None)  # that of a sentence is in a comment
+    for lines in _sentences(job, lambda text: text.split("\t")):
+        comments = "\n".join(cells[0] for _, cells in lines if cells[0].startswith("#"))
+        name = re.search(r"^# *sent_id *= *(.*\S)", comments, re.MULTILINE)
+        lines = [(number, cells) for number, cells in lines if not cells[0].startswith("#")
+                 and not re.fullmatch(r"[0-9]+[-.][0-9]+", cells[0])]
+        if lines:
+            yield _record(job, lines, columns, len(CONLLU), name[1] if name else "")
+
+
+def _sentences(job: Job, split: Callable[[str], list[str]]) -> Iterator[list[Line]]:
+    """The lines of each block between blank lines."""
+    lines: list[Line] = []
+    for number, text in enumerate(files.lines(job.path, job.config.encoding), 1):
+        if text.strip(" \t"):
+            lines.append((number, split(text)))
+        elif lines:
+            yield lines
+            lines = []
+    if lines:
+        yield lines
+
+
+def _record(job: Job, lines: list[Line], columns: dict[str, int], width: int, name: str) -> Record | UserError:
+    for number, cells in lines:
+        if len(cells) != width:
+            return UserError(f"{job.path}, line {number} has {len(cells)} columns; expected {width}"
+                             f"{', tab-separated' if width == len(CONLLU) else ', as the first line has'}: {CORRECT}")
+    fields = {field: [cells[column] for _, cells in lines] for field, column in columns.items()}
+    return Record(fields, name, f"{job.path}, line {lines[0][0]}")
+
+
+def _number(job: Job, field: str, name: str, width: int) -> int:
+    if field not in ("words", "tags"):
+        raise UserError(f"{job.path} is a column file, with words and tags alone; there is no field {field!r}")
+    if not re.fullmatch("-?[0-9]+", name) or not -width <= int(name) < width:
+        raise UserError(f"{job.path} has {width} columns; the column {name!r} for the field {field!r} is not one of "
+                        f"0 to {width - 1}, or -1 for the last")
+    return int(name) % width
+
+
+def _has_tabs(job: Job) -> bool:
+    lines = (line for line in files.lines(job.path, job.config.encoding) if line.strip(" \t"))
+    return "\t" in next((line for line in lines if not line.startswith("-DOCSTART-")), "")
+
+
+def detects(beginning: str) -> bool:
+    """Whether there are blank lines between lines that all have the same number of columns, from 2 to 12."""
+    lines = beginning.rpartition("\n")[0].strip("\r\n").split("\n")[:200]
+    widths = {len(line.split()) for line in lines}
+    return lines[0].startswith("-DOCSTART-") or (0 in widths and len(widths) == 2 and 2 <= max(widths) <= 12)
+
+
+def _detects_conllu(beginning: str) -> bool:
+    lines = [line for line in beginning.split("\n")[:-1] if line and not line.startswith("#")]
+    return bool(lines) and all(re.match(r"[0-9]+[-.0-9]*\t", line) and line.count("\t") == 9 for line in lines[:50])
+
+
+COLUMNS = ReaderDef(read, (".conll", ".bio", ".iob", ".iob2", ".tsv"), detects, {"words": "0", "tags": "-1"})
+CONLLU_DEFINITION = ReaderDef(read_conllu, (".conllu", ".conll"), _detects_conllu, {"words": "form", "tags": "upos"})

@@ -1,0 +1,72 @@
+"""Phrase trees with a label at each node, as in the Stanford Sentiment Treebank: `(3 (2 It) (4 works))`."""
+
+import re
+from collections.abc import Iterator
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import files
+from lmrep.data.records.base import Job, ReaderDef, Record
+from lmrep.data.records.values import CORRECT
+
+ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", r"\/": "/", r"\*": "*"}
+_ESCAPED = re.compile("|".join(map(re.escape, ESCAPED)))
+
+
+def read(job: Job) -> Iterator[Record | UserError]:
+    """The sentence of each line: the words of its tree, joined by spaces, and the label of the root.
+
+    With `phrases`, the training split has every phrase instead, sentences and single words included. Phrases are
+    compared by their words and label; of equal ones in a file the first is kept, so that frequent words do not outweigh
+    sentences (SST: 318,582 phrases in training, 159,274 different ones). Words are unescaped: -LRB- is a parenthesis.
+    """
+    seen = set()
+    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+        if not line.strip():
+            continue
+        where = f"{job.path}, line {number}"
+        try:
+            phrases = parse(line)
+        except ValueError as error:
+            yield UserError(f"{where}: {error}; expected a tree such as (3 (2 It) (4 works)): {CORRECT}")
+            continue
+        if not (job.config.phrases and job.split == "train"):
+            phrases = phrases[-1:]
+        for label, words in phrases:
+            if not (job.config.phrases and job.split == "train"):
+                yield Record({"text": words, "label": label}, "", where)
+            elif (label, words) not in seen:
+                seen.add((label, words))
+                yield Record({"text": words, "label": label}, "", where)
+
+
+def parse(line: str) -> list[tuple[str, str]]:
+    """(label, text) of each node of a tree, children before their parent. Raises ValueError if it is not one tree."""
+    phrases, words, nodes = [], [], []  # nodes: label and first word of those that are open
+    tokens = re.findall(r"[()]|[^ \t()]+", line.strip())
+    for number, token in enumerate(tokens):
+        if phrases and not nodes:
+            raise ValueError(f"{token!r} follows the closing parenthesis of the root")
+        if token == "(":
+            nodes.append([None, len(words)])
+        elif not nodes:
+            raise ValueError(f"found {token!r} in front of the first parenthesis" if number == 0 else "unbalanced")
+        elif token == ")":
+            label, first = nodes.pop()
+            if label is None or first == len(words):
+                raise ValueError("a node has no words" if label else "a node has no label")
+            phrases.append((label, " ".join(words[first:])))
+        elif nodes[-1][0] is None:
+            nodes[-1][0] = token
+        else:
+            words.append(_ESCAPED.sub(lambda match: ESCAPED[match[0]], token))
+    if nodes:
+        raise ValueError(f"{len(nodes)} parentheses are not closed")
+    return phrases
+
+
+def detects(beginning: str) -> bool:
+    """Whether the first line is the beginning of a tree with numbers as labels."""
+    return re.match(r"\s*\([0-9]+\s+\([0-9]+\s", beginning) is not None
+
+
+DEFINITION = ReaderDef(read, (".tree", ".trees"), detects)
