@@ -67,19 +67,22 @@ def setting(default: Any, help: str, **bounds) -> Any:
 
 
 def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -> Record:
-    """Makes a `cls` from `mapping` and checks it. `where` is its path in error messages. Raises UserError."""
+    """Makes a `cls` from `mapping` and checks it. `where` is its path in error messages; "" for options of a function.
+    Raises UserError."""
     if not isinstance(mapping, Mapping):
         raise UserError(f"{where} is {mapping!r}; expected a mapping of {cls.__name__} fields")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in mapping:
         if key not in fields:
-            raise UserError(f"{where} has no field {key!r}{suggestion(key, fields) or '; it has ' + ', '.join(fields)}")
-    types_ = typing.get_type_hints(cls)
-    values = {key: convert(types_[key], value, f"{where}.{key}") for key, value in mapping.items()}
+            near, listed = suggestion(key, fields), ", ".join(fields) or "none"
+            raise UserError(f"{where} has no field {key!r}{near or f'; it has {listed}'}" if where else
+                            f"there is no option {key!r}{near or f'; the options are: {listed}'}")
+    types_, prefix = typing.get_type_hints(cls), f"{where}." * bool(where)
+    values = {key: convert(types_[key], value, f"{prefix}{key}") for key, value in mapping.items()}
     for key, value in values.items():
         expected = fields[key].metadata.get("bounds", Bounds()).broken_by(value)
         if expected:
-            raise UserError(f"{where}.{key} is {value!r}; expected {expected}")
+            raise UserError(f"{prefix}{key} is {value!r}; expected {expected}")
     return cls(**values)
 
 

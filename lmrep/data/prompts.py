@@ -1,6 +1,6 @@
 """Prompts: texts for a trained model as ids, in batches of few different shapes, each of which is compiled."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -8,6 +8,40 @@ from lmrep.core.errors import UserError
 from lmrep.data import tokenized_text
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import Tokenizer
+
+
+def text_list(texts: Iterable[str], method: str, pairs: bool = False) -> list[str]:
+    """The texts as a list, for `method` of a run. Raises UserError where they are not strings, or pairs of them."""
+    if isinstance(texts, str):
+        raise UserError(f"{method} takes a list of texts; it was given one: {method}([{texts[:40]!r}])")
+    if not isinstance(texts, Iterable):
+        raise UserError(f"{method} takes a list of texts; it was given {repr(texts)[:60]}")
+    texts = list(texts)
+    for i, text in enumerate(texts):
+        parts = text if pairs and isinstance(text, tuple | list) and len(text) == 2 else [text]
+        if not all(isinstance(part, str) for part in parts):
+            raise UserError(f"{method} takes a list of texts{' or pairs of texts' * pairs}; number {i}, counting from "
+                            f"0, is {repr(text)[:60]}")
+    return texts
+
+
+def describe_unknown_words(texts: Sequence[str], tokenizer: Tokenizer) -> str:
+    """A message that says how many words of texts have an unknown token, other than its name; "" if there are none.
+
+    Raises:
+      UserError: a text is not Unicode text.
+    """
+    unk, found, total = tokenizer.vocabulary.specials.get("unk"), [], 0
+    for text in (text.replace("[MASK]", tokenizer.specials.get("mask", "[MASK]")) for text in texts):
+        encoded = tokenized_text.tokenize_text(text, tokenizer, around=([], []))
+        words = {word: text[start:end] for i, word, (start, end) in zip(
+            encoded.ids, encoded.words, encoded.offsets, strict=True) if i == unk}
+        found += [word for word in words.values() if word and word != tokenizer.specials["unk"]]
+        total += len(set(encoded.words) - {None})
+    if not found:
+        return ""
+    return (f"{len(found):,} of {total:,} words are unknown to the tokenizer, for example {found[0][:40]!r}, and are "
+            f"read as {tokenizer.specials['unk']}")
 
 
 def has_mask(text: str, tokenizer: Tokenizer) -> bool:

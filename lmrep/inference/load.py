@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep import objectives
 from lmrep.config.record import read
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
+from lmrep.data import prompts as data_prompts
 from lmrep.data import tokenized_text, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenized_text import TokenizedText
@@ -32,7 +35,7 @@ from lmrep.storage import averaging, mirror
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
 
-MIN_INPUT_LENGTH = 16  # `Run.inputs` pads to this length, or a larger power of two
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, so that jax.jit takes its methods
@@ -81,7 +84,8 @@ class Run:
 
     def __repr__(self) -> str:
         return (f"Run({str(self.directory)!r}, step={self.step:,})\n"
-                f"  network    {self.model.name}: {P.count(self.model.specs):,} parameters, width {self.model.width}\n"
+                f"  network    {self.model.name}: {P.count(self.params):,} parameters, "
+                f"{P.count(self.model.specs):,} of them in the encoder, of width {self.model.width}\n"
                 f"  objective  {self.objective.name}\n"
                 f"  tokenizer  {self.tokenizer.name}, {self.tokenizer.size:,} tokens")
 
@@ -108,11 +112,9 @@ class Run:
           UserError: a text is too long or not valid Unicode; there is no such layer; attention is requested for a text
             longer than the model, or of a network that has none.
         """
-        if isinstance(texts, str):
-            raise UserError(f"encode takes a list of texts; it was given one: encode([{texts[:40]!r}])")
         if attention and not self.model.attention:
             raise UserError(f"the network {self.model.name!r} has no attention probabilities; leave attention out")
-        tokenized = [self.tokenize(text) for text in texts]
+        tokenized = [self.tokenize(text) for text in data_prompts.text_list(texts, "encode")]
         limit = self.model.max_length
         if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):
             raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is returned only for "
@@ -168,19 +170,9 @@ class Run:
         Raises:
           UserError: a text is longer than the model or than `length`, or not valid Unicode.
         """
-        examples = [self._example(text) for text in texts]
-        limit, longest = self.model.max_length, max((len(ids) for ids, _ in examples), default=1)
-        size = min(length, limit or length) if length else encode.padded_length(longest, MIN_INPUT_LENGTH, limit)
-        for text, (ids, _) in zip(texts, examples, strict=True):
-            if len(ids) > size:
-                raise UserError(f"{str(text)[:60]!r}... has {len(ids):,} tokens; "
-                                + (f"the model takes {size:,} at most: shorten it" if size == limit else
-                                   f"length is {size:,}: give a larger one, or shorten the text"))
-        pad = self.tokenizer.vocabulary.specials.get("pad", 0)
-        batch = encode.make_batch([[ids] for ids, _ in examples], size, len(examples), pad)
-        batch["token_type_ids"] = np.zeros_like(batch["tokens"])
-        for row, (_, types) in enumerate(examples):
-            batch["token_type_ids"][row, : len(types)] = types
+        texts = data_prompts.text_list(texts, "inputs", pairs=True)
+        batch = encode.padded_batch(texts, [self._example(text) for text in texts], length, self.model.max_length,
+                                    self.tokenizer.vocabulary.specials.get("pad", 0))
         return model_inputs(self.model, batch, context=self.context)
 
     def _example(self, text: str | tuple[str, str]) -> tuple[list[int], list[int]]:
@@ -258,8 +250,9 @@ class Run:
           UserError: the run has no such capability, or lacks its head; a text is no prompt for it, or too long; an
             option is unknown or out of range.
         """
+        texts = data_prompts.text_list(texts, "predict")
         names = list(names or [None] * len(texts))
-        fixed = self._capability(capability) if capability else None
+        fixed = objectives.capability(self.objective.name, capability) if capability else None
         chosen = [fixed or self.capability_of(text) for text in texts]
         predictions: list = [None] * len(texts)
         known = {one: {field.name for field in dataclasses.fields(one.options)} for one in self.capabilities}
@@ -267,18 +260,29 @@ class Run:
             members = [i for i, one in enumerate(chosen) if one is each]
             others = set() if capability else set().union(*known.values()) - known[each]
             own = {name: value for name, value in options.items() if name not in others}
-            found = each.predict(self, [texts[i] for i in members], read(each.options, own, each.name),
+            found = each.predict(self, [texts[i] for i in members], read(each.options, own, ""),
                                  [names[i] for i in members])
             for i, prediction in zip(members, found, strict=True):
                 predictions[i] = prediction
+        self._warn_of_unknown_words(texts)
         return predictions
+
+    def _warn_of_unknown_words(self, texts: Sequence[str]) -> None:
+        """Logs, once for this run, that words of the texts are unknown to the tokenizer."""
+        if not self._warnings and (found := data_prompts.describe_unknown_words(texts, self.tokenizer)):
+            self._warnings.append(found)
+            log.warning("%s", found)
+
+    @functools.cached_property
+    def _warnings(self) -> list[str]:
+        return []
 
     def fill_masks(
         self, texts: Sequence[str], k: int = 5, names: Sequence[str | None] | None = None
     ) -> list[list[list[tuple[str, float]]]]:
         """For each text and each [MASK] in it, the k most probable tokens with their probabilities. Raises UserError as
         `predict`."""
-        return self.predict(texts, "fill_mask", names, k=k)
+        return self.predict(data_prompts.text_list(texts, "fill_masks"), "fill_mask", names, k=k)
 
     def generate(
         self, texts: Sequence[str], tokens: int = 50, samples: int = 1, sampling: Sampling = Sampling(), seed: int = 0,
@@ -286,24 +290,14 @@ class Run:
     ) -> list[list[str]]:
         """For each text, `samples` continuations of up to `tokens` tokens, fewer where the document ends. The same seed
         gives the same continuations. Raises UserError as `predict`."""
-        return self.predict(texts, "generate_text", names, tokens=tokens, samples=samples, seed=seed,
-                            temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
+        return self.predict(data_prompts.text_list(texts, "generate"), "generate_text", names, tokens=tokens,
+                            samples=samples, seed=seed, **dataclasses.asdict(sampling))
 
     def detect_replaced(
         self, texts: Sequence[str], names: Sequence[str | None] | None = None
     ) -> list[list[ReplacedToken]]:
         """For each text a `ReplacedToken` for each of its tokens, in order. Raises UserError as `predict`."""
-        return self.predict(texts, "detect_replaced", names)
-
-    def _capability(self, name: str) -> Capability:
-        known = {each.name: each for each in self.capabilities}
-        if name not in known:
-            able = {key: each.summary for key, row in OBJECTIVES.items() for each in row.capabilities
-                    if each.name == name}
-            raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, which has no "
-                            f"capability {name!r} ({next(iter(able.values()), 'unknown')}); objectives that have it: "
-                            f"{', '.join(able) or 'none'}")
-        return known[name]
+        return self.predict(data_prompts.text_list(texts, "detect_replaced"), "detect_replaced", names)
 
     # Used by capabilities
 

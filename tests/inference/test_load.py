@@ -109,6 +109,8 @@ def test_long_texts_are_refused_or_split_into_windows(run):
 
 @pytest.mark.parametrize(("texts", "options", "message"), [
     ("A cat.", {}, r"encode takes a list of texts; it was given one: encode\(\['A cat.'\]\)"),
+    ([1], {}, "encode takes a list of texts; number 0, counting from 0, is 1"),
+    (1, {}, "encode takes a list of texts; it was given 1"),
     (["A \udcff cat."], {}, "is not UTF-8 text"),
     (["cat " * 60], {"attention": True, "long": "windows"},
      "has 62 tokens; attention is returned only for texts .* 48 tokens"),
@@ -145,6 +147,30 @@ def test_network_is_a_pure_function(run, every):
 def test_inputs_that_do_not_fit_are_refused(run):
     with pytest.raises(UserError, match="has 62 tokens; the model takes 48 at most"):
         run.inputs(["cat " * 60])
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda run: run.inputs("A cat."), r"inputs takes a list of texts; it was given one: inputs\(\['A cat.'\]\)"),
+    (lambda run: run.inputs([("A cat.", 1)]), r"texts or pairs of texts; number 0, .* is \('A cat.', 1\)"),
+    (lambda run: run.predict(["A [MASK].", None]), "predict takes a list of texts; number 1, counting from 0, is None"),
+    (lambda run: run.fill_masks("A [MASK]."), r"given one: fill_masks\(\['A \[MASK\].'\]\)"),
+    (lambda run: run.fill_masks(["A [MASK]."], k=0), "^k is 0; expected at least 1"),
+    (lambda run: run.fill_masks(["A [MASK]."], k="3"), "^k is '3'; expected a whole number"),
+    (lambda run: run.predict(["A [MASK]."], top=3), "^there is no option 'top'; the options are: k$"),
+], ids=str)
+def test_invalid_arguments_are_refused(run, call, message):
+    with pytest.raises(UserError, match=message):
+        call(run)
+
+
+def test_unknown_words_of_prompts_are_reported_once(home, caplog):
+    run = lmrep.load(home)
+    run.fill_masks(["A cat [MASK] [UNK]."])
+    assert not caplog.messages
+    run.fill_masks(["A \u732b [MASK] cat.", "\u4eba [MASK]"])
+    run.fill_masks(["A \u732b [MASK]."])
+    assert caplog.messages == [
+        "2 of 7 words are unknown to the tokenizer, for example '\u732b', and are read as [UNK]"]
 
 
 def test_batches_of_texts_have_few_shapes(run):
@@ -206,7 +232,8 @@ def test_network_without_token_types_reads_pairs_as_roberta(tmp_path):
 def test_run_repr_names_network_objective_and_tokenizer(run, home):
     shown = repr(run)
     assert str(home) in shown and "step=0" in shown and "masked" in shown and "wordpiece" in shown
-    assert f"{sum(x.size for x in flatten(run.params['encoder']).values()):,} parameters" in shown
+    parameters, encoder = (sum(x.size for x in flatten(tree).values()) for tree in (run.params, run.params["encoder"]))
+    assert f"{parameters:,} parameters, {encoder:,} of them in the encoder" in shown and parameters > encoder
 
 
 def test_docstring_example_is_correct(home):
