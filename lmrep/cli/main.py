@@ -55,6 +55,9 @@ COMMANDS = {
     "evaluate": Command(
         "compute the metrics of a trained run on held-out documents",
         "lmrep evaluate --workdir=runs/quickstart"),
+    "score": Command(
+        "score predictions of any program as the official scripts do",
+        "lmrep score --metric=squad2 --gold=dev-v2.0.json --predictions=predictions.json", ()),
     "predict": Command(
         "fill in masked words, continue texts, or find replaced words",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."', words="[TEXT ...]"),

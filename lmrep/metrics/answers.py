@@ -41,14 +41,16 @@ def overlap_or_empty(answer: str, prediction: str) -> float:
     return overlap(answer, prediction) or float(not normalize_answer(answer) and not normalize_answer(prediction))
 
 
-def answer_scores(score: Score, gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> np.ndarray:
+def answer_scores(score: Score, gold: Sequence[Sequence[str]], predicted: Sequence[str],
+                  version: str = "2.0") -> np.ndarray:
     """The score of each question: the largest over its gold answers.
 
     Args:
       score: `exact`, `overlap` or `overlap_or_empty`.
-      gold: the gold answers of each question. Answers without words, such as "the", do not count where there are
-        others; a question without answers has "" as its only one (SQuAD 2.0).
+      gold: the gold answers of each question. In SQuAD 2.0 answers without words, such as "the", do not count where
+        there are others, and a question without answers has "" as its only one. In SQuAD 1.1 each question has answers.
       predicted: an answer for each question; "" is no answer.
+      version: of SQuAD, "1.1" or "2.0".
 
     Returns:
       float64 [n], between 0 and 1.
@@ -57,8 +59,9 @@ def answer_scores(score: Score, gold: Sequence[Sequence[str]], predicted: Sequen
       UserError: there are no questions, or other numbers of questions and predictions.
     """
     inputs.check_lengths(gold, predicted)
-    return np.asarray([max(score(answer, prediction) for answer in _with_words(answers))
-                       for answers, prediction in zip(gold, predicted, strict=True)])
+    chosen = _with_words if version == "2.0" else list
+    return np.asarray([max(score(answer, prediction) for answer in chosen(answers))
+                       for answers, prediction in zip(gold, predicted, strict=True)], np.float64)
 
 
 def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
@@ -83,7 +86,7 @@ def overlap_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> np.
     return np.stack([scores, np.ones(len(scores))], 1)
 
 
-def _with_words(answers: Sequence[str]) -> Sequence[str]:
+def _with_words(answers: Sequence[str]) -> list[str]:
     return [answer for answer in answers if normalize_answer(answer)] or [""]
 
 
@@ -100,7 +103,7 @@ def squad2_figures(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, st
     Returns:
       exact, f1, total; the same with HasAns_ and NoAns_, where there are such questions; with `null_scores` also
       best_exact, best_exact_thresh, best_f1, best_f1_thresh, the best values that a threshold gives, which is chosen
-      on these very questions. Without answers, the best threshold of a model is 0 by definition: pass `null_scores`.
+      on these very questions.
 
     Raises:
       UserError: no question has a prediction.
@@ -119,8 +122,10 @@ def squad2_figures(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, st
             figures[f"{prefix}total"] = int(members.sum())
     if null_scores:
         answered = np.asarray([bool(predicted[key]) for key in ids])
+        number = {key: position for position, key in enumerate(ids)}
+        order = [number[key] for key in null_scores if key in number]  # that of the file decides between equal scores
         for name, scores in raw.items():
-            best, at = best_threshold(scores, null, answerable, answered)
+            best, at = best_threshold(scores[order], null[order], answerable[order], answered[order])
             figures |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return figures
 
@@ -129,7 +134,8 @@ def best_threshold(scores: np.ndarray, null_scores: np.ndarray, answerable: np.n
                    ) -> tuple[float, float]:
     """The largest mean score that a threshold of `null_scores` gives, in percent, and that threshold.
 
-    The script's rule: questions are answered one at a time by increasing null score, starting from none (threshold 0).
+    The script's rule: the model answers one question after the other by increasing null score, from none (threshold 0)
+    to all; of equal scores the first comes first.
 
     Args:
       scores: float [n], of the answers.

@@ -5,7 +5,8 @@ before it in IOB2, are no entity. `conll_*` are those of the CoNLL-2000 and CoNL
 Sang and Buchholz 2000), which lets such a tag begin an entity. On imperfect predictions the two differ.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ def conll_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.
     Returns:
       {type: int64 [3]}
     """
-    counts: dict[str, np.ndarray] = {}
+    counts: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros(3, np.int64))
     last_gold = last_predicted = _Tag("O", "")
     matching = False  # whether gold and prediction are inside one entity that began together
     for tags in [*zip(gold, predicted, strict=True), ("O", "O")]:
@@ -115,9 +116,9 @@ def conll_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.
         matching |= all(starts) and now_gold.type == now_predicted.type
         for column, begins, tag in ((1, starts[0], now_gold), (2, starts[1], now_predicted)):
             if begins:
-                counts.setdefault(tag.type, np.zeros(3, np.int64))[column] += 1
+                counts[tag.type][column] += 1
         last_gold, last_predicted = now_gold, now_predicted
-    return counts
+    return dict(counts)
 
 
 def _split(tag: str) -> _Tag:
@@ -141,13 +142,19 @@ def _starts(last: _Tag, now: _Tag) -> bool:
             or now.prefix in ("[", "]"))
 
 
-def _strict_entities(scheme: str):
-    """The function from a sequence's tags to the set of its entities."""
-    from seqeval import scheme as schemes
-
+def scheme_name(scheme: str) -> str:
+    """seqeval's name of a scheme. Raises UserError where there is none."""
     name = ALIASES.get(scheme.upper(), scheme.upper())
     if name not in SCHEMES:
         raise UserError(f"there is no scheme {scheme!r}; there are {', '.join([*SCHEMES, *ALIASES])}")
+    return name
+
+
+def _strict_entities(scheme: str) -> Callable[[Sequence[str]], set]:
+    """The function from a sequence's tags to the set of its entities."""
+    from seqeval import scheme as schemes
+
+    name = scheme_name(scheme)
     token = getattr(schemes, name)
 
     def find(tags):
@@ -155,8 +162,8 @@ def _strict_entities(scheme: str):
             return set(schemes.Tokens(list(tags), token, sent_id=0).entities)
         except (ValueError, KeyError, IndexError):
             allowed = [prefix for prefix in "BIOESLU" if schemes.Prefixes[prefix] in token.allowed_prefix]
-            odd = next(tag for tag in tags if tag[:1] not in allowed)
-            raise UserError(f"the tag {odd!r} is not of the scheme {name}, whose tags begin with "
+            invalid = next(tag for tag in tags if tag[:1] not in allowed)
+            raise UserError(f"the tag {invalid!r} is not of the scheme {name}, whose tags begin with "
                             f"{', '.join(allowed)}; choose another scheme, or leave strict mode") from None
 
     return find

@@ -1,0 +1,256 @@
+"""Files of gold and predicted values: labels, tags in columns, and SQuAD's JSON."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import files
+
+
+class Values(NamedTuple):
+    """The values of a file.
+
+    Attributes:
+      path: the file.
+      values: as text.
+      lines: the line of each, from 1.
+      ids: of each, where the file has them.
+    """
+
+    path: str
+    values: list[str]
+    lines: list[int]
+    ids: list[str] | None = None
+
+    def where(self, number: int) -> str:
+        """File and line of value `number`."""
+        return f"{self.path}, line {self.lines[number]}"
+
+
+GOLD_FIELDS = ("label", "gold", "score")
+PREDICTED_FIELDS = ("prediction", "predicted", "label", "score")
+ID_FIELDS = ("id", "index", "idx")
+
+
+def table(path: str) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of a file with tabs between cells; empty lines are left out. Quotes mean nothing."""
+    for number, line in enumerate(files.lines(Path(path), "utf-8"), 1):
+        if line.strip():
+            yield number, [cell.strip() for cell in line.split("\t")]
+
+
+def read_values(path: str, field: str, usual: Sequence[str]) -> Values:
+    """Reads one value per line, or a field of TSV with a header line (.tsv) or of JSON Lines (.jsonl).
+
+    Args:
+      path: the file.
+      field: the field of .tsv and .jsonl files; "": the first of `usual` that is there.
+      usual: names of fields.
+
+    Raises:
+      UserError: the file cannot be read, or a line lacks the field, with file and line.
+    """
+    records = {".tsv": _tsv, ".jsonl": _json_lines}.get(files.suffix(Path(path)))
+    if not records:
+        if field:
+            raise UserError(f"{path} is read as one value per line, which has no field {field!r}; expected a name that "
+                            "ends with .tsv or .jsonl")
+        lines = [(number, line.strip()) for number, line in enumerate(files.lines(Path(path), "utf-8"), 1)]
+        for number, value in lines:
+            if not value:
+                raise UserError(f"{path}, line {number} is empty; expected one value per line")
+        return Values(path, [value for _, value in lines], [number for number, _ in lines])
+    values, numbers, ids, id_field = [], [], [], None
+    for number, record in records(path):
+        if not values:
+            field = field or next((name for name in usual if name in record), usual[0])
+            id_field = next((name for name in ID_FIELDS if name in record and name != field), None)
+        for name in filter(None, (field, id_field)):
+            if name not in record:
+                raise UserError(f"{path}, line {number} has no field {name!r}, only {', '.join(record)}; name the "
+                                "field with --gold_field or --prediction_field")
+        values.append(_text(record[field]))
+        numbers.append(number)
+        if id_field:
+            ids.append(_text(record[id_field]))
+    return Values(path, values, numbers, ids if id_field else None)
+
+
+def _tsv(path: str) -> Iterator[tuple[int, dict[str, str]]]:
+    names: list[str] = []
+    for number, cells in table(path):
+        if not names:
+            names = cells
+        elif len(cells) != len(names):
+            raise UserError(f"{path}, line {number} has {len(cells)} cells; the first line names {len(names)}")
+        else:
+            yield number, dict(zip(names, cells, strict=True))
+
+
+def _json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(files.lines(Path(path), "utf-8"), 1):
+        if line.strip():
+            yield number, _object(line, f"{path}, line {number}")
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is not a JSON object; expected {{...}}")
+    return value
+
+
+def _text(value: Any) -> str:
+    """A value of JSON as the text that it has in a file of lines."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def align(gold: Values, predicted: Values) -> list[int]:
+    """For each gold value the number of its prediction: by id where both files have ids, else by position.
+
+    Predictions numbered 0, 1, ... are those of the gold examples in their order, whatever ids these have.
+
+    Raises:
+      UserError: an id is missing, is not gold or is there twice, or other numbers of values.
+    """
+    if gold.ids is None or predicted.ids is None:
+        if len(gold.values) != len(predicted.values):
+            raise UserError(f"{gold.path} has {len(gold.values):,} examples and {predicted.path} has "
+                            f"{len(predicted.values):,} predictions; expected one for each example, in its order")
+        return list(range(len(gold.values)))
+    number, wanted = _positions(predicted), list(_positions(gold))
+    in_order = [str(i) for i in range(len(wanted))]
+    if set(number) != set(wanted) and set(number) == set(in_order):
+        wanted = in_order
+    if missing := [key for key in wanted if key not in number]:
+        raise UserError(f"{predicted.path} has no prediction for {_some(missing)} of {gold.path}")
+    if extra := sorted(set(number) - set(wanted)):
+        raise UserError(f"{predicted.path} has predictions for {_some(extra)}, which {gold.path} does not have")
+    return [number[key] for key in wanted]
+
+
+def _positions(values: Values) -> dict[str, int]:
+    """The position of each id. Raises UserError where one is there twice."""
+    found: dict[str, int] = {}
+    for position, key in enumerate(values.ids):
+        if key in found:
+            raise UserError(f"{values.where(position)}: the id {key!r} is on line {values.lines[found[key]]} too")
+        found[key] = position
+    return found
+
+
+def _some(ids: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, ids[:3])) + (", ..." if len(ids) > 3 else "")
+    return f"{len(ids):,} id{'s' * (len(ids) > 1)} ({shown})"
+
+
+def floats(values: Values) -> list[float]:
+    """The values as finite numbers. Raises UserError with file and line."""
+    numbers = []
+    for position, value in enumerate(values.values):
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise UserError(f"{values.where(position)} is {value!r}; expected a finite number")
+        numbers.append(number)
+    return numbers
+
+
+class Columns(NamedTuple):
+    """The last columns of a file of tokens.
+
+    Attributes:
+      path: the file.
+      sentences: for each sentence its tokens as (line, cells).
+    """
+
+    path: str
+    sentences: list[list[tuple[int, list[str]]]]
+
+
+def read_columns(path: str, min_columns: int) -> Columns:
+    """Reads a line per token with columns between spaces or tabs; empty lines and lines with -X- end a sentence.
+
+    Args:
+      path: the file.
+      min_columns: the number of columns that a line must have.
+
+    Raises:
+      UserError: the file cannot be read, has no token, or a line has other columns than the first, with file and line.
+    """
+    sentences, sentence, width = [], [], 0
+    for number, line in enumerate(files.lines(Path(path), "utf-8"), 1):
+        cells = line.replace("\t", " ").strip(" ").split(" ")
+        cells = [cell for cell in cells if cell]
+        if not cells or cells[0] == "-X-":
+            if sentence:
+                sentences.append(sentence)
+            sentence = []
+            continue
+        width = width or len(cells)
+        if len(cells) != width or width < min_columns:
+            raise UserError(f"{path}, line {number} has {len(cells)} column{'s' * (len(cells) > 1)}; expected "
+                            + (f"{width}, as on the first line" if width >= min_columns else
+                               f"at least {min_columns}, the last of them tags"))
+        sentence.append((number, cells))
+    sentences += [sentence] if sentence else []
+    if not sentences:
+        raise UserError(f"{path} has no tokens; expected a line per token, with its tag in the last column")
+    return Columns(path, sentences)
+
+
+def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[list[str]], list[list[str]]]:
+    """The gold and predicted tags of each sentence, from the last columns of two files or the last two of one.
+
+    Raises:
+      UserError: as `read_columns`; or the files differ in tokens or sentences, with file and line.
+    """
+    if not gold_path or not predicted_path:
+        one = read_columns(gold_path or predicted_path, 2).sentences
+        return ([[cells[-2] for _, cells in sentence] for sentence in one],
+                [[cells[-1] for _, cells in sentence] for sentence in one])
+    gold, predicted = read_columns(gold_path, 1), read_columns(predicted_path, 1)
+    for number, (a, b) in enumerate(zip(gold.sentences, predicted.sentences, strict=False), 1):
+        if len(a) != len(b):
+            raise UserError(f"sentence {number:,} has {len(a)} tokens in {gold_path}, line {a[0][0]}, and {len(b)} in "
+                            f"{predicted_path}, line {b[0][0]}; expected the same sentences")
+        for (line, cells), (other_line, others) in zip(a, b, strict=True):
+            if len(cells) > 1 and len(others) > 1 and cells[0] != others[0]:
+                raise UserError(f"{predicted_path}, line {other_line} has the token {others[0]!r}; {gold_path}, line "
+                                f"{line} has {cells[0]!r}; expected the same tokens")
+    if len(gold.sentences) != len(predicted.sentences):
+        raise UserError(f"{gold_path} has {len(gold.sentences):,} sentences and {predicted_path} has "
+                        f"{len(predicted.sentences):,}; expected the same sentences")
+    return tuple([[cells[-1] for _, cells in sentence] for sentence in source.sentences]
+                 for source in (gold, predicted))
+
+
+def read_squad(path: str) -> dict[str, list[str]]:
+    """The gold answers of each question of a file in SQuAD's format, {id: texts}. Raises UserError."""
+    content = _object(files.text(Path(path), "utf-8"), path)
+    try:
+        return {qa["id"]: [answer["text"] for answer in qa["answers"]]
+                for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path} is not in SQuAD's format ({type(error).__name__}: {error}); expected data, "
+                        "paragraphs and qas, each with id and answers") from None
+
+
+def read_by_id(path: str, type_: type) -> dict[str, Any]:
+    """A JSON object {id: value}, whose values are text (str) or numbers (float). Raises UserError."""
+    content = _object(files.text(Path(path), "utf-8"), path)
+    for key, value in content.items():
+        good = isinstance(value, str) if type_ is str else (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
+        if not good:
+            raise UserError(f"{path}: the value of {key!r} is {value!r}; expected "
+                            + ("the text of an answer" if type_ is str else "a finite number"))
+    return content

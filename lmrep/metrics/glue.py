@@ -1,0 +1,110 @@
+"""The tasks of GLUE (Wang et al. 2019): the gold files as published, the form of submissions, and the metrics."""
+
+from typing import NamedTuple
+
+from lmrep.config.record import suggestion
+from lmrep.core.errors import UserError
+from lmrep.metrics import files
+from lmrep.metrics.files import Values
+
+ENTAILMENT = ("entailment", "not_entailment")
+NLI = ("entailment", "neutral", "contradiction")
+BINARY = ("0", "1")
+
+
+class GlueTask(NamedTuple):
+    """A task.
+
+    Attributes:
+      metrics: names in `TASK_METRICS`.
+      labels: as in the files; empty where they are numbers.
+      column: the name of the label's column in the header line.
+      file: the published file that has labels.
+      without_header: the label's column, from 0, in files that have no header line; None: they all have one.
+    """
+
+    metrics: tuple[str, ...]
+    labels: tuple[str, ...]
+    column: str = "label"
+    file: str = "dev.tsv"
+    without_header: int | None = None
+
+
+TASKS = {
+    "CoLA": GlueTask(("matthews",), BINARY, without_header=1),
+    "SST-2": GlueTask(("accuracy",), BINARY),
+    "MRPC": GlueTask(("f1", "accuracy"), BINARY, "Quality"),
+    "QQP": GlueTask(("f1", "accuracy"), BINARY, "is_duplicate"),
+    "STS-B": GlueTask(("pearson", "spearman"), (), "score"),
+    "MNLI-m": GlueTask(("accuracy",), NLI, "gold_label"),
+    "MNLI-mm": GlueTask(("accuracy",), NLI, "gold_label"),
+    "MNLI": GlueTask(("accuracy",), NLI, "gold_label"),
+    "QNLI": GlueTask(("accuracy",), ENTAILMENT),
+    "RTE": GlueTask(("accuracy",), ENTAILMENT),
+    "WNLI": GlueTask(("accuracy",), BINARY),
+    "AX": GlueTask(("matthews",), NLI, "Label", "diagnostic-full.tsv"),
+}
+
+
+def find(name: str) -> str:
+    """The name in `TASKS` of a task, however it is spelled: SST-2, sst2. Raises UserError."""
+    plain = {key.replace("-", "").lower(): key for key in TASKS}
+    key = name.replace("-", "").replace("_", "").lower()
+    if key not in plain:
+        raise UserError(f"GLUE has no task {name!r}{suggestion(name, TASKS) or '; there are ' + ', '.join(TASKS)}")
+    return plain[key]
+
+
+def read_gold(path: str, name: str) -> Values:
+    """The labels of a published file (dev.tsv, train.tsv; diagnostic-full.tsv of AX), with the ids of its index.
+
+    Raises:
+      UserError: there is no column of labels, or a label is not one of the task's, with file and line.
+    """
+    task, values, lines, ids = TASKS[name], [], [], []
+    column, index, width = None, None, 0
+    for number, cells in files.table(path):
+        if column is None:
+            width, headed = len(cells), task.column in cells
+            column = cells.index(task.column) if headed else task.without_header
+            if column is None or (not headed and width <= column + 1):
+                raise UserError(f"{path}, line {number} has the columns {', '.join(cells[:12])}; expected one named "
+                                f"{task.column!r}, as in {task.file} of {name} (test files of GLUE have no labels)")
+            index = next((cells.index(key) for key in files.ID_FIELDS if headed and key in cells), None)
+            if headed:
+                continue
+        if len(cells) != width:
+            raise UserError(f"{path}, line {number} has {len(cells)} columns and the first line {width}")
+        values.append(cells[column])
+        lines.append(number)
+        ids.append(cells[index] if index is not None else str(len(ids)))
+    return _checked(Values(path, values, lines, ids), name)
+
+
+def read_predictions(path: str, name: str) -> Values:
+    """Predictions in the form of submissions (a line `index<tab>prediction`, then these), or one label per line.
+
+    Raises:
+      UserError: as `read_gold`.
+    """
+    rows = list(files.table(path))
+    if rows and len(rows[0][1]) == 2 and rows[0][1][0].lower() in files.ID_FIELDS:
+        rows = rows[1:]
+    width = len(rows[0][1]) if rows else 1
+    for number, cells in rows:
+        if len(cells) != width or width > 2:
+            raise UserError(f"{path}, line {number} has {len(cells)} columns; expected index and prediction, or a "
+                            "prediction alone, on every line")
+    values = Values(path, [cells[-1] for _, cells in rows], [number for number, _ in rows],
+                    [cells[0] for _, cells in rows] if width == 2 else None)
+    return _checked(values, name)
+
+
+def _checked(values: Values, name: str) -> Values:
+    labels = TASKS[name].labels
+    if not values.values:
+        raise UserError(f"{values.path} has no examples")
+    for number, value in enumerate(values.values):
+        if labels and value not in labels:
+            raise UserError(f"{values.where(number)} has the label {value!r}; those of {name} are {', '.join(labels)}")
+    return values

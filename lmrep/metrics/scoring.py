@@ -1,0 +1,201 @@
+"""Scores files of predictions that any program made, in the formats of the tasks' official scripts."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from lmrep.config.record import suggestion
+from lmrep.core.errors import UserError
+from lmrep.metrics import files, glue, scripts
+from lmrep.metrics.bootstrap import bootstrap
+from lmrep.metrics.tasks import TASK_METRICS
+
+_log = logging.getLogger(__name__)
+
+
+class Sample(NamedTuple):
+    """What an interval of a figure is computed from: see `bootstrap`. `scale` is 100 for figures in percent."""
+
+    metric: str
+    gold: Sequence
+    predicted: Sequence
+    scale: float = 1.0
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+class Scores(NamedTuple):
+    """The result of `score`.
+
+    Attributes:
+      text: as the official script prints it.
+      figures: name -> value, in the units of the text.
+      samples: figure -> what its interval is computed from.
+    """
+
+    text: str
+    figures: dict[str, Any]
+    samples: dict[str, Sample]
+
+    def intervals(self, resamples: int, seed: int = 0) -> dict[str, tuple[float, float]]:
+        """The 95 % bootstrap interval of each figure of `samples`."""
+        found = {}
+        for name, sample in self.samples.items():
+            bounds = bootstrap(TASK_METRICS[sample.metric], sample.gold, sample.predicted, resamples, seed,
+                               **sample.options)
+            found[name] = tuple(sample.scale * bound for bound in bounds)
+        return found
+
+
+def score(metric: str, gold: str | None, predictions: str | None, **options: Any) -> Scores:
+    """Scores a file of predictions.
+
+    Args:
+      metric: squad, squad2, conlleval, seqeval, glue:TASK, or a metric of `LABEL_METRICS`.
+      gold: the file of gold values. May be None for conlleval and seqeval, whose one file may hold both.
+      predictions: the file of predictions.
+      **options: those of `OPTIONS[metric]`, with their defaults in `DEFAULTS`.
+
+    Raises:
+      UserError: there is no such metric, it does not have such an option, or the files do not fit each other.
+    """
+    name, _, task = metric.partition(":")
+    if name == "glue":
+        if not task:
+            raise UserError(f"glue needs a task: {', '.join(f'glue:{key}' for key in glue.TASKS)}")
+        task = glue.find(task)
+    elif metric not in SCORERS:
+        known = ["glue:TASK" if key == "glue" else key for key in SCORERS]
+        raise UserError(f"there is no metric {metric!r}"
+                        + (suggestion(metric, known) or f"; there are {', '.join(known)}"))
+    scorer, taken = SCORERS[name]
+    for key, value in options.items():
+        if key not in taken and value != DEFAULTS[key]:
+            users = [other for other, (_, names) in SCORERS.items() if key in names]
+            raise UserError(f"--{key} is an option of {', '.join(users)}, not of {metric}; leave it out")
+    if not (gold and predictions) and name not in ("conlleval", "seqeval"):
+        raise UserError(f"--metric={metric} needs --gold=FILE and --predictions=FILE")
+    if not (gold or predictions):
+        raise UserError(f"--metric={metric} needs --predictions=FILE with gold and predicted tags in the last two "
+                        "columns, or --gold=FILE too")
+    chosen = {key: value for key, value in (DEFAULTS | options).items() if key in taken}
+    if task:
+        chosen["task"] = task
+    elif name in LABEL_METRICS:
+        chosen["metric"] = name
+    return scorer(gold, predictions, **chosen)
+
+
+def _squad(gold: str, predictions: str) -> Scores:
+    answers, predicted = _read_squad(gold, predictions, "will receive score 0")
+    text, figures = scripts.squad1(answers, predicted)
+    return Scores(text, figures, _answer_samples(
+        ("exact_match", "f1"), list(answers.values()), [predicted.get(key, "") for key in answers]))
+
+
+def _squad2(gold: str, predictions: str, null_scores: str, na_prob_thresh: float) -> Scores:
+    answers, predicted = _read_squad(gold, predictions, "is left out")
+    null = files.read_by_id(null_scores, float) if null_scores else None
+    ids = [key for key in answers if key in predicted]
+    if null is not None and (missing := [key for key in ids if key not in null]):
+        raise UserError(f"{null_scores} has no null score for {len(missing):,} questions, such as {missing[0]!r}; "
+                        "expected a number for each prediction")
+    text, figures = scripts.squad2(answers, predicted, null, na_prob_thresh)
+    kept = ["" if null and null[key] > na_prob_thresh else predicted[key] for key in ids]
+    return Scores(text, figures, _answer_samples(("exact", "f1"), [answers[key] for key in ids], kept))
+
+
+def _answer_samples(names: Sequence[str], gold: Sequence, predicted: Sequence) -> dict[str, Sample]:
+    return {name: Sample(metric, gold, predicted, 100)
+            for name, metric in zip(names, ("exact_match", "answer_f1"), strict=True)}
+
+
+def _read_squad(gold: str, predictions: str, consequence: str) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Answers and predictions by id, as the official scripts take them: what lacks a prediction is named on stderr."""
+    answers, predicted = files.read_squad(gold), files.read_by_id(predictions, str)
+    if extra := [key for key in predicted if key not in answers]:
+        raise UserError(f"{predictions} has {len(extra):,} predictions for questions that {gold} does not have, "
+                        f"such as {extra[0]!r}; expected predictions for this file")
+    if missing := [key for key in answers if key not in predicted]:
+        _log.warning("%s has no prediction for %s of %s questions, such as %s; each %s", predictions,
+                     f"{len(missing):,}", f"{len(answers):,}", missing[0], consequence)
+    return answers, predicted
+
+
+def _conlleval(gold: str | None, predictions: str | None) -> Scores:
+    tags = files.read_tags(gold, predictions)
+    if any(tag.startswith(("S-", "E-", "U-", "L-")) for side in tags for sentence in side for tag in sentence):
+        _log.warning("conlleval does not know S-, U- and L- tags and joins B- to an E- before it; score BIOES tags "
+                     "with --metric=seqeval --strict --scheme=BIOES")
+    text, figures = scripts.conlleval(*tags)
+    return Scores(text, figures, {name: Sample(f"conll_{name}", *tags, 100) for name in ("precision", "recall", "f1")})
+
+
+def _seqeval(gold: str | None, predictions: str | None, strict: bool, scheme: str) -> Scores:
+    tags = files.read_tags(gold, predictions)
+    text, figures = scripts.seqeval(*tags, strict, scheme)
+    options = {"strict": strict, "scheme": scheme}
+    return Scores(text, figures, {name: Sample(f"entity_{name}", *tags, 1, options)
+                                  for name in ("precision", "recall", "f1")})
+
+
+def _glue(gold: str, predictions: str, task: str) -> Scores:
+    truth, predicted = glue.read_gold(gold, task), glue.read_predictions(predictions, task)
+    names = glue.TASKS[task].metrics
+    return _labels(truth, predicted, names, {name: {} for name in names} | {"f1": {"positive": "1"}})
+
+
+def _label_metric(gold: str, predictions: str, metric: str, gold_field: str, prediction_field: str,
+                  positive: str | None = None) -> Scores:
+    truth = files.read_values(gold, gold_field, files.GOLD_FIELDS)
+    predicted = files.read_values(predictions, prediction_field, files.PREDICTED_FIELDS)
+    if metric not in NUMBERS:
+        known = set(truth.values)
+        if metric == "f1" and positive not in known:
+            raise UserError(f"no gold value of {gold} is the positive class {positive!r}; set --positive to one of "
+                            f"{', '.join(sorted(known)[:12])}")
+        for number, value in enumerate(predicted.values):
+            if value not in known:
+                raise UserError(f"{predicted.where(number)} has the label {value!r}, which {gold} lacks; there are "
+                                f"{', '.join(sorted(known)[:12])}")
+    return _labels(truth, predicted, (metric,), {metric: {"positive": positive} if metric == "f1" else {}})
+
+
+def _labels(gold: files.Values, predicted: files.Values, names: Sequence[str], options: dict[str, dict]) -> Scores:
+    """Scores of labels, aligned by id where both files have ids."""
+    order = files.align(gold, predicted)
+    read = files.floats if set(names) & NUMBERS else lambda values: values.values
+    a, b = read(gold), read(predicted)
+    b = [b[number] for number in order]
+    lines, figures, samples = [], {"total": len(a)}, {}
+    for name in names:
+        metric = TASK_METRICS[name]
+        if name in ("matthews", *NUMBERS) and (constant := _constant(a, b)):
+            _log.warning("the %s are constant: the %s is not defined, and reported as 0", constant, metric.metric.title)
+        figures[name] = metric.function(a, b, **options[name])
+        lines.append(f"{metric.metric.title}: {figures[name]:{metric.metric.format}}")
+        samples[name] = Sample(name, a, b, 1, options[name])
+    return Scores("\n".join([*lines, f"Examples: {len(a):,}"]), figures, samples)
+
+
+def _constant(gold: Sequence, predicted: Sequence) -> str:
+    """Which of the values are constant, for a message; "" where neither are."""
+    return " and ".join(name for name, values in (("gold values", gold), ("predictions", predicted))
+                        if len(set(values)) == 1)
+
+
+NUMBERS = {"pearson", "spearman"}
+LABEL_METRICS = ("accuracy", "matthews", "f1", "macro_f1", "pearson", "spearman")
+DEFAULTS = {"null_scores": "", "na_prob_thresh": 1.0, "strict": False, "scheme": "IOB2", "positive": "1",
+            "gold_field": "", "prediction_field": ""}
+_FIELDS = ("gold_field", "prediction_field")
+
+# Name -> the function and the options that it takes.
+SCORERS: dict[str, tuple[Callable[..., Scores], tuple[str, ...]]] = {
+    "squad": (_squad, ()),
+    "squad2": (_squad2, ("null_scores", "na_prob_thresh")),
+    "conlleval": (_conlleval, ()),
+    "seqeval": (_seqeval, ("strict", "scheme")),
+    "glue": (_glue, ()),
+    **{name: (_label_metric, (*_FIELDS, "positive") if name == "f1" else _FIELDS) for name in LABEL_METRICS},
+}
