@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import fsspec
 import pytest
 
 from lmrep.core.errors import UserError
@@ -108,6 +109,8 @@ def test_labels_are_mapped_and_dropped(write):
     records = train(path, label_until=":", label_map={"LOC": "place", "NUM": ""})
     assert [(r.fields["label"], r.id) for r in records] == [("place", "0"), ("DESC", "2")]
     refused(path, "'LOC:city'", "'LOC'", label_map={"LOC": "place"})
+    assert len(train(path, label_map={"-": ""})) == 3
+    assert len(read(Config(validation=path, label_map={"LOC": "place"}), "validation")) == 3
     refused(path, "all 3 are left out", label_until=":", label_map=dict.fromkeys(("LOC", "NUM", "DESC"), ""))
 
 
@@ -118,6 +121,17 @@ def test_files_of_a_glob_are_read_in_order_and_decompressed(write):
     records = train("d/**")
     assert [(r.fields["text"], r.id) for r in records] == [("one", "0"), ("two", "1"), ("three", "2")]
     assert records[1].where == "d/2/b.jsonl.gz, line 1"
+
+
+def test_remote_files_are_read_like_local_ones(write):
+    store = fsspec.filesystem("memory")
+    store.pipe("/records/a.tsv", b"text\tlabel\none\tx\n")
+    store.pipe("/records/b.jsonl.gz", gzip.compress(b'{"text": "two"}'))
+    records = train("memory://records/*")
+    assert [r.fields["text"] for r in records] == ["one", "two"]
+    assert records[0].where.endswith("records/a.tsv, line 2")
+    refused("memory://records/*.csv", "no file in that store")
+    refused("no_such_store://a.tsv", "no_such_store")
 
 
 def test_fingerprint_depends_on_the_content_alone(write):

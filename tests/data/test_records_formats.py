@@ -94,6 +94,7 @@ def test_conllu_fields_are_read_by_name(write):
     changed = records(path, columns={"words": "lemma", "tags": "deprel"})[0].fields
     assert changed == {"words": ["it", "be", "."], "tags": ["nsubj", "root", "punct"]}
     refused(path, "'pos'", "upos", columns={"tags": "pos"})
+    refused(path, "'text'", "words and tags", columns={"text": "form"})
     refused(write("b.conllu", CONLLU.replace("\troot\t_", "\troot", 1)), "line 6", "9 columns", "expected 10")
 
 

@@ -43,7 +43,8 @@ SPLITS = ("train", "validation", "test")
 class Config:
     """Labelled data: one or more files of each split, or a TFDS data set."""
 
-    train: str = setting("", "the training files: a path or a glob; or a split of a TFDS data set")
+    train: str = setting("", "the training files: a path or a glob, on this machine or remote, .gz or not; or a split "
+                         "of a TFDS data set")
     validation: str = setting("", "the validation files; empty: none")
     test: str = setting("", "the test files, which may lack labels; empty: none")
     format: str = setting("auto", "a reader of `READERS`; auto: by the files' names and beginnings")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from lmrep.core import remote
 from lmrep.core.errors import UserError
 
 BEGINNING = 2**16  # bytes by which a format is detected
@@ -17,6 +18,8 @@ BEGINNING = 2**16  # bytes by which a format is detected
 
 def find(pattern: str, split: str) -> list[Path]:
     """The files and folders of a path or a glob, sorted. Raises UserError if there is none."""
+    if remote.as_url(pattern):
+        return _find_remote(pattern, split)
     path = os.path.expanduser(pattern)
     found = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
     if not found:
@@ -26,6 +29,15 @@ def find(pattern: str, split: str) -> list[Path]:
     if len(found) > 1:  # ** matches folders too
         found = [match for match in found if not os.path.isdir(match)] or found
     return [Path(match) for match in found]
+
+
+def _find_remote(pattern: str, split: str) -> list[Path]:
+    store, path = remote.file_system(pattern, f"config.data.{split}", "gs://bucket/folder/train.tsv")
+    with remote.user_errors(pattern):
+        found = sorted(name for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
+    if not found:
+        raise UserError(f"the {split} files {pattern!r} match no file in that store; check the address")
+    return [Path(store.unstrip_protocol(name)) for name in found]
 
 
 def suffix(path: Path) -> str:
@@ -83,11 +95,23 @@ def _codec(encoding: str) -> str:
 
 
 @contextlib.contextmanager
+def _opened_remote(url: str) -> Iterator[BinaryIO]:
+    store, path = remote.file_system(url, "the path", "gs://bucket/folder/train.tsv")
+    with remote.user_errors(url), store.open(path, "rb") as file:
+        yield file
+
+
+@contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file's bytes, decompressed if its name ends with .gz."""
+    """A file's bytes, decompressed if its name ends with .gz. A remote file has a URL as its path."""
+    url = remote.as_url(path)
     try:
-        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
-            yield file
+        with _opened_remote(url) if url else open(path, "rb") as file:
+            if path.suffix.lower() == ".gz":
+                with gzip.open(file) as stream:
+                    yield stream
+            else:
+                yield file
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise UserError(f"{path} is not an intact gzip file ({error}); copy it again") from error
     except OSError as error:

@@ -49,7 +49,7 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
             records.append(item if item.id else item._replace(id=str(count)))
     if damaged:
         log.warning("left out %d examples of %s that cannot be read; the first: %s", len(damaged), pattern, damaged[0])
-    if config.label_map and labels and not labels & set(config.label_map):
+    if split == "train" and any(config.label_map.values()) and labels and not labels & set(config.label_map):
         raise UserError(f"config.data.label_map has none of the labels of {pattern}: it maps "
                         f"{_some(config.label_map)}, and the labels are {_some(labels)}")
     if not records:

@@ -50,12 +50,12 @@ def to_plain(feature: Any, value: Any) -> Any:
         return feature.int2str(int(value)) if value >= 0 else None
     if isinstance(value, bytes):
         return value.decode("utf-8")
-    if isinstance(value, np.floating):
-        return float(str(value))  # 3.8, not its nearest float32 in double precision
+    if isinstance(value, float | np.floating):  # 3.8, not the nearest float32 written in double precision
+        return float(str(np.dtype(feature.np_dtype).type(value)))
     if isinstance(value, np.generic):
         return to_plain(feature, value.item())
     if isinstance(value, np.ndarray):
-        return [to_plain(None, item) for item in value] if value.ndim else to_plain(feature, value.item())
+        return [to_plain(feature, item) for item in value] if value.ndim else to_plain(feature, value[()])
     return value
 
 

@@ -40,8 +40,7 @@ def read_conllu(job: Job) -> Iterator[Record | UserError]:
     for field, name in job.columns.items():
         if name not in CONLLU and not re.fullmatch("-?[0-9]+", name):
             raise missing_column(str(job.path), field, name, CONLLU)
-        columns[field] = CONLLU.index(name) if name in CONLLU else _number(job, field, name, len(CONLLU))
-    columns.pop("id", None)  # that of a sentence is in a comment
+        columns[field] = _number(job, field, str(CONLLU.index(name)) if name in CONLLU else name, len(CONLLU))
     for lines in _sentences(job, lambda text: text.split("\t")):
         comments = "\n".join(cells[0] for _, cells in lines if cells[0].startswith("#"))
         name = re.search(r"^# *sent_id *= *(.*\S)", comments, re.MULTILINE)
