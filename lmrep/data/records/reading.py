@@ -35,17 +35,12 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     records, labels, damaged, count = [], set(), [], -1
     for count, item in enumerate(_items(config, split, pattern, explicit, needed)):
         if not isinstance(item, UserError):
-            item = values.check(item, split, needed) or item
+            item = values.check(item, split, needed) or _relabel(item, config, labels)
         if isinstance(item, UserError):
             damaged.append(item)
             if len(damaged) > config.damaged_examples:
                 raise item
-            continue
-        item = _relabel(item, config, labels)
-        error = item and values.check_choice(item)
-        if error:
-            raise error
-        if item:
+        elif item:
             records.append(item if item.id else item._replace(id=str(count)))
     if damaged:
         log.warning("left out %d examples of %s that cannot be read; the first: %s", len(damaged), pattern, damaged[0])
@@ -108,16 +103,20 @@ def detect(path: Path, config: Config) -> str:
                     f"one of {', '.join(READERS)}")
 
 
-def _relabel(record: Record, config: Config, labels: set[str]) -> Record | None:
-    """Applies `label_until` and `label_map`, and adds the label before the mapping to `labels`. None: left out."""
+def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserError | None:
+    """Applies `label_until` and `label_map`, and adds the label before the mapping to `labels`. None: left out; an
+    error: not the number of a choice."""
     label = record.fields.get("label")
-    if label is None or not (config.label_until or config.label_map):
+    if label is None:
         return record
     if config.label_until:
         label = label.split(config.label_until)[0]
     labels.add(label)
     label = config.label_map.get(label, label)
-    return record._replace(fields={**record.fields, "label": label}) if label else None
+    if not label:
+        return None
+    record = record._replace(fields={**record.fields, "label": label})
+    return values.check_choice(record) or record
 
 
 def _some(names: Iterable[str]) -> str:

@@ -1,6 +1,5 @@
 """Values found in files become the fields of a record, and are checked."""
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -18,8 +17,7 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
 
     A field of `job.columns` is a dotted path in it; through a list, the path goes to each of its items:
     `question.choices.text` is the list of the texts of the choices. Choices in fields of their own are several paths,
-    between commas. Other fields of `FIELDS` are read where they have
-    their own name and the right type.
+    between commas. Other fields of `FIELDS` are read where they have their own name and the right type.
     """
     if not isinstance(value, Mapping):
         return UserError(f"{where} is {json_type(value)}; expected an object with named fields")
@@ -150,7 +148,7 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
 
 def check_choice(record: Record) -> UserError | None:
     """What is wrong with the label of a record with choices, or None."""
-    if not ("choices" in record.fields and "label" in record.fields):
+    if "choices" not in record.fields:
         return None
     label, count = record.fields["label"], len(record.fields["choices"])
     if re.fullmatch(r"[0-9]+", label) and int(label) < count:
@@ -173,8 +171,6 @@ def _check_answers(record: Record) -> UserError | None:
 
 def json_type(value: Any) -> str:
     """The JSON type of a value, for messages."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
     return {dict: "an object", list: "a list", str: "a string", bool: "a Boolean", type(None): "null"}.get(
         type(value), "a number")
 
