@@ -5,6 +5,7 @@ before it in IOB2, are no entity. `conll_*` are those of the CoNLL-2000 and CoNL
 Sang and Buchholz 2000), which lets such a tag begin an entity. On imperfect predictions the two differ.
 """
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -172,7 +173,8 @@ def _strict_entities(scheme: str) -> Callable[[Sequence[str]], set]:
 def _default_entities(tags: Sequence[str]) -> set:
     from seqeval.metrics.sequence_labeling import get_entities
 
-    return set(get_entities(list(tags)))
+    with warnings.catch_warnings(action="ignore"):  # one for each tag without prefix
+        return set(get_entities(list(tags)))
 
 
 def _check(gold: Tags, predicted: Tags) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
-from lmrep.data.records import files
 
 
 class Values(NamedTuple):
@@ -35,9 +34,29 @@ PREDICTED_FIELDS = ("prediction", "predicted", "label", "score")
 ID_FIELDS = ("id", "index", "idx")
 
 
+def text(path: str) -> str:
+    """The text of a UTF-8 file without byte order mark; line breaks become LF. Raises UserError with file and line."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}, line {number} is not UTF-8 (byte 0x{content[error.start]:02x}); convert the file to "
+                        "UTF-8") from None
+
+
+def lines(path: str) -> list[str]:
+    """The lines of `text`."""
+    content = text(path)
+    return content.removesuffix("\n").split("\n") if content else []
+
+
 def table(path: str) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of a file with tabs between cells; empty lines are left out. Quotes mean nothing."""
-    for number, line in enumerate(files.lines(Path(path), "utf-8"), 1):
+    for number, line in enumerate(lines(path), 1):
         if line.strip():
             yield number, [cell.strip() for cell in line.split("\t")]
 
@@ -53,16 +72,15 @@ def read_values(path: str, field: str, usual: Sequence[str]) -> Values:
     Raises:
       UserError: the file cannot be read, or a line lacks the field, with file and line.
     """
-    records = {".tsv": _tsv, ".jsonl": _json_lines}.get(files.suffix(Path(path)))
+    records = {".tsv": _tsv, ".jsonl": _json_lines}.get(Path(path).suffix.lower())
     if not records:
         if field:
             raise UserError(f"{path} is read as one value per line, which has no field {field!r}; expected a name that "
                             "ends with .tsv or .jsonl")
-        lines = [(number, line.strip()) for number, line in enumerate(files.lines(Path(path), "utf-8"), 1)]
-        for number, value in lines:
-            if not value:
-                raise UserError(f"{path}, line {number} is empty; expected one value per line")
-        return Values(path, [value for _, value in lines], [number for number, _ in lines])
+        values = [line.strip() for line in lines(path)]
+        if "" in values:
+            raise UserError(f"{path}, line {values.index('') + 1} is empty; expected one value per line")
+        return Values(path, values, list(range(1, len(values) + 1)))
     values, numbers, ids, id_field = [], [], [], None
     for number, record in records(path):
         if not values:
@@ -91,7 +109,7 @@ def _tsv(path: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(files.lines(Path(path), "utf-8"), 1):
+    for number, line in enumerate(lines(path), 1):
         if line.strip():
             yield number, _object(line, f"{path}, line {number}")
 
@@ -187,7 +205,7 @@ def read_columns(path: str, min_columns: int) -> Columns:
       UserError: the file cannot be read, has no token, or a line has other columns than the first, with file and line.
     """
     sentences, sentence, width = [], [], 0
-    for number, line in enumerate(files.lines(Path(path), "utf-8"), 1):
+    for number, line in enumerate(lines(path), 1):
         cells = line.replace("\t", " ").strip(" ").split(" ")
         cells = [cell for cell in cells if cell]
         if not cells or cells[0] == "-X-":
@@ -235,7 +253,7 @@ def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[l
 
 def read_squad(path: str) -> dict[str, list[str]]:
     """The gold answers of each question of a file in SQuAD's format, {id: texts}. Raises UserError."""
-    content = _object(files.text(Path(path), "utf-8"), path)
+    content = _object(text(path), path)
     try:
         return {qa["id"]: [answer["text"] for answer in qa["answers"]]
                 for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
@@ -246,7 +264,7 @@ def read_squad(path: str) -> dict[str, list[str]]:
 
 def read_by_id(path: str, type_: type) -> dict[str, Any]:
     """A JSON object {id: value}, whose values are text (str) or numbers (float). Raises UserError."""
-    content = _object(files.text(Path(path), "utf-8"), path)
+    content = _object(text(path), path)
     for key, value in content.items():
         good = isinstance(value, str) if type_ is str else (
             isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))

@@ -1,6 +1,7 @@
 """Scores files of predictions that any program made, in the formats of the tasks' official scripts."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
       metric: squad, squad2, conlleval, seqeval, glue:TASK, or a metric of `LABEL_METRICS`.
       gold: the file of gold values. May be None for conlleval and seqeval, whose one file may hold both.
       predictions: the file of predictions.
-      **options: those of `OPTIONS[metric]`, with their defaults in `DEFAULTS`.
+      **options: those that `SCORERS` names for it, with their defaults in `DEFAULTS`.
 
     Raises:
       UserError: there is no such metric, it does not have such an option, or the files do not fit each other.
@@ -122,8 +123,17 @@ def _read_squad(gold: str, predictions: str, consequence: str) -> tuple[dict[str
     return answers, predicted
 
 
-def _conlleval(gold: str | None, predictions: str | None) -> Scores:
+def _read_tags(gold: str | None, predictions: str | None) -> tuple[list[list[str]], list[list[str]]]:
     tags = files.read_tags(gold, predictions)
+    others = {tag for side in tags for sentence in side for tag in sentence if not ENTITY_TAG.fullmatch(tag)}
+    if others:
+        _log.warning("%d tags, such as %s, are not of the form O, B-TYPE or I-TYPE: entities may not be found in them",
+                     len(others), min(others))
+    return tags
+
+
+def _conlleval(gold: str | None, predictions: str | None) -> Scores:
+    tags = _read_tags(gold, predictions)
     if any(tag.startswith(("S-", "E-", "U-", "L-")) for side in tags for sentence in side for tag in sentence):
         _log.warning("conlleval does not know S-, U- and L- tags and joins B- to an E- before it; score BIOES tags "
                      "with --metric=seqeval --strict --scheme=BIOES")
@@ -132,7 +142,7 @@ def _conlleval(gold: str | None, predictions: str | None) -> Scores:
 
 
 def _seqeval(gold: str | None, predictions: str | None, strict: bool, scheme: str) -> Scores:
-    tags = files.read_tags(gold, predictions)
+    tags = _read_tags(gold, predictions)
     text, figures = scripts.seqeval(*tags, strict, scheme)
     options = {"strict": strict, "scheme": scheme}
     return Scores(text, figures, {name: Sample(f"entity_{name}", *tags, 1, options)
@@ -184,6 +194,7 @@ def _constant(gold: Sequence, predicted: Sequence) -> str:
                         if len(set(values)) == 1)
 
 
+ENTITY_TAG = re.compile(r"O|[BIESUL](-.*)?|[][.]-?.*")
 NUMBERS = {"pearson", "spearman"}
 LABEL_METRICS = ("accuracy", "matthews", "f1", "macro_f1", "pearson", "spearman")
 DEFAULTS = {"null_scores": "", "na_prob_thresh": 1.0, "strict": False, "scheme": "IOB2", "positive": "1",

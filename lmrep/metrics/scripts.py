@@ -1,6 +1,7 @@
 """Text and figures as the official scripts of shared tasks print them."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,7 +84,9 @@ def seqeval(gold: Tags, predicted: Tags, strict: bool, scheme: str) -> tuple[str
     if strict:
         options |= {"mode": "strict", "scheme": getattr(schemes, entities.scheme_name(scheme))}
     gold, predicted = [list(tags) for tags in gold], [list(tags) for tags in predicted]
-    figures = classification_report(gold, predicted, output_dict=True, **options)
-    return classification_report(gold, predicted, **options).rstrip("\n"), {
+    with warnings.catch_warnings(action="ignore"):  # one for each tag without prefix
+        figures = classification_report(gold, predicted, output_dict=True, **options)
+        text = classification_report(gold, predicted, **options)
+    return text.rstrip("\n"), {
         name: {key: value.item() if hasattr(value, "item") else value for key, value in values.items()}
         for name, values in figures.items()}

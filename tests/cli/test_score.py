@@ -130,6 +130,14 @@ def test_conlleval_warns_of_tags_that_it_does_not_know(run):
     assert code == 0 and "warning: conlleval does not know S-" in err and "--scheme=BIOES" in err
 
 
+@pytest.mark.parametrize("metric", ["conlleval", "seqeval"])
+def test_tags_of_no_entities_give_a_warning(run, metric):
+    code, _, err = run(f"--metric={metric}", "--predictions=x.txt", x_txt="a NN NN\nb B-A I-A\nc VB O\n")
+    assert code == 0
+    assert err == ("warning: 2 tags, such as NN, are not of the form O, B-TYPE or I-TYPE: entities may not be "
+                   "found in them\n")
+
+
 def test_seqeval_prints_its_report(run):
     rng = random.Random(0)
     tags = ["O", "B-A", "I-A", "E-A", "S-A", "S-B"]
@@ -159,6 +167,7 @@ def test_conlleval_and_strict_seqeval_differ_on_the_same_file(run):
     ("a O\nb O\n", "a O\nc O\n", "pred.txt, line 2 has the token 'c'; gold.txt, line 2 has 'b'"),
     ("a O\nb\n", "a O\nb O\n", "gold.txt, line 2 has 1 column; expected 2, as on the first line"),
     ("\n", "a O\n", "gold.txt has no tokens"),
+    ("", "a O\n", "gold.txt has no tokens"),
 ])
 def test_bad_tag_files_are_refused(run, gold, predicted, message):
     code, out, err = run("--metric=conlleval", "--gold=gold.txt", "--predictions=pred.txt", gold_txt=gold,
@@ -282,6 +291,18 @@ def test_fields_are_named_by_flags(run):
 def test_bad_plain_files_are_refused(run, metric, gold, predicted, message):
     code, out, err = run(f"--metric={metric}", "--gold=g.txt", "--predictions=p.txt", g_txt=gold, p_txt=predicted)
     assert (code, out) == (2, "") and message in err
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_its_line(run, tmp_path):
+    (tmp_path / "g.txt").write_bytes(b"a\n\xff\n")
+    assert run("--metric=accuracy", "--gold=g.txt", "--predictions=g.txt")[2] == (
+        "lmrep: error: g.txt, line 2 is not UTF-8 (byte 0xff); convert the file to UTF-8\n")
+
+
+def test_byte_order_marks_and_crlf_are_removed(run, tmp_path):
+    (tmp_path / "g.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
+    assert run("--metric=accuracy", "--gold=g.txt", "--predictions=p.txt", p_txt="a\nb\n")[1].startswith(
+        "Accuracy: 100.00%")
 
 
 # Flags
