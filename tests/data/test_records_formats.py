@@ -316,6 +316,6 @@ def test_bad_tfds_settings_are_refused(dataset, settings, words):
     ("a.conll", "a O\n", "columns"), ("a.label", "X a\n", "label_text"), ("a.all", "0 a b\n\n1 c d\n", "label_text"),
     ("a.tsv", "o\tHe\ta\tb\tc\td\n", "tsv"),
 ])
-def test_formats_are_told_apart(write, name, content, expected):
+def test_formats_are_detected(write, name, content, expected):
     path = write(name, gzip.compress(content.encode()) if name.endswith(".gz") else content)
     assert detect(Path(path), Config()) == expected
