@@ -15,10 +15,13 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.data.formats.base import Batch
 from lmrep.data.formats.plans import Plan
 from lmrep.data.mixture import Mixture
+from lmrep.data.records.examples import Examples
+
+AnyPlan = Plan | Mixture | Examples
 
 
 def batches(
-    plan: Plan | Mixture, *, batch_size: int, indices: np.ndarray, seed: int, first_step: int, last_step: int,
+    plan: AnyPlan, *, batch_size: int, indices: np.ndarray, seed: int, first_step: int, last_step: int,
     threads: int = 2, prefetch: int = 4,
 ) -> Iterator[Batch]:
     """The batches of steps first_step, ..., last_step - 1, in order.
@@ -42,12 +45,12 @@ def batches(
         raise UserError(f"the data make {plan.examples} examples of length {plan.length}; expected at least one batch "
                         f"of {batch_size}: give more text, or lower batch_size or length")
     indices = np.asarray(indices, np.int64)
-    return _prefetched(plan, lambda step: plan.numbers(step * batch_size + indices, batch_size, seed),
-                       first_step, last_step, threads, prefetch)
+    return _prefetched(plan, lambda step: plan.numbers(step * batch_size + np.arange(batch_size), batch_size, seed),
+                       indices, first_step, last_step, threads, prefetch)
 
 
 def evaluation_batches(
-    plan: Plan | Mixture, *, batch_size: int, indices: np.ndarray, limit: int | None = None, threads: int = 2,
+    plan: AnyPlan, *, batch_size: int, indices: np.ndarray, limit: int | None = None, threads: int = 2,
     prefetch: int = 4,
 ) -> Iterator[Batch]:
     """Each of the first `limit` examples once: in order, or, if the plan is contiguous, each continuing the one at its
@@ -57,14 +60,15 @@ def evaluation_batches(
     """
     count = plan.evaluation_examples if limit is None else min(limit, plan.evaluation_examples)
     indices = np.asarray(indices, np.int64)
-    return _prefetched(plan, lambda step: plan.evaluation_numbers(step * batch_size + indices, batch_size, count),
-                       0, -(-count // batch_size), threads, prefetch)
+    return _prefetched(
+        plan, lambda step: plan.evaluation_numbers(step * batch_size + np.arange(batch_size), batch_size, count),
+        indices, 0, -(-count // batch_size), threads, prefetch)
 
 
-def gather(plan: Plan | Mixture, numbers: np.ndarray) -> Batch:
+def gather(plan: AnyPlan, numbers: np.ndarray, length: int = 0) -> Batch:
     """`plan.gather` with checked ids: on a device, an embedding lookup clamps or wraps them without an error."""
-    batch = plan.gather(numbers)
-    ids, size = batch["tokens"], plan.store.vocabulary.size
+    batch = plan.gather(numbers, length)
+    ids, size = batch["tokens"].reshape(len(numbers), -1), plan.vocabulary.size
     if "following" in batch:
         ids = np.column_stack([ids, np.where(batch["following"] == -1, 0, batch["following"])])
     wrong = ((ids < 0) | (ids >= size)).any(axis=1)
@@ -77,14 +81,16 @@ def gather(plan: Plan | Mixture, numbers: np.ndarray) -> Batch:
 
 
 def _prefetched(
-    plan: Plan | Mixture, numbers: Callable[[int], np.ndarray], first: int, last: int, threads: int, prefetch: int
+    plan: AnyPlan, numbers: Callable[[int], np.ndarray], indices: np.ndarray, first: int, last: int, threads: int,
+    prefetch: int,
 ) -> Iterator[Batch]:
-    """The batches of some steps; `numbers` gives the examples of a step."""
+    """The batches of some steps, with the examples at `indices` of the global batch, which `numbers` gives."""
     def batch(step: int) -> Batch:
-        shown = numbers(step)
-        gathered = gather(plan, shown)
+        everywhere = numbers(step)
+        shown = everywhere[indices]
+        gathered = gather(plan, shown, plan.batch_length(everywhere))  # all hosts agree on the length
         if plan.contiguous:
-            previous = numbers(step - 1) if step else np.full_like(shown, -1)
+            previous = numbers(step - 1)[indices] if step else np.full_like(shown, -1)
             interrupted = (shown >= 0) & ~plan.continues(previous, shown)
             gathered["reset"] = np.maximum(gathered["reset"], interrupted.astype(np.int32))
         return gathered

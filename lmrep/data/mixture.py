@@ -147,7 +147,15 @@ class Mixture:
         """The number of each source's first example; last = number of examples."""
         return np.concatenate([[0], np.cumsum([plan.examples for plan in self.plans])])
 
-    def gather(self, numbers: np.ndarray) -> Batch:
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.store.vocabulary
+
+    def batch_length(self, numbers: np.ndarray) -> int:
+        """As `Plan.batch_length`."""
+        return self.length
+
+    def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
             raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a mixture that has {self.examples}")

@@ -134,7 +134,7 @@ class Counting:
     def __getattr__(self, name):
         return getattr(self.plan, name)
 
-    def gather(self, numbers):
+    def gather(self, numbers, length=0):
         self.calls.append(numbers)
         return self.plan.gather(numbers)
 
@@ -142,7 +142,7 @@ class Counting:
 class Failing(Counting):
     """A plan whose eighth batch fails."""
 
-    def gather(self, numbers):
+    def gather(self, numbers, length=0):
         return super().gather(numbers) if len(self.calls) < 7 else 1 / 0
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import TEXT_FIELDS, Batch, Layout, Spans, ranges
 from lmrep.data.order import contiguous_numbers, example_numbers
 from lmrep.data.store.token_store import Store
@@ -76,8 +77,16 @@ class Plan:
         """bool, whether the text of each example `numbers` directly follows that of the example `previous`."""
         return (previous >= 0) & (numbers >= 0) & (previous % self.rows + 1 == numbers % self.rows)
 
-    def gather(self, numbers: np.ndarray) -> Batch:
-        """The batch of these examples, with the fields `self.fields`.
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.store.vocabulary
+
+    def batch_length(self, numbers: np.ndarray) -> int:
+        """Tokens per example in a batch of these examples: always `length`."""
+        return self.length
+
+    def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
+        """The batch of these examples, with the fields `self.fields`; `length` is `self.length`.
 
         Args:
           numbers: int64[b], each in [0, examples), or -1 for an empty example: all padding, segment 0, label 0. Code

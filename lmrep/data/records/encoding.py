@@ -1,0 +1,129 @@
+"""From texts to the inputs of a network: special tokens, token types, truncation and windows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrep.core.vocabulary import Vocabulary
+
+TOKEN_COLUMNS = ("tag",)  # columns of `Units` with a value for each token; all others have one for each unit
+
+
+class InputLayout(NamedTuple):
+    """The special tokens of a text or a pair of texts, as a network was pretrained to read them.
+
+    Attributes:
+      lead: ids before the first text.
+      between: ids between the texts of a pair.
+      tail: ids after the last text.
+      pad: id of padding.
+    """
+
+    lead: tuple[int, ...]
+    between: tuple[int, ...]
+    tail: tuple[int, ...]
+    pad: int
+
+    def special(self, pair: bool) -> int:
+        """The number of special tokens around a text, or a pair."""
+        return len(self.lead) + len(self.tail) + (len(self.between) if pair else 0)
+
+
+def input_layout(vocabulary: Vocabulary, context: str, token_types: bool) -> InputLayout:
+    """[CLS] a [SEP] b [SEP] as BERT; <s> a </s></s> b </s> as RoBERTa, for networks without token types; a, end of
+    text, b, end of text for those that read from left to right.
+
+    Args:
+      vocabulary: the tokenizer's; special tokens that it lacks are left out.
+      context: "left" or "both".
+      token_types: whether the network has them.
+    """
+    def first(*roles: str) -> tuple[int, ...]:
+        return next(((vocabulary.specials[role],) for role in roles if role in vocabulary.specials), ())
+
+    lead, tail = first("cls", "bos"), first("sep", "eos")
+    between = tail if token_types or context == "left" else 2 * tail
+    return InputLayout(() if lead == tail else lead, between, tail, (first("pad", "sep", "eos") or (0,))[0])
+
+
+class Units(NamedTuple):
+    """Tokenized examples. A unit is what a network reads at once: a text, a pair, a window of a long text, or one of
+    several choices.
+
+    Attributes:
+      tokens: int32[n], of all units, one after another, special tokens included.
+      token_types: int8[n], 1 for the second text of a pair.
+      offsets: int64[u+1], the first token of each unit; last = n.
+      example: int32[u], the number of each unit's example, ascending.
+      columns: name -> array [u] of a value for each unit, or [n] of a value for each token (`TOKEN_COLUMNS`).
+    """
+
+    tokens: np.ndarray
+    token_types: np.ndarray
+    offsets: np.ndarray
+    example: np.ndarray
+    columns: dict[str, np.ndarray]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64[u], tokens of each unit."""
+        return np.diff(self.offsets)
+
+
+class Encoded(NamedTuple):
+    """The tokens of one unit, and where the texts are in it.
+
+    Attributes:
+      ids: with special tokens.
+      types: token type of each.
+      first: position of the first text's first token.
+      second: position of the second text's first token; -1 for a single text.
+    """
+
+    ids: np.ndarray
+    types: np.ndarray
+    first: int
+    second: int
+
+
+def assemble(layout: InputLayout, a: np.ndarray, b: np.ndarray | None = None) -> Encoded:
+    """A text or a pair of texts, int32 ids each, with the special tokens around them."""
+    if b is None:
+        ids = np.concatenate([layout.lead, a, layout.tail]).astype(np.int32)
+        return Encoded(ids, np.zeros(len(ids), np.int8), len(layout.lead), -1)
+    # The first separator has the first text's type, any other one the second's.
+    left = np.concatenate([layout.lead, a, layout.between]).astype(np.int32)
+    right = np.concatenate([b, layout.tail]).astype(np.int32)
+    types = np.repeat(np.array([0, 1], np.int8), [len(left), len(right)])
+    return Encoded(np.concatenate([left, right]), types, len(layout.lead), len(left))
+
+
+def truncate_pair(a: int, b: int, capacity: int) -> tuple[int, int]:
+    """How many tokens of texts of a and b tokens are kept: tokens are removed from the end of the longer one (of the
+    second, where they are equal) until `capacity` are left, as in BERT's code."""
+    excess = a + b - capacity
+    if excess <= 0:
+        return a, b
+    longer = min(excess, abs(a - b))
+    a, b = (a - longer, b) if a > b else (a, b - longer)
+    rest = excess - longer
+    return a - rest // 2, b - (rest - rest // 2)
+
+
+def windows(length: int, capacity: int, stride: int) -> list[tuple[int, int]]:
+    """[start, end) of windows of at most `capacity` tokens that begin `stride` apart and cover `length` tokens."""
+    if length <= capacity:
+        return [(0, length)]
+    last = -(-(length - capacity) // stride)
+    return [(i * stride, min(i * stride + capacity, length)) for i in range(last + 1)]
+
+
+def collect(parts: Sequence[Encoded], example: Sequence[int], columns: dict[str, Sequence] | None = None) -> Units:
+    """Units of encoded texts; `columns` has a value per unit, or, of `TOKEN_COLUMNS`, an array per unit."""
+    lengths = [len(part.ids) for part in parts]
+    arrays = {name: np.concatenate(values) if name in TOKEN_COLUMNS else np.asarray(values)
+              for name, values in (columns or {}).items()}
+    return Units(
+        np.concatenate([part.ids for part in parts]), np.concatenate([part.types for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), np.asarray(example, np.int32), arrays)

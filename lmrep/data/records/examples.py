@@ -1,0 +1,200 @@
+"""Labelled examples as batches: grouped by length or packed, with the interface of a plan of `lmrep.data.formats`."""
+
+import functools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Batch, ranges
+from lmrep.data.order import example_numbers
+from lmrep.data.records.encoding import TOKEN_COLUMNS, Units
+
+# Batches are padded to one of these lengths, so that few programs are compiled.
+BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+POOL = 64  # batches whose sequences are sorted by length together
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The tokenized examples of a split.
+
+    A sequence holds one unit, or, packed, several that do not attend to each other; grouped, it stands for the k units
+    of one example, such as its choices, and arrays have the axes [b, k, t] in place of [b, t].
+
+    Attributes:
+      units: the tokens.
+      rows: the sequences: index i holds the units `order[rows[i]:rows[i + 1]]`. int64[r+1].
+      order: int64[u].
+      length: tokens of the longest sequence.
+      pad: id of padding.
+      vocabulary: of the tokenizer.
+      fingerprint: of everything that decides the batches.
+      group: k for grouped units, or 0.
+    """
+
+    units: Units = field(repr=False)
+    rows: np.ndarray = field(repr=False)
+    order: np.ndarray = field(repr=False)
+    length: int
+    pad: int
+    vocabulary: Vocabulary = field(repr=False)
+    fingerprint: str
+    group: int = 0
+    contiguous = False
+
+    @property
+    def examples(self) -> int:
+        """The number of sequences."""
+        return len(self.rows) - 1
+
+    @property
+    def evaluation_examples(self) -> int:
+        return self.examples
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """int64[r], tokens of each sequence; of the longest unit of a group."""
+        sizes = self.units.lengths[self.order]
+        if self.group:
+            return np.maximum.reduceat(sizes, self.rows[:-1])
+        totals = np.concatenate([[0], np.cumsum(sizes)])
+        return totals[self.rows[1:]] - totals[self.rows[:-1]]
+
+    @functools.cached_property
+    def slots(self) -> int:
+        """n, the largest number of units of a sequence."""
+        return int(np.diff(self.rows).max())
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Batches that show every sequence once; the last one may be filled with empty sequences."""
+        return -(-self.examples // batch_size)
+
+    def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
+        """The sequences at some positions of a training run; see `Plan.numbers`. Every epoch shows each once; -1 fills
+        its last batch. Sequences of one batch have similar lengths."""
+        steps, index = np.divmod(positions, batch_size)
+        epochs, steps = np.divmod(steps, self.steps_per_epoch(batch_size))
+        found = np.empty_like(index)
+        for epoch in np.unique(epochs):
+            chosen = epochs == epoch
+            found[chosen] = self._epoch(int(epoch), batch_size, seed)[steps[chosen], index[chosen]]
+        return found
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - a run has a few of these objects, for all its time
+    def _epoch(self, epoch: int, batch_size: int, seed: int) -> np.ndarray:
+        """int64[steps, batch_size], the sequences of an epoch: a random order, sorted by length within each pool of
+        batches, whose order is random again."""
+        n, steps = self.examples, self.steps_per_epoch(batch_size)
+        order = np.full(steps * batch_size, -1)
+        order[:n] = example_numbers(n, seed, epoch * n + np.arange(n))
+        random = np.random.default_rng([seed, epoch])
+        batches = []
+        for first in range(0, len(order), POOL * batch_size):
+            pool = order[first : first + POOL * batch_size]
+            lengths = np.where(pool < 0, np.iinfo(np.int64).max, self.lengths[pool])
+            batches.append(random.permutation(pool[np.argsort(lengths, kind="stable")].reshape(-1, batch_size)))
+        return np.concatenate(batches)
+
+    def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
+        """The first `count` sequences, sorted by length; -1 after the last."""
+        shown = positions < count
+        return np.where(shown, self._by_length(count)[np.where(shown, positions, 0)], -1)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - as above
+    def _by_length(self, count: int) -> np.ndarray:
+        return np.argsort(self.lengths[:count], kind="stable")
+
+    def batch_length(self, numbers: np.ndarray) -> int:
+        """The length that a batch of these sequences is padded to."""
+        longest = max((self.lengths[number] for number in numbers if number >= 0), default=1)
+        return min(next((bucket for bucket in BUCKETS if bucket >= longest), self.length), self.length)
+
+    def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
+        """The batch of these sequences, int64[b]; -1 for an empty one.
+
+        Returns:
+          `tokens`, `segment_ids`, `positions`, `token_type_ids` i32[b, t] (or [b, k, t]); `example` i32[b], the number
+          of each sequence; `unit` i32[b, n], the units of each, -1 for none; `first` and `last` i32[b, n], the
+          positions of each unit's first and last token; and every column of the units: [b, n] with -1 for none, or
+          [b, t] with -1 for special tokens and padding.
+        """
+        length, units = length or self.length, self.units
+        filled = numbers >= 0
+        rows = np.where(filled, numbers, 0)
+        counts = np.where(filled, self.rows[rows + 1] - self.rows[rows], 0)
+        sequence, slot = np.repeat(np.arange(len(numbers)), counts), ranges(counts)
+        unit = self.order[np.repeat(self.rows[rows], counts) + slot]
+        sizes = units.lengths[unit]
+        if self.group:
+            line, begin, segment, shape = sequence * self.group + slot, 0 * slot, 0 * slot + 1, (
+                len(numbers), self.group, length)
+        else:
+            ends = np.cumsum(sizes)
+            firsts = np.flatnonzero(slot == 0)
+            begin = ends - sizes - np.repeat((ends - sizes)[firsts], counts[counts > 0])
+            line, segment, shape = sequence, slot + 1, (len(numbers), length)
+        inside = ranges(sizes)
+        source = np.repeat(units.offsets[unit], sizes) + inside
+        target = np.repeat(line * length + begin, sizes) + inside
+
+        def tokenwise(values: np.ndarray, padding: int = 0) -> np.ndarray:
+            array = np.full(int(np.prod(shape)), padding, np.int32)
+            array[target] = values
+            return array.reshape(shape)
+
+        def unitwise(values: np.ndarray, padding: float = -1) -> np.ndarray:
+            array = np.full((len(numbers), self.slots), padding, np.float32 if values.dtype.kind == "f" else np.int32)
+            array[sequence, slot] = values
+            return array
+
+        columns = {name: tokenwise(values[source], -1) if name in TOKEN_COLUMNS else unitwise(values[unit])
+                   for name, values in units.columns.items()}
+        return {
+            "tokens": tokenwise(units.tokens[source], self.pad), "segment_ids": tokenwise(np.repeat(segment, sizes)),
+            "positions": tokenwise(inside), "token_type_ids": tokenwise(units.token_types[source]),
+            "example": numbers.astype(np.int32), "unit": unitwise(unit), "first": unitwise(begin, 0),
+            "last": unitwise(begin + sizes - 1, 0), **columns}
+
+    def statistics(self) -> dict[str, float]:
+        """As `Plan.statistics`; `padding` is that of batches of one length, the longest."""
+        tokens = float(self.lengths.mean())
+        return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length}
+
+
+def arrange(
+    units: Units, vocabulary: Vocabulary, pad: int, fingerprint: str, packed: int = 0, group: int = 0
+) -> Examples:
+    """Examples with one unit in a sequence; or `packed`, several up to that many tokens; or grouped, `group` units that
+    follow each other."""
+    count = len(units.example)
+    if group:
+        rows, order = np.arange(0, count + 1, group), np.arange(count)
+    elif packed:
+        sequences = pack(units.lengths, packed)
+        rows = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
+        order = np.concatenate(sequences)
+    else:
+        rows, order = np.arange(count + 1), np.arange(count)
+    examples = Examples(units, rows.astype(np.int64), order.astype(np.int64), 0, pad, vocabulary, fingerprint, group)
+    longest = int(examples.lengths.max())
+    length = packed or next((bucket for bucket in BUCKETS if bucket >= longest), longest)
+    return Examples(units, examples.rows, examples.order, length, pad, vocabulary, fingerprint, group)
+
+
+def pack(lengths: np.ndarray, capacity: int) -> list[list[int]]:
+    """Units in sequences of at most `capacity` tokens: in the order of decreasing length, each goes to the sequence
+    with the least space left that holds it (best fit)."""
+    sequences: list[list[int]] = []
+    with_space: dict[int, list[int]] = {}  # tokens left -> sequences
+    for unit in np.argsort(-lengths, kind="stable").tolist():
+        size = int(lengths[unit])
+        space = next((s for s in range(size, capacity + 1) if with_space.get(s)), None)
+        if space is None:
+            sequences.append([])
+            index, space = len(sequences) - 1, capacity
+        else:
+            index = with_space[space].pop()
+        sequences[index].append(unit)
+        with_space.setdefault(space - size, []).append(index)
+    return sequences

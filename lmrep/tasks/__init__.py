@@ -1,0 +1,10 @@
+"""What networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
+
+from lmrep.tasks import classification
+from lmrep.tasks.base import TaskDef
+
+__all__ = ["TASKS", "TaskDef"]
+
+TASKS: dict[str, TaskDef] = {
+    "classification": classification.DEFINITION,
+}

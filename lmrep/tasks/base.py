@@ -1,0 +1,170 @@
+"""The contract of a task: labelled examples, a head on a network, and metrics of its predictions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
+from lmrep.data.tokenizers import Tokenizer
+from lmrep.objectives.base import ObjectiveDef
+
+TEXT_FIELDS = ("tokens", "segment_ids", "positions", "token_type_ids", "example", "unit", "first", "last")
+
+
+@dataclass(frozen=True)
+class Format:
+    """How labelled examples become sequences."""
+
+    long: str = setting("refuse", "texts longer than config.length: refuse them, truncate them (of a pair the longer "
+                        "text first), or read them in windows", choices=("refuse", "truncate", "windows"))
+    stride: int = setting(128, "tokens between the starts of two windows", at_least=1)
+    packed: bool = setting(False, "several examples in a sequence of config.length tokens, which do not attend to each "
+                           "other; batch_size counts sequences")
+
+
+class Outputs(NamedTuple):
+    """What a network computed for the units of a split, in their order: name -> one array for each unit."""
+
+    arrays: dict[str, list[np.ndarray]]
+
+
+class Result(NamedTuple):
+    """Predictions for examples.
+
+    Attributes:
+      metrics: by name; {} where the examples have no targets.
+      predictions: for each example, the fields that `predict` shows, as JSON.
+      gold, predicted: for each example, what the metrics compare, in the order of the examples; for intervals.
+    """
+
+    metrics: dict[str, float]
+    predictions: list[dict[str, Any]]
+    gold: list = []  # noqa: RUF012
+    predicted: list = []  # noqa: RUF012
+
+
+class TextEncoder(NamedTuple):
+    """Tokenizes the texts of examples.
+
+    Attributes:
+      tokenizer: of the network.
+      layout: the special tokens around texts.
+      length: tokens of a unit at most.
+      format: what is done with longer ones.
+    """
+
+    tokenizer: Tokenizer
+    layout: InputLayout
+    length: int
+    format: Format
+
+    def texts(
+        self, texts: Sequence[str], seconds: Sequence[str | None], names: Sequence[str]
+    ) -> tuple[list[Encoded], list[int], int]:
+        """Encodes texts and pairs of texts.
+
+        Args:
+          texts: any number.
+          seconds: the second text of each pair; None for single texts.
+          names: of the texts, for messages.
+
+        Returns:
+          (units, the number of each unit's text, how many texts were longer than `length`).
+
+        Raises:
+          UserError: a text is not Unicode, or longer than `length` where `format.long` is "refuse".
+        """
+        first = self.ids(texts, names)
+        paired = [i for i, second in enumerate(seconds) if second is not None]
+        others = dict(zip(paired, self.ids([seconds[i] for i in paired], [names[i] for i in paired]), strict=True))
+        units, owners, long = [], [], 0
+        for i, a in enumerate(first):
+            b = others.get(i)
+            capacity = self.length - self.layout.special(b is not None)
+            size = len(a) + (0 if b is None else len(b))
+            if size <= capacity:
+                spans = [(a, b)]
+            else:
+                long += 1
+                spans = self._shortened(a, b, capacity, names[i], size)
+            units += [assemble(self.layout, *span) for span in spans]
+            owners += [i] * len(spans)
+        return units, owners, long
+
+    def ids(self, texts: Sequence[str], names: Sequence[str]) -> list[np.ndarray]:
+        """int32 ids of texts, without special tokens."""
+        try:
+            return self.tokenizer.encode_batch(list(texts))
+        except (TypeError, UnicodeEncodeError):  # lone surrogates
+            for text, name in zip(texts, names, strict=True):
+                try:
+                    text.encode()
+                except UnicodeEncodeError:
+                    raise UserError(f"{name} is not Unicode text; convert it") from None
+            raise
+
+    def _shortened(
+        self, a: np.ndarray, b: np.ndarray | None, capacity: int, name: str, size: int
+    ) -> list[tuple[np.ndarray, np.ndarray | None]]:
+        if self.format.long == "refuse":
+            special = self.length - capacity
+            raise UserError(f"{name} has {size + special:,} tokens, and config.length is {self.length:,}; raise it (as "
+                            "far as the network has positions), or set --config.format.long to truncate or windows")
+        if self.format.long == "truncate":
+            if b is None:
+                return [(a[:capacity], None)]
+            kept = truncate_pair(len(a), len(b), capacity)
+            return [(a[: kept[0]], b[: kept[1]])]
+        # Windows of the only text, or of the second one; the first keeps at most half of the unit.
+        if b is None:
+            return [(a[start:end], None) for start, end in windows(len(a), capacity, self._stride(capacity))]
+        a = a[: max(capacity // 2, capacity - len(b))]
+        room = capacity - len(a)
+        return [(a, b[start:end]) for start, end in windows(len(b), room, self._stride(room))]
+
+    def _stride(self, capacity: int) -> int:
+        return min(self.format.stride, max(1, capacity))
+
+
+class TaskDef(NamedTuple):
+    """A row of `TASKS`: what a network is fine-tuned for, as a choice of an experiment config.
+
+    The objective's `loss` reads the batches of `lmrep.data.records.examples.Examples`. Its `predict` is
+    (params, batch) -> arrays [b, n, ...] with a value for each unit, or [b, t, ...] for each position.
+
+    Attributes:
+      objective: config, head, loss and metrics.
+      fields: the fields of records that are its input.
+      targets: the fields that it predicts; training and validation data must have them.
+      optional: further fields that it reads where records have them.
+      resolve: (config, training records, published labels or ()) -> config, with what the training data alone decides,
+        such as `labels`.
+      check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
+      encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
+      score: (config, records, units, outputs) -> Result.
+      group: config -> the number of units of each example that a network must see together (choices), or 0.
+      initial: new path -> the paths of a pretraining head that it starts from, where the source checkpoint has them.
+    """
+
+    objective: ObjectiveDef
+    fields: tuple[str, ...]
+    targets: tuple[str, ...]
+    encode: Callable[[Any, Sequence[Record], TextEncoder], tuple[Units, int]]
+    score: Callable[[Any, Sequence[Record], Units, Outputs], Result]
+    resolve: Callable[[Any, Sequence[Record]], Any] = lambda config, records: config
+    check: Callable[[Any, Record], None] = lambda config, record: None
+    optional: tuple[str, ...] = ()
+    group: Callable[[Any], int] = lambda config: 0
+    initial: dict[str, str] = {}  # noqa: RUF012
+
+
+def mean_by_example(values: np.ndarray, example: np.ndarray, count: int) -> np.ndarray:
+    """[u, ...] -> [count, ...]: the mean over the units of each example."""
+    sums = np.zeros((count, *values.shape[1:]))
+    np.add.at(sums, example, values)
+    return sums / np.bincount(example, minlength=count).reshape(-1, *[1] * (values.ndim - 1))

@@ -1,0 +1,139 @@
+"""Classification of texts and of pairs of texts (Devlin et al., 2019, section 4.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lmrep.config.record import setting, suggestion
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Units, collect
+from lmrep.metrics import accuracy_metric
+from lmrep.models.base import Model, check_context
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.tasks import heads
+from lmrep.tasks.base import TEXT_FIELDS, Outputs, Result, TaskDef, TextEncoder, mean_by_example
+
+
+@dataclass(frozen=True)
+class Config(heads.Head):
+    """A classifier."""
+
+    labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: those of the "
+                                      "training data, sorted")
+    metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data", choices=(
+        "accuracy", "f1", "macro_f1", "matthews"))
+    positive: str = setting("", "f1: the positive class; empty: the second of two")
+
+
+def resolve(c: Config, records: Sequence[Record]) -> Config:
+    """With the labels of the training data, and no others, in an order that does not depend on its order."""
+    if c.labels:
+        return c
+    found = {record.fields["label"] for record in records}
+    if len(found) < 2:
+        raise UserError(f"the training data has the only label {found.pop()!r} ({records[0].where}); expected two or "
+                        "more classes")
+    return replace(c, labels=tuple(sorted(found, key=label_order)))
+
+
+def label_order(label: str) -> tuple:
+    """Numbers by value, before other labels by their characters."""
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label
+
+
+def check(c: Config, record: Record) -> None:
+    """Refuses a label that the training data lacks."""
+    label = record.fields.get("label")
+    if label is not None and label not in c.labels:
+        raise UserError(f"{record.where}: the label is {label!r}, and the training data has {', '.join(c.labels[:20])}"
+                        f"{suggestion(label, c.labels)}; correct it, or list all labels in --config.objective.labels")
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """A unit for each text or pair, several for texts that are read in windows."""
+    units, owners, long = encoder.texts(
+        [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
+        [record.where for record in records])
+    numbers = {label: i for i, label in enumerate(c.labels)}
+    labels = [numbers.get(records[i].fields.get("label"), -1) for i in owners]
+    return collect(units, owners, {"label": labels}), long
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """A classifier on one vector of each text."""
+    check_context(model, c.context, "this task")
+    return Objective(
+        name="classification",
+        specs={"encoder": model.specs, "objective": {"classification": heads.specs(model, len(c.labels) or 2, c)}},
+        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
+        context=c.context)
+
+
+def prepare(keys: Keys, batch: Batch) -> Batch:
+    """With `weights` f32[b, n], which add to 1 over the units that have a label."""
+    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["label"] >= 0))}
+
+
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+    """float32 [b, n, classes]."""
+    keys = prng.split(key, 2)
+    return heads.apply(params["objective"]["classification"], heads.pooled(params, batch, model, c, keys[0]), c, keys[1])
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean cross-entropy."""
+    y = logits(params, batch, key, c=c, model=model)
+    nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(batch["label"], 0))
+    metrics = sums(batch["weights"] > 0, accuracy=y.argmax(-1) == batch["label"])
+    return (nll * batch["weights"]).sum(), (metrics, carry)
+
+
+def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, Array]:
+    """`log_probabilities` float32 [b, n, classes]."""
+    return {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, model=model))}
+
+
+def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+    """The most probable class of each text, by the mean of its windows' log-probabilities."""
+    means = mean_by_example(np.stack(outputs.arrays["log_probabilities"]), units.example, len(records))
+    probabilities = np.exp(means - np.logaddexp.reduce(means, -1, keepdims=True))
+    chosen = [c.labels[i] for i in probabilities.argmax(-1)]
+    predictions: list[dict[str, Any]] = [
+        {"label": label, "probabilities": dict(zip(c.labels, map(float, row), strict=True))}
+        for label, row in zip(chosen, probabilities, strict=True)]
+    gold = [record.fields.get("label") for record in records]
+    if None in gold:
+        return Result({}, predictions)
+    numbers = {label: i for i, label in enumerate(c.labels)}
+    true = np.array([numbers[label] for label in gold])
+    metrics = {"loss": float(-np.log(probabilities[np.arange(len(true)), true]).mean()),
+               "accuracy": float(np.mean([a == b for a, b in zip(gold, chosen, strict=True)])),
+               "majority_accuracy": float(np.bincount(true).max() / len(true))}
+    return Result(metrics, predictions, gold, chosen)
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, batch_fields=lambda c: (*TEXT_FIELDS, "label"), context=lambda c: c.context,
+        metrics={"accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
+        published=heads.PUBLISHED),
+    fields=("text",), optional=("text2",), targets=("label",), resolve=resolve, check=check, encode=encode, score=score,
+    initial={"objective/classification/dense": "objective/pair/pooler"},
+)

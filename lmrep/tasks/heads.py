@@ -1,0 +1,72 @@
+"""The heads of tasks, as in published code: [dropout, dense, activation,] dropout, output."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.params import Array, Tree
+from lmrep.layers import dropout, linear
+from lmrep.models.base import Model, model_inputs
+from lmrep.objectives.base import Batch
+
+ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False), "relu": jax.nn.relu}
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head on one vector of each text, and how the network reads the text. The defaults are BERT's."""
+
+    context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
+                           "sets that of the run", choices=("both", "left"))
+    dense: bool = setting(True, "a dense layer before the output layer: BERT's pooler; GPT and GPT-2 have none")
+    activation: str = setting("tanh", "of the dense layer: tanh as in BERT and RoBERTa, gelu as in ELECTRA",
+                              choices=tuple(ACTIVATIONS))
+    dropout: float = setting(0.1, "dropout rate before the output layer", at_least=0, below=1)
+    input_dropout: float = setting(0.0, "dropout rate before the dense layer (RoBERTa and ELECTRA: 0.1)", at_least=0,
+                                   below=1)
+    bias: bool = setting(True, "whether the output layer has a bias; GPT-2's has none")
+
+
+# What differs from the defaults in published systems, by family of presets.
+PUBLISHED = {
+    "roberta": {"input_dropout": 0.1},
+    "electra": {"input_dropout": 0.1, "activation": "gelu"},
+    "gpt": {"context": "left", "dense": False},
+    "gpt2": {"context": "left", "dense": False, "dropout": 0.0, "bias": False},
+}
+
+
+def specs(model: Model, outputs: int, c: Head) -> Tree:
+    """The parameters of a head with that many outputs."""
+    out = linear.specs(model.width, outputs, (None, None), model.init)
+    if not c.bias:
+        del out["bias"]
+    dense = {"dense": linear.specs(model.width, model.width, ("embed", None), model.init)} if c.dense else {}
+    return dense | {"out": out}
+
+
+def apply(params: Tree, x: Array, c: Head, key: Array | None = None) -> Array:
+    """x [..., d] -> float32 [..., outputs]; `key` is for dropout, None for none."""
+    keys = prng.split(key, 2)
+    if c.dense:
+        x = ACTIVATIONS[c.activation](linear.apply(params["dense"], dropout.apply(keys[0], x, c.input_dropout)))
+    x = dropout.apply(keys[1], x, c.dropout).astype(jnp.float32)
+    y = x @ params["out"]["kernel"]
+    return y + params["out"]["bias"] if c.bias else y
+
+
+def pooled(params: Tree, batch: Batch, model: Model, c: Head, key: Array | None = None) -> Array:
+    """The last layer's output [b, n, d] at the position that stands for each unit: the first one, or the last one
+    where the network reads from left to right."""
+    positions = batch["first"] if c.context == "both" and model.pooling == "first" else batch["last"]
+    tokens = batch["tokens"]
+    if tokens.ndim == 3:  # grouped units [b, k, t], each by itself
+        batch = {name: value.reshape(-1, *value.shape[2:]) for name, value in batch.items()
+                 if name in ("tokens", "segment_ids", "positions", "token_type_ids")}
+        inputs = model_inputs(model, batch, context=c.context)
+        hidden = model.encode(params["encoder"], inputs, key, at=positions.reshape(-1, 1)).hidden
+        return hidden.reshape(*tokens.shape[:2], -1)
+    return model.encode(params["encoder"], model_inputs(model, batch, context=c.context), key, at=positions).hidden
