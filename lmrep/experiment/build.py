@@ -20,11 +20,14 @@ from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.choices import ALL_OBJECTIVES
+from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment
+from lmrep.experiment.task_data import PreparedTask, prepare_task
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
-from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Objective
+from lmrep.tasks import TASKS
+from lmrep.tasks.base import collate
 from lmrep.training import optimizers
 from lmrep.training.inputs import HostBatch
 from lmrep.training.stages import Stage, check, locate_stage
@@ -66,14 +69,16 @@ def unused_rows(config: Any, size: int) -> str:
 
 def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objective:
     """The objective of a stage."""
-    return OBJECTIVES[stage.objective_name].build(stage.objective, network, vocabulary)
+    return ALL_OBJECTIVES[stage.objective_name].build(stage.objective, network, vocabulary)
 
 
 def prepared(
     experiment: Experiment, data_dir: Path, progress: Progress | None = None, tokenizer: tokenizers.Config | None = None
-) -> Prepared:
-    """The experiment's corpus, or its sources, tokenized by its tokenizer or by `tokenizer`."""
+) -> Prepared | PreparedTask:
+    """The experiment's labelled examples, corpus, or sources, tokenized by its tokenizer or by `tokenizer`."""
     tokenizer = tokenizer or experiment.tokenizer
+    if isinstance(experiment, TaskExperiment):
+        return prepare_task(experiment, tokenizer)
     if sources := experiments.sources(experiment):
         return prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress)
     return prepare(experiment.data, tokenizer, data_dir, progress)
@@ -125,7 +130,7 @@ def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]
     return [line for line in lines if line["step"] > begin or not begin]  # a stage's last step is validated in it
 
 
-def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[Stage]:
+def stages(experiment: Experiment, prepared: Prepared | PreparedTask, data_dir: Path) -> list[Stage]:
     """All stages, as the trainer takes them.
 
     Raises:
@@ -134,6 +139,8 @@ def stages(experiment: Experiment, prepared: Prepared, data_dir: Path) -> list[S
     vocabulary = prepared.tokenizer.vocabulary
     network = model(experiment, vocabulary)
     resolved = experiments.resolve_stages(experiment)
+    if isinstance(prepared, PreparedTask):
+        return [_task_stage(prepared, resolved[0], network)]
     built = [_stage(experiment, stage, experiments.schedule_steps(resolved, i), network, prepared, data_dir)
              for i, stage in enumerate(resolved)]
     check(built)
@@ -160,10 +167,31 @@ def _stage(
         validation=_validation(experiment, stage, prepared, data_dir),
         schedule=optimizers.schedule(stage.optimizer, schedule_steps),
         start=stage.start,
-        metrics=COMMON | OBJECTIVES[stage.objective_name].metrics,
+        metrics=COMMON | ALL_OBJECTIVES[stage.objective_name].metrics,
         batch_struct=batch_struct(train.fields, b=stage.batch_size, t=stage.length),
         fingerprint=train.fingerprint,
     )
+
+
+def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model) -> Stage:
+    """The only stage of a task; `stage` is that of the resolved experiment."""
+    experiment, train, task = prepared.experiment, prepared.stores["train"], TASKS[stage.objective_name]
+    built = objective(stage, network, prepared.tokenizer.vocabulary)
+    held_out = prepared.stores.get("validation")
+
+    def score(outputs: list[dict]) -> dict[str, float]:
+        collated = collate(outputs, held_out.units)
+        return task.score(stage.objective, prepared.records["validation"], held_out.units, collated).metrics
+
+    return Stage(
+        name=stage.name, steps=stage.steps, objective=built,
+        optimizer=optimizers.build(stage.optimizer, built.specs, stage.steps),
+        batches=partial(_batches, train, stage.batch_size, experiment.seed, 0),
+        batch_size=stage.batch_size, microbatches=stage.microbatches,
+        validation=held_out and (lambda indices: loader.evaluation_batches(
+            held_out, batch_size=stage.batch_size, indices=indices)),
+        schedule=optimizers.schedule(stage.optimizer, stage.steps), score=score,
+        metrics=COMMON | task.objective.metrics, fingerprint=train.fingerprint)
 
 
 def _batches(

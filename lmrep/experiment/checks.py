@@ -14,9 +14,9 @@ from lmrep.data import tokenizers
 from lmrep.data.store.prepare import Prepared
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import RESUMABLE_FIELDS, Experiment
 from lmrep.metrics import COMMON
-from lmrep.objectives import OBJECTIVES
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, read_config
 from lmrep.training import stages as training_stages
@@ -53,7 +53,7 @@ def best_direction(experiment: Experiment) -> str:
     """
     known = dict(COMMON)
     for stage in experiments.resolve_stages(experiment):
-        known |= OBJECTIVES[stage.objective_name].metrics
+        known |= ALL_OBJECTIVES[stage.objective_name].metrics
     return training_stages.best_direction(known, experiment.checkpoint.best)
 
 

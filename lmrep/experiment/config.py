@@ -17,14 +17,15 @@ from lmrep.config.record import choose, read, setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
-from lmrep.data import corpora, tokenizers
-from lmrep.data.formats import FORMATS
+from lmrep.data import corpora, records, tokenizers
 from lmrep.data.store.sources import Source
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, formats_for, is_task
+from lmrep.experiment.mesh import MeshConfig, parse_mesh
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Model, ModelDef, check_context
-from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Capability
+from lmrep.tasks import TASKS
 from lmrep.training import optimizers, schedules
 from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
@@ -35,42 +36,6 @@ from lmrep.training.stages import locate_stage
 def host_memory() -> int:
     """Bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass(frozen=True)
-class MeshConfig:
-    """The size of each axis of the device mesh (see `lmrep.core.sharding`)."""
-
-    data: int = setting(-1, "data parallelism: copies of the model; -1: all remaining devices", at_least=-1)
-    fsdp: int = setting(1, "shards of parameters and batch, gathered before use; -1: all remaining devices",
-                        at_least=-1)
-    tensor: int = setting(1, "shards of heads, feed-forward width and vocabulary", at_least=1)
-
-    def sizes(self, devices: int) -> tuple[int, int, int]:
-        """(data, fsdp, tensor) on that many devices; raises UserError where they do not fit."""
-        sizes = [self.data, self.fsdp, self.tensor]
-        rest = sizes.count(-1) == 1 and 0 not in sizes
-        if rest:
-            sizes[sizes.index(-1)] = devices // -math.prod(sizes)
-        used = math.prod(sizes)
-        if min(sizes) < 1 or used > devices or (rest and used < devices):
-            raise UserError(f"mesh is data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}, and there are "
-                            f"{devices} device(s); expected sizes whose product is the number of devices (one may be "
-                            "-1: the remaining ones)")
-        return tuple(sizes)
-
-
-def parse_mesh(text: str) -> dict[str, int]:
-    """The mesh that an experiment's `mesh=` names: "data", "fsdp" or sizes as "2x2x2" (data x fsdp x tensor).
-
-    Raises:
-      UserError: it is none of these.
-    """
-    named = {"data": (-1, 1, 1), "fsdp": (1, -1, 1)}
-    sizes = named.get(text) or tuple(int(n) if n.isdecimal() else 0 for n in text.split("x"))
-    if len(sizes) != 3 or 0 in sizes:
-        raise UserError(f"mesh is {text!r}; expected data, fsdp, or sizes data x fsdp x tensor such as 2x2x2")
-    return dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -133,6 +98,23 @@ class Experiment:
 
 
 @dataclass(frozen=True)
+class TaskExperiment(Experiment):
+    """The top level of the config of a task, which is trained on labelled examples."""
+
+    steps: int = setting(0, "updates; 0: those of `epochs`", at_least=0, at_most=2**31 - 1)
+    epochs: float = setting(3.0, "passes over the training examples, where steps is 0", above=0)
+    batch_size: int = setting(32, "examples in a step, over all devices", at_least=1)
+    objective: dict[str, Any] = setting({"name": "classification"}, "the task")
+    format: dict[str, Any] = setting({"name": "examples"}, "how examples become sequences")
+    data: records.Config = setting(records.Config(), "the labelled examples")
+    checkpoint: CheckpointConfig = setting(CheckpointConfig(every=0, keep=1, load="best"), "saving")
+    evaluation: EvaluationConfig = setting(EvaluationConfig(every=0, examples=0), "validation")
+    log: LogConfig = setting(LogConfig(every=20), "logging")
+    head: str = setting("auto", "where the head starts: auto: from that of `init`, if it has one for this task; new: "
+                        "random", choices=("auto", "new"))
+
+
+@dataclass(frozen=True)
 class StagePlan:
     """A stage with every field resolved."""
 
@@ -149,12 +131,14 @@ class StagePlan:
     start: dict[str, str] | None
 
 
+UNKNOWN_STEPS = 2**31 - 1
 BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
 
 # Fields that a resumed run may change, since they change nothing that it computes, except rounding.
 RESUMABLE_FIELDS = (
     "name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every", "log.*",
-    "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name", "sources.*.data.files",
+    "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "epochs", "data.train",
+    "data.validation", "data.test", "sources.*.name", "sources.*.data.files",
     "sources.*.data.damaged_records")
 
 
@@ -179,13 +163,16 @@ def default_config(
     else:
         network = choose(PRESETS, preset, "model")
         model = section(network.model, network.config)
-    fields = dataclasses.asdict(Experiment()) | {
+    top = TaskExperiment if objective in TASKS else Experiment
+    fields = dataclasses.asdict(top()) | {
         "model": model,
-        "objective": section(objective, choose(OBJECTIVES, objective, "objective").config()),
-        "format": section(format, choose(FORMATS, format, "format").config()),
+        "objective": section(objective, choose(ALL_OBJECTIVES, objective, "objective").config()),
+        "format": section(format, choose(ALL_FORMATS, format, "format").config()),
         "optimizer": dataclasses.asdict(choose(optimizers.RECIPES, optimizer, "optimizer")),
         "mesh": parse_mesh(layout),
     }
+    if objective in TASKS:
+        fields["checkpoint"]["best"] = TASKS[objective].best
     return ml_collections.ConfigDict(fields)
 
 
@@ -216,22 +203,40 @@ def parse(config: Mapping[str, Any]) -> Experiment:
       UserError: a field is unknown, of the wrong type or out of range, or fields do not fit each other.
     """
     mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
-    experiment = read(Experiment, mapping, "config")
+    experiment = read(TaskExperiment if is_task(mapping) else Experiment, mapping, "config")
     network = build_model(experiment)
     check_faults(experiment.faults)
-    for data in (experiment.data, *(source.data for source in sources(experiment))):
-        if (held_out := data.validation + data.test) >= 1:
-            raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
+    if isinstance(experiment, TaskExperiment):
+        _check_task(experiment)
+    else:
+        _check_pretraining(experiment)
     stages = resolve_stages(experiment)
     check_memory(network, stages)
     for i, stage in enumerate(stages):
-        if experiment.sources and FORMATS[stage.format_name].contiguous(stage.format):
+        if experiment.sources and ALL_FORMATS[stage.format_name].contiguous(stage.format):
             raise UserError(f"format {stage.format_name!r} is configured so that examples continue those of the "
                             "previous batch, and the examples of a mixture alternate between its sources; set "
                             "format.order to shuffled, or train on one corpus: --config.sources='()'")
         schedules.check(stage.optimizer.schedule, schedule_steps(stages, i))
         _check_stage(stage, network)
     return experiment
+
+
+def _check_pretraining(experiment: Experiment) -> None:
+    for data in (experiment.data, *(source.data for source in sources(experiment))):
+        if (held_out := data.validation + data.test) >= 1:
+            raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
+    for name in ("checkpoint", "evaluation"):
+        if not getattr(experiment, name).every:
+            raise UserError(f"{name}.every is 0, once an epoch, which only labelled examples have; expected at least 1")
+
+
+def _check_task(experiment: TaskExperiment) -> None:
+    if not experiment.data.train:
+        raise UserError("data.train is empty; give the training examples: --config.data.train=train.tsv")
+    if len(experiment.stages) > 1 or experiment.sources or experiment.overfit:
+        name = "stages" if experiment.stages else "sources" if experiment.sources else "overfit"
+        raise UserError(f"config.{name} is set, and a task has one stage, one data set, and no overfit; remove it")
 
 
 def model_def(fields: Mapping[str, Any]) -> ModelDef:
@@ -278,13 +283,14 @@ def sources(experiment: Experiment) -> list[Source]:
 
 
 def resolve_stages(experiment: Experiment) -> list[StagePlan]:
-    """The stages with every field resolved; their steps add to the experiment's."""
-    stages = experiment.stages or (StageConfig(),)
-    ends = [round(experiment.steps * sum(s.fraction for s in stages[: i + 1])) for i in range(len(stages))]
+    """The stages with every field resolved; their steps add to the experiment's. (A task whose number of steps is not
+    known before its data are read has UNKNOWN_STEPS.)"""
+    stages, steps = experiment.stages or (StageConfig(),), experiment.steps or UNKNOWN_STEPS
+    ends = [round(steps * sum(s.fraction for s in stages[: i + 1])) for i in range(len(stages))]
     if len(stages) > 1 and not math.isclose(sum(s.fraction for s in stages), 1, abs_tol=1e-6):
         raise UserError(f"config.stages have fractions {', '.join(f'{s.fraction:g}' for s in stages)}; "
                         "they must add to 1")
-    ends[-1] = experiment.steps
+    ends[-1] = steps
     begins = [0, *ends[:-1]]
     if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
         raise UserError(f"config.steps is {experiment.steps}, too few for {len(stages)} stages of fractions "
@@ -295,7 +301,7 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
 
 def capabilities(experiment: Experiment) -> tuple[Capability, ...]:
     """What the trained model can do."""
-    return OBJECTIVES[resolve_stages(experiment)[-1].objective_name].capabilities
+    return ALL_OBJECTIVES[resolve_stages(experiment)[-1].objective_name].capabilities
 
 
 def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
@@ -310,8 +316,8 @@ def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
 
 def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> StagePlan:
     where = f"config.stages.{i}" if experiment.stages else "config"
-    format_name, form = _choice(FORMATS, experiment.format, stage.format, f"{where}.format")
-    objective_name, objective = _choice(OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
+    objective_name, objective = _choice(ALL_OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
+    format_name, form = _choice(formats_for(objective_name), experiment.format, stage.format, f"{where}.format")
     optimizer = dataclasses.asdict(experiment.optimizer)
     for key, value in stage.optimizer.items():
         nested = isinstance(value, Mapping) and isinstance(optimizer.get(key), Mapping)
@@ -339,14 +345,14 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
                         f"set length to that at most, or model.max_length to {stage.length}")
     if stage.batch_size % stage.microbatches:
         raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
-    objective = OBJECTIVES[stage.objective_name]
+    objective = ALL_OBJECTIVES[stage.objective_name]
     objective.check(stage.objective)
     check_context(network, objective.context(stage.objective), f"objective {stage.objective_name!r}")
     optimizers.check(stage.optimizer)
-    form, masks = FORMATS[stage.format_name], "attention_mask" in network.inputs
+    form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs
     needed = set(objective.batch_fields(stage.objective))
     fitting = ", ".join(
-        name for name, other in FORMATS.items()
+        name for name, other in formats_for(stage.objective_name).items()
         if needed <= set(other.fields(other.config())) and (masks or not other.packed(other.config()))) or "none"
     if missing := needed - set(form.fields(stage.format)):
         raise UserError(f"objective {stage.objective_name!r} as configured needs {', '.join(sorted(missing))}, which "

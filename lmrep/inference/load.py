@@ -19,16 +19,15 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import prompts as data_prompts
 from lmrep.data import tokenized_text, tokenizers
-from lmrep.data.formats import FORMATS
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import bpe
-from lmrep.experiment import build
+from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.inference import encode, generate, prompts
 from lmrep.inference.encode import EncodedText, Layers
 from lmrep.models.base import Encoded, Inputs, Model, model_inputs
-from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Capability, Objective
 from lmrep.objectives.capabilities import ReplacedToken, Sampling
 from lmrep.storage import averaging, mirror
@@ -134,7 +133,7 @@ class Run:
         if self.converted:
             return tokenized_text.special_tokens_around(self.tokenizer)
         stage = stage_at(self.experiment, self.step)
-        return FORMATS[stage.format_name].layout(stage.format, self.tokenizer.vocabulary).around
+        return ALL_FORMATS[stage.format_name].layout(stage.format, self.tokenizer.vocabulary).around
 
     def layers(self, layers: str | int | Sequence[int]) -> Layers:
         """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`."""
@@ -221,7 +220,7 @@ class Run:
     @property
     def capabilities(self) -> tuple[Capability, ...]:
         """What the run can predict from texts."""
-        return OBJECTIVES[self.objective.name].capabilities
+        return ALL_OBJECTIVES[self.objective.name].capabilities
 
     def capability_of(self, text: str) -> Capability:
         """The capability for a text: the first that accepts it, or else the last.
@@ -311,6 +310,10 @@ class Run:
         """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
         return jax.device_get(self._predict(self.params, batch, **static))
 
+    def predict_on_device(self, batch: dict[str, np.ndarray]) -> Tree:
+        """As `predict_batch`, without waiting for the device."""
+        return self._predict(self.params, batch)
+
     @functools.cached_property
     def _predict(self) -> Callable:
         return jax.jit(self.objective.predict, static_argnames="k")
@@ -367,7 +370,8 @@ class Run:
 
 
 def load(directory: str | os.PathLike, step: int | None = None) -> Run:
-    """The run in a workdir, at its newest checkpoint that verifies, or at `step`. A remote one is downloaded.
+    """The run in a workdir, at its newest checkpoint that verifies, its best one where its config says so
+    (`checkpoint.load`), or `step`. A remote one is downloaded.
 
     Raises:
       UserError: there is no run, or no checkpoint of that step.
@@ -380,13 +384,15 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")
     model = build.model(experiment, tokenizer.vocabulary)
-    with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
+    with contextlib.closing(Checkpoints(directory / "checkpoints", best=checks.best_direction(experiment))) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
             raise UserError(f"{directory} holds no checkpoint yet; train first: lmrep train --workdir={directory} ...")
         if step is not None and step not in steps:
             raise UserError(f"{directory} holds no checkpoint {step}; it holds {', '.join(map(str, steps))}")
-        step = checkpoints.newest() if step is None else step
+        if step is None:
+            best = checkpoints.best() if experiment.checkpoint.load == "best" else None
+            step = checkpoints.newest() if best is None else best
         params = averaging.parameters(checkpoints, step, experiment.evaluation.averaged)
     params = jax.device_put(params, jax.devices()[0])
     objective = build.objective(stage_at(experiment, step), model, tokenizer.vocabulary)

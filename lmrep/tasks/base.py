@@ -1,6 +1,6 @@
 """The contract of a task: labelled examples, a head on a network, and metrics of its predictions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,12 +8,11 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
+from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, single_text
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.objectives.base import ObjectiveDef
-
-TEXT_FIELDS = ("tokens", "segment_ids", "positions", "token_type_ids", "example", "unit", "first", "last")
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,14 @@ class Format:
     stride: int = setting(128, "tokens between the starts of two windows", at_least=1)
     packed: bool = setting(False, "several examples in a sequence of config.length tokens, which do not attend to each "
                            "other; batch_size counts sequences")
+
+
+def _no_spans(*_):
+    raise TypeError("labelled examples are no spans of a token store")
+
+
+FORMAT = FormatDef(Format, "examples-1", single_text, _no_spans, fields=lambda c: (*TEXT_FIELDS, "unit"),
+                   repeats=lambda c: 1, packed=lambda c: c.packed)
 
 
 class Outputs(NamedTuple):
@@ -135,7 +142,8 @@ class TaskDef(NamedTuple):
     """A row of `TASKS`: what a network is fine-tuned for, as a choice of an experiment config.
 
     The objective's `loss` reads the batches of `lmrep.data.records.examples.Examples`. Its `predict` is
-    (params, batch) -> arrays [b, n, ...] with a value for each unit, or [b, t, ...] for each position.
+    (params, batch) -> {"units": {name: [b, n, ...]}, "tokens": {name: [b, t, ...]}}, values for each unit and for each
+    position, where either may be absent.
 
     Attributes:
       objective: config, head, loss and metrics.
@@ -147,6 +155,7 @@ class TaskDef(NamedTuple):
       check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
       encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
       score: (config, records, units, outputs) -> Result.
+      best: the metric by which checkpoints are compared.
       group: config -> the number of units of each example that a network must see together (choices), or 0.
       initial: new path -> the paths of a pretraining head that it starts from, where the source checkpoint has them.
     """
@@ -156,11 +165,32 @@ class TaskDef(NamedTuple):
     targets: tuple[str, ...]
     encode: Callable[[Any, Sequence[Record], TextEncoder], tuple[Units, int]]
     score: Callable[[Any, Sequence[Record], Units, Outputs], Result]
+    best: str
     resolve: Callable[[Any, Sequence[Record]], Any] = lambda config, records: config
     check: Callable[[Any, Record], None] = lambda config, record: None
     optional: tuple[str, ...] = ()
     group: Callable[[Any], int] = lambda config: 0
     initial: dict[str, str] = {}  # noqa: RUF012
+
+
+def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
+    """The outputs for each unit, from those of batches in any order.
+
+    Args:
+      outputs: for each batch, `unit`, `first` and `last` [b, n] as `Examples.gather` gives them, and what `predict`
+        returned: `units`, {name: [b, n, ...]}, and `tokens`, {name: [b, t, ...] or [b, k, t, ...]}.
+      units: of the split.
+    """
+    arrays: dict[str, list] = {}
+    for batch in outputs:
+        for i, j in zip(*np.nonzero(batch["unit"] >= 0), strict=True):
+            unit = batch["unit"][i, j]
+            values = {name: array[i, j] for name, array in batch.get("units", {}).items()}
+            span = slice(batch["first"][i, j], batch["last"][i, j] + 1)
+            values |= {name: array[i, span] for name, array in batch.get("tokens", {}).items()}
+            for name, value in values.items():
+                arrays.setdefault(name, [None] * len(units.example))[unit] = value
+    return Outputs(arrays)
 
 
 def mean_by_example(values: np.ndarray, example: np.ndarray, count: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads
-from lmrep.tasks.base import TEXT_FIELDS, Outputs, Result, TaskDef, TextEncoder, mean_by_example
+from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, mean_by_example
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
     """float32 [b, n, classes]."""
     keys = prng.split(key, 2)
-    return heads.apply(params["objective"]["classification"], heads.pooled(params, batch, model, c, keys[0]), c, keys[1])
+    x = heads.pooled(params, batch, model, c, keys[0])
+    return heads.apply(params["objective"]["classification"], x, c, keys[1])
 
 
 def loss(
@@ -104,9 +105,9 @@ def loss(
     return (nll * batch["weights"]).sum(), (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, Array]:
+def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, n, classes]."""
-    return {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, model=model))}
+    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, model=model))}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -130,10 +131,11 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, batch_fields=lambda c: (*TEXT_FIELDS, "label"), context=lambda c: c.context,
+        Config, build, context=lambda c: c.context,
         metrics={"accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
         published=heads.PUBLISHED),
     fields=("text",), optional=("text2",), targets=("label",), resolve=resolve, check=check, encode=encode, score=score,
+    best="accuracy",
     initial={"objective/classification/dense": "objective/pair/pooler"},
 )

@@ -10,18 +10,22 @@ from lmrep.training.faults import FaultsConfig
 class CheckpointConfig:
     """When to save, and what to keep."""
 
-    every: int = setting(1000, "steps between checkpoints; the last step is always saved", at_least=1)
+    every: int = setting(1000, "steps between checkpoints; the last step is always saved; 0, for labelled examples: "
+                         "once an epoch", at_least=0)
     keep: int = setting(3, "newest checkpoints to keep", at_least=1)
     keep_best: int = setting(1, "best checkpoints to keep beside them", at_least=0)
     best: str = setting("loss", "the validation metric by which checkpoints are compared, in the direction that the "
                         "metric has; only a checkpoint whose step validates has one")
+    load: str = setting("newest", "the checkpoint that is used wherever the finished run is loaded",
+                        choices=("newest", "best"))
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
     """When to validate, and on what."""
 
-    every: int = setting(1000, "steps between validations; the first and the last step always validate", at_least=1)
+    every: int = setting(1000, "steps between validations; the first and the last step always validate; 0, for "
+                         "labelled examples: once an epoch", at_least=0)
     examples: int = setting(2048, "validation examples, from the first on; 0: all", at_least=0)
     averaged: bool = setting(True, "if optimizer.ema is set: validate with the averaged parameters, and use them "
                              "wherever the run is loaded")

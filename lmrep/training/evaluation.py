@@ -1,13 +1,14 @@
 """The metrics of an objective over a set of batches."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from lmrep.core.params import Tree
-from lmrep.core.sharding import batch_sharding, use_mesh
+from lmrep.core.sharding import batch_sharding, replicated, use_mesh
 from lmrep.objectives.base import Objective
 from lmrep.training.inputs import HostBatch, local_indices, to_global
 from lmrep.training.state import initial_carry
@@ -84,3 +85,42 @@ class Evaluator:
         if self._objective.terms and means:
             means["loss"] = sum(weight * means[name] for name, weight in self._objective.terms.items() if name in means)
         return means
+
+
+class Predictor:
+    """Computes an objective's `predict` on one mesh; compiles once for each length of batches.
+
+    Args:
+      objective: it has `predict`.
+      mesh: the devices.
+      batch_size: of the batches, over all processes.
+      score: the outputs of all batches -> metrics, for `__call__`.
+
+    Attributes:
+      indices: as `Evaluator.indices`.
+    """
+
+    def __init__(self, objective: Objective, mesh: Mesh, batch_size: int, score: Callable | None = None):
+        self._mesh, self._batch_size, self._score = mesh, batch_size, score
+        self._sharding = batch_sharding(mesh)
+        self.indices = local_indices(self._sharding, batch_size)
+
+        def step(params: Tree, batch: dict) -> dict:
+            return objective.predict(params, batch) | {name: batch[name] for name in ("unit", "first", "last")}
+
+        self._step = jax.jit(step, out_shardings=replicated(mesh))
+
+    def outputs(self, params: Tree, batches: Iterable[HostBatch]) -> list[dict[str, np.ndarray]]:
+        """For each batch the arrays of `predict` and the batch's `unit`, `first` and `last`; the same on every
+        process."""
+        found, pending = [], []
+        with use_mesh(self._mesh):
+            for batch in batches:
+                pending.append(self._step(params, to_global(batch, self.indices, self._sharding, self._batch_size)))
+                if len(pending) > IN_FLIGHT:
+                    found.append(jax.device_get(pending.pop(0)))
+            return found + [jax.device_get(each) for each in pending]
+
+    def __call__(self, params: Tree, batches: Iterable[HostBatch], shared: Tree = None) -> dict[str, float]:
+        """The metrics of all batches together; as `Evaluator.__call__`."""
+        return self._score(self.outputs(params, batches))

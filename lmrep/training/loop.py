@@ -28,7 +28,7 @@ from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import optimizers
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
-from lmrep.training.evaluation import Evaluator, MetricSums
+from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
 from lmrep.training.faults import Rewind, example_numbers, fault_error, fault_reason, out_of_memory_error
 from lmrep.training.inputs import local_indices, to_global
 from lmrep.training.loop_state import LoopState, Throughput
@@ -184,7 +184,9 @@ class Trainer:
             stage, evaluator = self._stages[index], None
             step = partial(train_step, objective=stage.objective, optimizer=stage.optimizer, seed=self._seed,
                            microbatches=stage.microbatches)
-            if stage.validation is not None:
+            if stage.validation is not None and stage.score is not None:
+                evaluator = Predictor(stage.objective, self._mesh, stage.batch_size, stage.score)
+            elif stage.validation is not None:
                 evaluator = Evaluator(stage.objective, self._mesh, stage.batch_size, self._config.evaluation.seed,
                                       stage.microbatches)
             out_shardings = self._layout(stage), replicated(self._mesh)

@@ -36,6 +36,8 @@ class Stage:
       start: None: continue with the previous stage's parameters and moments. Otherwise where parameters start, by path:
         {"encoder": "objective/generator"} takes the previous stage's generator; all others are initialized.
       init_values: values by path, which replace the others: from another run, or a frozen teacher's.
+      score: the outputs of `objective.predict` for all validation batches -> metrics, for figures that do not add up
+        over batches; None: those of `objective.loss`.
       metrics: what is known of the metrics that training and validation give, by name.
       flops: floating-point operations of one step, for the utilisation; None where unknown.
       batch_struct: shapes and dtypes of a global batch.
@@ -53,6 +55,7 @@ class Stage:
     schedule: optax.Schedule | None = None
     start: Mapping[str, str] | None = None
     init_values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    score: Callable[[list[dict]], dict[str, float]] | None = None
     metrics: Mapping[str, Metric] = field(default_factory=lambda: COMMON)
     flops: float | None = None
     batch_struct: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)

@@ -9,8 +9,8 @@ from lmrep import metrics as definitions
 from lmrep.analysis.report.run_data import RunData, unigram_loss
 from lmrep.config.record import flatten_config
 from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.metrics import COMMON, COMPLEMENT, UNIGRAM_LOSS, Metric, is_token_loss
-from lmrep.objectives import OBJECTIVES
 
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
 NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
@@ -22,7 +22,7 @@ def declared(run: RunData) -> dict[str, Metric]:
     """The metrics that the run's objectives declare, with those of the trainer."""
     stages = [stage.objective_name for stage in run.stages if stage is not run.stage]
     names = dict.fromkeys([*stages, run.stage.objective_name])
-    objectives = {name: metric for objective in names for name, metric in OBJECTIVES[objective].metrics.items()}
+    objectives = {name: metric for objective in names for name, metric in ALL_OBJECTIVES[objective].metrics.items()}
     return {name: metric for name, metric in (objectives | dict(COMMON) | TIMING).items() if name not in NOT_METRICS}
 
 

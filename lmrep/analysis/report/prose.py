@@ -10,11 +10,11 @@ from lmrep.analysis.report.metrics import baseline, baseline_title, declared, he
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
+from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import model_def
 from lmrep.inference import prompts
 from lmrep.metrics import Metric, is_token_loss
 from lmrep.models import PRESETS
-from lmrep.objectives import OBJECTIVES
 
 # Training worked where every accuracy is this many times its baseline, and every perplexity this many times smaller
 # than that of token frequencies; it has begun to from SOME on.
@@ -168,7 +168,7 @@ def _training_advice(run: RunData) -> list[tuple[str, str]]:
 def _usage(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
     """What can be done with the trained network."""
     workdir, found = shlex.quote(str(run.directory)), []
-    text = prompts.example(run.experiment.samples, OBJECTIVES[run.stage.objective_name].capabilities,
+    text = prompts.example(run.experiment.samples, ALL_OBJECTIVES[run.stage.objective_name].capabilities,
                            run.prepared, run.network.model.max_length if run.network else 0)
     if text and (predictions.samples or predictions.held_out):
         found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))

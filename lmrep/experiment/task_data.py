@@ -1,0 +1,128 @@
+"""The data of a task: its records read, checked and tokenized."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lmrep.core.errors import UserError
+from lmrep.core.files import digest
+from lmrep.data import records, tokenizers
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import input_layout
+from lmrep.data.records.examples import Examples, arrange
+from lmrep.data.tokenizers import Tokenizer
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import TaskExperiment
+from lmrep.models.base import Model
+from lmrep.tasks import TASKS
+from lmrep.tasks.base import TextEncoder
+
+SPLITS = ("train", "validation", "test")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """Labelled data that is ready for training; as `lmrep.data.store.prepare.Prepared` is for pretraining.
+
+    Attributes:
+      experiment: with what the training data decides: labels, and steps where epochs are given.
+      tokenizer: loaded, or trained on the training texts.
+      records: split -> its records.
+      stores: split -> its examples.
+    """
+
+    experiment: TaskExperiment
+    tokenizer: Tokenizer
+    records: dict[str, list[Record]] = field(repr=False)
+    stores: dict[str, Examples] = field(repr=False)
+
+
+def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> PreparedTask:
+    """Reads, checks and tokenizes the examples of an experiment.
+
+    Raises:
+      UserError: with file and line, for data that the task cannot use.
+    """
+    found = {split: records.read(experiment.data, split) for split in SPLITS if getattr(experiment.data, split)}
+    if limit := experiment.evaluation.examples:
+        found |= {split: own[:limit] for split, own in found.items() if split == "validation"}
+    task = TASKS[experiment.objective["name"]]
+    for split, own in found.items():
+        check_fields(own, (*task.fields, *(task.targets if split != "test" else ())), experiment)
+    stage = experiments.resolve_stages(experiment)[0]
+    config = task.resolve(stage.objective, found["train"])
+    for own in found.values():
+        for record in own:
+            task.check(config, record)
+    counts = ", ".join(f"{split} {len(own):,}" for split, own in found.items())
+    log.info("%s examples: %s", experiment.objective["name"], counts)
+    loaded = _tokenizer(tokenizer, task.fields + task.optional, found["train"])
+    model = experiments.build_model(experiment, loaded.size)
+    objective = experiment.objective | dataclasses.asdict(config)
+    experiment = dataclasses.replace(experiment, objective=objective)
+    stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in found.items()}
+    return PreparedTask(_with_steps(experiment, stores["train"]), loaded, found, stores)
+
+
+def check_fields(own: Sequence[Record], names: Sequence[str], experiment: TaskExperiment) -> None:
+    """Refuses a record that lacks one of these fields. Raises UserError."""
+    for record in own:
+        for name in names:
+            if name not in record.fields:
+                raise UserError(f"{record.where}: there is no {name!r}, which {experiment.objective['name']} needs; it "
+                                f"has {', '.join(record.fields) or 'nothing'}: name its column with "
+                                f"--config.data.columns='{{\"{name}\": ...}}'")
+
+
+def _tokenizer(config: tokenizers.Config, names: Sequence[str], training: Sequence[Record]) -> Tokenizer:
+    """The tokenizer, trained on the texts of the training examples where none is loaded."""
+    if config.vocab_file:
+        return tokenizers.from_vocab_file(config)
+
+    def texts():
+        for record in training:
+            for name in names:
+                value = record.fields.get(name, ())
+                yield from [value] if isinstance(value, str) else [" ".join(map(str, value))] if value else []
+
+    log.info("training the tokenizer %s on the training examples", config.name)
+    return tokenizers.train(config, texts)
+
+
+def tokenized(
+    experiment: TaskExperiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str
+) -> Examples:
+    """The examples of some records; `name` is for logs.
+
+    Raises:
+      UserError: a text is too long, or not Unicode.
+    """
+    stage = experiments.resolve_stages(experiment)[0]
+    task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
+    layout = input_layout(tokenizer.vocabulary, config.context, "token_type_ids" in model.inputs)
+    units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
+    if long:
+        log.info("%s: %s of %s examples are longer than %s tokens and were %s", name, f"{long:,}", f"{len(own):,}",
+                 stage.length, "truncated" if form.long == "truncate" else "split into windows")
+    group = task.group(config)
+    if group and form.packed:
+        raise UserError("config.format.packed is True, and this task reads several texts of an example together; set "
+                        "it to False")
+    if form.packed and units.lengths.max() > stage.length:
+        raise UserError(f"an example has {units.lengths.max():,} tokens, and packed sequences {stage.length:,} "
+                        "(config.length); raise it")
+    content = digest([tokenizer.fingerprint, stage.objective_name, dataclasses.asdict(config), dataclasses.asdict(form),
+                      stage.length, layout, records.fingerprint(own)])
+    return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if form.packed else 0, group)
+
+
+def _with_steps(experiment: TaskExperiment, train: Examples) -> TaskExperiment:
+    """The experiment with its steps, and with the intervals that are given in epochs."""
+    epoch = train.steps_per_epoch(experiment.batch_size)
+    steps = experiment.steps or max(1, round(experiment.epochs * epoch))
+    every = {name: dataclasses.replace(section, every=section.every or min(epoch, steps))
+             for name, section in (("checkpoint", experiment.checkpoint), ("evaluation", experiment.evaluation))}
+    return dataclasses.replace(experiment, steps=steps, **every)
