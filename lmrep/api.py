@@ -34,7 +34,8 @@ from lmrep.distributed.watchdog import Watch
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
-from lmrep.inference import prompts
+from lmrep.experiment.task_data import PreparedTask
+from lmrep.inference import labelled, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.interop import init_from
@@ -42,6 +43,7 @@ from lmrep.planning import flops
 from lmrep.storage import mirror, provenance, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import CONFIG
+from lmrep.tasks import TASKS
 from lmrep.training import metrics_log as logs
 from lmrep.training.config import TrainerConfig
 from lmrep.training.loop import RunOutputs, Trainer
@@ -115,6 +117,8 @@ def train(
     if experiment.init and fresh:  # either all processes read it, or none
         agreed(lambda: init_from.directory_of(experiment.init))
     writers, prepared, stages = agreed(lambda: _ready(experiment, directory, data_dir, steps))
+    if isinstance(prepared, PreparedTask):
+        experiment = prepared.experiment
     record = checks.run_record(experiment, prepared, stages)
 
     with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
@@ -135,14 +139,18 @@ def train(
                 progress = stack.enter_context(Profile(progress, directory / "profile", profile, resumed or 0))
         _announce(experiment, stages, sizes, resumed)
         mesh = make_mesh(*sizes)
-        if peak := flops.peak(mesh.devices.flat[0]):
+        if (peak := flops.peak(mesh.devices.flat[0])) and all(stage.batch_struct for stage in stages):
             stages = [dataclasses.replace(stage, flops=flops.of_train_step(
                 stage.objective, stage.optimizer, stage.batch_struct, stage.microbatches)) for stage in stages]
         config = TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults)
         Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch), config,
                 peak and peak * mesh.size).run(resumed)
+    if isinstance(prepared, PreparedTask):
+        _write_predictions(directory, prepared)
     if experiment.log.report:
         _report(directory, data_dir)
+    if isinstance(prepared, PreparedTask):
+        return _outcome(directory, experiment)
     texts = prompts.sample_prompts(experiment.samples, experiments.capabilities(experiment), prepared,
                                    experiments.build_model(experiment).max_length)
     return _outcome(directory, experiment)._replace(
@@ -175,8 +183,10 @@ def _ready(
     prepared = build.prepared(experiment, data_dir, log.info)
     stages = build.stages(experiment, prepared, data_dir)
     network = experiments.model_config(experiment)
-    for warning in (build.imbalanced_splits(experiment, prepared),
-                    build.unused_rows(network, prepared.tokenizer.size)):
+    warnings = [build.unused_rows(network, prepared.tokenizer.size)]
+    if isinstance(prepared, Prepared):
+        warnings.append(build.imbalanced_splits(experiment, prepared))
+    for warning in warnings:
         if warning and fresh and jax.process_index() == 0:
             log.warning("%s", warning)
     checks.check_samples(experiment, prepared.tokenizer)
@@ -188,9 +198,22 @@ def _ready(
 def _initialized(stage: Stage, path: str, network: Any, prepared: Prepared) -> Stage:
     """The first stage with the parameters of the checkpoint at `path`."""
     source = init_from.load(path)
+    if isinstance(prepared, PreparedTask):
+        source = init_from.for_task(source, TASKS[stage.objective.name].initial, prepared.experiment.head == "new")
     match = init_from.match(specs_of(stage.objective), source, prepared.tokenizer.tokens)
     log.info("%s", "\n".join([init_from.describe(match, source), *init_from.check_network(network, source)]))
     return dataclasses.replace(stage, init_values=match.values)
+
+
+def _write_predictions(directory: Path, prepared: PreparedTask) -> None:
+    """Writes predictions/SPLIT.jsonl of the best checkpoint for the splits that were not trained on."""
+    if jax.process_index() != 0:
+        return
+    run = load(directory)
+    for split, examples in prepared.stores.items():
+        if split != "train":
+            result = labelled.predict_records(run, prepared.records[split], split, examples)
+            labelled.write_predictions(directory / "predictions" / f"{split}.jsonl", prepared.records[split], result)
 
 
 def _report(directory: Path, data_dir: Path) -> None:

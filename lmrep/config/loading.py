@@ -20,6 +20,8 @@ import ml_collections
 from lmrep.config.record import NAMES, convert, suggestion
 from lmrep.core.errors import UserError
 
+# Tables of a config to which overrides may add keys, and the type of their values.
+OPEN_TABLES = {"columns": str, "test_columns": str, "label_map": str, "multipliers": float}
 SIGNATURE = '`def get_config(argument=""):`'
 
 
@@ -78,6 +80,9 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
             return type(node)(items)
         if not isinstance(node, Mapping | ml_collections.ConfigDict):
             raise UserError(f"{where} is {node!r}; it has no fields, so {where}.{key} cannot be set")
+        name = where.rpartition(".")[2]
+        if name in OPEN_TABLES and not rest:  # its keys are the user's
+            return ml_collections.ConfigDict({**node, key: _parsed(text, OPEN_TABLES[name](), f"{where}.{key}")})
         if key not in node:
             raise UserError(f"{where} has no field {key!r}{suggestion(key, node) or '; it has ' + ', '.join(node)}")
         value = replaced(node[key], rest, f"{where}.{key}")

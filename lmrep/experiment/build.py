@@ -137,6 +137,8 @@ def stages(experiment: Experiment, prepared: Prepared | PreparedTask, data_dir: 
       UserError: the config does not fit the data, or stages do not fit each other.
     """
     vocabulary = prepared.tokenizer.vocabulary
+    if isinstance(prepared, PreparedTask):
+        experiment = prepared.experiment
     network = model(experiment, vocabulary)
     resolved = experiments.resolve_stages(experiment)
     if isinstance(prepared, PreparedTask):

@@ -15,7 +15,7 @@ from lmrep.data.store.prepare import Prepared
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_OBJECTIVES
-from lmrep.experiment.config import RESUMABLE_FIELDS, Experiment
+from lmrep.experiment.config import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS, Experiment, TaskExperiment
 from lmrep.metrics import COMMON
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, read_config
@@ -102,8 +102,9 @@ def run_record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stag
 
 
 def check_same_config(directory: Path, steps: Sequence[int], experiment: Experiment) -> None:
-    """As `check_resumable`, for the config alone: before the data is prepared."""
-    if steps:
+    """As `check_resumable`, for the config alone: before the data is prepared. (That of a task is not complete before
+    its data are read.)"""
+    if steps and not isinstance(experiment, TaskExperiment):
         record = {"config": dataclasses.asdict(experiment), "data": read_config(directory)["data"]}
         check_resumable(directory, steps, record, experiment)
 
@@ -129,7 +130,8 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
                         f":init={directory}")
     # A field that was added since had its default's effect before.
     previous = {**previous, "config": dataclasses.asdict(experiments.parse(previous["config"]))}
-    ignored = tuple(f"config.{pattern}" for pattern in RESUMABLE_FIELDS)
+    task = TASK_RESUMABLE_FIELDS if isinstance(experiment, TaskExperiment) else ()
+    ignored = tuple(f"config.{pattern}" for pattern in (*RESUMABLE_FIELDS, *task))
     if lines := provenance.differences(json.loads(json.dumps(previous)), json.loads(json.dumps(record)), ignored):
         raise UserError(f"{directory} holds a run of another configuration:\n  " + "\n  ".join(lines)
                         + "\nGive these fields their previous values to resume it, or another --workdir to start anew")

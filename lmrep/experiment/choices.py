@@ -1,6 +1,7 @@
 """Objectives and formats as choices of a config: those of pretraining, and those of tasks."""
 
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lmrep.data.formats import FORMATS
@@ -10,14 +11,29 @@ from lmrep.objectives.base import ObjectiveDef
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import FORMAT
 
-ALL_OBJECTIVES: Mapping[str, ObjectiveDef] = {
-    **OBJECTIVES, **{name: definition.objective for name, definition in TASKS.items()}}
-ALL_FORMATS: Mapping[str, FormatDef] = {**FORMATS, "examples": FORMAT}
+EXAMPLES = {"examples": FORMAT}  # the format of labelled examples
+
+
+class _Objectives(Mapping):
+    """`OBJECTIVES` and the objectives of `TASKS`, as they are when it is read."""
+
+    def __getitem__(self, name: str) -> ObjectiveDef:
+        return OBJECTIVES[name] if name in OBJECTIVES else TASKS[name].objective
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*OBJECTIVES, *TASKS))
+
+    def __len__(self) -> int:
+        return len(OBJECTIVES) + len(TASKS)
+
+
+ALL_OBJECTIVES: Mapping[str, ObjectiveDef] = _Objectives()
+ALL_FORMATS: Mapping[str, FormatDef] = ChainMap(FORMATS, EXAMPLES)
 
 
 def formats_for(objective: str) -> Mapping[str, FormatDef]:
     """The formats that an objective may be combined with: a task has labelled examples, all others documents."""
-    return {"examples": FORMAT} if objective in TASKS else FORMATS
+    return EXAMPLES if objective in TASKS else FORMATS
 
 
 def is_task(config: Mapping[str, Any]) -> bool:

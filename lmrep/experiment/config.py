@@ -137,9 +137,9 @@ BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
 # Fields that a resumed run may change, since they change nothing that it computes, except rounding.
 RESUMABLE_FIELDS = (
     "name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every", "log.*",
-    "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "epochs", "data.train",
-    "data.validation", "data.test", "sources.*.name", "sources.*.data.files",
+    "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name", "sources.*.data.files",
     "sources.*.data.damaged_records")
+TASK_RESUMABLE_FIELDS = ("epochs", "data.train", "data.validation", "data.test")
 
 
 def default_config(

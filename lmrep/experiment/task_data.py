@@ -18,8 +18,6 @@ from lmrep.models.base import Model
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import TextEncoder
 
-SPLITS = ("train", "validation", "test")
-
 log = logging.getLogger(__name__)
 
 
@@ -46,12 +44,11 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     Raises:
       UserError: with file and line, for data that the task cannot use.
     """
-    found = {split: records.read(experiment.data, split) for split in SPLITS if getattr(experiment.data, split)}
+    task = TASKS[experiment.objective["name"]]
+    found = {split: records.read(experiment.data, split, (*task.fields, *task.targets))
+             for split in records.SPLITS if getattr(experiment.data, split)}
     if limit := experiment.evaluation.examples:
         found |= {split: own[:limit] for split, own in found.items() if split == "validation"}
-    task = TASKS[experiment.objective["name"]]
-    for split, own in found.items():
-        check_fields(own, (*task.fields, *(task.targets if split != "test" else ())), experiment)
     stage = experiments.resolve_stages(experiment)[0]
     config = task.resolve(stage.objective, found["train"])
     for own in found.values():
@@ -65,16 +62,6 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     experiment = dataclasses.replace(experiment, objective=objective)
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in found.items()}
     return PreparedTask(_with_steps(experiment, stores["train"]), loaded, found, stores)
-
-
-def check_fields(own: Sequence[Record], names: Sequence[str], experiment: TaskExperiment) -> None:
-    """Refuses a record that lacks one of these fields. Raises UserError."""
-    for record in own:
-        for name in names:
-            if name not in record.fields:
-                raise UserError(f"{record.where}: there is no {name!r}, which {experiment.objective['name']} needs; it "
-                                f"has {', '.join(record.fields) or 'nothing'}: name its column with "
-                                f"--config.data.columns='{{\"{name}\": ...}}'")
 
 
 def _tokenizer(config: tokenizers.Config, names: Sequence[str], training: Sequence[Record]) -> Tokenizer:

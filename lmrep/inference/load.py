@@ -19,13 +19,14 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import prompts as data_prompts
 from lmrep.data import tokenized_text, tokenizers
+from lmrep.data.records import Record
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import bpe
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, stage_at
-from lmrep.inference import encode, generate, prompts
+from lmrep.inference import encode, generate, labelled, prompts
 from lmrep.inference.encode import EncodedText, Layers
 from lmrep.models.base import Encoded, Inputs, Model, model_inputs
 from lmrep.objectives.base import Capability, Objective
@@ -33,6 +34,7 @@ from lmrep.objectives.capabilities import ReplacedToken, Sampling
 from lmrep.storage import averaging, mirror
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
+from lmrep.tasks.base import Result
 
 log = logging.getLogger(__name__)
 
@@ -310,9 +312,18 @@ class Run:
         """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
         return jax.device_get(self._predict(self.params, batch, **static))
 
+    def score_records(self, own: Sequence[Record]) -> Result:
+        """The predictions of a task's run for records, and their metrics where all have targets. Raises UserError as
+        `labelled.predict_records`."""
+        return labelled.predict_records(self, own)
+
     def predict_on_device(self, batch: dict[str, np.ndarray]) -> Tree:
-        """As `predict_batch`, without waiting for the device."""
-        return self._predict(self.params, batch)
+        """A task's `predict` of a batch, compiled; it does not wait for the device."""
+        return self._predict_task(self.params, batch)
+
+    @functools.cached_property
+    def _predict_task(self) -> Callable:
+        return jax.jit(self.objective.predict)
 
     @functools.cached_property
     def _predict(self) -> Callable:
@@ -384,7 +395,8 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")
     model = build.model(experiment, tokenizer.vocabulary)
-    with contextlib.closing(Checkpoints(directory / "checkpoints", best=checks.best_direction(experiment))) as checkpoints:
+    best = checks.best_direction(experiment)
+    with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
             raise UserError(f"{directory} holds no checkpoint yet; train first: lmrep train --workdir={directory} ...")

@@ -6,7 +6,7 @@ that the source checkpoint lacks starts as the mean of all rows.
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,6 +107,24 @@ def directory_of(path: str | os.PathLike) -> Path:
         why = f"which has no {workdir.CONFIG}" if path.is_dir() else "which is not a directory"
         raise UserError(f"init is {str(path)!r}, {why}; give the workdir of a run or a published directory")
     return path
+
+
+def for_task(source: SourceCheckpoint, initial: Mapping[str, str], new_head: bool) -> SourceCheckpoint:
+    """The checkpoint with the parameters of a task's head.
+
+    Args:
+      source: the checkpoint.
+      initial: new path -> path of a pretraining head that it starts from (`TaskDef.initial`).
+      new_head: leave out the source's own head for this task.
+    """
+    params = dict(source.params)
+    if new_head:
+        params = {path: value for path, value in params.items() if path.startswith("encoder/")}
+    for target, old in initial.items():
+        for path, value in source.params.items():
+            if path.startswith(f"{old}/"):
+                params.setdefault(target + path.removeprefix(old), value)
+    return source._replace(params=params)
 
 
 class Match(NamedTuple):

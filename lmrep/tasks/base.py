@@ -12,6 +12,7 @@ from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, single_text
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
 from lmrep.data.tokenizers import Tokenizer
+from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.objectives.base import ObjectiveDef
 
 
@@ -191,6 +192,11 @@ def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
             for name, value in values.items():
                 arrays.setdefault(name, [None] * len(units.example))[unit] = value
     return Outputs(arrays)
+
+
+def figures(names: Sequence[str], gold: list, predicted: list, **options: Any) -> dict[str, float]:
+    """The metrics of these names (`lmrep.metrics.tasks.TASK_METRICS`) of all examples together."""
+    return {name: TASK_METRICS[name].function(gold, predicted, **options.get(name, {})) for name in names}
 
 
 def mean_by_example(values: np.ndarray, example: np.ndarray, count: int) -> np.ndarray:

@@ -18,11 +18,15 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import accuracy_metric
+from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads
-from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, mean_by_example
+from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, mean_by_example
+from lmrep.tasks.capability import Predict
+
+METRICS = ("accuracy", "f1", "macro_f1", "matthews")
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,7 @@ class Config(heads.Head):
 
     labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: those of the "
                                       "training data, sorted")
-    metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data", choices=(
-        "accuracy", "f1", "macro_f1", "matthews"))
+    metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data", choices=METRICS)
     positive: str = setting("", "f1: the positive class; empty: the second of two")
 
 
@@ -124,16 +127,23 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     numbers = {label: i for i, label in enumerate(c.labels)}
     true = np.array([numbers[label] for label in gold])
     metrics = {"loss": float(-np.log(probabilities[np.arange(len(true)), true]).mean()),
-               "accuracy": float(np.mean([a == b for a, b in zip(gold, chosen, strict=True)])),
-               "majority_accuracy": float(np.bincount(true).max() / len(true))}
+               "majority_accuracy": float(np.bincount(true).max() / len(true)),
+               **figures(c.metrics, gold, chosen, f1={"positive": c.positive or c.labels[1]})}
     return Result(metrics, predictions, gold, chosen)
+
+
+def show(prediction: dict[str, Any]) -> str:
+    """The label with its probability."""
+    return f"{prediction['label']}\t{prediction['probabilities'][prediction['label']]:.1%}"
 
 
 DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, context=lambda c: c.context,
-        metrics={"accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+        metrics={**{name: TASK_METRICS[name].metric for name in METRICS},
+                 "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
+        capabilities=(Predict("classify", "classifies texts", ("text",), show, ("text2",)),),
         published=heads.PUBLISHED),
     fields=("text",), optional=("text2",), targets=("label",), resolve=resolve, check=check, encode=encode, score=score,
     best="accuracy",

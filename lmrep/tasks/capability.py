@@ -1,0 +1,79 @@
+"""What a run that was trained for a task can be asked: the capability of every task."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import FIELDS, Record
+from lmrep.objectives.base import Names
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A prediction of a task has no options."""
+
+
+class Predict:
+    """Predicts what a task predicts for new examples.
+
+    An example is a dict of the fields of `lmrep.data.records.FIELDS` that the task reads, or what `from_text` makes of
+    a text, or of a tuple of texts.
+
+    Args:
+      name: of the capability, "classify".
+      summary: what it does, "classifies texts".
+      fields: that an example must have.
+      optional: that it may have.
+      show: prediction -> text for people.
+      from_text: a text, or a tuple of texts -> fields; by default they are the fields in order.
+    """
+
+    example = ""
+    options, sample_options = NoOptions, NoOptions()
+
+    def __init__(
+        self, name: str, summary: str, fields: Sequence[str], show: Callable[[dict], str],
+        optional: Sequence[str] = (), from_text: Callable[[tuple[str, ...]], Mapping[str, Any]] | None = None,
+    ):
+        self.name, self.summary, self._fields, self._optional, self._show = name, summary, fields, optional, show
+        self._from_text = from_text or (lambda texts: dict(zip((*fields, *optional), texts, strict=False)))
+
+    def accepts(self, text: Any) -> bool:
+        """Always: a run of a task does nothing else."""
+        return True
+
+    def check(self, texts: Sequence[Any], tokenizer: Any, max_length: int, names: Names = None) -> None:
+        """Raises UserError for an example without a field that the task needs."""
+        self.records(texts, names)
+
+    def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
+        """Examples as records; messages call them `names`. Raises UserError as `check`."""
+        found = []
+        for i, example in enumerate(examples):
+            where = (names[i] if names else None) or (repr(example)[:60] if isinstance(example, str)
+                                                      else f"example {i}")
+            if isinstance(example, str | tuple):
+                example = self._from_text((example,) if isinstance(example, str) else example)
+            if not isinstance(example, Mapping):
+                raise UserError(f"{where} is {example!r}; expected a text, a tuple of texts, or a dict with the fields "
+                                f"{', '.join(self._fields)}")
+            if missing := [name for name in self._fields if name not in example]:
+                raise UserError(f"{where} has no {missing[0]!r} ({FIELDS[missing[0]]}); it has "
+                                f"{', '.join(example) or 'nothing'}: give it")
+            own = {name: example[name] for name in (*self._fields, *self._optional) if name in example}
+            found.append(Record(own, str(example.get("id", i)), where))
+        return found
+
+    def predict(self, run: Any, texts: Sequence[Any], options: NoOptions, names: Names) -> list[dict[str, Any]]:
+        """For each example, the prediction as `TaskDef.score` gives it."""
+        return run.score_records(self.records(texts, names)).predictions
+
+    def to_json(self, prediction: dict[str, Any]) -> dict[str, Any]:
+        """The prediction's fields."""
+        return prediction
+
+    def to_text(self, text: Any, prediction: dict[str, Any], tokenizer: Any) -> str:
+        """The prediction, and the example after it."""
+        parts = [text] if isinstance(text, str) else text.values() if isinstance(text, Mapping) else text
+        return "\t".join([self._show(prediction), *map(str, parts)])
