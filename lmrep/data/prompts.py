@@ -1,6 +1,7 @@
 """Prompts: texts for a trained model as ids, in batches of few different shapes, each of which is compiled."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,9 @@ from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import Tokenizer
 
 
-def text_list(texts: Iterable[str], method: str, pairs: bool = False) -> list[str]:
-    """The texts as a list, for `method` of a run. Raises UserError where they are not strings, or pairs of them."""
+def text_list(texts: Iterable[Any], method: str, pairs: bool = False, types: tuple[type, ...] = (str,)) -> list[Any]:
+    """The texts as a list, for `method` of a run. Raises UserError where they are not strings (or of other `types`), or
+    pairs of them."""
     if isinstance(texts, str):
         raise UserError(f"{method} takes a list of texts; it was given one: {method}([{texts[:40]!r}])")
     if not isinstance(texts, Iterable):
@@ -19,7 +21,7 @@ def text_list(texts: Iterable[str], method: str, pairs: bool = False) -> list[st
     texts = list(texts)
     for i, text in enumerate(texts):
         parts = text if pairs and isinstance(text, tuple | list) and len(text) == 2 else [text]
-        if not all(isinstance(part, str) for part in parts):
+        if not all(isinstance(part, types) for part in parts):
             raise UserError(f"{method} takes a list of texts{' or pairs of texts' * pairs}; number {i}, counting from "
                             f"0, is {repr(text)[:60]}")
     return texts

@@ -1,7 +1,8 @@
 """Predictions of a run that was trained for a task: for records of files, and for texts."""
 
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
     task = TASKS[stage.objective_name]
     if examples is None:
         examples = tokenized(run.experiment, run.model, run.tokenizer, own, name)
-    outputs, pending = [], []
+    outputs, pending, predict = [], [], _compiled(run)
     for batch in batches(examples):
         places = {name: batch[name] for name in ("unit", "first", "last")}
-        pending.append((places, run.predict_on_device(batch)))
+        pending.append((places, predict(run.params, batch)))
         if len(pending) > IN_FLIGHT:
             outputs.append(_fetched(*pending.pop(0)))
     outputs += [_fetched(*each) for each in pending]
@@ -59,6 +60,11 @@ def batches(examples: Examples) -> Iterator[dict[str, np.ndarray]]:
         chosen = order[: min(size, fitting)]
         order = order[len(chosen):]
         yield examples.gather(np.pad(chosen, (0, size - len(chosen)), constant_values=-1), length)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(run: Any) -> Callable:
+    return jax.jit(run.objective.predict)
 
 
 def _fetched(places: dict, outputs: dict) -> dict:

@@ -19,7 +19,6 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import prompts as data_prompts
 from lmrep.data import tokenized_text, tokenizers
-from lmrep.data.records import Record
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import bpe
 from lmrep.experiment import build, checks
@@ -34,7 +33,6 @@ from lmrep.objectives.capabilities import ReplacedToken, Sampling
 from lmrep.storage import averaging, mirror
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
-from lmrep.tasks.base import Result
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +249,8 @@ class Run:
           UserError: the run has no such capability, or lacks its head; a text is no prompt for it, or too long; an
             option is unknown or out of range.
         """
-        texts = data_prompts.text_list(texts, "predict")
+        types = tuple({each for one in self.capabilities for each in getattr(one, "types", (str,))}) or (str,)
+        texts = data_prompts.text_list(texts, "predict", types=types)
         names = list(names or [None] * len(texts))
         fixed = objectives.capability(self.objective.name, capability) if capability else None
         chosen = [fixed or self.capability_of(text) for text in texts]
@@ -265,7 +264,7 @@ class Run:
                                  [names[i] for i in members])
             for i, prediction in zip(members, found, strict=True):
                 predictions[i] = prediction
-        self._warn_of_unknown_words(texts)
+        self._warn_of_unknown_words([text for text in texts if isinstance(text, str)])
         return predictions
 
     def _warn_of_unknown_words(self, texts: Sequence[str]) -> None:
@@ -312,18 +311,7 @@ class Run:
         """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
         return jax.device_get(self._predict(self.params, batch, **static))
 
-    def score_records(self, own: Sequence[Record]) -> Result:
-        """The predictions of a task's run for records, and their metrics where all have targets. Raises UserError as
-        `labelled.predict_records`."""
-        return labelled.predict_records(self, own)
-
-    def predict_on_device(self, batch: dict[str, np.ndarray]) -> Tree:
-        """A task's `predict` of a batch, compiled; it does not wait for the device."""
-        return self._predict_task(self.params, batch)
-
-    @functools.cached_property
-    def _predict_task(self) -> Callable:
-        return jax.jit(self.objective.predict)
+    score_records = labelled.predict_records
 
     @functools.cached_property
     def _predict(self) -> Callable:

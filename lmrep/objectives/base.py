@@ -87,7 +87,8 @@ class Capability(Protocol):
       options: a frozen record of the options of `predict`.
       sample_options: those that a trained run is tried with at its end.
 
-    `prompt_from` is optional: without it, a run is tried with `example`.
+    Prompts are strings, or of the types in the optional attribute `types`. `prompt_from` is optional: without it, a run
+    is tried with `example`.
     """
 
     name: str

@@ -30,6 +30,7 @@ class Predict:
     """
 
     example = ""
+    types = (str, tuple, list, dict)
     options, sample_options = NoOptions, NoOptions()
 
     def __init__(
@@ -53,8 +54,8 @@ class Predict:
         for i, example in enumerate(examples):
             where = (names[i] if names else None) or (repr(example)[:60] if isinstance(example, str)
                                                       else f"example {i}")
-            if isinstance(example, str | tuple):
-                example = self._from_text((example,) if isinstance(example, str) else example)
+            if isinstance(example, str | tuple | list):
+                example = self._from_text((example,) if isinstance(example, str) else tuple(example))
             if not isinstance(example, Mapping):
                 raise UserError(f"{where} is {example!r}; expected a text, a tuple of texts, or a dict with the fields "
                                 f"{', '.join(self._fields)}")
