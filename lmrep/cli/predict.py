@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import logging
 import re
 import sys
 import typing
@@ -32,6 +33,7 @@ FLAGS = {
     "step": STEP,
 }
 LINES = 256  # predicted together
+log = logging.getLogger(__name__)
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -69,15 +71,22 @@ def run(arguments: Arguments) -> int:
             raise UserError(f"{source} has no text; give one text per line, or texts as arguments")
 
         from lmrep import api
+        from lmrep.data import prompts
 
         options = {name: value for name, value in vars(own).items() if name not in FLAGS and value is not None}
         trained = api.load(workdir, arguments.step)
-        numbered = itertools.chain([first], numbered)
+        numbered, unknown, words, example = itertools.chain([first], numbered), 0, 0, ""
         while block := list(itertools.islice(numbered, LINES)):
             names, records = zip(*block, strict=True)
             for line in _predictions(trained, records, names, options, own.jsonl):
                 print(line)
             sys.stdout.flush()
+            for text in (record["text"] for record in records if isinstance(record.get("text"), str)):
+                found, count = prompts.unknown_words(text, trained.tokenizer)
+                unknown, words, example = unknown + len(found), words + count, example or next(iter(found), "")
+        if unknown:
+            log.warning("%s of %s words are unknown to the tokenizer, for example %r, and are read as %s",
+                        f"{unknown:,}", f"{words:,}", example[:40], trained.tokenizer.specials["unk"])
     return 0
 
 

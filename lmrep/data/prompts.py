@@ -27,23 +27,14 @@ def text_list(texts: Iterable[Any], method: str, pairs: bool = False, types: tup
     return texts
 
 
-def describe_unknown_words(texts: Sequence[str], tokenizer: Tokenizer) -> str:
-    """A message that says how many words of texts have an unknown token, other than its name; "" if there are none.
-
-    Raises:
-      UserError: a text is not Unicode text.
-    """
-    unk, found, total = tokenizer.vocabulary.specials.get("unk"), [], 0
-    for text in (text.replace("[MASK]", tokenizer.specials.get("mask", "[MASK]")) for text in texts):
-        encoded = tokenized_text.tokenize_text(text, tokenizer, around=([], []))
-        words = {word: text[start:end] for i, word, (start, end) in zip(
-            encoded.ids, encoded.words, encoded.offsets, strict=True) if i == unk}
-        found += [word for word in words.values() if word and word != tokenizer.specials["unk"]]
-        total += len(set(encoded.words) - {None})
-    if not found:
-        return ""
-    return (f"{len(found):,} of {total:,} words are unknown to the tokenizer, for example {found[0][:40]!r}, and are "
-            f"read as {tokenizer.specials['unk']}")
+def unknown_words(text: str, tokenizer: Tokenizer) -> tuple[list[str], int]:
+    """(the words of a text that have an unknown token, other than its name; number of words). Raises UserError if it is
+    not Unicode text."""
+    text = text.replace("[MASK]", tokenizer.specials.get("mask", "[MASK]"))
+    encoded, unk = tokenized_text.tokenize_text(text, tokenizer, around=([], [])), tokenizer.specials.get("unk")
+    words = {word: text[start:end] for i, word, (start, end) in zip(
+        encoded.ids, encoded.words, encoded.offsets, strict=True) if tokenizer.tokens[i] == unk}
+    return [word for word in words.values() if word and word != unk], len(set(encoded.words) - {None})
 
 
 def has_mask(text: str, tokenizer: Tokenizer) -> bool:
@@ -81,7 +72,7 @@ def tokenize_prompts(
         prompt = tokenized_text.tokenize_text(text, tokenizer, name, around)
         if 0 < max_length < len(prompt.ids):
             raise UserError(f"{f'{name}: ' if name else ''}{text[:60]!r}... has {len(prompt.ids)} tokens; the model "
-                            f"takes {max_length} at most")
+                            f"takes {max_length} at most: shorten it, or split it into several texts")
         prompts.append(prompt)
     return prompts
 

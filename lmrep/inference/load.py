@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,8 +32,6 @@ from lmrep.objectives.capabilities import ReplacedToken, Sampling
 from lmrep.storage import averaging, mirror
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
-
-log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, so that jax.jit takes its methods
@@ -264,18 +261,7 @@ class Run:
                                  [names[i] for i in members])
             for i, prediction in zip(members, found, strict=True):
                 predictions[i] = prediction
-        self._warn_of_unknown_words([text for text in texts if isinstance(text, str)])
         return predictions
-
-    def _warn_of_unknown_words(self, texts: Sequence[str]) -> None:
-        """Logs, once for this run, that words of the texts are unknown to the tokenizer."""
-        if not self._warnings and (found := data_prompts.describe_unknown_words(texts, self.tokenizer)):
-            self._warnings.append(found)
-            log.warning("%s", found)
-
-    @functools.cached_property
-    def _warnings(self) -> list[str]:
-        return []
 
     def fill_masks(
         self, texts: Sequence[str], k: int = 5, names: Sequence[str | None] | None = None

@@ -45,6 +45,13 @@ def test_file_of_texts_is_read_line_by_line(home, tmp_path):
     assert run_predict(home, f"--input={tmp_path}/texts.txt") == run_predict(home, "The [MASK] cat.", "A [MASK].")
 
 
+def test_unknown_words_are_reported_once(home, monkeypatch):
+    monkeypatch.setattr(predict, "LINES", 1)
+    assert not run_predict(home, "A cat [MASK] [UNK].").err
+    assert run_predict(home, "A [MASK] cat", "A \u732b [MASK]", "\u4eba [MASK]").err == (
+        "warning: 2 of 8 words are unknown to the tokenizer, for example '\u732b', and are read as [UNK]\n")
+
+
 @pytest.mark.parametrize(("invalid", "message"), [
     ("The [MASK].", "line 3 of standard input is not JSON: Expecting value"),
     ('["The [MASK]."]', 'line 3 of standard input is ["The [MASK]."]; expected {"text": "..."}'),

@@ -163,16 +163,6 @@ def test_invalid_arguments_are_refused(run, call, message):
         call(run)
 
 
-def test_unknown_words_of_prompts_are_reported_once(home, caplog):
-    run = lmrep.load(home)
-    run.fill_masks(["A cat [MASK] [UNK]."])
-    assert not caplog.messages
-    run.fill_masks(["A \u732b [MASK] cat.", "\u4eba [MASK]"])
-    run.fill_masks(["A \u732b [MASK]."])
-    assert caplog.messages == [
-        "2 of 7 words are unknown to the tokenizer, for example '\u732b', and are read as [UNK]"]
-
-
 def test_batches_of_texts_have_few_shapes(run):
     draw = np.random.default_rng(0)
     shapes = set()
