@@ -32,12 +32,17 @@ def run(arguments: Arguments) -> int:
     workdir = arguments.required_workdir()
 
     from lmrep import api
+    from lmrep.metrics import COMMON
+    from lmrep.objectives import OBJECTIVES
 
     show_messages()
     flags = arguments.flags
     values = api.evaluate(workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
                           step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length)
-    width = max(map(len, values))
-    print("\n".join(f"{name:{width}}  {value:,}" if isinstance(value, int) else f"{name:{width}}  {value:.6g}"
-                    for name, value in values.items()))
+    width, known = max(map(len, values)), dict(COMMON)
+    for definition in OBJECTIVES.values():
+        known |= definition.metrics
+    for name, value in values.items():
+        form = "," if isinstance(value, int) else known[name].format if name in known else ".6g"
+        print(f"{name:{width}}  {value:{form}}")
     return 0

@@ -6,6 +6,8 @@ import shutil
 import jax
 import pytest
 
+from lmrep.metrics import COMMON
+from lmrep.objectives import OBJECTIVES
 from tests import small
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -262,7 +264,9 @@ def test_evaluate_prints_what_it_writes(home):
     result = small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data")
     written = json.loads((home / "run/eval.json").read_text())
     shown = dict(line.split() for line in result.out.splitlines())
-    assert result.code == 0 and shown == {name: f"{value:.6g}" for name, value in written["metrics"].items()}
+    formats = COMMON | OBJECTIVES["masked"].metrics  # as while training
+    assert result.code == 0 and shown == {
+        name: format(value, formats[name].format) for name, value in written["metrics"].items()}
     assert small.command("evaluate", f"--workdir={home}/run", f"--data_dir={home}/data").out == result.out
 
 
