@@ -1,4 +1,4 @@
-"""The package's log messages on standard error, in one form for every command."""
+"""Messages for people: the package's log on standard error, in one form for every command, and sizes."""
 
 import logging
 import sys
@@ -20,3 +20,12 @@ def show_messages(level: int = logging.INFO) -> None:
         package.addHandler(_Plain())
     package.setLevel(level)
     package.propagate = False
+
+
+def byte_size(n: float) -> str:
+    """A number of bytes with three digits and a unit: 512 B, 1.2 kB, 45.6 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 999.5:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:,.3g} TB" if n < 999.5 else f"{n:,.0f} TB"

@@ -25,8 +25,3 @@ class Result(NamedTuple):
     text: str
     value: Any = True
     mark: str = OK
-
-
-def gigabytes(n: float) -> str:
-    """Bytes, for people."""
-    return f"{n / 1e9:,.0f} GB" if n >= 1e11 else f"{n / 1e9:.3g} GB"

@@ -16,10 +16,11 @@ from jax.sharding import AbstractMesh, AxisType
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.host import check_address_space
+from lmrep.core.messages import byte_size
 from lmrep.core.sharding import AXES, RULES, divides
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
-from lmrep.doctor.findings import WARNING, Result, gigabytes
+from lmrep.doctor.findings import WARNING, Result
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
@@ -36,7 +37,7 @@ def address_space() -> Result:
     """The limit of the address space leaves JAX enough."""
     check_address_space()
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return Result("not limited" if limit == resource.RLIM_INFINITY else f"{gigabytes(limit)}")
+    return Result("not limited" if limit == resource.RLIM_INFINITY else byte_size(limit))
 
 
 def mesh(devices: int, processes: int, experiment: Experiment) -> Result:
@@ -108,12 +109,12 @@ def memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
 
     needed, device = max(map(per_device, stages)), jax.local_devices()[0]
     limit, where = (device.memory_stats() or {}).get("bytes_limit"), f"each {device.device_kind} has"
-    text = f"parameters, gradients and optimizer state take {gigabytes(needed)} a device"
+    text = f"parameters, gradients and optimizer state take {byte_size(needed)} a device"
     if limit is None and device.platform == "cpu" and layout.size <= jax.device_count():
         needed, limit, where = needed * layout.size, host_memory(), "the host has free for all of them"
     if limit is None:
         return Result(f"{text}, activations not counted; the memory of the device is not known")
-    text += f"; {where} {gigabytes(limit)}; activations are not counted"
+    text += f"; {where} {byte_size(limit)}; activations are not counted"
     fix = ("shard them over more devices (mesh.fsdp, mesh.tensor), or use a smaller model or an optimizer with a "
            "smaller state (optimizer.rule)")
     if needed > limit:
@@ -150,18 +151,19 @@ def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShape
     number = keeping.keep + keeping.keep_best + 1  # one is being saved while the others exist
     held = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
     needed = max(one, number * one - held)
-    what = f"up to {number} of {gigabytes(one)}"
+    what = f"up to {number} checkpoints of {byte_size(one)} need"
     return disk_space(what, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
 
 
 def disk_space(what: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Result:
-    """The disk of `directory` has `needed` bytes free beside those that are `taken`. Gives a Taken."""
+    """The disk of `directory` has the `needed` bytes free that `what` says, beside those that are `taken`. Gives a
+    Taken."""
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     free, system = shutil.disk_usage(there).free, there.stat().st_dev
-    line = f"{what}: {gigabytes(needed)} more in {directory}, where {gigabytes(free)} are free"
+    line = f"{what} {byte_size(needed)} more in {directory}, where {byte_size(free)} are free"
     if taken and taken.system == system:
         free -= taken.bytes
-        line += f", of which checkpoints will take {gigabytes(taken.bytes)}"
+        line += f", of which checkpoints will take {byte_size(taken.bytes)}"
     if needed > free:
         raise UserError(f"{line}; free space, or choose another {alternatives}")
     return Result(line, Taken(system, needed))

@@ -13,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from lmrep.core.errors import UserError
+from lmrep.core.messages import byte_size
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
 from lmrep.data.store import prepare, token_store
 from lmrep.data.store.prepare import Prepared, bytes_needed
-from lmrep.doctor.findings import OK, SKIPPED, WARNING, Result, gigabytes
+from lmrep.doctor.findings import OK, SKIPPED, WARNING, Result
 from lmrep.doctor.machine import StageShapes, Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
@@ -77,7 +78,7 @@ def corpus(data: corpora.Config) -> Result:
     sizes = [source.size if source.store else os.path.getsize(source.path) for source in found]
     characters = sum(size * (EXPANSION if os.path.splitext(source.path)[1] in (*files.COMPRESSED, ".parquet") else 1)
                      for source, size in zip(found, sizes, strict=True))
-    size = f", {gigabytes(sum(sizes))} in {len(found):,} files that begin with text" if found else ""
+    size = f", {byte_size(sum(sizes))} in {len(found):,} files that begin with text" if found else ""
     return Result(f"{opened.description}{size}; the first {len(texts):,} documents are text{remark}",
                   Sample(texts, False, characters or None), mark)
 
@@ -188,8 +189,8 @@ def disk_space_for(
     plans = len(experiments.resolve_stages(experiment)) * SPAN_BYTES  # per sentence
     if found:
         needed = sum(split["sentences"] for split in found.statistics.values()) * plans
-        return disk_space("plans, about", data_dir, needed, taken, "--data_dir")
+        return disk_space("tables of examples need about", data_dir, needed, taken, "--data_dir")
     characters = sum(sample.characters for sample in samples)
     needed = (bytes_needed(characters, tokenizers.size(experiment.tokenizer))
               + characters // CHARACTERS_PER_SENTENCE * plans)
-    return disk_space("token stores and plans, about", data_dir, needed, taken, "--data_dir")
+    return disk_space("token stores and tables of examples need about", data_dir, needed, taken, "--data_dir")

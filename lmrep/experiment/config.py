@@ -15,6 +15,7 @@ import ml_collections
 
 from lmrep.config.record import choose, read, setting
 from lmrep.core.errors import UserError
+from lmrep.core.messages import byte_size
 from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import corpora, records, tokenizers
@@ -270,8 +271,8 @@ def check_memory(network: Model, stages: Sequence[StagePlan]) -> None:
             sizes.append((f"the attention probabilities of one sequence of {length:,} tokens", 4 * length**2, "length"))
     for what, size, fields in sizes:
         if size > limit:
-            raise UserError(f"{what} would take {size / 1e9:,.0f} GB, more than {BEYOND:,} times the memory of this "
-                            f"machine ({limit / BEYOND / 1e9:,.0f} GB); check {fields}")
+            raise UserError(f"{what} would take {byte_size(size)}, more than {BEYOND:,} times the memory of this "
+                            f"machine ({byte_size(limit / BEYOND)}); check {fields}")
 
 
 def sources(experiment: Experiment) -> list[Source]:

@@ -31,7 +31,7 @@ def count_lines(path: str | os.PathLike) -> int:
     """Counts the lines of a text file. Lines end with "\\n"; the last one may lack it.
 
     Raises:
-      UserError: it cannot be read twice, is not UTF-8, or has a line of more than LONGEST_LINE bytes.
+      UserError: it cannot be read twice, is empty, is not UTF-8, or has a line of more than LONGEST_LINE bytes.
     """
     lines = 0
     try:
@@ -43,12 +43,14 @@ def count_lines(path: str | os.PathLike) -> int:
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"line {lines:,} of {path} has more than {LONGEST_LINE:,} bytes; split it")
                 line.decode("utf8")
-            return lines
     except UnicodeDecodeError as error:
         raise UserError(f"line {lines:,} of {path} is not UTF-8 text: byte 0x{error.object[error.start]:02x}; "
                         "convert it to UTF-8") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if not lines:
+        raise UserError(f"{path} is empty; give a file with a text on each line")
+    return lines
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[list[str]]:

@@ -46,7 +46,9 @@ class Converted(NamedTuple):
 
 
 def is_workdir(directory: Path) -> bool:
-    """Whether a directory is a run's, not a published one. Raises UserError where it has no config.json."""
+    """Whether a directory is a run's, not a published one. Raises UserError where there is none, or no config.json."""
+    if not directory.is_dir():
+        raise UserError(f"there is no directory {directory}; give a workdir or a published checkpoint's directory")
     found = tensor_files.read_json(directory / workdir.CONFIG)
     return "config" in found and "model_type" not in found
 

@@ -35,6 +35,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.distributed.agreement import by_first_process
 from lmrep.storage import workdir
@@ -209,8 +210,8 @@ class Checkpoints:
         steps = [s for s in self.steps() if s != step]
         before = f"Checkpoint {steps[-1]} is untouched" if steps else "There is no earlier checkpoint"
         return RunFault(
-            f"checkpoint {step} could not be saved in {self.directory}: {reason} (it needs {_bytes(needed)}; "
-            f"{_bytes(free)} are free). {before}; fix the cause and give the same command again.")
+            f"checkpoint {step} could not be saved in {self.directory}: {reason} (it needs {byte_size(needed)}; "
+            f"{byte_size(free)} are free). {before}; fix the cause and give the same command again.")
 
     # Reading
 
@@ -374,7 +375,3 @@ def _silence_orbax() -> None:
 
 def _not_from_orbax(record: logging.LogRecord) -> bool:
     return record.levelno < logging.ERROR or f"{os.sep}orbax{os.sep}" not in record.pathname
-
-
-def _bytes(n: int) -> str:
-    return f"{n / 1e9:.2f} GB" if n >= 1e9 else f"{n / 1e6:.2f} MB"

@@ -101,10 +101,11 @@ def test_memory_does_not_grow_with_the_file(run, tmp_path, monkeypatch):
     assert size > 1280 * 10 * 32 * 4 and many - few < size / 3  # the header has a line a tensor
 
 
-def test_empty_file_has_no_tensors(home, tmp_path):
+def test_empty_file_is_refused(home, tmp_path):
     (tmp_path / "empty.txt").write_text("")
-    assert embed(home, tmp_path / "v.safetensors", source=tmp_path / "empty.txt").code == 0
-    assert load_file(tmp_path / "v.safetensors") == {}
+    result = embed(home, tmp_path / "v.safetensors", source=tmp_path / "empty.txt")
+    assert result.code == 2 and "empty.txt is empty; give a file with a text on each line" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 
 def test_long_lines_are_split_into_windows_on_request(home, run, tmp_path):

@@ -2,7 +2,7 @@
 
 import logging
 
-from lmrep.core.messages import show_messages
+from lmrep.core.messages import byte_size, show_messages
 
 
 def test_messages_go_to_standard_error(capsys):
@@ -16,3 +16,8 @@ def test_messages_go_to_standard_error(capsys):
     finally:
         package.handlers, package.level, package.propagate = before
     assert capsys.readouterr().err == "warning: checkpoint 3 is damaged\na note\n"
+
+
+def test_sizes_have_three_digits_and_a_unit():
+    assert [byte_size(n) for n in (0, 512, 999.6, 1234, 45_600_000, 139e9, 1.2e12, 5e15)] == [
+        "0 B", "512 B", "1 kB", "1.23 kB", "45.6 MB", "139 GB", "1.2 TB", "5,000 TB"]

@@ -152,7 +152,7 @@ def test_a_full_disk_is_reported_and_the_build_continues(complete, tmp_path, mon
 
         counted.clear()
         monkeypatch.setattr(token_store.Writer, "add", full)
-        with pytest.raises(RunFault, match=r"disk .* is full: about [\d.]+ MB more are needed, [\d.,]+ MB are free"):
+        with pytest.raises(RunFault, match=r"disk .* is full: about [\d.]+ [kM]B more are needed, [\d.]+ \wB are free"):
             prepare.prepare(config, SETTINGS, tmp_path)
     counted.clear()
     monkeypatch.setattr(token_store.Writer, "add", original)

@@ -62,6 +62,8 @@ def test_progress_reports_the_time_left(monkeypatch):
         report.add(2_000_000)
     assert lines == ["tokenizing: 4.0 of 10.0 million characters, 0:06 left",
                      "tokenizing: 8.0 of 10.0 million characters, 0:02 left"]
+    assert [scan.describe_amount(*each) for each in ((1234,), (1234, 54321), (1234567,))] == [
+        "1,234 characters", "1,234 of 54,321 characters", "1.2 million characters"]
 
 
 def test_continued_work_reports_the_rate_of_this_process(monkeypatch):

@@ -207,7 +207,7 @@ def test_packed_texts_are_refused_for_a_network_without_an_attention_mask(format
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"model.layers": 10**9}, "the network's parameters would take .* check model.vocab, width, layers"),
-    ({"model.width": 10**12, "model.heads": 1}, "the network's parameters would take .* GB, more than 1,000 times"),
+    ({"model.width": 10**12, "model.heads": 1}, "the network's parameters would take .* TB, more than 1,000 times"),
     ({"model.vocab": 10**12}, "the network's parameters would take"),
     ({"model.max_length": 10**12}, "the network's parameters would take"),
     ({"model.positions": "sinusoidal", "length": 10**9, "model.max_length": 10**9},

@@ -33,3 +33,7 @@ def test_record_in_place_of_a_name_is_refused(tmp_path, command):
     record = {"config": {"model": {"name": {"deep": [1]}}}, "data": {"tokenizer": ""}}
     (tmp_path / "config.json").write_text(json.dumps(record))
     assert "config.model.name is {'deep': [1]}; expected one of" in refusal(command, tmp_path)
+
+
+def test_missing_directory_of_diff_is_named(tmp_path):
+    assert f"there is no directory {tmp_path}/nothing; give a workdir" in refusal("diff", tmp_path / "nothing")

@@ -15,6 +15,7 @@ from lmrep.analysis.report.recipes import compare, meanings
 from lmrep.analysis.report.run_data import RunData
 from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
+from lmrep.core.messages import byte_size
 from lmrep.metrics import is_token_loss
 
 Runs = Sequence[tuple[RunData, Predictions]]
@@ -235,11 +236,11 @@ def _speed_of(run: RunData) -> Mapping[str, str]:
         "utilization": utilization,
         "time, device-hours": ", ".join(
             filter(None, (_optional(run_data.seconds(run), prose.duration), prose.device_hours(run)))),
-        "memory: parameters": _optional(weights, prose.amount),
-        "memory: gradients": _optional(weights, prose.amount),
-        "memory: optimizer state": _optional(network and network.optimizer_bytes, prose.amount),
-        "memory: peak of a device": _optional(speed.memory.get("device_peak_bytes"), prose.amount),
-        "memory: peak of the process": _optional(speed.memory.get("host_peak_bytes"), prose.amount),
+        "memory: parameters": _optional(weights, byte_size),
+        "memory: gradients": _optional(weights, byte_size),
+        "memory: optimizer state": _optional(network and network.optimizer_bytes, byte_size),
+        "memory: peak of a device": _optional(speed.memory.get("device_peak_bytes"), byte_size),
+        "memory: peak of the process": _optional(speed.memory.get("host_peak_bytes"), byte_size),
     }
 
 

@@ -232,15 +232,6 @@ def number(x: float) -> str:
     return f"{x / 10**power:.2f} × 10" + str(power).translate(str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"))
 
 
-def amount(n: float) -> str:
-    """Bytes: 1.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:.3g} TB"
-
-
 def percent(x: float) -> str:
     """31.4%; with two decimals below 1%."""
     return f"{x:.1%}" if x >= 0.01 else f"{x:.2%}"

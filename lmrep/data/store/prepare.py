@@ -36,6 +36,7 @@ import numpy as np
 
 from lmrep.core.errors import ConfigError, RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
+from lmrep.core.messages import byte_size
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import scan, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
@@ -225,8 +226,8 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
             raise
         left = survey.lengths[_part_of(survey) >= sum(part.exists() for part in parts)].sum()
         needed = bytes_needed(left, tokenizer.size if tokenizer else config.vocab_size)
-        raise RunFault(f"the disk of {directory.parent} is full: about {needed / 1e6:,.1f} MB more are needed, "
-                       f"{shutil.disk_usage(directory.parent).free / 1e6:,.1f} MB are free; free space and run again, "
+        raise RunFault(f"the disk of {directory.parent} is full: about {byte_size(needed)} more are needed, "
+                       f"{byte_size(shutil.disk_usage(directory.parent).free)} are free; free space and run again, "
                        "which continues where this one stopped, or choose another --data_dir") from error
     shutil.rmtree(partial, ignore_errors=True)
 
@@ -281,10 +282,10 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     part_of, total = _part_of(survey), int(survey.lengths.sum())
     done = int(survey.lengths[part_of < first].sum())
     if done:
-        progress(f"continuing: {done / 1e6:,.1f} of {total / 1e6:,.1f} million characters are tokenized")
+        progress(f"continuing: {scan.describe_amount(done, total)} are tokenized")
     needed, free = bytes_needed(total - done, tokenizer.size), shutil.disk_usage(parts[0].parent).free
     if needed > free:
-        progress(f"warning: the token stores need about {needed / 1e6:,.1f} MB more, and {free / 1e6:,.1f} MB are free")
+        progress(f"warning: the token stores need about {byte_size(needed)} more, and {byte_size(free)} are free")
     documents = zip(part_of, survey.splits, scan.reread(corpus, survey), strict=True)
     skipping = Report("skipping what is tokenized", done, progress)
     for _ in range(np.count_nonzero(part_of < first)):

@@ -106,5 +106,11 @@ class Report:
 
     def add(self, characters: int) -> None:
         self.done += characters
-        of = f" of {self.total / 1e6:,.1f}" if self.total else ""
-        self._reporter.report(self.done, lambda _: f"{self.what}: {self.done / 1e6:,.1f}{of} million characters")
+        self._reporter.report(self.done, lambda _: f"{self.what}: {describe_amount(self.done, self.total)}")
+
+
+def describe_amount(done: int, total: int = 0) -> str:
+    """A number of characters, of a total if that is known, in millions where there are millions."""
+    unit, form = (1e6, ",.1f") if max(done, total) >= 1e6 else (1, ",.0f")
+    of = f" of {total / unit:{form}}" if total else ""
+    return f"{done / unit:{form}}{of}{' million' * (unit > 1)} characters"
