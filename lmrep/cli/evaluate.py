@@ -32,15 +32,15 @@ def run(arguments: Arguments) -> int:
     workdir = arguments.required_workdir()
 
     from lmrep import api
+    from lmrep.experiment.choices import ALL_OBJECTIVES
     from lmrep.metrics import COMMON
-    from lmrep.objectives import OBJECTIVES
 
     show_messages()
     flags = arguments.flags
     values = api.evaluate(workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
                           step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length)
     width, known = max(map(len, values)), dict(COMMON)
-    for definition in OBJECTIVES.values():
+    for definition in ALL_OBJECTIVES.values():
         known |= definition.metrics
     for name, value in values.items():
         form = "," if isinstance(value, int) else known[name].format if name in known else ".6g"

@@ -4,10 +4,11 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lmrep.core.errors import UserError
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import FormatDef
 from lmrep.objectives import OBJECTIVES
-from lmrep.objectives.base import ObjectiveDef
+from lmrep.objectives.base import Capability, ObjectiveDef
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import FORMAT
 
@@ -40,3 +41,13 @@ def is_task(config: Mapping[str, Any]) -> bool:
     """Whether the objective of a config is a task, trained on labelled examples."""
     objective = config.get("objective")
     return isinstance(objective, Mapping) and objective.get("name") in TASKS
+
+
+def capability(objective: str, name: str) -> Capability:
+    """The capability `name` of the models of an objective. Raises UserError if they do not have it."""
+    able = {key: each for key, row in ALL_OBJECTIVES.items() for each in row.capabilities if each.name == name}
+    if objective not in able:
+        summary = next((each.summary for each in able.values()), "unknown")
+        raise UserError(f"the run was trained with objective {objective!r}, which has no capability {name!r} "
+                        f"({summary}); objectives that have it: {', '.join(able) or 'none'}")
+    return able[objective]

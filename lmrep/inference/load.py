@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from lmrep import objectives
 from lmrep.config.record import read
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
@@ -20,7 +19,7 @@ from lmrep.data import prompts as data_prompts
 from lmrep.data import tokenized_text, tokenizers
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import bpe
-from lmrep.experiment import build, checks
+from lmrep.experiment import build, checks, choices
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, stage_at
@@ -249,7 +248,7 @@ class Run:
         types = tuple({each for one in self.capabilities for each in getattr(one, "types", (str,))}) or (str,)
         texts = data_prompts.text_list(texts, "predict", types=types)
         names = list(names or [None] * len(texts))
-        fixed = objectives.capability(self.objective.name, capability) if capability else None
+        fixed = choices.capability(self.objective.name, capability) if capability else None
         chosen = [fixed or self.capability_of(text) for text in texts]
         predictions: list = [None] * len(texts)
         known = {one: {field.name for field in dataclasses.fields(one.options)} for one in self.capabilities}
