@@ -1,5 +1,6 @@
 """From the argument of a task's experiment file to its config, and the published recipes of fine-tuning."""
 
+import os
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -9,27 +10,87 @@ import ml_collections
 from lmrep.config import loading
 from lmrep.experiment.config import default_config
 from lmrep.models import MODELS, PRESETS
+from lmrep.tasks import TASKS
+from lmrep.tasks.known import KNOWN, KnownSet
 
-# Fields of a config, by dotted path. Layer-wise rates and warm-up are those of the papers' code.
-RECIPES: Mapping[str, Mapping[str, Any]] = {
-    # Devlin et al., 2019: 2 to 4 epochs, batch 16 or 32, rate 5e-5, 3e-5 or 2e-5; but with bias correction, whose
-    # absence makes runs fail (Zhang et al., 2021).
-    "bert": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 3e-5, "optimizer.bias_correction": True},
-    # Devlin et al.'s code as it was released.
-    "bert_original": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 3e-5},
-    # Mosbach et al., 2021: small data sets.
-    "mosbach": {"epochs": 20.0, "batch_size": 16, "optimizer.learning_rate": 2e-5, "optimizer.bias_correction": True},
+_ROBERTA = {"epochs": 10.0, "batch_size": 32, "optimizer.learning_rate": 1e-5, "optimizer.betas": (0.9, 0.98),
+            "optimizer.weight_decay": 0.1, "optimizer.clip": 0.0, "optimizer.bias_correction": True,
+            "optimizer.decay_skip": (), "optimizer.schedule.warmup_fraction": 0.06}
+_ELECTRA = {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 1e-4, "optimizer.layer_decay": 0.8}
+_ALBERT = {"batch_size": 32, "optimizer.learning_rate": 1e-5}
+
+
+def _steps(rate: float, batch_size: int, steps: int, warmup: int) -> dict[str, Any]:
+    return {"optimizer.learning_rate": rate, "batch_size": batch_size, "steps": steps,
+            "optimizer.schedule.warmup": warmup, "optimizer.schedule.warmup_fraction": 0.0}
+
+
+# Published settings: fields of a config by dotted path, "" for all data sets, and what differs for one of them.
+# All have linear decay and, where nothing else is said, a warm-up over the first tenth of the steps.
+RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    # Devlin et al., 2019 (2 to 4 epochs, batch 16 or 32, rate 5e-5, 3e-5 or 2e-5), with bias correction, whose absence
+    # makes runs on small data sets fail (Zhang et al., 2021).
+    "bert": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 3e-5, "optimizer.bias_correction": True},
+             "squad1": {"epochs": 2.0, "batch_size": 12}, "squad2": {"epochs": 2.0, "batch_size": 12},
+             "swag": {"batch_size": 16, "optimizer.learning_rate": 2e-5}},
+    # As released: without bias correction.
+    "bert_released": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 5e-5}},
+    # Turc et al., 2019: the small networks.
+    "bert_small": {"": {"epochs": 4.0, "batch_size": 32, "optimizer.learning_rate": 3e-4,
+                        "optimizer.bias_correction": True}},
+    # Mosbach et al., 2021: stable on small data sets.
+    "mosbach": {"": {"epochs": 20.0, "batch_size": 16, "optimizer.learning_rate": 2e-5,
+                     "optimizer.bias_correction": True}},
+    # fairseq's configs; for other sets the paper's grid.
+    "roberta": {"": _ROBERTA, "mnli": _steps(1e-5, 32, 123_873, 7432), "qnli": _steps(1e-5, 32, 33_112, 1986),
+                "qqp": _steps(1e-5, 32, 113_272, 28_318), "rte": _steps(2e-5, 16, 2036, 122),
+                "sst2": _steps(1e-5, 32, 20_935, 1256), "mrpc": _steps(1e-5, 16, 2296, 137),
+                "cola": _steps(1e-5, 16, 5336, 320), "stsb": _steps(2e-5, 16, 3598, 214)},
+    # The released code: rates by layer, 10 epochs for the smallest sets.
+    "electra": {"": _ELECTRA, "rte": {"epochs": 10.0}, "stsb": {"epochs": 10.0},
+                "squad1": {"epochs": 2.0, "length": 512}, "squad2": {"epochs": 2.0, "length": 512}},
+    "electra_large": {"": _ELECTRA | {"optimizer.learning_rate": 5e-5, "optimizer.layer_decay": 0.9},
+                      "rte": {"epochs": 10.0}, "stsb": {"epochs": 10.0},
+                      "squad1": {"epochs": 2.0, "length": 512}, "squad2": {"epochs": 2.0, "length": 512}},
+    # run_glue.sh of google-research/albert.
+    "albert": {"": _ALBERT, "cola": _steps(1e-5, 16, 5336, 320), "stsb": _steps(2e-5, 16, 3598, 214),
+               "sst2": _steps(1e-5, 32, 20_935, 1256), "mnli": _steps(3e-5, 128, 10_000, 1000),
+               "qnli": _steps(1e-5, 32, 33_112, 1986), "qqp": _steps(5e-5, 128, 14_000, 1000),
+               "rte": _steps(3e-5, 32, 800, 200), "mrpc": _steps(2e-5, 32, 800, 200),
+               "squad1": {"batch_size": 48, "optimizer.learning_rate": 5e-5, "steps": 3649},
+               "squad2": {"batch_size": 48, "optimizer.learning_rate": 3e-5, "steps": 8144}},
+    # The README of facebookresearch/SpanBERT.
+    "spanbert": {"": {"epochs": 10.0, "batch_size": 32, "optimizer.learning_rate": 2e-5,
+                      "optimizer.bias_correction": True},
+                 "squad1": {"epochs": 4.0, "length": 512}, "squad2": {"epochs": 4.0, "length": 512}},
+    # Radford et al., 2018.
+    "gpt": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 6.25e-5, "optimizer.eps": 1e-8,
+                 "optimizer.bias_correction": True, "optimizer.schedule.warmup_fraction": 0.002}},
+}
+
+# The papers' grids, for `lmrep sweep --grid=NAME`: field -> values.
+GRIDS: Mapping[str, Mapping[str, tuple]] = {
+    "bert": {"batch_size": (16, 32), "optimizer.learning_rate": (5e-5, 3e-5, 2e-5), "epochs": (2.0, 3.0, 4.0)},
+    "bert_small": {"batch_size": (8, 16, 32, 64, 128), "optimizer.learning_rate": (3e-4, 1e-4, 5e-5, 3e-5)},
+    "roberta": {"batch_size": (16, 32), "optimizer.learning_rate": (1e-5, 2e-5, 3e-5)},
+    "electra": {"optimizer.learning_rate": (3e-4, 1e-4, 5e-5)},
 }
 
 
-def compose_task(argument: str, task: str, **own: Any) -> ml_collections.ConfigDict:
+def compose_task(argument: str, task: str, known: str = "", **own: Any) -> ml_collections.ConfigDict:
     """The config of a task.
 
     Args:
-      argument: `name=value,name=value` out of `init` (a run or published directory; empty: from scratch), `size` (base,
-        or tiny: a small network from nothing), `model` (a preset or a network, from scratch), `recipe`, `head` (auto or
-        new) and `mesh`.
+      argument: `name=value,name=value` out of
+        init: a run or a published directory to start from; empty: from scratch.
+        size: base; or tiny, a small network from nothing for two cores.
+        model: a preset or a network, from scratch.
+        recipe: of `RECIPES`.
+        head: auto, or new.
+        data: the folder with the published files of a known set, or tfds.
+        mesh: as for pretraining.
       task: a name in `TASKS`.
+      known: a name in `KNOWN`.
       **own: fields of sections of the config: data={"format": "trees"}.
 
     Raises:
@@ -37,16 +98,37 @@ def compose_task(argument: str, task: str, **own: Any) -> ml_collections.ConfigD
     """
     chosen = loading.parse_argument(
         argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
-        recipe=("bert", tuple(RECIPES)), head=("auto", ("auto", "new")), mesh="data")
+        recipe=("bert", tuple(RECIPES)), head=("auto", ("auto", "new")), mesh="data", **{"data": ""} if known else {})
     config = default_config(chosen.model or "bert_base", task, "examples", "bert", chosen.mesh)
-    config.name, config.init, config.head, config.length = task, chosen.init, chosen.head, 128
+    config.name, config.init, config.head, config.length = known or task, chosen.init, chosen.head, 128
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
-    config.update_from_flattened_dict(RECIPES[chosen.recipe])
-    if not chosen.init:
-        _from_scratch(config, chosen)
+    if known:
+        _use(config, KNOWN[known], chosen.data)
+    recipe = RECIPES[chosen.recipe]
+    config.update_from_flattened_dict({**recipe[""], **recipe.get(known, {})})
     for section, fields in own.items():
         config.update({section: fields})
+    if not chosen.init:
+        _from_scratch(config, chosen)
     return config
+
+
+def compose_known(argument: str, known: str) -> ml_collections.ConfigDict:
+    """The config of a known data set; arguments as in `compose_task`."""
+    return compose_task(argument, KNOWN[known].task, known)
+
+
+def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
+    """The files of a known set in the folder `data`, or its form in TFDS; "" leaves them to be given."""
+    fields = known.tfds if data == "tfds" else known.data
+    if fields is None:
+        fields = known.data
+    paths = {split: os.path.join(data, name) for split, name in known.files.items()} if data not in ("", "tfds") else {}
+    config.data.update({**fields, **paths})
+    config.objective.update(known.objective)
+    config.checkpoint.best = known.best or TASKS[known.task].best
+    config.length = known.length
+    config.update_from_flattened_dict(dict(known.fields))
 
 
 def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> None:
@@ -55,9 +137,14 @@ def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace) ->
     if preset:
         config.tokenizer.update({"name": preset.tokenizer, "lowercase": preset.lowercase,
                                  "vocab_size": preset.config.vocab})
+        config.objective.update({name: value for name, value in TASKS[config.objective.name].objective.published.get(
+            preset.family, {}).items() if name in config.objective})
     config.model.vocab = 0
     if chosen.size == "tiny":
         config.model.update(MODELS[config.model.name].tiny)
-        config.model.max_length = config.length
+        if config.model.max_length:
+            config.model.max_length = config.length
         config.tokenizer.vocab_size = 4096
-        config.update_from_flattened_dict({"optimizer.learning_rate": 1e-3, "epochs": 5.0})
+        config.update_from_flattened_dict({"optimizer.learning_rate": 1e-3, "epochs": 5.0, "steps": 0,
+                                           "optimizer.schedule.warmup": 0,
+                                           "optimizer.schedule.warmup_fraction": 0.1})

@@ -19,6 +19,7 @@ from lmrep.core.params import Tree, flatten
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
+from lmrep.experiment.choices import is_task
 from lmrep.inference.load import load as load_run
 from lmrep.interop import conversion
 from lmrep.interop.huggingface.read import read as read_published
@@ -78,6 +79,8 @@ def load_config(
     config = loading.load(page_files.find(file), argument)
     if config.get("init"):
         adopt_checkpoint(config, config.init)
+        if is_task(config) and 0 < config.model.get("max_length", 0) < config.length:
+            config.length = config.model.max_length
     return loading.apply_overrides(config, overrides)
 
 

@@ -50,6 +50,9 @@ class Config:
     multipliers: dict[str, float] = setting({}, "pattern -> factor of the learning rate; the factors of all matching "
                                             "patterns are multiplied; 0: parameter and moments do not change",
                                             at_least=0)
+    layer_decay: float = setting(1.0, "factor of the learning rate for each level below the head: of n layers, layer i "
+                                 "learns at rate * layer_decay^(n + 1 - i), i from 0, and the embeddings at rate * "
+                                 "layer_decay^(n + 2), as in ELECTRA's code", above=0, at_most=1)
     factor_from: int = setting(128, "adafactor: smallest dimension of matrices with a factored second moment",
                                at_least=1)
     moment_power: float = setting(0.8, "adafactor: the second moment decays by 1 - step^-power", above=0)
@@ -111,7 +114,8 @@ def build(config: Config, specs: Tree, total_steps: int) -> optax.GradientTransf
         *choose(rules, config.name, "optimizer.name"),
         optax.scale_by_learning_rate(schedule(config, total_steps)),
     )
-    rule = _multiplied(rule, multipliers(config.multipliers, specs))
+    factors, decays = multipliers(config.multipliers, specs), layer_factors(config.layer_decay, specs)
+    rule = _multiplied(rule, {path: factor * decays[path] for path, factor in factors.items()})
     return _averaging(rule, config.ema) if config.ema else rule
 
 
@@ -161,6 +165,29 @@ def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]
         for path, mask in matches((pattern,), specs, "optimizer.multipliers").items():
             product[path] = np.where(mask, np.float32(factor) * product[path], product[path])
     return product
+
+
+def layer_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
+    """{path: f32[], or f32[l] for a stacked parameter}: the factors of `Config.layer_decay`.
+
+    Depths are those of ELECTRA's code: 0 for embeddings, i + 1 for layer i, n + 2 for the head. What follows the layers
+    of the encoder, such as a final norm, has n + 1.
+    """
+    flat = flatten(specs)
+    stacked = [spec.shape[0] for path, spec in flat.items() if path.startswith("encoder/") and _is_stacked(spec)]
+    numbers = {path: int(found[1]) for path in flat if (found := re.match(r"encoder/layers/(\d+)/", path))}
+    n = max([*stacked, *(number + 1 for number in numbers.values())], default=0)
+
+    def depth(path: str, spec: ParamSpec) -> np.ndarray:
+        if not path.startswith("encoder/"):
+            return np.array(n + 2)
+        if _is_stacked(spec):
+            return np.arange(spec.shape[0]) + 1
+        if path in numbers:
+            return np.array(numbers[path] + 1)
+        return np.array(n + 1 if path.startswith("encoder/final") else 0)
+
+    return {path: np.float32(decay) ** (n + 2 - depth(path, spec)).astype(np.float32) for path, spec in flat.items()}
 
 
 def state_shardings(optimizer: optax.GradientTransformation, specs: Tree, mesh: Mesh) -> Tree:

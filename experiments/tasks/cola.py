@@ -1,0 +1,13 @@
+"""CoLA: is a sentence grammatical? (Warstadt et al., 2019; GLUE). Matthews correlation.
+
+    lmrep train --config=experiments/tasks/cola.py:init=runs/bert,data=glue/CoLA --workdir=runs/cola
+
+`data` is the folder of the published files, or tfds. Cost: 8,551 examples, minutes on a GPU. Expected: Matthews
+correlation of 56.3 with BERT base on dev (Sanh et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "cola")

@@ -1,0 +1,13 @@
+"""IMDb: the sentiment of film reviews (Maas et al., 2011), cut to 512 tokens. Accuracy on the test set.
+
+    lmrep train --config=experiments/tasks/imdb.py:init=runs/bert,data=aclImdb --workdir=runs/imdb
+
+`data` is the folder of the published files, or tfds. Cost: 25,000 reviews of some 300 tokens. Expected: accuracy of
+93.46 with BERT base (Sanh et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "imdb")

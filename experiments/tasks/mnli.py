@@ -1,0 +1,15 @@
+"""MNLI: does a premise entail a hypothesis? (Williams et al., 2018; GLUE). Accuracy on the matched set; the
+mismatched one is scored by `lmrep evaluate --workdir=runs/mnli --files=glue/MNLI/dev_mismatched.tsv`, and the GLUE
+diagnostic set by --files=glue/diagnostic/diagnostic.tsv.
+
+    lmrep train --config=experiments/tasks/mnli.py:init=runs/bert,data=glue/MNLI --workdir=runs/mnli
+
+`data` is the folder of the published files, or tfds. Cost: 393,000 pairs, an hour or more on a GPU. Expected:
+accuracy of 86.7 with BERT base on dev (Sanh et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "mnli")

@@ -1,0 +1,13 @@
+"""MRPC: are two sentences paraphrases? (Dolan and Brockett, 2005; GLUE). F1 and accuracy.
+
+    lmrep train --config=experiments/tasks/mrpc.py:init=runs/bert,data=glue/MRPC --workdir=runs/mrpc
+
+`data` is the folder of the published files, or tfds. Cost: 3,668 pairs, minutes on a GPU. Expected: 88.6 with BERT
+base on dev (Sanh et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "mrpc")

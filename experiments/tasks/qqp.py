@@ -1,0 +1,13 @@
+"""QQP: do two questions ask the same? (GLUE). F1 and accuracy.
+
+    lmrep train --config=experiments/tasks/qqp.py:init=runs/bert,data=glue/QQP --workdir=runs/qqp
+
+`data` is the folder of the published files, or tfds. Cost: 364,000 pairs, an hour or more on a GPU. Expected: 89.6
+with BERT base on dev (Sanh et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "qqp")

@@ -1,0 +1,13 @@
+"""SST-2: the sentiment of sentences and phrases of film reviews (Socher et al., 2013; GLUE). Accuracy.
+
+    lmrep train --config=experiments/tasks/sst2.py:init=runs/bert,data=glue/SST-2 --workdir=runs/sst2
+
+`data` is the folder of the published files, or tfds. Cost: 67,349 examples. Expected: accuracy of 92.7 with BERT base
+on dev (Sanh et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "sst2")

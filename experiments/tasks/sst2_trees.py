@@ -1,0 +1,14 @@
+"""SST-2 from the phrase trees of the Stanford Sentiment Treebank (Socher et al., 2013): trained on every phrase,
+evaluated on sentences; neutral ones are left out. Accuracy.
+
+    lmrep train --config=experiments/tasks/sst2_trees.py:init=runs/bert,data=sst/trees --workdir=runs/sst2_trees
+
+`data` is the folder of the published files. Cost: 77,616 phrases. Expected: about the accuracy of sst2.py, whose
+phrases come from the same trees.
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "sst2_trees")

@@ -1,0 +1,13 @@
+"""SST-5: five classes of sentiment, from the phrase trees of Socher et al. (2013). Accuracy.
+
+    lmrep train --config=experiments/tasks/sst5.py:init=runs/bert,data=sst/trees --workdir=runs/sst5
+
+`data` is the folder of the published files. Cost: 159,274 phrases. Expected: accuracy of 54.7 with ELMo's BCN on test
+(Peters et al., 2018).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "sst5")

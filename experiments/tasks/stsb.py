@@ -1,0 +1,13 @@
+"""STS-B: how similar are two sentences, from 0 to 5? (Cer et al., 2017; GLUE). Pearson and Spearman.
+
+    lmrep train --config=experiments/tasks/stsb.py:init=runs/bert,data=glue/STS-B --workdir=runs/stsb
+
+`data` is the folder of the published files, or tfds. Cost: 5,749 pairs, minutes on a GPU. Expected: 89.0 with BERT
+base on dev (Sanh et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "stsb")

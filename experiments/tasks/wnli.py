@@ -1,0 +1,14 @@
+"""WNLI: what does a pronoun refer to? (Levesque et al., 2012; GLUE). Accuracy. Its dev set repeats sentences of the
+training set with other labels, so that most models end below the majority class.
+
+    lmrep train --config=experiments/tasks/wnli.py:init=runs/bert,data=glue/WNLI --workdir=runs/wnli
+
+`data` is the folder of the published files, or tfds. Cost: 635 pairs, a minute on a GPU. Expected: accuracy of 53.5
+with BERT base on dev (Sanh et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "wnli")

@@ -1,0 +1,132 @@
+"""Known data sets: where their published files have what, how they are measured, and what was published.
+
+A page of experiments/tasks names one; reports show the published figures beside a run's.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class KnownSet(NamedTuple):
+    """A published data set.
+
+    Attributes:
+      task: a name in `lmrep.tasks.TASKS`.
+      files: split -> file in the folder of the published set.
+      data: further fields of `config.data` for these files.
+      tfds: fields of `config.data` for its form in TFDS; None where it is not there.
+      objective: fields of the task.
+      best: the metric by which checkpoints are compared; "" for the task's.
+      length: tokens of a text, or pair, at most.
+      fields: other fields of the config, by dotted path.
+    """
+
+    task: str
+    files: Mapping[str, str]
+    data: Mapping[str, Any]
+    tfds: Mapping[str, Any] | None = None
+    objective: Mapping[str, Any] = {}
+    best: str = ""
+    length: int = 128
+    fields: Mapping[str, Any] = {"format.long": "truncate"}  # as the published code does
+
+
+GLUE_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+SENTENCE = {"text": "sentence", "label": "label"}
+SENTENCES = {"text": "sentence1", "text2": "sentence2", "label": "label", "id": "index"}
+
+
+def _tfds(name: str, columns: Mapping[str, str], validation: str = "validation", **data: Any) -> dict[str, Any]:
+    return {"tfds": name, "train": "train", "validation": validation, "test": "test", "columns": dict(columns),
+            "test_columns": {}, **data}
+
+
+def _glue(
+    name: str, columns: Mapping[str, str], metrics: tuple[str, ...] = ("accuracy",), task: str = "classification",
+    tfds_columns: Mapping[str, str] | None = None, tfds_validation: str = "validation",
+    files: Mapping[str, str] = GLUE_FILES, data: Mapping[str, Any] = {}, **fields: Any,
+) -> KnownSet:
+    objective = {} if task == "regression" else {"metrics": metrics}
+    return KnownSet(
+        task, files, {"columns": dict(columns), **data},
+        _tfds(f"glue/{name}", tfds_columns or {**columns, "label": "label", "id": "idx"}, tfds_validation),
+        {**objective, **fields}, metrics[0])
+
+
+KNOWN: Mapping[str, KnownSet] = {
+    # The files of gluebenchmark.com. CoLA's have no header, but for the test set.
+    "cola": _glue("cola", {"text": "3", "label": "1"}, ("matthews", "accuracy"),
+                  tfds_columns={**SENTENCE, "id": "idx"},
+                  data={"test_columns": {"text": "sentence", "id": "index"}}),
+    "sst2": _glue("sst2", SENTENCE, data={"test_columns": {"text": "sentence", "id": "index"}},
+                  tfds_columns={**SENTENCE, "id": "idx"}),
+    "mrpc": _glue("mrpc", {"text": "#1 String", "text2": "#2 String", "label": "Quality"}, ("f1", "accuracy"),
+                  tfds_columns=SENTENCES | {"id": "idx"},
+                  data={"test_columns": {"text": "#1 String", "text2": "#2 String", "id": "index"}}),
+    "stsb": _glue("stsb", SENTENCES | {"label": "score"}, ("spearman",), "regression",
+                  tfds_columns=SENTENCES | {"id": "idx"}),
+    "qqp": _glue("qqp", {"text": "question1", "text2": "question2", "label": "is_duplicate", "id": "id"},
+                 ("f1", "accuracy"), data={"damaged_examples": 100}),
+    "mnli": _glue("mnli", SENTENCES | {"label": "gold_label"}, tfds_validation="validation_matched",
+                  tfds_columns={"text": "premise", "text2": "hypothesis", "label": "label", "id": "idx"},
+                  files={"train": "train.tsv", "validation": "dev_matched.tsv", "test": "test_matched.tsv"}),
+    "qnli": _glue("qnli", {"text": "question", "text2": "sentence", "label": "label", "id": "index"}),
+    "rte": _glue("rte", SENTENCES),
+    "wnli": _glue("wnli", SENTENCES),
+    # The Stanford Sentiment Treebank as phrase trees (nlp.stanford.edu/sentiment).
+    "sst2_trees": KnownSet(
+        "classification", {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"},
+        {"format": "trees", "phrases": True,
+         "label_map": {"0": "negative", "1": "negative", "2": "", "3": "positive", "4": "positive"}}),
+    "sst5": KnownSet("classification", {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"},
+                     {"format": "trees", "phrases": True}),
+    "imdb": KnownSet("classification", {"train": "train", "validation": "test"},
+                     {"format": "folders", "classes": ("pos", "neg")},
+                     {"tfds": "imdb_reviews", "train": "train", "validation": "test",
+                      "columns": {"text": "text", "label": "label"}},
+                     length=512),
+    "trec": KnownSet("classification", {"train": "train_5500.label", "validation": "TREC_10.label"},
+                     {"format": "label_text", "label_until": ":", "encoding": "latin-1"},
+                     {"tfds": "trec", "train": "train", "validation": "test",
+                      "columns": {"text": "text", "label": "label-coarse"}}),
+    "conll2003": KnownSet("tagging", {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
+                          {"format": "columns"}, fields={}),
+    "wnut17": KnownSet("tagging", {"train": "wnut17train.conll", "validation": "emerging.dev.conll",
+                                   "test": "emerging.test.annotated"}, {"format": "columns"}, fields={}),
+    "ud_pos": KnownSet("tagging", {"train": "*-ud-train.conllu", "validation": "*-ud-dev.conllu",
+                                   "test": "*-ud-test.conllu"}, {"format": "conllu"}, best="token_accuracy", fields={}),
+    "swag": KnownSet("multiple_choice", {"train": "train.csv", "validation": "val.csv", "test": "test.csv"},
+                     {"format": "choices"}),
+    "squad1": KnownSet("span_extraction", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"},
+                       {"format": "squad"}, length=384, fields={}),
+    "squad2": KnownSet("span_extraction", {"train": "train-v2.0.json", "validation": "dev-v2.0.json"},
+                       {"format": "squad"}, length=384, fields={}),
+}
+
+# Development-set figures as published; a row for each system, in the order of the names.
+_NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+_PUBLISHED = {
+    # Medians of the README of google-research/electra; STS-B is Spearman.
+    "ELECTRA small": (57.0, 91.2, 88.0, 87.5, 89.0, 81.3, 88.4, 66.7),
+    "ELECTRA base": (67.7, 95.1, 89.5, 91.2, 91.5, 88.8, 93.2, 82.7),
+    "ELECTRA large": (69.1, 96.9, 90.8, 92.6, 92.4, 90.9, 95.0, 88.0),
+    # The README of fairseq's RoBERTa.
+    "RoBERTa base": (63.6, 94.8, 90.2, 91.2, 91.9, 87.6, 92.8, 78.7),
+    "RoBERTa large": (68.0, 96.4, 90.9, 92.4, 92.2, 90.2, 94.7, 86.6),
+    # Medians of five runs of Sanh et al., 2019.
+    "BERT base": (56.3, 92.7, 88.6, 89.0, 89.6, 86.7, 91.8, 69.3, 53.5),
+    "DistilBERT": (51.3, 91.3, 87.5, 86.9, 88.5, 82.2, 89.2, 59.9, 56.3),
+    "ELMo with BiLSTM": (44.1, 91.5, 76.6, 70.4, 86.2, 68.6, 71.1, 53.4, 56.3),
+}
+_OTHERS = {
+    "imdb": {"BERT base": 93.46, "DistilBERT": 92.82},  # accuracy, Sanh et al., 2019
+    "squad1": {"BERT base": 88.41, "BERT large": 90.87, "DistilBERT": 85.8},  # F1
+    "squad2": {"ALBERT base": 80.0, "SpanBERT base": 83.6},  # F1
+}
+
+
+def published(name: str) -> dict[str, float]:
+    """{system: figure in percent} of the development set of a known set; {} where none is recorded."""
+    if name in _NAMES:
+        return {system: row[_NAMES.index(name)] for system, row in _PUBLISHED.items() if _NAMES.index(name) < len(row)}
+    return dict(_OTHERS.get(name, {}))
