@@ -11,6 +11,9 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, abstract, flatten, map_paths, stacked, unflatten
 from lmrep.core.sharding import make_mesh, shardings
+from lmrep.layers import linear
+from lmrep.layers.stack import Execution
+from lmrep.models import MODELS
 from lmrep.training import optimizers, schedules
 from lmrep.training.optimizers import Config
 
@@ -350,3 +353,16 @@ def test_before_the_first_update_the_parameters_are_their_averages():
     jax.tree.map(np.testing.assert_array_equal, optimizers.averaged(params, state), history[0])
     plain = optimizers.build(Config(), STACKED, 100).init(params)
     assert optimizers.averaged(params, plain) is params
+
+
+def test_layer_decay_follows_depth():
+    """n layers, layer i: decay^(n + 1 - i); embeddings decay^(n + 2); the head 1 (ELECTRA's code)."""
+    model = MODELS["transformer"]
+    config = dataclasses.replace(model.config(), vocab=11, layers=3, width=8, heads=2, mlp=8)
+    specs = {"encoder": model.build(config, Execution(), "model").specs,
+             "objective": {"classification": linear.specs(8, 2, (None, None))}}
+    factors = optimizers.layer_factors(0.8, specs)
+    np.testing.assert_allclose(factors["encoder/layers/mlp/in/kernel"], [0.8**4, 0.8**3, 0.8**2], rtol=1e-6)
+    np.testing.assert_allclose(factors["encoder/embedding/token"], 0.8**5, rtol=1e-6)
+    assert factors["objective/classification/kernel"] == 1
+    assert all((factor == 1).all() for factor in optimizers.layer_factors(1.0, specs).values())
