@@ -9,6 +9,7 @@ import ast
 import importlib.util
 import inspect
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -109,14 +110,15 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
     """
     declared = {name: d if isinstance(d, tuple) else (d, ()) for name, d in defaults.items()}
     chosen = {name: default for name, (default, _) in declared.items()}
-    listing = ", ".join(f"{n}={'|'.join(map(str, choices)) or default}" for n, (default, choices) in declared.items())
     named = set()
     for part in filter(None, argument.split(",")):
         name, equals, text = part.partition("=")
         if not equals:
-            raise UserError(f"the experiment's argument has {part!r}; expected name=value out of {listing}")
+            raise UserError(f"the experiment's argument has {part!r}; expected name=value, as in\n"
+                            f"{_listing(declared)}")
         if name not in declared:
-            raise UserError(f"the experiment has no part {name!r}{suggestion(name, declared)}\nits parts: {listing}")
+            raise UserError(f"the experiment has no choice {name!r}{suggestion(name, declared)}\nIts choices are\n"
+                            f"{_listing(declared)}")
         default, choices = declared[name]
         if name in named:
             raise UserError(f"the experiment's argument gives {name} twice; give it once")
@@ -126,6 +128,16 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
             expected = ", ".join(map(str, choices))
             raise UserError(f"{name} is {text!r}; expected one of {expected}{suggestion(text, choices)}")
     return SimpleNamespace(**chosen)
+
+
+def _listing(declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> str:
+    """A line for each choice of an experiment with its values, wrapped."""
+    width, lines = max(map(len, declared)), []
+    for name, (default, choices) in declared.items():
+        values = ", ".join(str(value) for value in choices if value != "") or "any"
+        text = f"{values} (default: {default})" if default != "" else values
+        lines.append(textwrap.fill(f"  {name:{width}}  {text}", 100, subsequent_indent=" " * (width + 4)))
+    return "\n".join(lines)
 
 
 def _get_config(file: Path) -> Callable | None:
@@ -205,7 +217,7 @@ def _table(text: str, present: Mapping, where: str) -> Mapping:
     """A dict literal, for an empty dict, which has no fields to set one by one."""
     if len(present):
         raise UserError(f"{where} cannot be set as a whole; set its fields, as --{where}.{next(iter(present))}=..., "
-                        "or choose a part after the colon, as --config=FILE.py:part=choice")
+                        "or make a choice after the colon, as --config=FILE.py:name=value")
     value = _literal(text)
     if not isinstance(value, dict):
         raise UserError(f"{where} cannot be {text!r}; expected a table, as {{'name': 1}}")

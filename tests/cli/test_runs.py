@@ -56,7 +56,7 @@ def refused(result, *texts, code=2):
 
 INVALID = {
     "misspelt field": (["--config.optimizer.learning_rat=1"], "no field 'learning_rat'; did you mean 'learning_rate'?"),
-    "misspelt choice": ({"choices": ":formt=packed"}, "no part 'formt'; did you mean 'format'?"),
+    "misspelt choice": ({"choices": ":formt=packed"}, "no choice 'formt'; did you mean 'format'?"),
     "unknown choice": ({"choices": ":format=paked"}, "format is 'paked'; expected one of packed, segment_pair"),
     "unknown mesh": ({"choices": ":mesh=4x4"}, "mesh is '4x4'; expected data, fsdp, or sizes"),
     "wrong type": (["--config.steps=many"], "config.steps cannot be 'many'; expected a whole number"),

@@ -189,7 +189,7 @@ def test_placeholder_keeps_its_type():
     ("betas", "0.9,x", "config.betas cannot be 'x'; expected a number"),
     ("betas", "(0.9, 'x')", "config.betas cannot be \"(0.9, 'x')\"; expected a number"),
     ("optimizer", "lamb", "config.optimizer cannot be set as a whole; set its fields, as --config.optimizer.name=..., "
-                          "or choose a part after the colon, as --config=FILE.py:part=choice"),
+                          "or make a choice after the colon, as --config=FILE.py:name=value"),
     ("stages", "7", "config.stages cannot be set as a whole; set a field of an entry, as --config.stages.0.length="),
     ("stages.0", "1", "config.stages.0 cannot be set as a whole; set its fields, as --config.stages.0.length="),
 ])
@@ -211,14 +211,22 @@ def test_config_argument_is_split_into_fields():
 
 
 @pytest.mark.parametrize(("argument", "message"), [
-    ("siz=tiny", "the experiment has no part 'siz'; did you mean 'size'?\nits parts: size=tiny|base, length=128"),
-    ("size", "the experiment's argument has 'size'; expected name=value out of size=tiny|base, length=128"),
+    ("siz=tiny", "the experiment has no choice 'siz'; did you mean 'size'?\nIts choices are\n"
+     "  size    tiny, base (default: tiny)\n  length  any (default: 128)"),
+    ("size", "the experiment's argument has 'size'; expected name=value, as in\n"
+     "  size    tiny, base (default: tiny)\n  length  any (default: 128)"),
     ("size=base,size=tiny", "the experiment's argument gives size twice; give it once"),
     ("size=bse", "size is 'bse'; expected one of tiny, base; did you mean 'base'?"),
     ("length=long", "length cannot be 'long'; expected a whole number, as 128 is"),
 ])
 def test_invalid_config_argument_is_refused(argument, message):
     assert refusal(lambda: parse_argument(argument, size=("tiny", ("tiny", "base")), length=128)) == message
+
+
+def test_long_lists_of_choices_are_wrapped():
+    lines = refusal(lambda: parse_argument("x", model=("", ("", *(f"network_{i}" for i in range(40)))))).splitlines()
+    assert len(lines) > 3 and all(len(line) <= 100 for line in lines)
+    assert lines[1].startswith("  model  network_0, network_1, ") and lines[2].startswith("         network_")
 
 
 def test_all_stages_can_be_removed():

@@ -73,7 +73,7 @@ def test_other_optimizer_has_the_recipe_s_rate_or_its_own():
 
 
 def test_unknown_choice_is_refused():
-    with pytest.raises(UserError, match="has no part 'sise'; did you mean 'size'"):
+    with pytest.raises(UserError, match="has no choice 'sise'; did you mean 'size'"):
         choose("sise=base", SIZES)
     with pytest.raises(UserError, match=r"model is 'lstn'; expected one of .*did you mean 'lstm'"):
         choose("model=lstn", SIZES)
