@@ -117,8 +117,8 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
             raise UserError(f"the experiment's argument has {part!r}; expected name=value, as in\n"
                             f"{_listing(declared)}")
         if name not in declared:
-            raise UserError(f"the experiment has no choice {name!r}{suggestion(name, declared)}\nIts choices are\n"
-                            f"{_listing(declared)}")
+            near = suggestion(name, declared) or f"; its choices are\n{_listing(declared)}"
+            raise UserError(f"the experiment has no choice {name!r}{near}")
         default, choices = declared[name]
         if name in named:
             raise UserError(f"the experiment's argument gives {name} twice; give it once")

@@ -118,7 +118,7 @@ def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]
     """Of validation lines of metrics.jsonl, by step, those that measured what the last one did: its stage's objective
     on the same examples, which stages of another format or length do not have."""
     def measured(stage: StagePlan) -> tuple:
-        form = dataclasses.replace(stage.format, duplicates=1)
+        form = {name: value for name, value in dataclasses.asdict(stage.format).items() if name != "duplicates"}
         return stage.objective_name, stage.objective, stage.format_name, form, stage.length
 
     if not lines:
