@@ -35,7 +35,7 @@ from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.task_data import PreparedTask
-from lmrep.inference import labelled, prompts
+from lmrep.inference import labelled, prompts, task_evaluation
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.interop import init_from
@@ -66,6 +66,8 @@ class Outcome(NamedTuple):
       after: validation metrics at the end; empty without a validation split.
       prompts: texts to try the model with: the config's samples that it accepts, or else sentences of its text.
       before_step: of `before`.
+      best_step: of the checkpoint that `after` is of, for a task; 0: the last.
+      intervals: bootstrap 95 % intervals of `after`, for a task.
       unigram_loss: of predicting tokens by their frequency in the training split, in nats.
     """
 
@@ -75,6 +77,8 @@ class Outcome(NamedTuple):
     prompts: tuple[str, ...] = ()
     before_step: int = 0
     unigram_loss: float | None = None
+    best_step: int = 0
+    intervals: dict[str, list[float]] = {}  # noqa: RUF012
 
 
 def train(
@@ -145,12 +149,12 @@ def train(
         config = TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults)
         Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch), config,
                 peak and peak * mesh.size).run(resumed)
-    if isinstance(prepared, PreparedTask):
-        _write_predictions(directory, prepared)
+    best = _predict_splits(directory, prepared) if isinstance(prepared, PreparedTask) else None
     if experiment.log.report:
         _report(directory, data_dir)
     if isinstance(prepared, PreparedTask):
-        return _outcome(directory, experiment)
+        outcome = _outcome(directory, experiment)
+        return outcome._replace(**best) if best else outcome
     texts = prompts.sample_prompts(experiment.samples, experiments.capabilities(experiment), prepared,
                                    experiments.build_model(experiment).max_length)
     return _outcome(directory, experiment)._replace(
@@ -205,15 +209,23 @@ def _initialized(stage: Stage, path: str, network: Any, prepared: Prepared) -> S
     return dataclasses.replace(stage, init_values=match.values)
 
 
-def _write_predictions(directory: Path, prepared: PreparedTask) -> None:
-    """Writes predictions/SPLIT.jsonl of the best checkpoint for the splits that were not trained on."""
+def _predict_splits(directory: Path, prepared: PreparedTask) -> dict[str, Any] | None:
+    """Writes the predictions of the best checkpoint for the splits that were not trained on.
+
+    Returns:
+      Fields of `Outcome`: what it reaches on the validation split; None without one.
+    """
     if jax.process_index() != 0:
-        return
-    run = load(directory)
+        return None
+    run, best = load(directory), None
     for split, examples in prepared.stores.items():
-        if split != "train":
-            result = labelled.predict_records(run, prepared.records[split], split, examples)
-            labelled.write_predictions(directory / "predictions" / f"{split}.jsonl", prepared.records[split], result)
+        if split == "train":
+            continue
+        result = labelled.predict_records(run, prepared.records[split], split, examples)
+        task_evaluation.write(run, split, prepared.records[split], result)
+        if split == "validation":
+            best = {"after": result.metrics, "best_step": run.step, "intervals": task_evaluation.intervals(result)}
+    return best
 
 
 def _report(directory: Path, data_dir: Path) -> None:

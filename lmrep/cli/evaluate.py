@@ -1,6 +1,9 @@
 """Prints the metrics of a trained run on a split of its corpus, or on other text files. They are also written to
 eval.json in the workdir, and added to eval.jsonl, which keeps every evaluation.
 
+A run of a task predicts its validation data, another --split, or other labelled or unlabelled --files of the same form.
+Its predictions are written to predictions/ in the workdir, also in the form that the benchmark takes.
+
 With --stride, it prints the sliding-window perplexity of a model that predicts from left to right: token_perplexity;
 word_perplexity, which compares models of different tokenizers; and bits_per_byte. A document (with --files, a file) is
 read in windows that begin --stride tokens apart. Each token is predicted once, from at least length - stride tokens
@@ -16,7 +19,7 @@ from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag
 from lmrep.core.messages import show_messages
 
 FLAGS = {
-    "split": Flag(None, "train, validation or test (the default)"),
+    "split": Flag(None, "train, validation or test (by default test; of a task, validation)"),
     "files": Flag("", "a glob of text files to evaluate on, instead of a split of the run's own corpus"),
     "examples": Flag(0, "the number of examples, from the first on (with --stride, documents); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),
@@ -39,6 +42,8 @@ def run(arguments: Arguments) -> int:
     flags = arguments.flags
     values = api.evaluate(workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
                           step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length)
+    if not values:  # of a task, for examples without targets
+        return 0
     width, known = max(map(len, values)), dict(COMMON)
     for definition in ALL_OBJECTIVES.values():
         known |= definition.metrics

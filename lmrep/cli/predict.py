@@ -99,11 +99,24 @@ def _predictions(
     if unknown := sorted(options.keys() - set(known)):
         raise UserError(f"--{unknown[0]} is no option of a model that {trained.capabilities[-1].summary}; its options "
                         f"are {', '.join(f'--{name}' for name in known) or 'none'}")
-    predictions = trained.predict([record["text"] for record in records], names=names, **options)
-    for record, prediction in zip(records, predictions, strict=True):
-        capability = trained.capability_of(record["text"])
+    prompts = [_prompt(trained, record, name) for record, name in zip(records, names, strict=True)]
+    predictions = trained.predict(prompts, names=names, **options)
+    for record, prompt, prediction in zip(records, prompts, predictions, strict=True):
+        capability = trained.capability_of(prompt)
         yield (_json(record | capability.to_json(prediction)) if jsonl
-               else capability.to_text(record["text"], prediction, trained.tokenizer))
+               else capability.to_text(prompt, prediction, trained.tokenizer))
+
+
+def _prompt(trained, record: dict, name: str | None) -> Any:
+    """What a run is given for a record: its text; for a task, a tuple where the text has tabs, or all fields."""
+    text = record.get("text")
+    if trained.capabilities and dict in getattr(trained.capabilities[0], "types", ()):
+        if len(record) > 1 or not isinstance(text, str):
+            return record
+        return tuple(text.split("\t")) if "\t" in text else text
+    if not isinstance(text, str):
+        raise UserError(f'{name} is {json.dumps(record)[:60]}; expected {{"text": "..."}}')
+    return text
 
 
 def _open(path: str | None) -> contextlib.AbstractContextManager[Iterable[str]]:
@@ -133,7 +146,7 @@ def _record(line: str, name: str) -> dict:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f'{name} is not JSON: {error}; expected {{"text": "..."}}') from None
-    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+    if not isinstance(record, dict):
         raise UserError(f'{name} is {line.strip()[:60]}; expected {{"text": "..."}}')
     return record
 

@@ -77,6 +77,8 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
     before, after = outcome.before, outcome.after
     first = f"at step {outcome.before_step:,}" if outcome.before_step else "before training"
     lines = [f"\nTrained to step {outcome.steps:,}."]
+    if outcome.best_step:
+        lines.append(f"The best checkpoint is that of step {outcome.best_step:,}.")
 
     def change(name: str, show: Callable[[float], str]) -> str:
         now = show(after[name])
@@ -97,7 +99,13 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
             ratio = f"   {now / trivial:.1f} times the baseline" if trivial > 0 else ""
             lines += [f"{metric.title} on held-out text:", line(baseline_title(metric, metrics), trivial, metric)]
             lines += [line(f"this model {first}", before[name], metric)] if name in before else []
+            if name in outcome.intervals:
+                low, high = outcome.intervals[name]
+                ratio = f"   95 % interval {low:{metric.format}} to {high:{metric.format}}"
             lines.append(line("this model now", now, metric) + ratio)
+            if outcome.best_step and (now <= trivial if metric.higher_is_better else now >= trivial):
+                lines.append("  This run failed: it is no better than the baseline. Try another seed, more steps or a "
+                             "lower learning rate (recipe=mosbach).")
         elif metric.headline or metric.unit == "fraction":
             text = change(name, lambda value, form=metric.format: format(value, form))
             lines.append(f"{metric.title} on held-out text: {text}")

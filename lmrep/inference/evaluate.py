@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,11 +29,12 @@ from lmrep.data.store.scan import documents
 from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import own_tokenizer, stage_at
+from lmrep.experiment.config import TaskExperiment, own_tokenizer, stage_at
 from lmrep.inference import perplexity as sliding
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.inference.load import Run, load
 from lmrep.inference.perplexity import Perplexity
+from lmrep.inference.task_evaluation import evaluate_task
 from lmrep.objectives.base import Objective
 from lmrep.storage import mirror, workdir
 from lmrep.storage.checkpoints import Checkpoints
@@ -53,6 +55,9 @@ def evaluate(
 ) -> dict[str, float]:
     """The metrics of a run on a split of its corpus, or on other files. They are also written to eval.json in the
     workdir, and added to eval.jsonl, which keeps every evaluation.
+
+    A run of a task predicts the examples, writes predictions/ too, and eval.json has the intervals of its metrics.
+    `split` is by default "validation", and `files` have the form of its own files.
 
     With a `stride`, they are the `Perplexity.figures` of the raw documents under a run that predicts from left to
     right; see `perplexity`.
@@ -81,6 +86,14 @@ def evaluate(
     if length is not None and stride is None:
         raise UserError(f"length is {length}, that of sliding windows; give a stride too")
     run = load(directory, step)
+    if isinstance(run.experiment, TaskExperiment):
+        if stride is not None:
+            raise UserError(f"stride is {stride}, and {run.directory} was trained for a task, not to predict text; "
+                            "leave it out")
+        number, values, intervals = evaluate_task(run, split, files, examples)
+        _record(directory, run, {"files": files} if files else {"split": split or "validation"}, {"examples": number},
+                values, {"intervals": intervals})
+        return values
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
     try:
         if stride is None:
@@ -92,19 +105,29 @@ def evaluate(
             settings = {"stride": stride, "length": length}
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
-    result = {"step": run.step, **({"files": files} if files else {"split": split}), **settings,
-              "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()}}
+    _record(directory, run, {"files": files} if files else {"split": split}, settings, values)
+    return values
+
+
+def _record(
+    directory: str | os.PathLike, run: Run, subject: dict[str, str], settings: dict[str, int],
+    values: dict[str, float], further: dict[str, Any] | None = None,
+) -> None:
+    """Writes figures of `subject` to eval.json and eval.jsonl of the workdir `directory`, which may be remote."""
+    result = {"step": run.step, **subject, **settings,
+              "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()},
+              **(further or {})}
     newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
     workdir.write_json(newest, result)
     if url := remote.as_url(directory):
         mirror.merge_lines(url, every)
     append(every, result)
-    log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}", files or f"split {split}",
+    log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}",
+             " ".join(["split"] * ("split" in subject) + [*subject.values()]),
              ", ".join(f"{name} {value:,}" for name, value in settings.items()))
     if url:
         mirror.upload(url, newest)
         mirror.upload(url, every)
-    return values
 
 
 def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:

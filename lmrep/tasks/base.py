@@ -48,12 +48,14 @@ class Result(NamedTuple):
       metrics: by name; {} where the examples have no targets.
       predictions: for each example, the fields that `predict` shows, as JSON.
       gold, predicted: for each example, what the metrics compare, in the order of the examples; for intervals.
+      options: metric -> its keyword arguments.
     """
 
     metrics: dict[str, float]
     predictions: list[dict[str, Any]]
     gold: list = []  # noqa: RUF012
     predicted: list = []  # noqa: RUF012
+    options: dict[str, dict[str, Any]] = {}  # noqa: RUF012
 
 
 class TextEncoder(NamedTuple):
@@ -158,6 +160,8 @@ class TaskDef(NamedTuple):
       score: (config, records, units, outputs) -> Result.
       best: the metric by which checkpoints are compared.
       group: config -> the number of units of each example that a network must see together (choices), or 0.
+      submission: (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name
+        begins with "predictions" where there is one file.
       initial: new path -> the paths of a pretraining head that it starts from, where the source checkpoint has them.
     """
 
@@ -171,6 +175,7 @@ class TaskDef(NamedTuple):
     check: Callable[[Any, Record], None] = lambda config, record: None
     optional: tuple[str, ...] = ()
     group: Callable[[Any], int] = lambda config: 0
+    submission: Callable[[Any, Sequence[Record], Result], dict[str, str]] | None = None
     initial: dict[str, str] = {}  # noqa: RUF012
 
 
@@ -194,7 +199,13 @@ def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
     return Outputs(arrays)
 
 
-def figures(names: Sequence[str], gold: list, predicted: list, **options: Any) -> dict[str, float]:
+def glue_submission(own: Sequence[Record], values: Sequence[str]) -> dict[str, str]:
+    """Predictions as GLUE takes them: index and prediction between tabs."""
+    lines = [f"{record.id}\t{value}" for record, value in zip(own, values, strict=True)]
+    return {"predictions.tsv": "\n".join(["index\tprediction", *lines]) + "\n"}
+
+
+def figures(names: Sequence[str], gold: list, predicted: list, options: dict[str, dict[str, Any]]) -> dict[str, float]:
     """The metrics of these names (`lmrep.metrics.tasks.TASK_METRICS`) of all examples together."""
     return {name: TASK_METRICS[name].function(gold, predicted, **options.get(name, {})) for name in names}
 

@@ -23,7 +23,7 @@ from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads
-from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, mean_by_example
+from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.capability import Predict
 
 METRICS = ("accuracy", "f1", "macro_f1", "matthews")
@@ -124,12 +124,17 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     gold = [record.fields.get("label") for record in records]
     if None in gold:
         return Result({}, predictions)
-    numbers = {label: i for i, label in enumerate(c.labels)}
+    numbers, options = {label: i for i, label in enumerate(c.labels)}, {"f1": {"positive": c.positive or c.labels[1]}}
     true = np.array([numbers[label] for label in gold])
     metrics = {"loss": float(-np.log(probabilities[np.arange(len(true)), true]).mean()),
                "majority_accuracy": float(np.bincount(true).max() / len(true)),
-               **figures(c.metrics, gold, chosen, f1={"positive": c.positive or c.labels[1]})}
-    return Result(metrics, predictions, gold, chosen)
+               **figures(c.metrics, gold, chosen, options)}
+    return Result(metrics, predictions, gold, chosen, options)
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """As GLUE takes them."""
+    return glue_submission(records, [prediction["label"] for prediction in result.predictions])
 
 
 def show(prediction: dict[str, Any]) -> str:
@@ -146,6 +151,6 @@ DEFINITION = TaskDef(
         capabilities=(Predict("classify", "classifies texts", ("text",), show, ("text2",)),),
         published=heads.PUBLISHED),
     fields=("text",), optional=("text2",), targets=("label",), resolve=resolve, check=check, encode=encode, score=score,
-    best="accuracy",
+    best="accuracy", submission=submission,
     initial={"objective/classification/dense": "objective/pair/pooler"},
 )

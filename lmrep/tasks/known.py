@@ -18,6 +18,7 @@ class KnownSet(NamedTuple):
       objective: fields of the task.
       best: the metric by which checkpoints are compared; "" for the task's.
       length: tokens of a text, or pair, at most.
+      submissions: the name of a test file, without its suffix -> the file in which the benchmark wants its predictions.
       fields: other fields of the config, by dotted path.
     """
 
@@ -28,6 +29,7 @@ class KnownSet(NamedTuple):
     objective: Mapping[str, Any] = {}
     best: str = ""
     length: int = 128
+    submissions: Mapping[str, str] = {}
     fields: Mapping[str, Any] = {"format.long": "truncate"}  # as the published code does
 
 
@@ -44,35 +46,48 @@ def _tfds(name: str, columns: Mapping[str, str], validation: str = "validation",
 def _glue(
     name: str, columns: Mapping[str, str], metrics: tuple[str, ...] = ("accuracy",), task: str = "classification",
     tfds_columns: Mapping[str, str] | None = None, tfds_validation: str = "validation",
-    files: Mapping[str, str] = GLUE_FILES, data: Mapping[str, Any] = {}, **fields: Any,
+    files: Mapping[str, str] = GLUE_FILES, data: Mapping[str, Any] = {}, labels: tuple[str, ...] = (),
+    submissions: Mapping[str, str] = {}, **fields: Any,
 ) -> KnownSet:
+    """A set of GLUE. `labels` are the classes "0" and "1" of the files as TFDS names them."""
     objective = {} if task == "regression" else {"metrics": metrics}
     return KnownSet(
         task, files, {"columns": dict(columns), **data},
-        _tfds(f"glue/{name}", tfds_columns or {**columns, "label": "label", "id": "idx"}, tfds_validation),
-        {**objective, **fields}, metrics[0])
+        _tfds(f"glue/{name}", tfds_columns or {**columns, "label": "label", "id": "idx"}, tfds_validation,
+              **({"label_map": {label: str(i) for i, label in enumerate(labels)}} if labels else {})),
+        {**objective, **fields}, metrics[0], submissions=submissions)
 
 
 KNOWN: Mapping[str, KnownSet] = {
     # The files of gluebenchmark.com. CoLA's have no header, but for the test set.
     "cola": _glue("cola", {"text": "3", "label": "1"}, ("matthews", "accuracy"),
-                  tfds_columns={**SENTENCE, "id": "idx"},
-                  data={"test_columns": {"text": "sentence", "id": "index"}}),
+                  tfds_columns={**SENTENCE, "id": "idx"}, labels=("unacceptable", "acceptable"),
+                  data={"test_columns": {"text": "sentence", "id": "index"}}, submissions={"test": "CoLA.tsv"}),
     "sst2": _glue("sst2", SENTENCE, data={"test_columns": {"text": "sentence", "id": "index"}},
-                  tfds_columns={**SENTENCE, "id": "idx"}),
+                  tfds_columns={**SENTENCE, "id": "idx"}, labels=("negative", "positive"),
+                  submissions={"test": "SST-2.tsv"}),
     "mrpc": _glue("mrpc", {"text": "#1 String", "text2": "#2 String", "label": "Quality"}, ("f1", "accuracy"),
-                  tfds_columns=SENTENCES | {"id": "idx"},
+                  tfds_columns=SENTENCES | {"id": "idx"}, labels=("not_equivalent", "equivalent"),
+                  submissions={"test": "MRPC.tsv"},
                   data={"test_columns": {"text": "#1 String", "text2": "#2 String", "id": "index"}}),
     "stsb": _glue("stsb", SENTENCES | {"label": "score"}, ("spearman",), "regression",
-                  tfds_columns=SENTENCES | {"id": "idx"}),
+                  tfds_columns=SENTENCES | {"id": "idx"}, submissions={"test": "STS-B.tsv"}),
     "qqp": _glue("qqp", {"text": "question1", "text2": "question2", "label": "is_duplicate", "id": "id"},
-                 ("f1", "accuracy"), data={"damaged_examples": 100}),
+                 ("f1", "accuracy"), labels=("not_duplicate", "duplicate"), submissions={"test": "QQP.tsv"},
+                 tfds_columns={"text": "question1", "text2": "question2", "label": "label", "id": "idx"},
+                 data={"damaged_examples": 100,
+                       "test_columns": {"text": "question1", "text2": "question2", "id": "id"}}),
     "mnli": _glue("mnli", SENTENCES | {"label": "gold_label"}, tfds_validation="validation_matched",
                   tfds_columns={"text": "premise", "text2": "hypothesis", "label": "label", "id": "idx"},
-                  files={"train": "train.tsv", "validation": "dev_matched.tsv", "test": "test_matched.tsv"}),
-    "qnli": _glue("qnli", {"text": "question", "text2": "sentence", "label": "label", "id": "index"}),
-    "rte": _glue("rte", SENTENCES),
-    "wnli": _glue("wnli", SENTENCES),
+                  files={"train": "train.tsv", "validation": "dev_matched.tsv", "test": "test_matched.tsv"},
+                  submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv",
+                               "diagnostic": "AX.tsv", "diagnostic-full": "AX.tsv"}),
+    "qnli": _glue("qnli", {"text": "question", "text2": "sentence", "label": "label", "id": "index"},
+                  tfds_columns={"text": "question", "text2": "sentence", "label": "label", "id": "idx"},
+                  submissions={"test": "QNLI.tsv"}),
+    "rte": _glue("rte", SENTENCES, tfds_columns=SENTENCES | {"id": "idx"}, submissions={"test": "RTE.tsv"}),
+    "wnli": _glue("wnli", SENTENCES, tfds_columns=SENTENCES | {"id": "idx"}, submissions={"test": "WNLI.tsv"},
+                  labels=("not_entailment", "entailment")),
     # The Stanford Sentiment Treebank as phrase trees (nlp.stanford.edu/sentiment).
     "sst2_trees": KnownSet(
         "classification", {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"},

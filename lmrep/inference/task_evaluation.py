@@ -1,0 +1,93 @@
+"""Evaluates a run of a task on labelled files, and writes its predictions and submission files."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmrep.core.errors import UserError
+from lmrep.core.files import write_text
+from lmrep.data import records
+from lmrep.data.records import Record
+from lmrep.experiment.config import stage_at
+from lmrep.inference import labelled
+from lmrep.metrics.bootstrap import bootstrap
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.tasks import TASKS
+from lmrep.tasks.base import Result
+from lmrep.tasks.known import KNOWN
+
+FOLDER = "predictions"  # of the workdir
+
+log = logging.getLogger(__name__)
+
+
+def evaluate_task(
+    run: Any, split: str | None, files: str, examples: int | None
+) -> tuple[int, dict[str, float], dict[str, list[float]]]:
+    """Predicts a split of a run's own data, or other files of the same form; writes what it predicts to the workdir's
+    predictions/.
+
+    Args:
+      run: of a task.
+      split: "train", "validation" or "test"; None for "validation".
+      files: a glob of other files, which may lack targets.
+      examples: how many, from the first on; None for all.
+
+    Returns:
+      (examples, metrics, {metric: [low, high]}, its bootstrap 95 % interval); no metrics where examples lack targets.
+
+    Raises:
+      UserError: the files cannot be read, with file and line.
+    """
+    stage = stage_at(run.experiment, run.step)
+    task, data, split = TASKS[stage.objective_name], run.experiment.data, split or "validation"
+    if files:
+        data, split = _other_files(data, files), "test"
+    elif not getattr(data, split):
+        known = ", ".join(name for name in records.SPLITS if getattr(data, name))
+        raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
+    own = records.read(data, split, (*task.fields, *task.targets))[:examples]
+    for record in own:
+        task.check(stage.objective, record)
+    result = labelled.predict_records(run, own, files or split)
+    write(run, Path(files).name.partition("*")[0].partition(".")[0] or "files" if files else split, own, result)
+    return len(own), result.metrics, intervals(result)
+
+
+def _other_files(data: records.Config, files: str) -> records.Config:
+    """The config of other files: with the columns of the run's validation files, whose targets may be absent."""
+    known = data if not data.tfds else dataclasses.replace(data, tfds="", columns={}, format="auto")
+    columns = known.test_columns if known.test_columns and Path(files).name == Path(known.test).name else {}
+    return dataclasses.replace(known, test=files, test_columns=columns)
+
+
+def intervals(result: Result) -> dict[str, list[float]]:
+    """{metric: [low, high]}: the bootstrap 95 % intervals of the metrics that have one."""
+    return {name: list(bootstrap(TASK_METRICS[name], result.gold, result.predicted, **result.options.get(name, {})))
+            for name in result.metrics if name in TASK_METRICS and result.gold}
+
+
+def write(run: Any, name: str, own: Sequence[Record], result: Result) -> list[Path]:
+    """Writes predictions/NAME.jsonl and the task's submission files, and returns their paths."""
+    stage = stage_at(run.experiment, run.step)
+    task, folder = TASKS[stage.objective_name], run.directory / FOLDER
+    paths = [folder / f"{name}.jsonl"]
+    labelled.write_predictions(paths[0], own, result)
+    known = KNOWN.get(run.experiment.name)
+    submissions = task.submission(stage.objective, own, result) if task.submission else {}
+    for file, text in submissions.items():
+        paths.append(folder / submission_name(known and known.submissions, name, file))
+        write_text(paths[-1], text)
+    log.info("predictions: %s", ", ".join(map(str, paths)))
+    return paths
+
+
+def submission_name(submissions: Mapping[str, str] | None, name: str, file: str) -> str:
+    """The name of a submission file: as the benchmark wants it, where the predicted file is one of its test files;
+    otherwise the predicted file's, and the task's."""
+    suffix = Path(file).suffix
+    if submissions and name in submissions:
+        return submissions[name]
+    return f"{name}{suffix}" if file.startswith("predictions") else f"{name}-{file}"
