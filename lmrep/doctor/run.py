@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import netrc
 import os
 import socket
@@ -39,25 +38,11 @@ def config(config_dict: Mapping[str, Any]) -> Result:
 def writable(directory: Path) -> Result:
     """The workdir can be created and written to, and no other run holds it."""
     checks.check_writable(directory)
-    if holder := _holder(directory):
+    if holder := workdir.holder(directory):
         raise UserError(f"the workdir {directory} is in use by {holder}; wait for that run, stop it, or give another "
                         "--workdir")
     text = "can be written to" if directory.exists() else "will be created"
     return Result(f"{directory} {text}, and no run holds it")
-
-
-def _holder(directory: Path) -> str | None:
-    """The process that holds the lock of a workdir. Takes a shared lock, which leaves no trace."""
-    try:
-        file = open(directory / workdir.LOCK)  # noqa: SIM115 - closed below
-    except OSError:
-        return None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read(4096).strip() or "another process"
-    return None
 
 
 def store(url: str, processes: int) -> Result:

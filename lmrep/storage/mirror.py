@@ -13,7 +13,6 @@ copy counts, which may be ahead of the store; otherwise the store counts.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -96,7 +95,7 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
       UserError: the store cannot be reached, or has no such run or checkpoint.
     """
     local = cache_dir(url) / "read" / posixpath.basename(url)
-    with remote.user_errors(url), _alone(cache_dir(url) / ".read"):
+    with remote.user_errors(url), workdir.exclusive(cache_dir(url) / ".read"):
         store = open_store(url)
         if mark(store).get("copy", "") == _copy_id(training_dir(url)):
             return training_dir(url)  # it may be ahead of the store
@@ -333,15 +332,6 @@ class Mirror:
         saved = _local_manifests(self.local)
         return ", ".join([*(f"checkpoint {step}" for step in sorted(saved) if self._stored.get(step) != saved[step]),
                           *(name for name, _, _ in self._changed())][:8]) or "the last changes"
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """A context that one process of this machine at a time can enter, by a lock on `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _each(action: Callable, items: Iterable) -> None:

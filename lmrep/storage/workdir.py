@@ -72,6 +72,29 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
             os.close(descriptor)
 
 
+def holder(workdir: str | os.PathLike) -> str | None:
+    """The process that holds the lock of a workdir, as text; None where it is free. Leaves no trace."""
+    try:
+        file = open(Path(workdir) / LOCK)  # noqa: SIM115 - closed below
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read(4096).strip() or "another process"
+    return None
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """A context that one process at a time can enter, by a lock on the file `path`; others wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def check_free(target: Path) -> None:
     """Raises UserError if `target` is not empty or cannot be made."""
     if url := remote.as_url(target):
