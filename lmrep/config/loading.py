@@ -38,18 +38,20 @@ def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, st
       UserError: the file cannot be executed or returns no config, or an override is invalid.
     """
     file = Path(file)
-    get_config = _guarded(file, lambda: _get_config(file))
-    if not callable(get_config):
-        raise UserError(f"{file} defines no function get_config; expected {SIGNATURE} that returns a ConfigDict")
-    signature = inspect.signature(get_config)
-    try:
-        signature.bind(argument)
-    except TypeError:
-        raise UserError(f"{file} defines get_config{signature}, not of one argument; expected {SIGNATURE}") from None
-    config = _guarded(file, lambda: get_config(argument))
+    config = _call(file, "get_config", argument, f"expected {SIGNATURE} that returns a ConfigDict")
     if not isinstance(config, ml_collections.ConfigDict | dict):
         raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
     return apply_overrides(config, overrides)
+
+
+def load_sweep(file: str | Path, argument: str = "") -> Any:
+    """What `get_sweep(argument)` of an experiment file returns: the settings that its paper searched.
+
+    Raises:
+      UserError: the file cannot be executed, or defines no such function.
+    """
+    expected = 'expected `def get_sweep(argument=""):` that returns {field: values}'
+    return _call(Path(file), "get_sweep", argument, expected)
 
 
 def apply_overrides(config: Mapping, overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
@@ -140,7 +142,21 @@ def _listing(declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> str:
     return "\n".join(lines)
 
 
-def _get_config(file: Path) -> Callable | None:
+def _call(file: Path, name: str, argument: str, expected: str) -> Any:
+    """The result of the function `name` of an experiment file."""
+    function = _guarded(file, lambda: _function(file, name))
+    if not callable(function):
+        raise UserError(f"{file} defines no function {name}; {expected}")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(argument)
+    except TypeError:
+        raise UserError(f"{file} defines {name}{signature}, not of one argument; "
+                        f"{expected.partition(' that')[0]}") from None
+    return _guarded(file, lambda: function(argument))
+
+
+def _function(file: Path, name: str) -> Callable | None:
     if not file.exists():
         similar = suggestion(file.name, [f.name for f in file.parent.glob("*.py") if f.name != "setup.py"])
         raise UserError(f"there is no experiment file {file}{similar or '; `lmrep pages` lists those of the package'}")
@@ -154,7 +170,7 @@ def _get_config(file: Path) -> Callable | None:
         spec.loader.exec_module(module)
     finally:
         sys.dont_write_bytecode = writes
-    return getattr(module, "get_config", None)
+    return getattr(module, name, None)
 
 
 def _guarded(file: Path, action: Callable[[], Any]) -> Any:

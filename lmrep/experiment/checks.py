@@ -16,7 +16,7 @@ from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS, Experiment, TaskExperiment
-from lmrep.metrics import COMMON
+from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, read_config
 from lmrep.training import stages as training_stages
@@ -51,10 +51,15 @@ def best_direction(experiment: Experiment) -> str:
     Raises:
       UserError: none of them has such a metric.
     """
+    return training_stages.best_direction(metrics(experiment), experiment.checkpoint.best)
+
+
+def metrics(experiment: Experiment) -> dict[str, Metric]:
+    """What a run measures, by name: the metrics of the trainer and of the stages' objectives."""
     known = dict(COMMON)
     for stage in experiments.resolve_stages(experiment):
         known |= ALL_OBJECTIVES[stage.objective_name].metrics
-    return training_stages.best_direction(known, experiment.checkpoint.best)
+    return known
 
 
 def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:

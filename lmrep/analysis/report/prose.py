@@ -204,7 +204,9 @@ def command(run: RunData) -> str:
         first, *rest = shlex.split(words)
     except ValueError:  # none, or damaged
         return words
-    return shlex.join(["lmrep", *rest]) if PurePath(first).name == "lmrep" else words
+    program = PurePath(first)
+    is_lmrep = program.name == "lmrep" or program.parts[-2:] == ("lmrep", "__main__.py")  # as python -m lmrep
+    return shlex.join(["lmrep", *rest]) if is_lmrep else words
 
 
 def again(run: RunData, flag: str) -> str:
