@@ -49,6 +49,10 @@ COMMANDS = {
     "train": Command(
         "prepare data, train, and resume a run that was stopped",
         "lmrep train --config=experiments/quickstart.py --workdir=runs/quickstart --config.steps=500", CONFIG),
+    "sweep": Command(
+        "train the settings of a grid with several seeds, and compare them",
+        "lmrep sweep --config=experiments/quickstart.py --workdir=sweeps/rates --seeds=0-2 "
+        "--grid='optimizer.learning_rate=1e-3,4e-3'", CONFIG),
     "doctor": Command(
         "check everything that a run needs before it starts",
         "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart", CONFIG),

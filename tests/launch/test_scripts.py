@@ -85,6 +85,19 @@ def test_slurm_requeues_a_run_that_saved_and_stopped(stubs, code, again):
     assert requeued.exists() == again and (not again or requeued.read_text() == "requeue 7\n")
 
 
+def test_slurm_sweep_takes_the_runs_of_its_task(stubs):
+    stubs.add("scontrol", "#!/bin/bash\necho \"$@\" > {calls}.again\n")
+    arguments = (*ARGUMENTS[:2], "--grid=batch_size=16,32", "--seeds=0-4")
+    array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "8"}
+    sweep = ["lmrep", "sweep", f"--config={ARGUMENTS[1]}", f"--workdir={ARGUMENTS[0]}", "--task=3", "--tasks=8"]
+    expected = ["srun", "--cpu-bind=none", *sweep, *arguments[2:]]
+    assert commands(stubs, "slurm_sweep.sh", *arguments, **array) == [expected]
+    assert not stubs.calls.with_name("calls.again").exists()
+    array |= {"SLURM_ARRAY_TASK_COUNT": "1", "TASKS": "8", "STUB_CODE": "143"}
+    assert commands(stubs, "slurm_sweep.sh", *arguments, **array, code=143) == [expected] * 2
+    assert stubs.calls.with_name("calls.again").read_text() == "requeue 9\n"
+
+
 def test_slurm_sends_a_signal_before_the_end_and_runs_one_task_per_node():
     options = [line.split()[1] for line in (LAUNCH / "slurm.sh").read_text().splitlines() if line.startswith("#SBATCH")]
     assert {"--signal=TERM@120", "--requeue", "--open-mode=append", "--ntasks-per-node=1"} <= set(options)

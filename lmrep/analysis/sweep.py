@@ -1,0 +1,259 @@
+"""The results of a sweep: what each run reached, mean and standard deviation over seeds, and the best setting."""
+
+import csv
+import fnmatch
+import io
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmrep.analysis.report.metrics import VALIDATION_SETTINGS
+from lmrep.core.files import MANIFEST, write_json, write_text
+from lmrep.experiment.sweep import Plan, Run, Setting
+from lmrep.metrics import Metric, baseline, baseline_title
+from lmrep.storage.workdir import CONFIG, holder
+
+TABLE, RECORD = "results.tsv", "results.json"
+FINISHED, FAILED, RUNNING, UNFINISHED = "finished", "failed", "running", "unfinished"
+STOPPED = (130, 143)  # exit codes of a run that was stopped and can continue
+REFUSED = 2  # the exit code of a run that was refused before it began
+MAX_REPORTED = 20  # runs on a page
+
+
+class Ending(NamedTuple):
+    """How a training process ended: its exit code (negative: the signal that killed it), the seconds that it took, and
+    its error message."""
+
+    exit_code: int
+    seconds: float
+    message: str = ""
+
+    @property
+    def fault(self) -> bool:
+        """Whether the run failed, and would fail again."""
+        return self.exit_code not in (0, REFUSED, *STOPPED)
+
+
+class Result(NamedTuple):
+    """What a run reached.
+
+    Attributes:
+      run: of the plan.
+      state: FINISHED, FAILED, RUNNING (in some process) or UNFINISHED.
+      value: of the metric on the validation split; None where it is not known.
+      at_baseline: whether it ended at or below the baseline of the trivial predictor; None where none was measured.
+      reason: why it counts as failed, or "".
+      ending: of its last training process, if that has ended.
+    """
+
+    run: Run
+    state: str
+    value: float | None = None
+    at_baseline: bool | None = None
+    reason: str = ""
+    ending: Ending | None = None
+
+
+class Summary(NamedTuple):
+    """The results of a setting.
+
+    Attributes:
+      setting: of the plan.
+      results: for each seed.
+      mean, deviation, least, greatest: of the values of its finished runs; None where there are none. The standard
+        deviation is that of a sample, None for fewer than two runs.
+    """
+
+    setting: Setting
+    results: Sequence[Result]
+    mean: float | None
+    deviation: float | None
+    least: float | None
+    greatest: float | None
+
+    def count(self, state: str) -> int:
+        """The number of runs in a state."""
+        return sum(result.state == state for result in self.results)
+
+    @property
+    def at_baseline(self) -> int:
+        """The number of finished runs that ended at or below the baseline."""
+        return sum(result.at_baseline is True for result in self.results)
+
+
+# Runs
+
+
+def ending_file(directory: Path, run: Run) -> Path:
+    """The file that records how a run ended, an `Ending` as JSON."""
+    return directory / f"{run.name}.json"
+
+
+def log_file(directory: Path, run: Run) -> Path:
+    """The file with the output of a run."""
+    return directory / f"{run.name}.log"
+
+
+def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool | None = None) -> Result:
+    """What a run has reached, from its files.
+
+    Args:
+      directory: of the sweep.
+      plan: of the sweep.
+      run: one of its runs.
+      metric: the validation metric; by default the plan's.
+      best: take the run's best validation by that metric instead of its last one; by default, if the plan does.
+    """
+    workdir, metric = directory / run.name, metric or plan.metric
+    ending = _ending(directory, run)
+    if not _complete(workdir, ending):
+        if holder(workdir):
+            return Result(run, RUNNING, ending=ending)
+        if ending and ending.fault:
+            return Result(run, FAILED, reason=ending.message, ending=ending)
+        return Result(run, UNFINISHED, ending=ending)
+    lines = [line for line in _validations(workdir) if metric in line]
+    if not lines:
+        return Result(run, FINISHED, ending=ending)
+    last = lines[-1]
+    if plan.loads_best if best is None else best:
+        sign = 1 if plan.metrics[metric].higher_is_better else -1
+        last = max(lines, key=lambda line: -math.inf if math.isnan(line[metric]) else sign * line[metric])
+    if not math.isfinite(last[metric]):
+        return Result(run, FAILED, last[metric], reason=f"{metric} is {last[metric]}", ending=ending)
+    at_baseline, reason = _against_baseline(last, metric, plan.metrics)
+    return Result(run, FINISHED, last[metric], at_baseline, reason, ending)
+
+
+def _complete(workdir: Path, ending: Ending | None) -> bool:
+    """Whether a run has trained to its end."""
+    try:
+        steps = json.loads((workdir / CONFIG).read_text(encoding="utf8"))["config"].get("steps")
+    except (OSError, ValueError, KeyError):
+        return False
+    return (ending is not None and ending.exit_code == 0) or (workdir / "checkpoints" / str(steps) / MANIFEST).exists()
+
+
+def _ending(directory: Path, run: Run) -> Ending | None:
+    try:
+        return Ending(**json.loads(ending_file(directory, run).read_text(encoding="utf8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _validations(workdir: Path) -> list[dict[str, float]]:
+    """The validation lines of metrics.jsonl, by step; a damaged line is left out."""
+    found = []
+    try:
+        lines = (workdir / "metrics.jsonl").read_text(encoding="utf8", errors="replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            record = json.loads(line)
+            if record.pop("split") == "validation":
+                found.append({name: float(value) for name, value in record.items()})  # "nan" is a number too
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return found
+
+
+def _against_baseline(
+    line: Mapping[str, float], metric: str, metrics: Mapping[str, Metric]
+) -> tuple[bool | None, str]:
+    """(whether a validation is no better than the baseline, the comparison if so). Judged is `metric`, or else the
+    first headline metric, whose baseline was measured; None where there is none."""
+    for name in (metric, *(name for name in metrics if metrics[name].headline)):
+        trivial = baseline(metrics[name], line.get)
+        if name in line and trivial is not None:
+            better = line[name] > trivial if metrics[name].higher_is_better else line[name] < trivial
+            title, show = baseline_title(metrics[name], metrics).lower(), metrics[name].format
+            compared = f"{name} {line[name]:{show}} is no better than {trivial:{show}} ({title})"
+            return not better, "" if better else compared
+    return None, ""
+
+
+# Settings
+
+
+def summaries(plan: Plan, results: Sequence[Result]) -> list[Summary]:
+    """The results of each setting, in the order of the plan."""
+    found = []
+    for setting in plan.settings:
+        own = [each for each in results if each.run.setting is setting]
+        values = [each.value for each in own if each.state == FINISHED and each.value is not None]
+        found.append(Summary(setting, own, statistics.fmean(values) if values else None,
+                             statistics.stdev(values) if len(values) > 1 else None,
+                             min(values, default=None), max(values, default=None)))
+    return found
+
+
+def best(found: Sequence[Summary], metric: Metric) -> Summary | None:
+    """The setting with the best mean; None where no run has finished."""
+    sign = 1 if metric.higher_is_better else -1
+    return max((each for each in found if each.mean is not None), key=lambda each: sign * each.mean, default=None)
+
+
+def incomparable(plan: Plan) -> list[str]:
+    """Fields that differ between settings and by which validation examples or targets can differ."""
+    paths = dict.fromkeys(path for setting in plan.settings for path in setting.changes)
+    return [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in VALIDATION_SETTINGS)]
+
+
+def table(found: Sequence[Summary], metric: Metric) -> str:
+    """The settings as text: one line each, the best one marked."""
+    leader = best(found, metric)
+
+    def text(value: float | None) -> str:
+        return "" if value is None else format(value, metric.format)
+
+    rows = [("setting", "mean", "std", "min", "max", "runs", "failed", "")]
+    for one in found:
+        failed = one.count(FAILED) + one.at_baseline
+        rows.append((one.setting.name, text(one.mean), text(one.deviation), text(one.least), text(one.greatest),
+                     f"{one.count(FINISHED)}/{len(one.results)}", str(failed or ""), "best" if one is leader else ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(
+        row[1:-1], widths[1:-1], strict=True)), row[-1]]).rstrip() for row in rows)
+
+
+def write(directory: Path, found: Sequence[Summary], name: str, metric: Metric) -> None:
+    """Writes results.tsv and results.json. Raises RunFault if that fails."""
+    leader, paths = best(found, metric), dict.fromkeys(path for one in found for path, _ in one.setting.fields)
+    text = io.StringIO()
+    lines = csv.writer(text, delimiter="\t", lineterminator="\n")
+    statistics_of = {"mean": lambda one: one.mean, "std": lambda one: one.deviation, "min": lambda one: one.least,
+                     "max": lambda one: one.greatest}
+    counts_of = {"runs": lambda one: len(one.results), "finished": lambda one: one.count(FINISHED),
+                 "faults": lambda one: one.count(FAILED), "at_baseline": lambda one: one.at_baseline,
+                 "best": lambda one: int(one is leader)}
+    lines.writerow(["setting", *paths, *(f"{name}_{each}" for each in statistics_of), *counts_of])
+    records: list[dict[str, Any]] = []
+    for one in found:
+        fields = dict(one.setting.fields)
+        figures = {each: of(one) for each, of in statistics_of.items()}
+        counts = {each: of(one) for each, of in counts_of.items()}
+        lines.writerow([one.setting.name, *(fields.get(path, "") for path in paths),
+                        *("" if value is None else repr(value) for value in figures.values()), *counts.values()])
+        records.append({"setting": one.setting.name, "fields": fields, **figures, **counts,
+                        "seeds": {str(each.run.seed): _record(each) for each in one.results}})
+    write_text(directory / TABLE, text.getvalue())
+    write_json(directory / RECORD, {"metric": name, "higher_is_better": metric.higher_is_better,
+                                    "best": leader and leader.setting.name, "settings": records})
+
+
+def _record(each: Result) -> dict[str, Any]:
+    value = each.value if each.value is None or math.isfinite(each.value) else str(each.value)
+    ending = {"exit_code": each.ending.exit_code, "seconds": each.ending.seconds} if each.ending else {}
+    return {"workdir": each.run.name, "state": each.state, "value": value, "at_baseline": each.at_baseline,
+            "reason": each.reason, **ending}
+
+
+def reported(found: Sequence[Summary], metric: Metric) -> list[Run]:
+    """The runs for a report: the finished ones, those of the best settings first, at most `MAX_REPORTED`."""
+    sign = -1 if metric.higher_is_better else 1
+    ranked = sorted((one for one in found if one.mean is not None), key=lambda one: sign * one.mean)
+    return [each.run for one in ranked for each in one.results if each.state == FINISHED][:MAX_REPORTED]

@@ -1,0 +1,176 @@
+"""Trains every setting of a grid or a list with every seed, and compares the settings.
+
+    lmrep sweep --config=experiments/bert.py:size=tiny --workdir=sweeps/rates --seeds=0-2 \\
+        --grid='optimizer.learning_rate=1e-4,3e-4;batch_size=16,32'
+
+A value in brackets or quotes may have commas: optimizer.betas=(0.9,0.98),(0.9,0.999). A field that begins with a colon
+is a choice of the experiment file, as in --grid=':size=tiny,mini'. --grid=bert, bert_small, roberta or electra is the
+grid that the paper searched when fine-tuning, and --grid=paper what get_sweep of the experiment file returns.
+--list=FILE reads one setting per line, as "optimizer.learning_rate=1e-4 batch_size=16". Without either, the config
+itself is trained with every seed. All configs are checked before the first run starts.
+
+Each run is an `lmrep train` in a process of its own, in WORKDIR/SETTING/seed=N; its output is in seed=N.log. The runs
+share compiled programs in $JAX_COMPILATION_CACHE_DIR (default: ~/.cache/lmrep/compiled). The same command, or lmrep
+sweep --workdir=WORKDIR, continues: finished runs are kept, interrupted ones resumed, failed ones trained again with
+--retry only. It may add settings and seeds. Several processes can work on one sweep at the same time; --task=I
+--tasks=N takes every Nth run, for array jobs (see launch/slurm_sweep.sh). After Ctrl-C the current run is saved.
+
+Settings are compared by the validation metric that checkpoint.best names, at the last validation of each run or, with
+checkpoint.load=best, at its best one. The results are in results.tsv, results.json and report.html. A run has failed if
+a fault stopped it, or if it ends at or below the baseline of the trivial predictor (such as the most frequent class),
+where that is measured. The exit code is 3 if all runs of this process failed, 130 or 143 if it was stopped."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
+from lmrep.config.record import Bounds, suggestion
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.host import default_data_dir
+from lmrep.distributed import process_group
+
+FLAGS = {
+    "grid": Flag(None, "FIELD=VALUE,VALUE;FIELD=VALUE,...: every combination; or the name of a published grid", str),
+    "list": Flag(None, "a file with one setting per line: FIELD=VALUE FIELD=VALUE ...", str),
+    "seeds": Flag(None, "the seeds of every setting, as 0-4 or 0,1,7 (default: that of the config)", str),
+    "task": Flag(0, "this process takes the runs I, I + N, I + 2N, ... of --tasks=N", bounds=at_least(0)),
+    "tasks": Flag(1, "the number of processes that divide the runs", bounds=at_least(1)),
+    "retry": Flag(False, "train failed runs again, from their last checkpoint"),
+    "show": Flag(False, "show the results so far, and train nothing"),
+    "metric": Flag("", "the validation metric to compare by (default: checkpoint.best)"),
+    "validation": Flag("auto", "the validation of a run that counts: last; best by the metric; or auto: that of the "
+                       "checkpoint that checkpoint.load names", bounds=Bounds(choices=("auto", "last", "best"))),
+    "report": Flag(True, "write report.html once all runs are done"),
+    "data_dir": DATA_DIR,
+}
+PAPER = "paper"
+MAX_REASONS, MAX_WIDTH = 10, 160  # lines about failed runs, and their letters
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    directory, flags = Path(arguments.required_workdir()), arguments.flags
+    if flags.task >= flags.tasks:
+        raise UserError(f"--task is {flags.task} of --tasks={flags.tasks}; tasks are numbered from 0 to --tasks - 1")
+    if process_group.launched(os.environ):
+        raise UserError("lmrep sweep is one process, and was started as several; start it in an array job with "
+                        "--task and --tasks (see launch/slurm_sweep.sh)")
+
+    from lmrep.analysis import sweep as analysis
+    from lmrep.cli.sweep_runs import train
+    from lmrep.experiment import checks, sweep
+    from lmrep.storage.workdir import exclusive
+
+    checks.check_writable(directory)
+    previous = sweep.read(directory)
+    if flags.show and previous is None:
+        raise UserError(f"there is no sweep in {directory}; correct --workdir, or start one with --config")
+    plan = previous if flags.show else _plan(arguments, previous)
+    metric = flags.metric or plan.metric
+    if metric not in plan.metrics:
+        raise UserError(f"--metric is {metric!r}; expected one of {', '.join(plan.metrics)}"
+                        f"{suggestion(metric, plan.metrics)}")
+    if not flags.show:
+        with exclusive(directory / ".lock"):  # other tasks write the plan too
+            if previous := sweep.read(directory):
+                plan = sweep.extended(previous, plan)
+            sweep.write(directory, plan)
+    runs = plan.runs()
+    if not flags.show:
+        train(directory, plan, runs[flags.task :: flags.tasks], flags.retry)
+    best = {"auto": None, "last": False, "best": True}[flags.validation]
+    results = [analysis.result(directory, plan, each, metric, best) for each in runs]
+    found = analysis.summaries(plan, results)
+    analysis.write(directory, found, metric, plan.metrics[metric])
+    print(_results(directory, plan, found, metric), flush=True)
+    if flags.show:
+        return 0
+    if flags.report and not {analysis.RUNNING, analysis.UNFINISHED} & {each.state for each in results}:
+        _report(directory, found, plan.metrics[metric], Path(plan.data_dir or default_data_dir()))
+    states = {each.state for each in results[flags.task :: flags.tasks]}
+    return RunFault.exit_code if states == {analysis.FAILED} else 0
+
+
+def _plan(arguments: Arguments, previous: Any) -> Any:
+    """The plan of the flags; what they do not give is taken from the previous plan, if there is one."""
+    from lmrep.config.loading import load_sweep
+    from lmrep.experiment import page_files, settings, sweep
+    from lmrep.experiment.fine_tuning import GRIDS
+    from lmrep.interop.init_from import load_config
+
+    flags = arguments.flags
+    if arguments.config_file:
+        file, argument, overrides = arguments.config_file, arguments.config_argument, arguments.overrides
+        file = str(Path(file).absolute()) if Path(file).exists() else file
+    elif previous:
+        file, argument = previous.file, previous.argument
+        overrides = tuple((dict(previous.overrides) | dict(arguments.overrides)).items())
+    else:
+        raise UserError(f"there is no sweep in {arguments.workdir}; correct --workdir, or start one with --config, for "
+                        "example --config=experiments/quickstart.py")
+    seeds = settings.parse_seeds(flags.seeds) if flags.seeds is not None else previous.seeds if previous else ()
+    if flags.grid is not None and flags.list is not None:
+        raise UserError("--grid and --list are given; give one of them")
+    if flags.list is not None:
+        fields = settings.read_list(flags.list)
+    elif flags.grid == PAPER:
+        fields = settings.published(load_sweep(page_files.find(file), argument), file)
+    elif flags.grid in GRIDS:
+        fields = settings.published(GRIDS[flags.grid], flags.grid)
+    elif flags.grid is not None:
+        fields = settings.parse_grid(flags.grid)
+    elif previous:
+        fields = [setting.fields for setting in previous.settings]
+    elif seeds:
+        fields = [()]
+    else:
+        raise UserError("lmrep sweep needs settings or seeds: --grid='FIELD=VALUE,VALUE;FIELD=VALUE,...', --list=FILE "
+                        "or --seeds=0-4")
+    data_dir = flags.data_dir or (previous.data_dir if previous else "")
+    return sweep.make(lambda *given: load_config(file, *given), file, argument, overrides, fields, seeds, data_dir)
+
+
+def _results(directory: Path, plan: Any, found: Sequence[Any], name: str) -> str:
+    """The results as text: the table, the best setting, what failed, what is left to do."""
+    from lmrep.analysis import sweep as analysis
+
+    metric, results = plan.metrics[name], [each for one in found for each in one.results]
+    direction = "higher" if metric.higher_is_better else "lower"
+    lines = [f"\n{metric.title} ({name}) on the validation split, {direction} is better:\n",
+             analysis.table(found, metric), ""]
+    if leader := analysis.best(found, metric):
+        lines.append(f"best on the validation split: {leader.setting.name}")
+    if fields := analysis.incomparable(plan):
+        lines.append(f"settings differ in {', '.join(fields)}, by which validation examples or targets can differ; "
+                     "then these figures cannot be compared")
+    reasons = [f"failed: {each.run.name}: {shorten(each.reason, MAX_WIDTH)}" for each in results if each.reason]
+    lines += reasons[:MAX_REASONS]
+    if more := reasons[MAX_REASONS:]:
+        lines.append(f"and {len(more)} more: see {directory / analysis.RECORD}")
+    command = f"lmrep sweep --workdir={shlex.quote(str(directory))}"
+    for state, advice in ((analysis.FAILED, f"to train again: {command} --retry"),
+                          (analysis.RUNNING, "by other processes"), (analysis.UNFINISHED, f"to continue: {command}")):
+        if count := sum(each.state == state for each in results):
+            lines.append(f"{state}: {count} of {len(results)} runs; {advice}")
+    return "\n".join([*lines, str(directory / analysis.TABLE)])
+
+
+def _report(directory: Path, found: Sequence[Any], metric: Any, data_dir: Path) -> None:
+    """Writes report.html. All runs are done, so that an error is a warning."""
+    from lmrep.analysis import report
+    from lmrep.analysis import sweep as analysis
+
+    runs, finished = analysis.reported(found, metric), sum(one.count(analysis.FINISHED) for one in found)
+    if not runs:
+        return
+    selected = f"the {len(runs)} runs of the best settings" if len(runs) < finished else f"{len(runs)} runs"
+    print(f"writing a report of {selected}", file=sys.stderr, flush=True)
+    try:
+        print(report.write([directory / run.name for run in runs], directory / report.NAME, data_dir=data_dir))
+    except Exception as error:
+        print(f"warning: the report could not be written: {error}", file=sys.stderr)

@@ -1,0 +1,88 @@
+"""Trains the runs of a sweep one after the other, with a line for each."""
+
+import shlex
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from textwrap import shorten
+
+from lmrep.analysis.sweep import FAILED, FINISHED, Ending, Result, ending_file, log_file, result
+from lmrep.cli import train_process
+from lmrep.core.errors import Stopped
+from lmrep.core.progress import StatusLine, duration
+from lmrep.experiment.sweep import Plan, Run
+from lmrep.storage.workdir import holder, write_json
+
+
+def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False) -> None:
+    """Trains runs that are not finished. Those that another process trains are left to it.
+
+    Args:
+      directory: of the sweep.
+      plan: of the sweep.
+      runs: those to train.
+      retry: whether to train failed runs again.
+
+    Raises:
+      Stopped: by Ctrl-C or SIGTERM, or because a run was stopped.
+    """
+    states = [result(directory, plan, run).state for run in runs]
+    skipped = {FINISHED} if retry else {FINISHED, FAILED}
+    todo = [run for run, state in zip(runs, states, strict=True) if state not in skipped]
+    done, failed, seconds = len(runs) - len(todo), 0 if retry else states.count(FAILED), []
+    if done:
+        print(f"{done} of {len(runs)} runs are done" + (f", {failed} of them failed" if failed else ""), flush=True)
+    try:
+        with StatusLine() as status:
+            for number, run in enumerate(todo, 1):
+                where = f"[{done + number}/{len(runs)}] {run.name}"
+                trained = _train(directory, plan, run, _shown(status, where))
+                if trained is None:
+                    print(f"{where}: another process has it", flush=True)
+                    continue
+                seconds.append(trained.ending.seconds)
+                left = statistics.fmean(seconds) * (len(todo) - number)
+                time_left = f"; about {duration(left)} left" if number < len(todo) else ""
+                print(f"{where}: {describe(directory, plan, trained)}{time_left}", flush=True)
+    except (KeyboardInterrupt, SystemExit) as stop:  # between two runs
+        code = train_process.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else train_process.TERMINATED
+        raise _stopped(directory, plan, runs, code) from None
+    except train_process.StopSweep as stop:
+        raise _stopped(directory, plan, runs, stop.exit_code) from None
+
+
+def _shown(status: StatusLine, where: str) -> Callable[[str], None]:
+    """A function that shows the last output of a run on a terminal; elsewhere a run has one line, at its end."""
+    return (lambda line: status.write(f"{where}: {line}")) if status.every < 1 else (lambda line: None)
+
+
+def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -> Result | None:
+    """The result of a run after its training; None if another process trains it."""
+    with train_process.claimed(log_file(directory, run)) as log:
+        if log is None or holder(directory / run.name):
+            return None
+        before = result(directory, plan, run)
+        if before.state == FINISHED:  # meanwhile, by another process
+            return before._replace(ending=before.ending or Ending(0, 0.0))
+        ending_file(directory, run).unlink(missing_ok=True)
+        ending, stop = train_process.train(plan.flags(run), directory / run.name, log, show)
+        write_json(ending_file(directory, run), ending._asdict())
+        if stop:
+            raise train_process.StopSweep(stop)
+        return result(directory, plan, run)
+
+
+def describe(directory: Path, plan: Plan, trained: Result) -> str:
+    """What a run reached, or why it failed."""
+    ending, metric = trained.ending, plan.metrics[plan.metric]
+    if ending.exit_code:
+        return (f"failed after {duration(ending.seconds)} with exit code {ending.exit_code}: "
+                f"{shorten(ending.message, 160)} (see {log_file(directory, trained.run)})")
+    figure = "" if trained.value is None else f"{plan.metric} {trained.value:{metric.format}}, "
+    return figure + (f"failed: {trained.reason}, " if trained.reason else "") + duration(ending.seconds)
+
+
+def _stopped(directory: Path, plan: Plan, runs: Sequence[Run], code: int) -> Stopped:
+    finished = sum(result(directory, plan, run).state == FINISHED for run in runs)
+    return Stopped(f"stopped after {finished} of {len(runs)} runs; continue with the same command, or with: "
+                   f"lmrep sweep --workdir={shlex.quote(str(directory))}", code)

@@ -1,0 +1,248 @@
+"""The plan of a sweep: settings, which are overrides of one experiment's config, times seeds.
+
+    sweeps/rates/
+      sweep.json                            the plan
+      learning_rate=1e-4,batch_size=16/     a setting
+        seed=0/                             the workdir of a run
+        seed=0.log, seed=0.json             its output, and how it ended
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmrep.config.record import flatten_config
+from lmrep.core.errors import RunFault, UserError
+from lmrep.experiment import checks
+from lmrep.experiment import config as experiments
+from lmrep.experiment.settings import MAX_RUNS, Fields
+from lmrep.metrics import Metric
+from lmrep.storage import provenance
+from lmrep.storage.workdir import write_json
+
+FILE = "sweep.json"
+NAME_LENGTH = 120  # of a setting's directory
+# Fields that may differ between two commands of one sweep: those that a resumed run may change, except that the
+# length of the runs and the metric that compares them stay.
+FREE_FIELDS = ("name", "seed", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best",
+               *(field for field in (*experiments.RESUMABLE_FIELDS, *experiments.TASK_RESUMABLE_FIELDS)
+                 if field not in ("steps", "epochs", "checkpoint.*")))
+
+Load = Callable[[str, Sequence[tuple[str, str]]], Any]  # (argument, overrides) -> the experiment's config
+
+
+class Setting(NamedTuple):
+    """One setting.
+
+    Attributes:
+      name: of its directory.
+      fields: what it sets, as texts. A name that begins with a colon is a choice of the experiment file's argument.
+      changes: {path: value} of its config where it differs from the sweep's base config; None for a path that it lacks.
+    """
+
+    name: str
+    fields: Fields
+    changes: Mapping[str, Any]
+
+
+class Run(NamedTuple):
+    """One run of a sweep; `name` is its workdir inside that of the sweep."""
+
+    setting: Setting
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting.name}/seed={self.seed}"
+
+
+class Plan(NamedTuple):
+    """A sweep.
+
+    Attributes:
+      file, argument, overrides: the experiment, and fields that all settings share.
+      data_dir: the directory of token stores; "" for the default.
+      settings, seeds: every setting is trained with every seed.
+      base: the config without any setting.
+      metric: the validation metric that `checkpoint.best` names.
+      metrics: what the runs measure.
+    """
+
+    file: str
+    argument: str
+    overrides: Fields
+    data_dir: str
+    settings: tuple[Setting, ...]
+    seeds: tuple[int, ...]
+    base: Mapping[str, Any]
+    metric: str
+    metrics: Mapping[str, Metric]
+
+    @property
+    def loads_best(self) -> bool:
+        """Whether the best checkpoint of a run is used, instead of the newest one."""
+        return self.base.get("checkpoint", {}).get("load") == "best"
+
+    def runs(self) -> list[Run]:
+        """All runs: each setting with the first seed, then each with the second one, and so on."""
+        return [Run(setting, seed) for seed in self.seeds for setting in self.settings]
+
+    def flags(self, run: Run) -> list[str]:
+        """The flags of `lmrep train` that make a run, except its workdir."""
+        argument, overrides = _merged(self.argument, self.overrides, run.setting.fields)
+        return [f"--config={self.file}{':' * bool(argument)}{argument}",
+                *(f"--config.{path}={text}" for path, text in overrides), f"--config.seed={run.seed}",
+                *([f"--data_dir={self.data_dir}"] if self.data_dir else [])]
+
+
+# The plan
+
+
+def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequence[Fields],
+         seeds: Sequence[int], data_dir: str = "") -> Plan:
+    """A plan, of which every config was made and checked.
+
+    Args:
+      load: (argument, overrides) -> config of the experiment file.
+      file, argument, overrides: the experiment.
+      settings: the fields of each; `((),)` for the experiment as it is.
+      seeds: none for the config's own.
+      data_dir: the directory of token stores.
+
+    Raises:
+      UserError: a config is invalid, two settings are equal, or no metric compares them.
+    """
+    if len(settings) * max(1, len(seeds)) > MAX_RUNS:
+        raise UserError(f"this sweep has {len(settings) * max(1, len(seeds)):,} runs; expected at most {MAX_RUNS:,}")
+    for path, _ in overrides:
+        if path == "seed" and seeds:
+            raise UserError("--config.seed and --seeds are given; leave one of them out")
+    base = load(argument, overrides).to_dict()
+    flat = _flat(base)
+    found, seen, metric, metrics = [], {}, "", {}
+    for fields, name in zip(settings, names(settings), strict=True):
+        try:
+            config = load(*_merged(argument, overrides, fields))
+            experiment = experiments.parse(config)
+            checks.best_direction(experiment)
+        except UserError as error:
+            raise UserError(f"setting {name}: {error}" if fields else str(error)) from None
+        own = _flat(config.to_dict())
+        changes = {path: own.get(path) for path in {**flat, **own}
+                   if (path in flat) != (path in own) or flat.get(path) != own.get(path)}
+        key = json.dumps(changes, sort_keys=True)
+        if key in seen:
+            raise UserError(f"settings {seen[key]} and {name} are the same config; give it once")
+        seen[key] = name
+        if metric and experiment.checkpoint.best != metric:
+            raise UserError(f"settings are compared by checkpoint.best, which is {metric!r} in one and "
+                            f"{experiment.checkpoint.best!r} in another; give all the same")
+        metric = experiment.checkpoint.best
+        metrics |= checks.metrics(experiment)
+        found.append(Setting(name, fields, changes))
+    return Plan(file, argument, tuple(overrides), data_dir, tuple(found), tuple(seeds) or (flat["seed"],),
+                json.loads(json.dumps(base)), metric, metrics)
+
+
+def extended(old: Plan, new: Plan) -> Plan:
+    """`new` where it only adds settings or seeds to `old`; settings keep their names.
+
+    Raises:
+      UserError: it differs in anything else.
+    """
+    lines = provenance.differences(old.base, new.base, FREE_FIELDS)
+    if old.metric != new.metric:
+        lines.append(f"checkpoint.best: {old.metric!r} -> {new.metric!r}")
+    before, after = ({_key(setting): setting for setting in plan.settings} for plan in (old, new))
+    lines += [f"setting {setting.name} is missing" for key, setting in before.items() if key not in after]
+    if missing := [str(seed) for seed in old.seeds if seed not in new.seeds]:
+        lines.append(f"seeds are missing: {', '.join(missing)}")
+    if lines:
+        raise UserError("the workdir holds another sweep:\n  " + "\n  ".join(lines) + "\nA sweep can be given more "
+                        "settings and seeds besides its own; for other changes give another --workdir")
+    taken = {setting.name for setting in old.settings}
+    settings = [before.get(key) or setting._replace(name=_free(setting, taken)) for key, setting in after.items()]
+    return new._replace(settings=tuple(settings))
+
+
+def write(directory: Path, plan: Plan) -> None:
+    """Writes sweep.json. Raises RunFault if that fails."""
+    settings = [setting._asdict() for setting in plan.settings]
+    metrics = {name: metric._asdict() for name, metric in plan.metrics.items()}
+    write_json(directory / FILE, plan._asdict() | {"settings": settings, "metrics": metrics})
+
+
+def read(directory: Path) -> Plan | None:
+    """The plan in a directory, None if there is none. Raises RunFault if it is damaged."""
+    try:
+        record = json.loads((directory / FILE).read_text(encoding="utf8"))
+        fields = [tuple(map(tuple, setting["fields"])) for setting in record["settings"]]
+        return Plan(**record | {
+            "overrides": tuple(map(tuple, record["overrides"])), "seeds": tuple(record["seeds"]),
+            "settings": tuple(Setting(**{**setting, "fields": own})
+                              for setting, own in zip(record["settings"], fields, strict=True)),
+            "metrics": {name: Metric(**metric) for name, metric in record["metrics"].items()}})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{directory / FILE} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunFault(f"{directory / FILE} is damaged: {error}; restore it, or give another --workdir") from None
+
+
+def _merged(argument: str, overrides: Fields, fields: Fields) -> tuple[str, Fields]:
+    """(argument, overrides) of an experiment with those of a setting."""
+    choices = [f"{path[1:]}={text}" for path, text in fields if path.startswith(":")]
+    own = tuple((path, text) for path, text in fields if not path.startswith(":"))
+    shared = {path for path, _ in overrides}
+    for path, _ in own:
+        if path in shared:
+            raise UserError(f"{path} is given by --config.{path} too; leave it out there")
+    return ",".join(filter(None, [argument, *choices])), (*overrides, *own)
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """{path: value} of a config as JSON has it."""
+    return json.loads(json.dumps(flatten_config(config, list_items=True)))
+
+
+def _key(setting: Setting) -> str:
+    return json.dumps({path: value for path, value in setting.changes.items() if path != "seed"}, sort_keys=True)
+
+
+# Names of settings
+
+
+def names(settings: Sequence[Fields]) -> list[str]:
+    """A directory name for each setting: the ends of the paths that differ, and values."""
+    paths = list(dict.fromkeys(path for fields in settings for path, _ in fields))
+    short = {}
+    for path in paths:
+        parts = path.removeprefix(":").split(".")
+        ends = [".".join(parts[-depth:]) for depth in range(1, len(parts) + 1)]
+        others = [other.removeprefix(":") for other in paths if other != path]
+        short[path] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)),
+                           ends[-1])
+    found, taken = [], set()
+    for fields in settings:
+        text = ",".join(f"{_clean(short[path])}={_clean(value)}" for path, value in fields) or "base"
+        name = text if len(text) <= NAME_LENGTH else f"{text[:NAME_LENGTH]}-{_digest(fields)}"
+        found.append(f"{name}-{_digest(fields)}" if name in taken else name)
+        taken.add(found[-1])
+    return found
+
+
+def _free(setting: Setting, taken: set[str]) -> str:
+    return f"{setting.name}-{_digest(setting.fields)}" if setting.name in taken else setting.name
+
+
+def _clean(text: str) -> str:
+    """`text` for a file name: brackets are dropped, and other characters become dashes."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", re.sub(r"^[(\[{'\"]+|[)\]}'\"]+$", "", text))
+
+
+def _digest(fields: Fields) -> str:
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:8]
