@@ -14,9 +14,10 @@ from lmrep.data.mixture import Mixture
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.scan import describe_anomalies
 from lmrep.data.tokenizers import keeps_whitespace
-from lmrep.experiment import build
+from lmrep.experiment import build, task_inspection
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.task_data import PreparedTask
 from lmrep.objectives.base import Objective
 from lmrep.training.step import prepare_keys
 
@@ -35,6 +36,8 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
     prepared = build.prepared(experiment, data_dir, log.info)
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this corpus has {', '.join(prepared.stores)}")
+    if isinstance(prepared, PreparedTask):
+        return task_inspection.report(prepared, split, examples)
     model = build.model(experiment, prepared.tokenizer.vocabulary)
     sections, epochs = [_corpus(experiment, prepared), _tokenizer(experiment, prepared)], 0.0
     stages = experiments.resolve_stages(experiment)

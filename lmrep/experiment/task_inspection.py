@@ -1,0 +1,72 @@
+"""What `lmrep inspect` prints for a task: its data, and its examples as the network reads them."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from lmrep.data.records import Record
+from lmrep.data.records.examples import Examples
+from lmrep.experiment.config import TaskExperiment
+from lmrep.experiment.task_data import PreparedTask
+from lmrep.tasks import TASKS
+
+LABELS = 12  # values of a target that are listed
+
+
+def report(prepared: PreparedTask, split: str, examples: int) -> str:
+    """Statistics of every split, the values of the target, and the first `examples` of `split`."""
+    experiment = prepared.experiment
+    sections = [_splits(prepared), _tokenizer(prepared), _targets(experiment, prepared.records["train"]),
+                _steps(experiment, prepared.stores["train"])]
+    own, store = prepared.records[split], prepared.stores[split]
+    sections += [_example(own[i], i, store, prepared) for i in range(min(examples, len(own)))]
+    return "\n\n".join(filter(None, sections))
+
+
+def _splits(prepared: PreparedTask) -> str:
+    lines = [f"Task {prepared.experiment.objective['name']}",
+             f"  {'split':12}{'examples':>12}{'tokens':>14}{'longest':>9}{'mean':>8}{'sequences':>12}"]
+    for split, store in prepared.stores.items():
+        lengths = store.units.lengths
+        lines.append(f"  {split:12}{len(prepared.records[split]):12,}{lengths.sum():14,}{lengths.max():9,}"
+                     f"{lengths.mean():8.1f}{store.examples:12,}")
+    return "\n".join(lines)
+
+
+def _tokenizer(prepared: PreparedTask) -> str:
+    tokenizer, units = prepared.tokenizer, prepared.stores["train"].units
+    unknown = tokenizer.vocabulary.specials.get("unk")
+    text = f"Tokenizer {tokenizer.name}: {tokenizer.size:,} tokens"
+    return text if unknown is None else f"{text}; {np.mean(units.tokens == unknown):.3%} of the text is unknown"
+
+
+def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
+    """The values of a target and how often each occurs, where it is a class."""
+    target = TASKS[experiment.objective["name"]].targets[0]
+    values = [record.fields[target] for record in own]
+    values = [value for each in values for value in each] if isinstance(values[0], list) else values
+    if not all(isinstance(value, str) for value in values):
+        return ""
+    counts = Counter(values).most_common()
+    shown = ", ".join(f"{value} {count / len(values):.1%}" for value, count in counts[:LABELS])
+    return f"{target}: {len(counts):,} values: {shown}" + ", ..." * (len(counts) > LABELS)
+
+
+def _steps(experiment: TaskExperiment, train: Examples) -> str:
+    epochs = experiment.steps * experiment.batch_size / train.examples
+    return (f"{experiment.steps:,} steps of {experiment.batch_size} sequences are {epochs:,.2f} epochs; validation "
+            f"every {experiment.evaluation.every:,} steps, best by {experiment.checkpoint.best}")
+
+
+def _example(record: Record, number: int, store: Examples, prepared: PreparedTask) -> str:
+    """A record's fields, and the tokens of its units."""
+    lines = [f"Example {number:,} ({record.where}):"]
+    for name, value in record.fields.items():
+        lines.append(textwrap.fill(f"{name}: {value}", 110, initial_indent="  ", subsequent_indent="    "))
+    for unit in np.flatnonzero(store.units.example == number):
+        span = slice(store.units.offsets[unit], store.units.offsets[unit + 1])
+        tokens = " ".join(prepared.tokenizer.id_to_token(int(i)) for i in store.units.tokens[span])
+        lines.append(textwrap.fill(f"tokens: {tokens}", 110, initial_indent="  ", subsequent_indent="    "))
+    return "\n".join(lines)
