@@ -203,7 +203,9 @@ def _initialized(stage: Stage, path: str, network: Any, prepared: Prepared) -> S
     """The first stage with the parameters of the checkpoint at `path`."""
     source = init_from.load(path)
     if isinstance(prepared, PreparedTask):
-        source = init_from.for_task(source, TASKS[stage.objective.name].initial, prepared.experiment.head == "new")
+        objective = prepared.experiment.objective
+        source = init_from.for_task(source, TASKS[objective["name"]].initial, objective,
+                                    prepared.experiment.head == "new")
     match = init_from.match(specs_of(stage.objective), source, prepared.tokenizer.tokens)
     log.info("%s", "\n".join([init_from.describe(match, source), *init_from.check_network(network, source)]))
     return dataclasses.replace(stage, init_values=match.values)

@@ -94,8 +94,7 @@ def tokenized(
     if long:
         log.info("%s: %s of %s examples are longer than %s tokens and were %s", name, f"{long:,}", f"{len(own):,}",
                  stage.length, "truncated" if form.long == "truncate" else "split into windows")
-    group = task.group(config)
-    if group and form.packed:
+    if task.grouped and form.packed:
         raise UserError("config.format.packed is True, and this task reads several texts of an example together; set "
                         "it to False")
     if form.packed and units.lengths.max() > stage.length:
@@ -103,7 +102,8 @@ def tokenized(
                         "(config.length); raise it")
     content = digest([tokenizer.fingerprint, stage.objective_name, dataclasses.asdict(config), dataclasses.asdict(form),
                       stage.length, layout, records.fingerprint(own)])
-    return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if form.packed else 0, group)
+    return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if form.packed else 0,
+                   len(units.example) // len(own) if task.grouped else 0)
 
 
 def _with_steps(experiment: TaskExperiment, train: Examples) -> TaskExperiment:

@@ -31,11 +31,13 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
       examples: their examples, where they have been made.
 
     Raises:
-      UserError: a text is too long, or not Unicode.
+      UserError: the task cannot use a record; a text is too long, or not Unicode.
     """
     stage = stage_at(run.experiment, run.step)
     task = TASKS[stage.objective_name]
     if examples is None:
+        for record in own:
+            task.check(stage.objective, record)
         examples = tokenized(run.experiment, run.model, run.tokenizer, own, name)
     outputs, pending, predict = [], [], _compiled(run)
     for batch in batches(examples):

@@ -36,12 +36,14 @@ class SourceCheckpoint(NamedTuple):
       tokens: of its tokenizer, by id.
       params: float32 arrays by path, named as in `Objective.specs`.
       network: the fields of its network's config.
+      objective: the fields of the config of the objective that it was trained with; {} where that is not known.
     """
 
     name: str
     tokens: Sequence[str]
     params: dict[str, np.ndarray]
     network: dict[str, Any]
+    objective: Mapping[str, Any] = {}
 
 
 def load(path: str | os.PathLike) -> SourceCheckpoint:
@@ -55,7 +57,9 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
         run = load_run(path)
         params = {name: np.asarray(value) for name, value in flatten(run.params).items()}
         network = dataclasses.asdict(experiments.model_config(run.experiment))
-        source = SourceCheckpoint(f"{path}, step {run.step:,}", run.tokenizer.tokens, params, network)
+        stage = experiments.stage_at(run.experiment, run.step)
+        objective = {"name": stage.objective_name, **dataclasses.asdict(stage.objective)}
+        source = SourceCheckpoint(f"{path}, step {run.step:,}", run.tokenizer.tokens, params, network, objective)
     else:
         checkpoint = read_published(Path(path))
         network = dataclasses.asdict(checkpoint.config)
@@ -112,17 +116,33 @@ def directory_of(path: str | os.PathLike) -> Path:
     return path
 
 
-def for_task(source: SourceCheckpoint, initial: Mapping[str, str], new_head: bool) -> SourceCheckpoint:
+CLASSES = ("labels", "tags")  # fields of a task's config that name the outputs of its head, in order
+
+
+def for_task(
+    source: SourceCheckpoint, initial: Mapping[str, str], objective: Mapping[str, Any], new_head: bool
+) -> SourceCheckpoint:
     """The checkpoint with the parameters of a task's head.
 
     Args:
       source: the checkpoint.
       initial: new path -> path of a pretraining head that it starts from (`TaskDef.initial`).
-      new_head: leave out the source's own head for this task.
+      objective: the fields of the task's config.
+      new_head: take no head.
+
+    Raises:
+      UserError: the source has a head for this task whose outputs are other classes.
     """
-    params = dict(source.params)
     if new_head:
-        params = {path: value for path, value in params.items() if path.startswith("encoder/")}
+        return source._replace(params={path: value for path, value in source.params.items()
+                                       if path.startswith("encoder/")})
+    for name in CLASSES if source.objective.get("name") == objective["name"] else ():
+        theirs, ours = (tuple(each.get(name, ())) for each in (source.objective, objective))
+        if theirs != ours:
+            raise UserError(f"init has a head for the {name} {', '.join(theirs[:20])}, in this order ({source.name}), "
+                            f"and this run has {', '.join(ours[:20])}; give the head random parameters with "
+                            "--config.head=new")
+    params = dict(source.params)
     for target, old in initial.items():
         for path, value in source.params.items():
             if path.startswith(f"{old}/"):

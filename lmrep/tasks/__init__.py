@@ -1,10 +1,12 @@
 """What networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
 
-from lmrep.tasks import classification
+from lmrep.tasks import classification, multiple_choice, regression
 from lmrep.tasks.base import TaskDef
 
 __all__ = ["TASKS", "TaskDef"]
 
 TASKS: dict[str, TaskDef] = {
     "classification": classification.DEFINITION,
+    "multiple_choice": multiple_choice.DEFINITION,
+    "regression": regression.DEFINITION,
 }

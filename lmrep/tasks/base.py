@@ -1,6 +1,6 @@
 """The contract of a task: labelled examples, a head on a network, and metrics of its predictions."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class TextEncoder(NamedTuple):
 
     def texts(
         self, texts: Sequence[str], seconds: Sequence[str | None], names: Sequence[str]
-    ) -> tuple[list[Encoded], list[int], int]:
+    ) -> tuple[list[Encoded], list[int], list[int]]:
         """Encodes texts and pairs of texts.
 
         Args:
@@ -84,7 +84,7 @@ class TextEncoder(NamedTuple):
           names: of the texts, for messages.
 
         Returns:
-          (units, the number of each unit's text, how many texts were longer than `length`).
+          (units, the number of each unit's text, the numbers of the texts that were longer than `length`).
 
         Raises:
           UserError: a text is not Unicode, or longer than `length` where `format.long` is "refuse".
@@ -92,7 +92,7 @@ class TextEncoder(NamedTuple):
         first = self.ids(texts, names)
         paired = [i for i, second in enumerate(seconds) if second is not None]
         others = dict(zip(paired, self.ids([seconds[i] for i in paired], [names[i] for i in paired]), strict=True))
-        units, owners, long = [], [], 0
+        units, owners, long = [], [], []
         for i, a in enumerate(first):
             b = others.get(i)
             capacity = self.length - self.layout.special(b is not None)
@@ -100,7 +100,7 @@ class TextEncoder(NamedTuple):
             if size <= capacity:
                 spans = [(a, b)]
             else:
-                long += 1
+                long.append(i)
                 spans = self._shortened(a, b, capacity, names[i], size)
             units += [assemble(self.layout, *span) for span in spans]
             owners += [i] * len(spans)
@@ -153,15 +153,15 @@ class TaskDef(NamedTuple):
       fields: the fields of records that are its input.
       targets: the fields that it predicts; training and validation data must have them.
       optional: further fields that it reads where records have them.
-      resolve: (config, training records, published labels or ()) -> config, with what the training data alone decides,
-        such as `labels`.
+      resolve: (config, training records) -> config, with what the training data alone decides, such as `labels`.
       check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
       encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
       score: (config, records, units, outputs) -> Result.
       best: the metric by which checkpoints are compared.
-      group: config -> the number of units of each example that a network must see together (choices), or 0.
       submission: (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name
         begins with "predictions" where there is one file.
+      grouped: whether a network reads all units of an example together (choices); `encode` then gives every example of
+        a split the same number of them.
       initial: new path -> the paths of a pretraining head that it starts from, where the source checkpoint has them.
     """
 
@@ -174,8 +174,8 @@ class TaskDef(NamedTuple):
     resolve: Callable[[Any, Sequence[Record]], Any] = lambda config, records: config
     check: Callable[[Any, Record], None] = lambda config, record: None
     optional: tuple[str, ...] = ()
-    group: Callable[[Any], int] = lambda config: 0
     submission: Callable[[Any, Sequence[Record], Result], dict[str, str]] | None = None
+    grouped: bool = False
     initial: dict[str, str] = {}  # noqa: RUF012
 
 
@@ -205,7 +205,9 @@ def glue_submission(own: Sequence[Record], values: Sequence[str]) -> dict[str, s
     return {"predictions.tsv": "\n".join(["index\tprediction", *lines]) + "\n"}
 
 
-def figures(names: Sequence[str], gold: list, predicted: list, options: dict[str, dict[str, Any]]) -> dict[str, float]:
+def figures(
+    names: Iterable[str], gold: list, predicted: list, options: Mapping[str, dict[str, Any]] = {}
+) -> dict[str, float]:
     """The metrics of these names (`lmrep.metrics.tasks.TASK_METRICS`) of all examples together."""
     return {name: TASK_METRICS[name].function(gold, predicted, **options.get(name, {})) for name in names}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.data.records import FIELDS, Record
+from lmrep.data.records import FIELDS, Record, values
 from lmrep.objectives.base import Names
 
 
@@ -59,12 +59,26 @@ class Predict:
             if not isinstance(example, Mapping):
                 raise UserError(f"{where} is {example!r}; expected a text, a tuple of texts, or a dict with the fields "
                                 f"{', '.join(self._fields)}")
-            if missing := [name for name in self._fields if name not in example]:
+            if missing := [name for name in self._fields if example.get(name) is None]:
                 raise UserError(f"{where} has no {missing[0]!r} ({FIELDS[missing[0]]}); it has "
                                 f"{', '.join(example) or 'nothing'}: give it")
-            own = {name: example[name] for name in (*self._fields, *self._optional) if name in example}
-            found.append(Record(own, str(example.get("id", i)), where))
+            record = Record({}, str(example.get("id", i)), where)
+            for name in (*self._fields, *self._optional):
+                if example.get(name) is not None:
+                    record.fields[name] = self._converted(name, example[name], where)
+            found.append(record)
         return found
+
+    @staticmethod
+    def _converted(name: str, value: Any, where: str) -> Any:
+        try:
+            value = values.convert(name, list(value) if isinstance(value, tuple) else value)
+        except ValueError as error:
+            raise UserError(f"{where}: {name!r} is {repr(value)[:60]}; expected {error}") from None
+        parts = [value] if isinstance(value, str) else value
+        if not parts or not all(part.strip() for part in parts):
+            raise UserError(f"{where}: {name!r} is {repr(value)[:60]}; expected text that is not empty")
+        return value
 
     def predict(self, run: Any, texts: Sequence[Any], options: NoOptions, names: Names) -> list[dict[str, Any]]:
         """For each example, the prediction as `TaskDef.score` gives it."""

@@ -1,5 +1,6 @@
 """Classification of texts and of pairs of texts (Devlin et al., 2019, section 4.1)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,27 +36,30 @@ class Config(heads.Head):
 
     labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: those of the "
                                       "training data, sorted")
-    metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data", choices=METRICS)
+    metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data, beside accuracy",
+                                       choices=METRICS)
     positive: str = setting("", "f1: the positive class; empty: the second of two")
 
 
 def resolve(c: Config, records: Sequence[Record]) -> Config:
     """With the labels of the training data, and no others, in an order that does not depend on its order."""
-    if c.labels:
-        return c
-    found = {record.fields["label"] for record in records}
-    if len(found) < 2:
-        raise UserError(f"the training data has the only label {found.pop()!r} ({records[0].where}); expected two or "
+    labels = c.labels or tuple(sorted({record.fields["label"] for record in records}, key=label_order))
+    if len(labels) < 2:
+        raise UserError(f"the training data has the only label {labels[0]!r} ({records[0].where}); expected two or "
                         "more classes")
-    return replace(c, labels=tuple(sorted(found, key=label_order)))
+    if "f1" in c.metrics and (c.positive not in labels if c.positive else len(labels) > 2):
+        raise UserError(f"config.objective.positive is {c.positive!r}, and the labels are {', '.join(labels[:20])}; "
+                        "set it to the one that F1 is measured for, or measure macro_f1")
+    return replace(c, labels=labels)
 
 
 def label_order(label: str) -> tuple:
     """Numbers by value, before other labels by their characters."""
     try:
-        return 0, float(label), label
+        value = float(label)
     except ValueError:
-        return 1, 0.0, label
+        value = math.nan
+    return (0, value, label) if math.isfinite(value) else (1, 0.0, label)
 
 
 def check(c: Config, record: Record) -> None:
@@ -73,7 +77,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
         [record.where for record in records])
     numbers = {label: i for i, label in enumerate(c.labels)}
     labels = [numbers.get(records[i].fields.get("label"), -1) for i in owners]
-    return collect(units, owners, {"label": labels}), long
+    return collect(units, owners, {"label": labels}), len(long)
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
@@ -126,9 +130,9 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
         return Result({}, predictions)
     numbers, options = {label: i for i, label in enumerate(c.labels)}, {"f1": {"positive": c.positive or c.labels[1]}}
     true = np.array([numbers[label] for label in gold])
-    metrics = {"loss": float(-np.log(probabilities[np.arange(len(true)), true]).mean()),
+    metrics = {"loss": float((np.logaddexp.reduce(means, -1) - means[np.arange(len(true)), true]).mean()),
                "majority_accuracy": float(np.bincount(true).max() / len(true)),
-               **figures(c.metrics, gold, chosen, options)}
+               **figures(dict.fromkeys(("accuracy", *c.metrics)), gold, chosen, options)}
     return Result(metrics, predictions, gold, chosen, options)
 
 

@@ -154,7 +154,7 @@ class Examples:
             "tokens": tokenwise(units.tokens[source], self.pad), "segment_ids": tokenwise(np.repeat(segment, sizes)),
             "positions": tokenwise(inside), "token_type_ids": tokenwise(units.token_types[source]),
             "example": numbers.astype(np.int32), "unit": unitwise(unit), "first": unitwise(begin, 0),
-            "last": unitwise(begin + sizes - 1, 0), **columns}
+            "last": unitwise(np.maximum(begin + sizes - 1, 0), 0), **columns}
 
     def statistics(self) -> dict[str, float]:
         """As `Plan.statistics`; `padding` is that of batches of one length, the longest."""

@@ -1,0 +1,19 @@
+"""Multiple choice: which of several texts continues a text, or answers it, such as SWAG (Zellers et al., 2018).
+
+    lmrep train --config=experiments/tasks/choose.py:init=runs/mine --workdir=runs/swag \\
+        --config.data.train=train.csv --config.data.validation=val.csv
+
+The files are those of SWAG or CODAH, or JSON Lines such as {"text": "It rains.", "choices": ["I get wet.", "I eat."],
+"label": 0}, where label counts from 0. Examples may have different numbers of choices. The network reads each choice
+with its text as a pair, so that a step computes batch_size times as many sequences as there are choices.
+`lmrep predict --workdir=runs/swag` chooses between the texts of a line, which tabs separate.
+
+Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
+some minutes on two cores. Expected with BERT base on SWAG: accuracy 81.6 on dev (Devlin et al., 2019).
+"""
+
+from lmrep.experiment.fine_tuning import compose_task
+
+
+def get_config(argument=""):
+    return compose_task(argument, "multiple_choice")

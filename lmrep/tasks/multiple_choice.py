@@ -1,0 +1,138 @@
+"""Multiple choice: which of several texts continues or answers a text (Devlin et al., 2019, section 4.4: SWAG)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Encoded, Units, collect
+from lmrep.metrics import accuracy_metric
+from lmrep.models.base import Model, check_context
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.tasks import heads
+from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks.capability import Predict
+
+EMPTY = Encoded(np.zeros(0, np.int32), np.zeros(0, np.int8), 0, 0)  # in place of a choice that an example lacks
+MASKED = -1e30  # its logit
+
+
+@dataclass(frozen=True)
+class Config(heads.Head):
+    """A model that chooses one of several texts."""
+
+
+def check(c: Config, record: Record) -> None:
+    """Refuses an example with a single choice. (Readers check that the label is the number of a choice.)"""
+    if len(record.fields["choices"]) < 2:
+        raise UserError(f"{record.where} has the only choice {record.fields['choices'][0]!r}; expected two or more")
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """For each example k units, where k is the largest number of choices: a pair of the text and each of its choices,
+    and empty ones. The column `choice` is 1 for a choice and 0 for an empty unit."""
+    if encoder.format.long == "windows":
+        raise UserError("config.format.long is windows, and a choice is scored once, together with its text; expected "
+                        "refuse or truncate")
+    counts = np.array([len(record.fields["choices"]) for record in records])
+    pairs, _, long = encoder.texts(
+        [record.fields["text"] for record in records for _ in record.fields["choices"]],
+        [choice for record in records for choice in record.fields["choices"]],
+        [f"{record.where}, choice {i}" for record in records for i in range(len(record.fields["choices"]))])
+    k, ends = int(counts.max()), np.cumsum(counts)
+    units = [unit for end, count in zip(ends, counts, strict=True)
+             for unit in [*pairs[end - count : end], *[EMPTY] * (k - count)]]
+    labels = [int(record.fields.get("label", -1)) for record in records]
+    columns = {"label": np.repeat(labels, k), "choice": (np.arange(k) < counts[:, None]).ravel().astype(np.int32)}
+    truncated = set(np.searchsorted(ends, long, "right").tolist())
+    return collect(units, np.repeat(np.arange(len(records)), k), columns), len(truncated)
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """A score for each choice from one vector of its pair, and a softmax over the choices."""
+    check_context(model, c.context, "this task")
+    return Objective(
+        name="multiple_choice",
+        specs={"encoder": model.specs, "objective": {"multiple_choice": heads.specs(model, 1, c)}},
+        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
+        context=c.context)
+
+
+def prepare(keys: Keys, batch: Batch) -> Batch:
+    """With `target` i32[b], the right choice or -1, and `weights` f32[b], which add to 1 over the examples that have
+    one."""
+    target = batch["label"][:, 0]
+    return batch | {"target": target, "weights": normalize_weights((batch["unit"][:, 0] >= 0) & (target >= 0))}
+
+
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+    """float32 [b, k]; `MASKED` for empty units."""
+    keys = prng.split(key, 2)
+    x = heads.pooled(params, batch, model, c, keys[0])
+    y = heads.apply(params["objective"]["multiple_choice"], x, c, keys[1])[..., 0]
+    return jnp.where(batch["choice"] == 1, y, MASKED)
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean cross-entropy of the right choice."""
+    y, target = logits(params, batch, key, c=c, model=model), batch["target"]
+    nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(target, 0))
+    metrics = sums(batch["weights"] > 0, accuracy=y.argmax(-1) == target)
+    return (nll * batch["weights"]).sum(), (metrics, carry)
+
+
+def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+    """`log_probability` float32 [b, k]."""
+    return {"units": {"log_probability": jax.nn.log_softmax(logits(params, batch, c=c, model=model))}}
+
+
+def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+    """The most probable choice of each example, counted from 0."""
+    table = np.reshape(outputs.arrays["log_probability"], (len(records), -1)).astype(np.float64)
+    chosen = table.argmax(-1).tolist()
+    predictions: list[dict[str, Any]] = [
+        {"choice": choice, "probabilities": np.exp(row[: len(record.fields["choices"])]).tolist()}
+        for choice, row, record in zip(chosen, table, records, strict=True)]
+    if not all("label" in record.fields for record in records):
+        return Result({}, predictions)
+    gold = [int(record.fields["label"]) for record in records]
+    metrics = {"loss": float(-table[np.arange(len(gold)), gold].mean()),
+               "majority_accuracy": float(np.bincount(gold).max() / len(gold)),
+               **figures(("accuracy",), gold, chosen)}
+    return Result(metrics, predictions, gold, chosen)
+
+
+def from_text(texts: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of an example: the text and its choices, or one text with tabs between them."""
+    text, *choices = texts[0].split("\t") if len(texts) == 1 else texts
+    return {"text": text, "choices": choices} if choices else {"text": text}
+
+
+def show(prediction: dict[str, Any]) -> str:
+    """The number of the choice with its probability."""
+    return f"{prediction['choice']}\t{prediction['probabilities'][prediction['choice']]:.1%}"
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, context=lambda c: c.context,
+        metrics={"accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent number", headline=False)},
+        capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),
+        published=heads.PUBLISHED),
+    fields=("text", "choices"), targets=("label",), check=check, encode=encode, score=score, best="accuracy",
+    grouped=True, initial={"objective/multiple_choice/dense": "objective/pair/pooler"},
+)

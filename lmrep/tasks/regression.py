@@ -1,0 +1,131 @@
+"""Regression: a number for each text or pair of texts, such as the similarity of two sentences (STS-B)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Units, collect
+from lmrep.metrics import Metric
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.models.base import Model, check_context
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights
+from lmrep.tasks import heads
+from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
+from lmrep.tasks.capability import Predict
+
+METRICS = ("pearson", "spearman")
+
+
+@dataclass(frozen=True)
+class Config(heads.Head):
+    """A regression model."""
+
+    minimum: float | None = setting(None, "the smallest number of submission files; smaller ones are raised to it")
+    maximum: float | None = setting(None, "their largest number")
+
+
+def number(record: Record) -> float:
+    """The label of a record; NaN where it has none. Raises UserError where it is not a finite number."""
+    label = record.fields.get("label")
+    if label is None:
+        return math.nan
+    try:
+        value = float(label)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{record.where}: the label is {label!r}; expected a finite number, such as 2.5 (for classes, "
+                        "train the task classification)")
+    return value
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """A unit for each text or pair, several for texts that are read in windows."""
+    units, owners, long = encoder.texts(
+        [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
+        [record.where for record in records])
+    labels = np.array([number(record) for record in records], np.float32)
+    return collect(units, owners, {"label": labels[owners]}), len(long)
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """A number from one vector of each text."""
+    check_context(model, c.context, "this task")
+    return Objective(
+        name="regression", specs={"encoder": model.specs, "objective": {"regression": heads.specs(model, 1, c)}},
+        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
+        context=c.context)
+
+
+def prepare(keys: Keys, batch: Batch) -> Batch:
+    """With `weights` f32[b, n], which add to 1 over the units that have a label; other labels become 0."""
+    known = (batch["unit"] >= 0) & jnp.isfinite(batch["label"])
+    return batch | {"weights": normalize_weights(known), "label": jnp.where(known, batch["label"], 0.0)}
+
+
+def values(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+    """float32 [b, n]."""
+    keys = prng.split(key, 2)
+    x = heads.pooled(params, batch, model, c, keys[0])
+    return heads.apply(params["objective"]["regression"], x, c, keys[1])[..., 0]
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean squared error."""
+    y = values(params, batch, key, c=c, model=model)
+    return (jnp.square(y - batch["label"]) * batch["weights"]).sum(), ({}, carry)
+
+
+def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+    """`value` float32 [b, n]."""
+    return {"units": {"value": values(params, batch, c=c, model=model)}}
+
+
+def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+    """The number of each text, the mean of its windows'."""
+    found = mean_by_example(np.stack(outputs.arrays["value"]), units.example, len(records)).tolist()
+    predictions: list[dict[str, Any]] = [{"value": value} for value in found]
+    gold = [number(record) for record in records]
+    if any(map(math.isnan, gold)):
+        return Result({}, predictions)
+    error = float(np.square(np.subtract(found, gold)).mean())
+    metrics = {"loss": error, "mean_squared_error": error, "variance": float(np.var(gold)),
+               **figures(METRICS, gold, found)}
+    return Result(metrics, predictions, gold, found)
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """As GLUE takes them."""
+    values = np.array([prediction["value"] for prediction in result.predictions])
+    if c.minimum is not None or c.maximum is not None:
+        values = np.clip(values, c.minimum, c.maximum)
+    return glue_submission(records, [f"{value:.3f}" for value in values])
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, context=lambda c: c.context,
+        metrics={**{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
+                 "mean_squared_error": Metric("Mean squared error", baseline="variance"),
+                 "variance": Metric("Mean squared error of predicting the mean")},
+        capabilities=(Predict("rate", "predicts a number for each text", ("text",),
+                              lambda prediction: f"{prediction['value']:.4g}", ("text2",)),),
+        published=heads.PUBLISHED),
+    fields=("text",), optional=("text2",), targets=("label",), check=lambda c, record: number(record) and None,
+    encode=encode, score=score, best="pearson",
+    submission=submission, initial={"objective/regression/dense": "objective/pair/pooler"},
+)
