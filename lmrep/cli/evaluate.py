@@ -13,7 +13,12 @@ Words are separated by white space, bytes are those of UTF-8, and both are count
 still lose something of the text: a model that lower-cases is evaluated on lower-cased text, unknown words count as
 [UNK], and a run trained here reads any white space as one space, like its corpus. The first token is predicted if the
 model was trained with a token before it, such as [CLS] or the end of another document. The token that ends a document
-is not predicted."""
+is not predicted.
+
+With --pairs, it prints how often the model gives the acceptable sentence of a minimal pair the higher score: for each
+paradigm and phenomenon, and the mean over paradigms. The score is the objective's own: the log probability of the
+sentence for a model that predicts from left to right; the pseudo-log-likelihood (PLL) for one that fills masks; for one
+that detects replaced tokens, the sum of the log probabilities that each token is original."""
 
 from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag
 from lmrep.core.messages import show_messages
@@ -21,10 +26,14 @@ from lmrep.core.messages import show_messages
 FLAGS = {
     "split": Flag(None, "train, validation or test (by default test; of a task, validation)"),
     "files": Flag("", "a glob of text files to evaluate on, instead of a split of the run's own corpus"),
-    "examples": Flag(0, "the number of examples, from the first on (with --stride, documents); 0: all"),
+    "examples": Flag(0, "the number of examples, from the first on (with --stride, documents; with --pairs, pairs "
+                     "of each paradigm); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),
     "length": Flag(None, "with --stride, tokens in a window; by default the length that the run was trained with, or, "
                    "of a converted checkpoint, the longest that the network takes", int),
+    "pairs": Flag("", "a directory of minimal pairs: JSON Lines with sentence_good, sentence_bad, UID and "
+                  "linguistics_term, such as BLiMP's"),
+    "pll": Flag("", "with --pairs, word_l2r: mask the later tokens of the same word too (Kauf and Ivanova, 2023)"),
     "step": STEP,
     "data_dir": DATA_DIR,
 }
@@ -36,12 +45,17 @@ def run(arguments: Arguments) -> int:
 
     from lmrep import api
     from lmrep.experiment.choices import ALL_OBJECTIVES
+    from lmrep.inference import pairs
     from lmrep.metrics import COMMON
 
     show_messages()
     flags = arguments.flags
     values = api.evaluate(workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
-                          step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length)
+                          step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length,
+                          pairs=flags.pairs, pll=flags.pll)
+    if flags.pairs:
+        print(pairs.table(values))
+        return 0
     if not values:  # of a task, for examples without targets
         return 0
     width, known = max(map(len, values)), dict(COMMON)

@@ -30,6 +30,7 @@ from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import TaskExperiment, own_tokenizer, stage_at
+from lmrep.inference import pairs as minimal_pairs
 from lmrep.inference import perplexity as sliding
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.inference.load import Run, load
@@ -51,32 +52,36 @@ log = logging.getLogger(__name__)
 def evaluate(
     directory: str | os.PathLike, *, split: str | None = None, data_dir: str | os.PathLike | None = None,
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
-    length: int | None = None,
-) -> dict[str, float]:
-    """The metrics of a run on a split of its corpus, or on other files. They are also written to eval.json in the
-    workdir, and added to eval.jsonl, which keeps every evaluation.
+    length: int | None = None, pairs: str | os.PathLike = "", pll: str = "",
+) -> dict[str, Any]:
+    """The metrics of a run on a split of its corpus, on other files, or on minimal pairs. They are also written to
+    eval.json in the workdir, and added to eval.jsonl, which keeps every evaluation.
 
     A run of a task predicts the examples, writes predictions/ too, and eval.json has the intervals of its metrics.
     `split` is by default "validation", and `files` have the form of its own files.
 
     With a `stride`, they are the `Perplexity.figures` of the raw documents under a run that predicts from left to
-    right; see `perplexity`.
+    right; see `perplexity`. With `pairs`, they are the accuracies that `pairs.evaluate` returns.
 
     Args:
       directory: the workdir.
       split: "train", "validation" or "test"; None for "test".
       data_dir: the directory of token stores.
-      examples: the number of examples, from the first on; None for all. With a stride, the number of documents.
+      examples: the number of examples, from the first on; None for all. With a stride, the number of documents; with
+        pairs, of pairs of each paradigm.
       step: of the checkpoint; None for the newest.
       files: a glob of text files to use instead of a split. A file is a document; without a stride, the documents of a
         single file are separated by blank lines.
       stride: tokens between the starts of two windows.
       length: tokens in a window; None for the length that the run was trained with, or, of a converted checkpoint, the
         longest that its network takes.
+      pairs: a directory of minimal pairs, JSON Lines in the form of BLiMP, to use instead of a split.
+      pll: with pairs, how a masked language model scores sentences: "" masks one token at a time, "word_l2r" the later
+        tokens of the same word too.
 
     Raises:
-      UserError: there is no such run, split, text or checkpoint; or a stride is given for a run that does not predict
-        from left to right.
+      UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
+        left to right; the pairs are malformed, or the run gives sentences no score.
     """
     if examples is not None and examples < 1:
         raise UserError(f"examples is {examples}; expected at least 1")
@@ -85,6 +90,12 @@ def evaluate(
                         "one out")
     if length is not None and stride is None:
         raise UserError(f"length is {length}, that of sliding windows; give a stride too")
+    if pairs:
+        if files or split or stride is not None:
+            raise UserError("pairs are given, and files, a split or a stride too; leave these out")
+        return _minimal_pairs(directory, step, pairs, pll, examples)
+    if pll:
+        raise UserError(f"pll is {pll!r}, a score of minimal pairs; give pairs too")
     run = load(directory, step)
     if isinstance(run.experiment, TaskExperiment):
         if stride is not None:
@@ -106,6 +117,20 @@ def evaluate(
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
     _record(directory, run, {"files": files} if files else {"split": split}, settings, values)
+    return values
+
+
+def _minimal_pairs(
+    directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, examples: int | None
+) -> dict[str, Any]:
+    """`pairs.evaluate` of a checkpoint, recorded in its workdir."""
+    found = minimal_pairs.read(path, examples)
+    run = load(directory, step)
+    values = minimal_pairs.evaluate(run, found, pll)
+    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    _record(directory, run, {"pairs": os.fspath(path), "score": values["score"]},
+            {"examples": values["pairs"]}, numbers,
+            {name: values[name] for name in ("summary", "phenomena", "paradigms")})
     return values
 
 

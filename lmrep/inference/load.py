@@ -319,12 +319,12 @@ class Run:
     def generate_tokens(self, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
         """`generate.continuations` of a prompt."""
         return generate.continuations(self._generate, self.params, prompt, options, number, name,
-                                      self.model.max_length, self._end_tokens)
+                                      self.model.max_length, self.end_tokens)
 
     @functools.cached_property
     def _generate(self) -> Callable:
         # A converted checkpoint may generate any token, as in the published implementation.
-        never = set() if self.converted else self._specials("pad", "cls", "mask", "unk", "bos") - self._end_tokens
+        never = set() if self.converted else self._specials("pad", "cls", "mask", "unk", "bos") - self.end_tokens
         banned = never | set(range(self.tokenizer.size, self.model.vocab_size))  # ids without a token
         function = functools.partial(generate.generate, model=self.model, objective=self.objective,
                                      banned_token_ids=tuple(sorted(banned)))
@@ -342,7 +342,7 @@ class Run:
         return prompts.start_token(stage, self.tokenizer.vocabulary)
 
     @functools.cached_property
-    def _end_tokens(self) -> set[int]:
+    def end_tokens(self) -> set[int]:
         """The tokens that end a continuation: those that end documents, except a line break in a converted checkpoint,
         whose published implementation generates beyond it."""
         ends = self._specials("eos", "sep")

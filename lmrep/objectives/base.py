@@ -9,6 +9,8 @@ batch's total.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from lmrep.core.params import Array, Tree
 from lmrep.metrics import Metric
 
@@ -32,6 +34,41 @@ class Carry(NamedTuple):
     shared: Tree = ()  # leaves that have none: running statistics; threaded through microbatches in their order
 
 
+class Views(NamedTuple):
+    """What a network reads to score texts of one length: a text as it is, or several versions with masked tokens.
+
+    Attributes:
+      text: int[k], the index of the text that each view belongs to.
+      tokens: int32[k, t].
+      predicted: int32[k, m], positions.
+      targets: int32[k, m], the tokens that are predicted there.
+    """
+
+    text: np.ndarray
+    tokens: np.ndarray
+    predicted: np.ndarray
+    targets: np.ndarray
+
+
+class Scoring(NamedTuple):
+    """How well a model accepts a text: a sum of log probabilities, in nats, over the targets of all views of the text.
+    Minimal pairs are decided by it.
+
+    Attributes:
+      summary: what it is, for tables and reports.
+      views: (ids int32[n, t] of n texts with special tokens, words int32[n, t]) -> Views, in NumPy. `words` numbers the
+        words of each text; it is negative for the special tokens around it.
+      log_probabilities: (params, batch) -> float32 [b, m], of `batch["targets"]` i32[b, m] at the positions
+        `batch["predicted"]` i32[b, m], given `batch["tokens"]` i32[b, t] with their `segment_ids`.
+      heads: the names of the parameters that it needs under `objective/`; a converted checkpoint may lack them.
+    """
+
+    summary: str
+    views: Callable[[np.ndarray, np.ndarray], Views]
+    log_probabilities: Callable[[Tree, Batch], Array]
+    heads: tuple[str, ...] = ()
+
+
 class Objective(NamedTuple):
     """What a network is trained to predict, as pure functions with the config bound.
 
@@ -53,6 +90,8 @@ class Objective(NamedTuple):
         examples of something that each example has by itself.
       replace_tokens: (params, prepared batch) -> i32[b, t], its tokens after a generator replaced some of them.
       describe: (prepared batch, tokenizer) -> a text for each example.
+      scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
+        ("pll").
       context: what each position is conditioned on: "left" or "both".
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
     """
@@ -69,6 +108,7 @@ class Objective(NamedTuple):
     terms: Mapping[str, float] = {}
     replace_tokens: Callable[[Tree, Batch], Array] | None = None
     describe: Callable[[Batch, Any], list[str]] | None = None
+    scorings: Mapping[str, Scoring] = {}
     context: str = "both"
     static: bool = False
 

@@ -20,8 +20,8 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Encoded, Model, check_context, model_inputs
-from lmrep.objectives import mlm_head
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives import mlm_head, scoring
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, Scoring
 from lmrep.objectives.capabilities import GenerateText
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 
@@ -50,6 +50,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         next_token_logits=partial(next_token_logits, model=model, c=c),
         describe=describe,
         terms={"lm_loss": 1.0},
+        scorings={"log_probability": Scoring(
+            "log probability of the sentence, from left to right", scoring.next_token_views,
+            partial(log_probabilities, model=model, c=c), ("causal",) if head else ())},
         context="left",
     )
 
@@ -129,6 +132,16 @@ def next_token_logits(params: Tree, hidden: Array, *, model: Model, c: Config) -
     """The last layer's output [b, t, d] -> logits float32 [b, t, v]."""
     head = _head(params)
     return lm_head.logits(head, output_table(model, params, head), before_table(params, hidden, model, c))
+
+
+def log_probabilities(params: Tree, batch: Batch, *, model: Model, c: Config) -> Array:
+    """The log probability float32 [b, m] of `targets` i32[b, m], the tokens after the positions `predicted`."""
+    hidden = jnp.take_along_axis(encode(params, batch, model, c).hidden, batch["predicted"][..., None], axis=1)
+    head, targets = _head(params), batch["targets"]
+    _, nll, _ = lm_head.chunked_cross_entropy(
+        output_table(model, params, head), before_table(params, hidden, model, c), targets,
+        jnp.zeros(targets.shape), head.get("bias"))
+    return -nll
 
 
 def _head(params: Tree) -> Tree:

@@ -47,6 +47,14 @@ def probabilities(params: Tree, hidden: Array, model: Model) -> Array:
     return jax.nn.softmax(lm_head.logits(own, output_table(model, params, own), transform(own, hidden, model)))
 
 
+def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
+    """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted` i32[b, m]."""
+    own = params["objective"]["masked"]
+    hidden = encode(params, batch, batch["tokens"], model, at=batch["predicted"])
+    return -lm_head.cross_entropy(own, output_table(model, params, own), transform(own, hidden, model),
+                                  batch["targets"])[0]
+
+
 def top_k(probabilities: Array, size: int, k: int) -> dict[str, Array]:
     """The k most probable tokens of the first `size`. (A table with more has them in its softmax.)"""
     best, words = jax.lax.top_k(probabilities[..., :size], k)

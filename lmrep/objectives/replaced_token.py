@@ -21,13 +21,14 @@ from lmrep.layers import linear, lm_head
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric
 from lmrep.models.base import Model
-from lmrep.objectives import masking, mlm_head
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives import masking, mlm_head, scoring
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, Scoring
 from lmrep.objectives.capabilities import DetectReplaced, FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
 
 VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
 DETECTING = VARIANTS[:2]  # those whose encoder detects replaced tokens; the others predict tokens
+HEADS = dict(zip(VARIANTS, (("discriminator",), ("discriminator",), ("masked",), ("masked", "copy")), strict=True))
 TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
 
 
@@ -74,6 +75,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
             {"discriminator_loss": c.weight} if c.variant in DETECTING
             else {"mlm_loss": 1.0} if c.variant == "replace_mlm" else {"lm_loss": 1.0}),
         replace_tokens=partial(replace_tokens, c=c, generator=generator),
+        scorings={"original_log_probability": Scoring(
+            "sum of the log probabilities that each token is original; lmrep's own score, not a published one",
+            scoring.own_token_views, partial(log_probabilities, c=c, model=model), HEADS[c.variant])},
     )
 
 
@@ -265,16 +269,25 @@ def predict(
 def replaced_probability(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
     """The encoder's probability float32 [b, t] that each token was replaced; in variants whose encoder predicts tokens,
     1 minus the probability of the token."""
+    return -jnp.expm1(original_log_probability(params, batch, c, model))
+
+
+def original_log_probability(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
+    """The encoder's log probability float32 [b, t] that each token was not replaced; in variants whose encoder predicts
+    tokens, that of the token."""
     own, tokens = params["objective"], batch["tokens"]
     hidden = mlm_head.encode(params, batch, tokens, model)
     if c.variant in DETECTING:
-        return jax.nn.sigmoid(replaced_logits(own["discriminator"], hidden, model.activation))
+        return jax.nn.log_sigmoid(-replaced_logits(own["discriminator"], hidden, model.activation))
     table = output_table(model, params, own["masked"])
     if c.variant == "replace_mlm":
-        nll = _nll(own["masked"], table, hidden, tokens, model)
-    else:
-        nll, _ = copy_or_predict(own, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)
-    return -jnp.expm1(-nll)
+        return -_nll(own["masked"], table, hidden, tokens, model)
+    return -copy_or_predict(own, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)[0]
+
+
+def log_probabilities(params: Tree, batch: Batch, *, c: Config, model: Model) -> Array:
+    """`original_log_probability` at the positions `predicted` i32[b, m] of a batch, float32 [b, m]."""
+    return jnp.take_along_axis(original_log_probability(params, batch, c, model), batch["predicted"], axis=1)
 
 
 def _nll(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:

@@ -20,7 +20,7 @@ from lmrep.layers import linear, lm_head, norm
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model
-from lmrep.objectives import masking, mlm_head, sentence_pair
+from lmrep.objectives import masking, mlm_head, scoring, sentence_pair
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
@@ -68,6 +68,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         describe=describe,
         terms=terms,
+        scorings=scoring.pseudo_log_likelihoods(model, vocabulary),
     )
 
 

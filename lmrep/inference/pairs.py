@@ -1,0 +1,334 @@
+"""Minimal pairs (Marvin and Linzen, 2018; BLiMP, Warstadt et al., 2020): how often a model gives the acceptable
+sentence of a pair the higher score."""
+
+import dataclasses
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.progress import ProgressReporter
+from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
+from lmrep.data.tokenizers import keeps_whitespace
+from lmrep.experiment import build
+from lmrep.experiment.config import stage_at
+from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
+from lmrep.inference.load import Run
+from lmrep.inference.scores import Scores, Text, score_texts
+from lmrep.objectives.base import Objective, Scoring
+
+GOOD, BAD, PARADIGM, PHENOMENON = FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
+ROUNDING = 1e-6  # scores that differ by no more than this, relative to the larger one, are tied
+NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+
+log = logging.getLogger(__name__)
+
+
+class Pair(NamedTuple):
+    """A minimal pair: two sentences of which the first is acceptable."""
+
+    good: str
+    bad: str
+    paradigm: str
+    phenomenon: str
+    where: str  # file and line, for messages
+
+
+# Reading
+
+
+def read(path: str | Path, examples: int | None = None) -> list[Pair]:
+    """The pairs of a directory of JSON Lines files, or of one such file.
+
+    Args:
+      path: each line has the fields `sentence_good`, `sentence_bad`, `UID` (the paradigm) and `linguistics_term` (the
+        phenomenon), as in BLiMP; others are ignored, and so are empty lines.
+      examples: the first pairs of each paradigm that are read; None for all.
+
+    Raises:
+      UserError: there is no such file, or no pair; a line is not JSON, lacks a field, or has an empty one; a paradigm
+        has two phenomena.
+    """
+    path = Path(path).expanduser()
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    found, number, phenomena = [], Counter(), {}
+    for pair in (pair for file in files for pair in _read_file(file)):
+        if (known := phenomena.setdefault(pair.paradigm, pair.phenomenon)) != pair.phenomenon:
+            raise UserError(f"{pair.where}: the {PHENOMENON} of the {PARADIGM} {pair.paradigm!r} is "
+                            f"{pair.phenomenon!r}, and {known!r} in an earlier line; a paradigm has one")
+        number[pair.paradigm] += 1
+        if examples is None or number[pair.paradigm] <= examples:
+            found.append(pair)
+    if not found:
+        raise UserError(f"{path} holds no pairs; expected a directory with files *.jsonl, or one such file, with the "
+                        f"fields {', '.join(FIELDS)} in each line, such as those of BLiMP")
+    return found
+
+
+def _read_file(file: Path) -> Iterator[Pair]:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}; give the directory of the pairs, such as "
+                        "--pairs=blimp/data") from None
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.strip():
+            where = f"{file}, line {number}"
+            yield Pair(*_fields(line, where), where)
+
+
+def _fields(line: bytes, where: str) -> list[str]:
+    """The values of `FIELDS`. Raises UserError where one is missing, not text, or empty."""
+    try:
+        record = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise UserError(f"{where} is not UTF-8 text; convert the file") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON ({error}); expected an object with {', '.join(FIELDS)}") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{where} holds no JSON object; expected one with the fields {', '.join(FIELDS)}")
+    for field in FIELDS:
+        if field not in record:
+            raise UserError(f"{where} has no field {field!r}; expected the fields {', '.join(FIELDS)}")
+        if not isinstance(record[field], str) or not record[field].strip():
+            raise UserError(f"{where}: {field} is {record[field]!r}; expected text that is not empty")
+    return [record[field] for field in FIELDS]
+
+
+# Scores
+
+
+def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "") -> dict[str, Any]:
+    """The accuracies of a run on minimal pairs, as `figures`, with `score`, the name of the scoring.
+
+    Sentences are scored in float32 whatever the run was trained in, each different one once.
+
+    Args:
+      run: its objective has `scorings`.
+      pairs: from `read`.
+      pll: which pseudo-log-likelihood, "word_l2r"; "" for the objective's default scoring.
+
+    Raises:
+      UserError: the objective has no such scoring, or the run lacks its head; a sentence is too long or has no token.
+      RunFault: a score is not finite.
+    """
+    objective = in_float32(run)
+    name, scoring = choose(run, objective, pll)
+    places = {text: pair.where for pair in reversed(pairs) for text in (pair.bad, pair.good)}
+    texts = {text: tokenize(run, text, where) for text, where in reversed(places.items())}
+    number = {text: i for i, text in enumerate(texts)}
+    log.info("%s pairs, %s different sentences; score: %s", f"{len(pairs):,}", f"{len(texts):,}", scoring.summary)
+    _log_unknown(run, texts.values())
+    scores = score(run, list(texts.values()), scoring)
+    if len(bad := np.flatnonzero(~np.isfinite(scores.sums) | (scores.counts == 0))):
+        text = list(texts)[bad[0]]
+        if not scores.counts[bad[0]]:
+            raise UserError(f"{places[text]}: {text!r} has no token that {run.directory} predicts: it was trained "
+                            "without a token before the first one; give longer sentences")
+        raise RunFault(f"{places[text]}: the score of {text!r} is {scores.sums[bad[0]]}; the parameters of "
+                       f"{run.directory} at step {run.step} may not be finite: give another --step")
+    good, bad = np.array([(number[pair.good], number[pair.bad]) for pair in pairs]).T
+    identical = np.array([np.array_equal(texts[pair.good].ids, texts[pair.bad].ids) for pair in pairs])
+    return {"score": name, "summary": scoring.summary} | figures(pairs, scores, good, bad, identical)
+
+
+def in_float32(run: Run) -> Objective:
+    """The run's objective, computed in float32: bfloat16 would make ties."""
+    execution = dataclasses.replace(run.experiment.execution, dtype="float32")
+    experiment = dataclasses.replace(run.experiment, execution=execution)
+    model = build.model(experiment, run.tokenizer.vocabulary)
+    return build.objective(stage_at(experiment, run.step), model, run.tokenizer.vocabulary)
+
+
+def choose(run: Run, objective: Objective, pll: str) -> tuple[str, Scoring]:
+    known = objective.scorings
+    if not known:
+        raise UserError(f"{run.directory} was trained with objective {objective.name!r}, which gives sentences no "
+                        "score; evaluate it without pairs")
+    name = f"pll_{pll}" if pll else next(iter(known))
+    if name not in known:
+        others = [each.removeprefix("pll_") for each in known if each.startswith("pll_")]
+        raise UserError(f"pll is {pll!r}; expected " + (" or ".join(others) if others else
+                        f"none: {run.directory} was trained with objective {objective.name!r}, whose score is the "
+                        f"{known[next(iter(known))].summary}"))
+    lacking = set(known[name].heads) - run.params.get("objective", {}).keys()
+    if lacking:
+        raise UserError(f"{run.directory} lacks the head {', '.join(sorted(lacking))} that scores sentences; the "
+                        "checkpoint that it was converted from has none either. Train one with "
+                        f":init={run.directory}")
+    return name, known[name]
+
+
+def tokenize(run: Run, text: str, where: str) -> Text:
+    """A sentence with the special tokens that a document has around it in training.
+
+    Raises:
+      UserError: it has no token, more than the model takes, or is not Unicode.
+    """
+    collapsed = text if run.converted or keeps_whitespace(run.experiment.tokenizer) else " ".join(text.split())
+    try:
+        encoding = run.tokenizer.encode(collapsed)
+    except TypeError:
+        raise UserError(f"{where}: {text[:60]!r} is not Unicode text; correct it") from None
+    before, after = around_document(run)
+    ids = np.array([*before, *encoding.ids, *after], np.int32)
+    if not len(encoding.ids):
+        raise UserError(f"{where}: the tokenizer gives no token for {text[:60]!r}; give another sentence")
+    if 0 < run.model.max_length < len(ids):
+        raise UserError(f"{where}: {text[:60]!r}... has {len(ids):,} tokens; the model takes "
+                        f"{run.model.max_length:,} at most: shorten it")
+    words = [-1 if word is None else word for word in encoding.words]
+    return Text(ids, np.array([-1] * len(before) + words + [-1] * len(after), np.int32))
+
+
+def around_document(run: Run) -> tuple[list[int], list[int]]:
+    """The ids before and after a document, as in training. A model that predicts from left to right is conditioned on
+    those before, and predicts those after."""
+    before, after = run.special_tokens
+    if run.context != "left":
+        return before, after
+    start = run.start_token
+    return [] if start is None else [start], after or sorted(run.end_tokens)[:1]
+
+
+def _log_unknown(run: Run, texts: Iterator[Text]) -> None:
+    unknown = run.tokenizer.vocabulary.specials.get("unk", -1)
+    counts = np.sum([((text.ids == unknown).sum(), len(text.ids)) for text in texts], axis=0)
+    if counts[0]:
+        log.info("%s of %s tokens are %s: the vocabulary lacks these words", f"{counts[0]:,}", f"{counts[1]:,}",
+                 run.tokenizer.tokens[unknown])
+
+
+def score(run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0) -> Scores:
+    """The scores of texts, with a line of progress now and then. `tokens` are those of a batch, by default what suits
+    the backend."""
+    mesh = make_mesh(data=jax.device_count())
+    tokens = tokens or BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
+    log_probabilities = jax.jit(scoring.log_probabilities)
+    params = jax.device_put(run.params, replicated(mesh))
+    reporter = None
+
+    def compute(batch: dict[str, np.ndarray]) -> jax.Array:
+        return log_probabilities(params, jax.device_put(batch, batch_sharding(mesh)))
+
+    def report(done: int, total: int) -> None:
+        nonlocal reporter
+        reporter = reporter or ProgressReporter(log.info, total, done, every=10)  # after the first compilation
+        reporter.report(done, lambda seconds: f"scored {done / total:.0%}")
+
+    with use_mesh(mesh), jax.default_matmul_precision("float32"):
+        return score_texts(compute, texts, scoring, pad=run.tokenizer.vocabulary.specials.get("pad", 0),
+                             tokens=tokens, multiple=mesh.size, report=report)
+
+
+# Accuracies
+
+
+def outcomes(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """float[n]: 1 where the acceptable sentence has the higher score, 1/2 for a tie, 0 otherwise. Scores that differ
+    by float32 rounding alone are tied."""
+    tied = np.abs(good - bad) <= ROUNDING * np.maximum(np.abs(good), np.abs(bad))
+    return np.where(tied, 0.5, good > bad)
+
+
+def wilson(mean: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion of n (Wilson, 1927); a little too wide with ties, which count one half."""
+    center, width = mean + NORMAL**2 / (2 * n), NORMAL * math.sqrt(mean * (1 - mean) / n + (NORMAL / (2 * n))**2)
+    scale = 1 + NORMAL**2 / n
+    return max(0.0, (center - width) / scale), min(1.0, (center + width) / scale)
+
+
+def mean_interval(means: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the mean of independent proportions, from the Wilson interval of each (Zou et al., 2009, "A
+    note on confidence interval estimation for a linear function of binomial proportions"). It covers other pairs of the
+    same paradigms, not other paradigms. That of a single proportion is Wilson's."""
+    low, high = np.array([wilson(mean, n) for mean, n in zip(means, counts, strict=True)]).T
+    k = len(means)
+    return (float(means.mean() - np.sqrt(((means - low)**2).sum()) / k),
+            float(means.mean() + np.sqrt(((high - means)**2).sum()) / k))
+
+
+def figures(
+    pairs: Sequence[Pair], scores: Scores, good: np.ndarray, bad: np.ndarray, identical: np.ndarray
+) -> dict[str, Any]:
+    """The accuracies on pairs.
+
+    Args:
+      pairs: n of them.
+      scores: of all sentences.
+      good, bad: int[n], the index of each pair's sentences in `scores`.
+      identical: bool[n], whether the vocabulary makes a pair's sentences the same.
+
+    Returns:
+      `accuracy`, the mean over paradigms, by sums of log probabilities, with its 95 % interval from `low` to `high`;
+      `per_token_accuracy`, `per_token_low` and `per_token_high`, the same by means per token; and the numbers of all
+      `pairs`, of `ties`, each of which counts one half, of `identical` pairs, and of `disagreeing` ones, which sums and
+      means decide differently. `phenomena` and `paradigms` have the same by name; a phenomenon's accuracy is the mean
+      over its paradigms, and a paradigm has its `phenomenon` too.
+    """
+    sums, means = scores.sums, scores.sums / scores.counts
+    by_sum, by_mean = outcomes(sums[good], sums[bad]), outcomes(means[good], means[bad])
+    names = np.array([pair.paradigm for pair in pairs])
+    columns = np.stack([by_sum, by_mean, by_sum == 0.5, identical, by_sum != by_mean])
+    phenomenon = {pair.paradigm: pair.phenomenon for pair in pairs}
+    members = {paradigm: columns[:, names == paradigm] for paradigm in phenomenon}
+
+    def entry(paradigms: Sequence[str]) -> dict[str, Any]:
+        groups = [members[paradigm] for paradigm in paradigms]
+        counts = np.array([group.shape[1] for group in groups])
+        accuracies = np.array([group[:2].mean(1) for group in groups])
+        ties, same, disagreeing = sum(group[2:].sum(1) for group in groups).astype(int).tolist()
+        (low, high), (mean_low, mean_high) = (mean_interval(column, counts) for column in accuracies.T)
+        accuracy, per_token = accuracies.mean(0).tolist()
+        return {"accuracy": accuracy, "low": low, "high": high, "per_token_accuracy": per_token,
+                "per_token_low": mean_low, "per_token_high": mean_high, "pairs": int(counts.sum()), "ties": ties,
+                "identical": same, "disagreeing": disagreeing}
+
+    return entry(list(phenomenon)) | {
+        "phenomena": {name: entry([each for each in phenomenon if phenomenon[each] == name])
+                      for name in dict.fromkeys(phenomenon.values())},
+        "paradigms": {name: {"phenomenon": phenomenon[name]} | entry([name]) for name in phenomenon}}
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """What `evaluate` returns, as a table: each phenomenon with its paradigms, and their mean."""
+    both = found["disagreeing"] > 0
+    lines = []
+    for name, entry in found["phenomena"].items():
+        own = [(f"  {paradigm}", each) for paradigm, each in found["paradigms"].items() if each["phenomenon"] == name]
+        lines += [(name, entry), *own]
+    lines.append((f"mean over {len(found['paradigms'])} paradigms", found))
+    width = max(len(name) for name, _ in lines)
+    head = f"{'':{width}}  {'pairs':>6}  accuracy  95 % interval" + "  per token  95 % interval" * both
+    text = [head]
+    for name, e in lines:
+        line = f"{name:{width}}  {e['pairs']:>6,}  {e['accuracy']:>8.1%}  {_interval(e['low'], e['high'])}"
+        text.append(line + both * f"  {e['per_token_accuracy']:>9.1%}  "
+                    f"{_interval(e['per_token_low'], e['per_token_high'])}")
+    return "\n".join([*text, "", *notes(found)])
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{100 * low:5.1f} - {100 * high:5.1f}"
+
+
+def notes(found: Mapping[str, Any]) -> list[str]:
+    """What a reader of the accuracies must know, in sentences."""
+    lines = [f"Score: {found['summary']}, in nats. Chance is 50 %.",
+             "Intervals: Wilson's, and of means over paradigms that of Zou et al. (2009) from Wilson's."]
+    if found["ties"]:
+        lines.append(f"{found['ties']:,} pairs are ties, which count one half.")
+    if found["identical"]:
+        lines.append(f"{found['identical']:,} of them are identical for the vocabulary, as pairs that differ in "
+                     "capital letters alone are for an uncased one.")
+    if found["disagreeing"]:
+        lines.append(f"Accuracy compares sums over tokens; in {found['disagreeing']:,} pairs the mean per token "
+                     "decides otherwise.")
+    return lines

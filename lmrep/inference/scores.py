@@ -1,0 +1,137 @@
+"""Scores of many texts under an objective's `Scoring`, in batches of similar length."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrep.core.params import Array
+from lmrep.objectives.base import Scoring, Views
+
+VIEW_TOKENS = 2**22  # of the views that are made at once, about
+NONE = -1  # padding of `Views.tokens` and `Views.predicted` until a batch is made
+
+
+class Text(NamedTuple):
+    """A tokenized text with the special tokens around it."""
+
+    ids: np.ndarray  # int32[t]
+    words: np.ndarray  # int32[t], the number of each token's word; negative for the special tokens
+
+
+class Scores(NamedTuple):
+    """The scores of n texts."""
+
+    sums: np.ndarray  # float64[n], sums of log probabilities in nats
+    counts: np.ndarray  # int[n], how many were added
+
+
+def score_texts(
+    compute: Callable[[dict[str, np.ndarray]], Array], texts: Sequence[Text], scoring: Scoring, *, pad: int,
+    tokens: int, multiple: int = 1, report: Callable[[int, int], None] = lambda done, total: None,
+) -> Scores:
+    """The scores of texts.
+
+    Texts are scored from the shortest to the longest, so that a batch needs little padding and few shapes are compiled.
+
+    Args:
+      compute: a compiled `Scoring.log_probabilities` with its parameters.
+      texts: those to score.
+      scoring: makes their views.
+      pad: id of padding.
+      tokens: in a batch, about, with padding.
+      multiple: the batch size is a multiple of it.
+      report: called with the number of tokens of views that were read, and of all.
+    """
+    sums, counts = np.zeros(len(texts)), np.zeros(len(texts), int)
+
+    def add(views: Views, found: Array) -> None:
+        used = views.predicted != NONE
+        values = np.where(used, np.asarray(found, np.float64)[: len(used)], 0).sum(1)
+        np.add.at(sums, views.text, values)
+        np.add.at(counts, views.text, used.sum(1))
+
+    total, done, pending = _view_tokens(texts, scoring), 0, None
+    for views, batch_size in _batches(_views(texts, scoring), tokens, multiple):
+        found = compute(_batch(views, batch_size, pad))
+        if pending:  # the previous batch is read while this one is computed
+            add(*pending)
+            done += int((pending[0].tokens != NONE).sum())
+            report(done, total)
+        pending = views, found
+    if pending:
+        add(*pending)
+    return Scores(sums, counts)
+
+
+def _by_length(texts: Sequence[Text]) -> dict[int, list[int]]:
+    """{length: indices of the texts}, the shortest first."""
+    found = defaultdict(list)
+    for i, text in enumerate(texts):
+        found[len(text.ids)].append(i)
+    return dict(sorted(found.items()))
+
+
+def _make_views(texts: Sequence[Text], members: Sequence[int], scoring: Scoring) -> Views:
+    """The views of some texts of one length."""
+    chosen = [texts[i] for i in members]
+    views = scoring.views(np.stack([text.ids for text in chosen]), np.stack([text.words for text in chosen]))
+    return views._replace(text=np.asarray(members)[views.text])
+
+
+def _views(texts: Sequence[Text], scoring: Scoring) -> Iterator[Views]:
+    """The views of all texts, by length."""
+    for length, members in _by_length(texts).items():
+        size = max(1, VIEW_TOKENS // length**2)
+        for start in range(0, len(members), size):
+            yield _make_views(texts, members[start : start + size], scoring)
+
+
+def _view_tokens(texts: Sequence[Text], scoring: Scoring) -> int:
+    """The number of tokens of all views: texts of one length have the same number."""
+    return sum(len(members) * _make_views(texts, members[:1], scoring).tokens.size
+               for members in _by_length(texts).values())
+
+
+def _batches(groups: Iterator[Views], tokens: int, multiple: int) -> Iterator[tuple[Views, int]]:
+    """(views, batch size): batches of similar lengths. What does not fill a batch of one length is padded to the next
+    length. The last batch has fewer views than its size."""
+    waiting = None
+    for group in groups:
+        waiting = group if waiting is None else _join(waiting, group)
+        size = _batch_size(waiting, tokens, multiple)
+        full = len(waiting.text) // size * size
+        for start in range(0, full, size):
+            yield _take(waiting, slice(start, start + size)), size
+        waiting = _take(waiting, slice(full, None))
+    if waiting is not None and len(waiting.text):
+        yield waiting, _batch_size(waiting, tokens, multiple)
+
+
+def _batch_size(views: Views, tokens: int, multiple: int) -> int:
+    return -(-max(1, tokens // views.tokens.shape[1]) // multiple) * multiple
+
+
+def _take(views: Views, which: slice) -> Views:
+    return Views(*(each[which] for each in views))
+
+
+def _join(shorter: Views, longer: Views) -> Views:
+    """The views of both, padded to the length of the longer ones."""
+    def pad(x: np.ndarray, to: int) -> np.ndarray:
+        return np.pad(x, ((0, 0), (0, to - x.shape[1])), constant_values=NONE)
+
+    m = max(shorter.predicted.shape[1], longer.predicted.shape[1])
+    parts = [Views(views.text, pad(views.tokens, longer.tokens.shape[1]), pad(views.predicted, m),
+                   pad(views.targets, m)) for views in (shorter, longer)]
+    return Views(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _batch(views: Views, batch_size: int, padding: int) -> dict[str, np.ndarray]:
+    """Views as a batch for `Scoring.log_probabilities`; examples beyond them are padding."""
+    tokens, predicted, targets = (
+        np.pad(x, ((0, batch_size - len(x)), (0, 0)), constant_values=NONE) for x in views[1:])
+    return {"tokens": np.where(tokens == NONE, np.int32(padding), tokens),
+            "segment_ids": (tokens != NONE).astype(np.int32),
+            "predicted": predicted.clip(0), "targets": targets.clip(0)}

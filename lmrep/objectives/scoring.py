@@ -1,0 +1,51 @@
+"""Scores of texts: the views of a text that a network reads, and the log probabilities that are added up."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.models.base import Model
+from lmrep.objectives import mlm_head
+from lmrep.objectives.base import Scoring, Views
+
+
+def pseudo_log_likelihoods(model: Model, vocabulary: Vocabulary) -> Mapping[str, Scoring]:
+    """The scorings of masked language models.
+
+    `pll` (Salazar et al., 2020) masks one token at a time and adds up the log probabilities of the masked tokens given
+    all others; the special tokens around a text are not scored. It favours rare words that are split into many tokens,
+    which predict each other. `pll_word_l2r` (Kauf and Ivanova, 2023) masks the later tokens of the same word too.
+    """
+    def scoring(summary: str, word_l2r: bool) -> Scoring:
+        return Scoring(summary, partial(masked_views, mask=vocabulary.specials["mask"], word_l2r=word_l2r),
+                       partial(mlm_head.log_probabilities, model=model), ("masked",))
+
+    return {"pll": scoring("pseudo-log-likelihood (Salazar et al., 2020)", False),
+            "pll_word_l2r": scoring("pseudo-log-likelihood, words from left to right (Kauf and Ivanova, 2023)", True)}
+
+
+def masked_views(ids: np.ndarray, words: np.ndarray, *, mask: int, word_l2r: bool) -> Views:
+    """A view for each token of a text but special ones, in which it is masked and, if `word_l2r`, the later tokens of
+    its word are too."""
+    text, position = np.nonzero(words >= 0)
+    tokens, at = ids[text], np.arange(ids.shape[1])
+    hidden = at == position[:, None]
+    if word_l2r:
+        hidden |= (words[text] == words[text, position][:, None]) & (at > position[:, None])
+    return Views(text, np.where(hidden, np.int32(mask), tokens), position[:, None].astype(np.int32),
+                 ids[text, position][:, None])
+
+
+def next_token_views(ids: np.ndarray, words: np.ndarray) -> Views:
+    """A single view of each text, whose tokens are predicted at the position before them, all but the first."""
+    n, t = ids.shape
+    predicted = np.broadcast_to(np.arange(t - 1, dtype=np.int32), (n, t - 1))
+    return Views(np.arange(n), ids, predicted, ids[:, 1:])
+
+
+def own_token_views(ids: np.ndarray, words: np.ndarray) -> Views:
+    """A single view of each text, in which each token but special ones is judged at its own position."""
+    positions = np.flatnonzero(words[0] >= 0).astype(np.int32)  # the same in all texts of one length
+    return Views(np.arange(len(ids)), ids, np.broadcast_to(positions, (len(ids), len(positions))), ids[:, positions])
