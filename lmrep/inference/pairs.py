@@ -26,6 +26,7 @@ from lmrep.objectives.base import Objective, Scoring
 
 GOOD, BAD, PARADIGM, PHENOMENON = FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 ROUNDING = 1e-6  # scores that differ by no more than this, relative to the larger one, are tied
+MAX_PADDING, MAX_PADDING_ELSEWHERE = {"cpu": 2**14}, 2**20  # by backend, as `max_padding` of `score_texts`
 NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 log = logging.getLogger(__name__)
@@ -225,7 +226,8 @@ def score(run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0) ->
 
     with use_mesh(mesh), jax.default_matmul_precision("float32"):
         return score_texts(compute, texts, scoring, pad=run.tokenizer.vocabulary.specials.get("pad", 0),
-                             tokens=tokens, multiple=mesh.size, report=report)
+                             tokens=tokens, multiple=mesh.size, max_padding=MAX_PADDING.get(
+                               jax.default_backend(), MAX_PADDING_ELSEWHERE), report=report)
 
 
 # Accuracies

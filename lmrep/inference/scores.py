@@ -29,11 +29,11 @@ class Scores(NamedTuple):
 
 def score_texts(
     compute: Callable[[dict[str, np.ndarray]], Array], texts: Sequence[Text], scoring: Scoring, *, pad: int,
-    tokens: int, multiple: int = 1, report: Callable[[int, int], None] = lambda done, total: None,
+    tokens: int, multiple: int = 1, max_padding: int = 0, report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Scores:
     """The scores of texts.
 
-    Texts are scored from the shortest to the longest, so that a batch needs little padding and few shapes are compiled.
+    Texts are scored from the shortest to the longest, so that batches need little padding.
 
     Args:
       compute: a compiled `Scoring.log_probabilities` with its parameters.
@@ -42,6 +42,7 @@ def score_texts(
       pad: id of padding.
       tokens: in a batch, about, with padding.
       multiple: the batch size is a multiple of it.
+      max_padding: tokens of padding that cost as much as compiling another shape, about.
       report: called with the number of tokens of views that were read, and of all.
     """
     sums, counts = np.zeros(len(texts)), np.zeros(len(texts), int)
@@ -53,7 +54,7 @@ def score_texts(
         np.add.at(counts, views.text, used.sum(1))
 
     total, done, pending = _view_tokens(texts, scoring), 0, None
-    for views, batch_size in _batches(_views(texts, scoring), tokens, multiple):
+    for views, batch_size in _batches(_views(texts, scoring), tokens, multiple, max_padding):
         found = compute(_batch(views, batch_size, pad))
         if pending:  # the previous batch is read while this one is computed
             add(*pending)
@@ -94,19 +95,28 @@ def _view_tokens(texts: Sequence[Text], scoring: Scoring) -> int:
                for members in _by_length(texts).values())
 
 
-def _batches(groups: Iterator[Views], tokens: int, multiple: int) -> Iterator[tuple[Views, int]]:
-    """(views, batch size): batches of similar lengths. What does not fill a batch of one length is padded to the next
-    length. The last batch has fewer views than its size."""
+def _batches(groups: Iterator[Views], tokens: int, multiple: int, max_padding: int) -> Iterator[tuple[Views, int]]:
+    """(views, batch size): batches of similar lengths. The last batch has fewer views than its size.
+
+    Views wait for those of the next length, to which they are padded, until that would make more than `max_padding`
+    tokens of padding.
+    """
     waiting = None
     for group in groups:
-        waiting = group if waiting is None else _join(waiting, group)
+        if waiting is not None:
+            steps = max(1, group.tokens.shape[1] - waiting.tokens.shape[1])
+            if (waiting.tokens == NONE).sum() + steps * len(waiting.text) > max_padding:
+                size = _batch_size(waiting, tokens, multiple)
+                full = len(waiting.text) // size * size
+                for start in range(0, full, size):
+                    yield _take(waiting, slice(start, start + size)), size
+                waiting = _take(waiting, slice(full, None))
+            group = _join(waiting, group)
+        waiting = group
+    if waiting is not None:
         size = _batch_size(waiting, tokens, multiple)
-        full = len(waiting.text) // size * size
-        for start in range(0, full, size):
+        for start in range(0, len(waiting.text), size):
             yield _take(waiting, slice(start, start + size)), size
-        waiting = _take(waiting, slice(full, None))
-    if waiting is not None and len(waiting.text):
-        yield waiting, _batch_size(waiting, tokens, multiple)
 
 
 def _batch_size(views: Views, tokens: int, multiple: int) -> int:

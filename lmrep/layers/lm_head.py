@@ -42,6 +42,21 @@ def _logits(table: Array, bias: Array | None, x: Array) -> Array:
     return shard(y if bias is None else y + bias, "batch", *[None] * (x.ndim - 2), "vocab")
 
 
+def log_probabilities(params: Tree, table: Array, x: Array, targets: Array) -> Array:
+    """log softmax(logits)[target], float32 [b, m], of `targets` i32[b, m], with the other arguments of `logits`.
+
+    The negative of `cross_entropy`, which costs more since it prepares for the gradient. Positions are processed in
+    chunks where the logits would be large.
+    """
+    table = _gathered_table(table)
+
+    def of_chunk(x: Array, targets: Array) -> Array:
+        y = _logits(table, params.get("bias"), x)
+        return jnp.take_along_axis(y, targets[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(y, axis=-1)
+
+    return map_chunks(of_chunk, table.shape[0], x, targets)
+
+
 def cross_entropy(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array]:
     """Cross-entropy, and whether the target has the largest logit.
 

@@ -137,11 +137,9 @@ def next_token_logits(params: Tree, hidden: Array, *, model: Model, c: Config) -
 def log_probabilities(params: Tree, batch: Batch, *, model: Model, c: Config) -> Array:
     """The log probability float32 [b, m] of `targets` i32[b, m], the tokens after the positions `predicted`."""
     hidden = jnp.take_along_axis(encode(params, batch, model, c).hidden, batch["predicted"][..., None], axis=1)
-    head, targets = _head(params), batch["targets"]
-    _, nll, _ = lm_head.chunked_cross_entropy(
-        output_table(model, params, head), before_table(params, hidden, model, c), targets,
-        jnp.zeros(targets.shape), head.get("bias"))
-    return -nll
+    head = _head(params)
+    return lm_head.log_probabilities(head, output_table(model, params, head), before_table(params, hidden, model, c),
+                                     batch["targets"])
 
 
 def _head(params: Tree) -> Tree:

@@ -51,8 +51,8 @@ def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
     """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted` i32[b, m]."""
     own = params["objective"]["masked"]
     hidden = encode(params, batch, batch["tokens"], model, at=batch["predicted"])
-    return -lm_head.cross_entropy(own, output_table(model, params, own), transform(own, hidden, model),
-                                  batch["targets"])[0]
+    return lm_head.log_probabilities(own, output_table(model, params, own), transform(own, hidden, model),
+                                     batch["targets"])
 
 
 def top_k(probabilities: Array, size: int, k: int) -> dict[str, Array]:
