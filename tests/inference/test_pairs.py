@@ -295,7 +295,7 @@ def test_the_command_prints_stores_and_reports(home, tmp_path):
     assert "morphology" in found.out and "mean over 2 paradigms" in found.out and "4 of them are identical" in found.out
     result = json.loads((home / "masked/eval.json").read_text())
     assert result == json.loads((home / "masked/eval.jsonl").read_text().splitlines()[-1])
-    assert (result["score"], result["examples"], result["metrics"]["pairs"]) == ("pll_word_l2r", 4, 5)
+    assert (result["score"], result["examples"], result["metrics"]["pairs"]) == ("pll_word_l2r", 5, 5)
     assert result["paradigms"]["agreement"]["accuracy"] == 0.5 and result["phenomena"]["syntax & co"]["pairs"] == 1
     values = lmrep.evaluate(home / "masked", pairs=some, pll="word_l2r", examples=4)
     assert values["accuracy"] == result["metrics"]["accuracy"] and values["paradigms"] == result["paradigms"]

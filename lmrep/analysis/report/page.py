@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from lmrep.analysis.report import metrics, prose, run_data
+from lmrep.analysis.report import metrics, minimal_pairs, prose, run_data
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, meanings
 from lmrep.analysis.report.run_data import RunData
@@ -40,6 +40,7 @@ def render(runs: Runs) -> str:
         objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in run_list),
         validations=_per_run(runs, _validations),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
+        pairs=minimal_pairs.tables(run_list),
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
                    for run, predictions in runs for one in predictions.attention],
         configs=_per_run(runs, _config), data=_per_run(runs, _data), speed=_speed(run_list),

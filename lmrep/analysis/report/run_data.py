@@ -71,6 +71,7 @@ class RunData:
       network: None where the tokenizer is missing.
       prepared: the token stores; None where they are not on this machine.
       notes: what could not be read, for the page.
+      evaluations: the lines of eval.jsonl.
       source: the published directory that a run was converted from; "" for one that was trained.
     """
 
@@ -87,6 +88,7 @@ class RunData:
     prepared: Prepared | None
     notes: Sequence[str]
     source: str = ""
+    evaluations: Sequence[dict] = ()
 
     @property
     def stage(self) -> StagePlan:
@@ -138,6 +140,8 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
         starts = _read_lines(directory / provenance.FILE, notes, required="time")
         timing = _read_lines(directory / logs.TIMING, notes)
         prepared = _prepared(experiment, record["data"], data_dir, notes)
+    path = directory / "eval.jsonl"
+    evaluations = _read_lines(path, notes) if path.exists() else []
     train, validation = (sorted((line for line in lines if line.get("split") == split), key=lambda line: line["step"])
                          for split in ("train", "validation"))
     step = max((line["step"] for line in lines), default=0)
@@ -147,7 +151,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
     return RunData(directory, label, experiment, experiments.resolve_stages(experiment), train, validation, timing,
-                   starts, step, network, prepared, tuple(notes), str(record.get("source", "")))
+                   starts, step, network, prepared, tuple(notes), str(record.get("source", "")), evaluations)
 
 
 def _read_lines(path: Path, notes: list[str], required: str = "step") -> list[dict]:
