@@ -15,9 +15,10 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.inference import pairs
 from lmrep.inference import perplexity as sliding
-from lmrep.inference.scores import Scores
+from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.interop import conversion
 from lmrep.objectives import scoring
+from lmrep.objectives.base import Scoring
 from tests import small
 from tests.interop.test_published import GOLDEN
 
@@ -149,11 +150,41 @@ def test_replaced_token_score_adds_up_originals(runs):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_scores_do_not_depend_on_batches(runs, objective):
-    run = runs[objective]
-    expected = [scores(run, [sentence])[0] for sentence in SENTENCES]
-    for tokens in (8, 100, 4096):
-        np.testing.assert_allclose(scores(run, SENTENCES, tokens=tokens), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(scores(run, SENTENCES[::-1]), expected[::-1], rtol=1e-5, atol=1e-5)
+    run, some = runs[objective], SENTENCES[1:5]
+    expected = [scores(run, [sentence])[0] for sentence in some]
+    for tokens in (8, 4096):
+        np.testing.assert_allclose(scores(run, some[::-1], tokens=tokens)[::-1], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("max_padding", [0, 30, 10**6])
+@pytest.mark.parametrize(("tokens", "multiple"), [(1, 1), (20, 1), (50, 4), (10**5, 1)])
+def test_each_view_is_in_one_batch(max_padding, tokens, multiple):
+    """Scored by "networks" whose log probabilities are the targets, and which see few shapes and little padding."""
+    draw, shapes, padding, reported = np.random.default_rng(0), set(), 0, []
+    lengths = draw.integers(3, 9, 40)
+    texts = [Text(draw.integers(10, 99, n).astype(np.int32), np.array([-1, *range(n - 2), -1])) for n in lengths]
+
+    def compute(batch):
+        nonlocal padding
+        shapes.add(batch["tokens"].shape)
+        padding += sum((row == 0).sum() for row in batch["segment_ids"] if row.any())
+        assert len(batch["tokens"]) % multiple == 0
+        assert ((batch["tokens"] == 7) == (batch["segment_ids"] == 0)).all()
+        return batch["targets"].astype(np.float32)
+
+    views = partial(scoring.masked_views, mask=3, word_l2r=False)
+    for make, kept in ((views, slice(1, -1)), (scoring.next_token_views, slice(1, None)),
+                       (scoring.own_token_views, slice(1, -1))):
+        found = score_texts(compute, texts, Scoring("", make, None), pad=7, tokens=tokens, multiple=multiple,
+                            max_padding=max_padding, report=lambda done, total: reported.append(done / total))
+        np.testing.assert_array_equal(found.sums, [text.ids[kept].sum() for text in texts])
+        np.testing.assert_array_equal(found.counts, [len(text.ids[kept]) for text in texts])
+        if max_padding == 10**6:
+            assert len(shapes) == 1
+            shapes.clear()
+    assert reported == [] or 0 < min(reported) <= max(reported) <= 1
+    if not max_padding and tokens == 1 and multiple == 1:
+        assert padding == 0
 
 
 def test_runs_in_bfloat16_are_scored_in_float32(runs):

@@ -77,6 +77,18 @@ def test_cross_entropy_of_logits_of_any_size(shift):
     np.testing.assert_allclose(nll, 1e4, rtol=0.01)
 
 
+@pytest.mark.parametrize("chunk_logits", [1, lm_head.CHUNK_LOGITS])
+@pytest.mark.parametrize("bias", [True, False])
+def test_log_probabilities_are_the_negative_cross_entropy(monkeypatch, chunk_logits, bias):
+    monkeypatch.setattr(lm_head, "CHUNK_LOGITS", chunk_logits)
+    params = PARAMS if bias else PARAMS | {"bias": np.zeros_like(PARAMS["bias"])}
+    head = params if bias else {}
+    found = jax.jit(lm_head.log_probabilities)(head, TABLE, transform(PARAMS, HIDDEN), jnp.asarray(TARGETS))
+    expected = nll_by_hand(by_hand(*reference.float64((params, TABLE, HIDDEN))), TARGETS)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, -expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("form", ["cross_entropy", "logits"])
 def test_gradients_match_differences_of_the_closed_form(form):
     def loss(params, table, hidden):
