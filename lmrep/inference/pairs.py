@@ -253,8 +253,8 @@ def mean_interval(means: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
     same paradigms, not other paradigms. That of a single proportion is Wilson's."""
     low, high = np.array([wilson(mean, n) for mean, n in zip(means, counts, strict=True)]).T
     k = len(means)
-    return (float(means.mean() - np.sqrt(((means - low)**2).sum()) / k),
-            float(means.mean() + np.sqrt(((high - means)**2).sum()) / k))
+    return (max(0.0, float(means.mean() - np.sqrt(((means - low)**2).sum()) / k)),
+            min(1.0, float(means.mean() + np.sqrt(((high - means)**2).sum()) / k)))
 
 
 def figures(
