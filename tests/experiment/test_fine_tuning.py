@@ -1,0 +1,69 @@
+"""Configs of tasks: recipes, known sets, and pages."""
+
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data import records
+from lmrep.experiment import config as experiments
+from lmrep.experiment import fine_tuning, page_files
+from lmrep.experiment.fine_tuning import RECIPES, compose_known, compose_task
+from lmrep.interop import init_from
+from lmrep.tasks import TASKS
+from lmrep.tasks.known import KNOWN, published
+
+PAGES = [name for name in page_files.installed() if name.startswith("tasks/")]
+
+
+@pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.task in TASKS])
+@pytest.mark.parametrize("data", ["somewhere", "tfds"])
+def test_known_sets_give_checked_configs(name, data):
+    config = compose_known(f"size=tiny,data={data}", name)
+    experiment = experiments.parse(config)
+    assert experiment.name == name and experiment.data.train
+    assert experiment.checkpoint.best in TASKS[KNOWN[name].task].objective.metrics
+    if data == "tfds" and KNOWN[name].tfds:
+        assert experiment.data.tfds and experiment.data.train == "train"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_name_what_they_need(page):
+    with pytest.raises(UserError, match="data.train is empty; give the training examples"):
+        experiments.parse(init_from.load_config(page_files.installed()[page]))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_give_checked_configs(recipe):
+    for name in ("", *KNOWN):
+        if name and KNOWN[name].task not in TASKS:
+            continue
+        task = KNOWN[name].task if name else "classification"
+        config = compose_task(f"recipe={recipe}", task, name, data={"train": "train.tsv"})
+        experiment = experiments.parse(config)
+        stages = experiments.resolve_stages(experiment)
+        assert stages[0].optimizer.learning_rate == config.optimizer.learning_rate
+
+
+def test_recipes_and_grids_name_known_sets_and_fields():
+    assert all(name in KNOWN for recipe in RECIPES.values() for name in recipe if name)
+    assert fine_tuning.GRIDS.keys() <= RECIPES.keys()
+
+
+def test_published_figures_are_of_known_sets():
+    assert published("rte")["BERT base"] == 69.3 and published("wnli").keys() >= {"BERT base"}
+    assert "ELECTRA small" not in published("wnli") and published("trec") == {}
+
+
+def test_columns_are_named_by_single_flags(tmp_path):
+    config = init_from.load_config(page_files.installed()["tasks/classify.py"], "size=tiny", [
+        ("data.train", str(tmp_path / "train.csv")), ("data.columns.text", "sentence"), ("data.columns.label", "2")])
+    assert dict(config.data.columns) == {"text": "sentence", "label": "2"}
+    (tmp_path / "train.csv").write_text("a,b,c\n")
+    with pytest.raises(UserError, match="sentence"):
+        records.read(experiments.parse(config).data, "train", ("text", "label"))
+
+
+def test_a_task_without_a_head_of_its_own_refuses_pretraining_fields():
+    config = compose_task("", "classification", data={"train": "x.tsv"})
+    config.overfit = 2
+    with pytest.raises(UserError, match="config.overfit is set"):
+        experiments.parse(config)
