@@ -8,6 +8,7 @@ from typing import Any
 import ml_collections
 
 from lmrep.config import loading
+from lmrep.core.errors import UserError
 from lmrep.experiment.config import default_config
 from lmrep.models import MODELS, PRESETS
 from lmrep.tasks import TASKS
@@ -120,9 +121,9 @@ def compose_known(argument: str, known: str) -> ml_collections.ConfigDict:
 
 def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
     """The files of a known set in the folder `data`, or its form in TFDS; "" leaves them to be given."""
+    if data == "tfds" and known.tfds is None:
+        raise UserError("this data set is not in TFDS in its published form; give the folder of its files: data=FOLDER")
     fields = known.tfds if data == "tfds" else known.data
-    if fields is None:
-        fields = known.data
     paths = {split: os.path.join(data, name) for split, name in known.files.items()} if data not in ("", "tfds") else {}
     config.data.update({**fields, **paths})
     config.objective.update(known.objective)
