@@ -174,6 +174,8 @@ class ObjectiveDef(NamedTuple):
       context: config -> "left" or "both", which must be in `Model.context`.
       capabilities: what a model trained with it can predict; a text is given to the first that accepts it.
       published: the fields of the config that differ in a published system, by family of presets ("roberta").
+      loss_fields: fields of the config that add losses or weigh them, and leave examples and targets of other metrics
+        as they are. Reports compare runs that differ in these.
     """
 
     config: type
@@ -184,3 +186,4 @@ class ObjectiveDef(NamedTuple):
     context: Callable[[Any], str] = lambda config: "both"
     capabilities: tuple[Capability, ...] = ()
     published: Mapping[str, Mapping[str, Any]] = {}
+    loss_fields: tuple[str, ...] = ()

@@ -311,4 +311,5 @@ DEFINITION = ObjectiveDef(
         "copied_fraction": fraction_metric("Mean of the copy gate"),
     },
     capabilities=(FillMask("generator_head", "generator"), DetectReplaced()),
+    loss_fields=("generator_weight", "weight"),
 )

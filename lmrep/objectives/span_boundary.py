@@ -281,5 +281,5 @@ DEFINITION = ObjectiveDef(
         "boundary_loss": loss_metric("Span-boundary loss"),
         "boundary_accuracy": accuracy_metric("Span-boundary accuracy"),
     },
-    capabilities=(FillMask(),),
+    capabilities=(FillMask(),), loss_fields=("boundary", "weight", "position_width", "sentence_pair"),
 )

@@ -240,8 +240,18 @@ def test_settings_that_change_validation_are_named(data):
     pair = {"objective": {**data.experiment.objective, "sentence_pair": True}, "format": {"name": "segment_pair"}}
     [(titles, fields)] = settings(**pair).items()
     assert titles == "Masked-LM loss, Masked-LM accuracy"
-    assert {"objective.sentence_pair", "format.name"} <= {*fields}
+    assert "format.name" in fields and "objective.sentence_pair" not in fields
     assert settings(steps=24) == {}
+
+
+def test_runs_with_and_without_sentence_pairs_are_compared(data):
+    def run(pair, **fields):
+        objective = {**data.experiment.objective, "sentence_pair": pair, **fields}
+        return runs_of_seeds(data, (0.3,), objective=objective, format={"name": "segment_pair"})[0]
+
+    assert metrics.differing_settings(metrics.group_by_seed([run(True), run(False)])) == {}
+    [fields] = metrics.differing_settings(metrics.group_by_seed([run(True), run(False, rate=0.2)])).values()
+    assert fields == ["objective.rate"]
 
 
 def test_run_labels_are_distinct(tmp_path):

@@ -68,7 +68,9 @@ def test_the_masked_objective_has_it_where_configured():
     tokens = np.full((4, 5), 9, np.int32)
     batch = BATCH | {"tokens": tokens, "example": np.arange(4)}
     batch.pop("pair_weights")
-    assert "pair_weights" not in prepare(objective(), batch)
-    np.testing.assert_allclose(prepare(objective(sentence_pair=True), batch)["pair_weights"], BATCH["pair_weights"])
+    plain, paired = prepare(objective(), batch), prepare(objective(sentence_pair=True), batch)
+    assert "pair_weights" not in plain
+    np.testing.assert_allclose(paired.pop("pair_weights"), BATCH["pair_weights"])
+    jax.tree.map(np.testing.assert_array_equal, plain, paired)  # the same tokens are masked
     assert "pair" in objective(sentence_pair=True).specs["objective"]
     assert "pair" not in objective().specs["objective"]

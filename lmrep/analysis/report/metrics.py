@@ -187,12 +187,16 @@ def differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
     """{metrics that several groups have: settings that differ between these groups, and by which validation examples,
     their targets or their tokens can differ}."""
     settings = [[flatten_config(run.experiment) for run in group.runs] for group in groups]
+    objectives = {group.runs[0].stage.objective_name for group in groups}
+    ignored = set.intersection(*({f"objective.{field}" for field in OBJECTIVES[name].loss_fields}
+                                 for name in objectives))
     found: dict[tuple[str, ...], list[str]] = {}
     for title in dict.fromkeys(metric.title for group in groups for metric in headlines(group.runs[0]).values()):
         members = [one for group, one in zip(groups, settings, strict=True)
                    if title in {metric.title for metric in headlines(group.runs[0]).values()}]
-        fields = tuple(name for name in members[0][0] if all(name in group[0] for group in members)
-                       and any(fnmatch.fnmatchcase(name, pattern) for pattern in VALIDATION_SETTINGS)
+        shared = [name for name in members[0][0] if name not in ignored and all(name in group[0] for group in members)]
+        fields = tuple(name for name in shared
+                       if any(fnmatch.fnmatchcase(name, pattern) for pattern in VALIDATION_SETTINGS)
                        and len({repr(sorted({repr(run[name]) for run in group})) for group in members}) > 1)
         if fields:
             found.setdefault(fields, []).append(title)
