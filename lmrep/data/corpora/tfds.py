@@ -52,9 +52,12 @@ def open_builder(name: str, data_dir: str = "") -> Any:
             builder.download_and_prepare(file_format="array_record")
         return builder
     except Exception as error:  # datasets run code of their own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"no TFDS dataset {name!r}: {reason}; expected a name that TFDS knows and can download, or the "
-                        "directory of a prepared one (with dataset_info.json)") from error
+        reason = (str(error).splitlines()[0] if str(error) else type(error).__name__).rstrip(".")
+        folder = tfds.core.constants.DATA_DIR
+        raise UserError(
+            f"no TFDS dataset {name!r} in {folder}, and TFDS cannot prepare it here: {reason}. Prepare it where "
+            f"TensorFlow is installed (tfds build NAME --file_format=array_record), and copy it into {folder}, or set "
+            "data.tfds_name to its directory, which has dataset_info.json") from error
 
 
 def _source(builder: Any, config: Config) -> Any:
