@@ -188,7 +188,7 @@ def differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
     their targets or their tokens can differ}."""
     settings = [[flatten_config(run.experiment) for run in group.runs] for group in groups]
     objectives = {group.runs[0].stage.objective_name for group in groups}
-    ignored = set.intersection(*({f"objective.{field}" for field in OBJECTIVES[name].loss_fields}
+    ignored = set.intersection(*({f"objective.{field}" for field in ALL_OBJECTIVES[name].loss_fields}
                                  for name in objectives))
     found: dict[tuple[str, ...], list[str]] = {}
     for title in dict.fromkeys(metric.title for group in groups for metric in headlines(group.runs[0]).values()):
