@@ -10,6 +10,7 @@ import ml_collections
 from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import default_config
+from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN, KnownSet
@@ -140,6 +141,10 @@ def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace) ->
                                  "vocab_size": preset.config.vocab})
         config.objective.update({name: value for name, value in TASKS[config.objective.name].objective.published.get(
             preset.family, {}).items() if name in config.objective})
+    else:
+        network = MODELS[chosen.model]
+        contexts = network.build(network.config(), Execution(), chosen.model).context
+        config.objective.context = "both" if "both" in contexts else "left"
     config.model.vocab = 0
     if chosen.size == "tiny":
         config.model.update(MODELS[config.model.name].tiny)
