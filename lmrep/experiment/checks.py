@@ -51,6 +51,8 @@ def best_direction(experiment: Experiment) -> str:
     Raises:
       UserError: none of them has such a metric.
     """
+    if isinstance(experiment, TaskExperiment) and not experiment.checkpoint.best:
+        return "max"  # one of TASK_METRICS, which the training data decides
     return training_stages.best_direction(metrics(experiment), experiment.checkpoint.best)
 
 

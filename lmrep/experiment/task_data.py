@@ -59,7 +59,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     loaded = _tokenizer(tokenizer, task.fields + task.optional, found["train"])
     model = experiments.build_model(experiment, loaded.size)
     objective = experiment.objective | dataclasses.asdict(config)
-    experiment = dataclasses.replace(experiment, objective=objective)
+    checkpoint = dataclasses.replace(experiment.checkpoint, best=experiment.checkpoint.best or config.metrics[0])
+    experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in found.items()}
     return PreparedTask(_with_steps(experiment, stores["train"]), loaded, found, stores)
 

@@ -1,6 +1,6 @@
 """What networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
 
-from lmrep.tasks import classification, multiple_choice, regression
+from lmrep.tasks import classification, multiple_choice, regression, tagging
 from lmrep.tasks.base import TaskDef
 
 __all__ = ["TASKS", "TaskDef"]
@@ -9,4 +9,5 @@ TASKS: dict[str, TaskDef] = {
     "classification": classification.DEFINITION,
     "multiple_choice": multiple_choice.DEFINITION,
     "regression": regression.DEFINITION,
+    "tagging": tagging.DEFINITION,
 }

@@ -157,7 +157,7 @@ class TaskDef(NamedTuple):
       check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
       encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
       score: (config, records, units, outputs) -> Result.
-      best: the metric by which checkpoints are compared.
+      best: the metric by which checkpoints are compared; "": the first of the resolved config's `metrics`.
       submission: (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name
         begins with "predictions" where there is one file.
       grouped: whether a network reads all units of an example together (choices); `encode` then gives every example of

@@ -15,7 +15,8 @@ class CheckpointConfig:
     keep: int = setting(3, "newest checkpoints to keep", at_least=1)
     keep_best: int = setting(1, "best checkpoints to keep beside them", at_least=0)
     best: str = setting("loss", "the validation metric by which checkpoints are compared, in the direction that the "
-                        "metric has; only a checkpoint whose step validates has one")
+                        "metric has; only a checkpoint whose step validates has one; empty: the first of "
+                        "objective.metrics, which a task has")
     load: str = setting("newest", "the checkpoint that is used wherever the finished run is loaded",
                         choices=("newest", "best"))
 

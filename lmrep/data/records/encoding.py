@@ -7,7 +7,7 @@ import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
 
-TOKEN_COLUMNS = ("tag",)  # columns of `Units` with a value for each token; all others have one for each unit
+TOKEN_COLUMNS = ("word", "tag")  # columns of `Units` with a value for each token; all others have one for each unit
 
 
 class InputLayout(NamedTuple):

@@ -1,0 +1,25 @@
+"""Tagging of words, with entities or parts of speech, from a pretrained run or from nothing (Devlin et al., 2019).
+
+    lmrep train --config=experiments/tasks/tag.py:init=runs/mine --workdir=runs/ner \\
+        --config.data.train=eng.train --config.data.validation=eng.testa --config.data.test=eng.testb
+
+The files have a word and its tag on each line, in the first and the last column, and a blank line after each sentence
+(CoNLL-2003); or are CoNLL-U, whose tags are the parts of speech (UPOS). Tags such as B-PER and I-PER mark entities, and
+the scheme (BIO, IOB1, BIOES, BILOU) is that of the training data; others, such as NOUN, are plain tags. A word is
+tokenized by itself, and tagged at its first token: --config.objective.pieces=mean takes the mean of its tokens. Long
+sentences are read in windows that overlap, so that every word is tagged and counts.
+
+Predictions, metrics and a report are written to the workdir; `lmrep predict --workdir=runs/ner "Ann Lee left Rome ."`
+prints a line `word tag` for each word between spaces and a blank line after each sentence, which `conlleval` and `lmrep
+score` read beside the gold tags.
+
+Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
+some minutes on two cores. Expected with cased BERT base on CoNLL-2003: entity F1 96.4 on eng.testa and 92.4 on
+eng.testb (Devlin et al., 2019, with the document around each sentence as context, which this page does not give).
+"""
+
+from lmrep.experiment.fine_tuning import compose_task
+
+
+def get_config(argument=""):
+    return compose_task(argument, "tagging", format={"long": "windows", "stride": 64})

@@ -1,0 +1,130 @@
+"""Schemes of tags that mark entities, such as B-PER, I-PER and O: which tags may follow each other, conversion, and the
+most probable sequence of tags that a scheme allows."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import Record
+
+OUTSIDE = "O"
+# Scheme -> the prefixes of its tags: of the first word of an entity, a further word, the last word and the only word.
+PREFIXES = {"BIO": "BI", "IOB1": "BI", "BIOES": "BIES", "BILOU": "BILU"}
+ENTITY_TAG = re.compile("O|[BIESLU](-.+)?")
+
+
+def follows(scheme: str, last: str, tag: str) -> bool:
+    """Whether `tag` may follow `last` in a sentence; "O" stands for what is before and after it.
+
+    BIO: I- continues an entity of its type. IOB1: I- begins one too, and B- stands only where an entity follows
+    another of its type. BIOES, BILOU: B- is followed by I- or the end of its type; a single word is S- or U-.
+    """
+    (before, last_type), (prefix, type_) = _split(last), _split(tag)
+    same = last_type == type_ and before != OUTSIDE and prefix != OUTSIDE
+    if scheme == "BIO":
+        return prefix != "I" or same
+    if scheme == "IOB1":
+        return prefix != "B" or same
+    is_open, continues = before in "BI", prefix in "IEL"
+    return is_open == continues and (same or not continues)
+
+
+def fault(scheme: str, tags: Sequence[str]) -> int:
+    """The first word whose tag breaks the scheme; -1 for none. An entity that the sentence leaves open in BIOES or
+    BILOU breaks it at the last word."""
+    for i, (last, tag) in enumerate(zip((OUTSIDE, *tags), tags, strict=False)):
+        if not follows(scheme, last, tag):
+            return i
+    return -1 if follows(scheme, tags[-1], OUTSIDE) else len(tags) - 1
+
+
+def belongs(scheme: str, tag: str) -> bool:
+    """Whether the scheme has such a tag."""
+    return ENTITY_TAG.fullmatch(tag) is not None and tag[0] in (OUTSIDE + PREFIXES[scheme])
+
+
+def convert(scheme: str, tags: Sequence[str]) -> list[str]:
+    """Tags of BIO or IOB1, or of a mixture, in one of them. Entities are those that `conlleval` finds: one begins at
+    B-, and at an I- that does not follow its type."""
+    found = []
+    for last, tag in zip((OUTSIDE, *tags), tags, strict=False):
+        (before, last_type), (prefix, type_) = _split(last), _split(tag)
+        if prefix in "BI":
+            same = before != OUTSIDE and last_type == type_
+            begins = prefix == "B" or not same
+            tag = ("B" if begins and (scheme == "BIO" or same) else "I") + tag[1:]
+        found.append(tag)
+    return found
+
+
+def detect(records: Sequence[Record], repair: bool) -> str:
+    """The scheme of the tags of records, or "none" for tags that mark no entities, such as parts of speech.
+
+    Args:
+      records: with words and tags.
+      repair: whether tags that fit neither BIO nor IOB1 are BIO.
+
+    Raises:
+      UserError: they seem to mark entities, and fit no scheme; with file, line and word.
+    """
+    words = [(record, i, tag) for record in records for i, tag in enumerate(record.fields["tags"])]
+    tags = {tag for *_, tag in words}
+    other = {tag for tag in tags if not ENTITY_TAG.fullmatch(tag)}
+    if not any(tag[:2] in ("B-", "I-") for tag in tags) and (other or OUTSIDE not in tags or not tags & set("BI")):
+        return "none"
+    if other:
+        raise UserError(f"{describe(*next(word for word in words if word[2] in other))}, and others begin with B- or "
+                        "I-: correct it, or set --config.objective.scheme=none if the tags mark no entities")
+    prefixes = {tag[0] for tag in tags}
+    fitting = [scheme for scheme, own in PREFIXES.items() if prefixes <= set(OUTSIDE + own)]
+    for scheme in fitting:
+        if all(fault(scheme, record.fields["tags"]) < 0 for record in records):
+            return scheme
+    if fitting and (repair or fitting[0] != "BIO"):
+        return fitting[0]  # tags that break it are reported by the check of each record
+    if fitting:
+        record, i = next((record, i) for record in records if (i := fault("BIO", record.fields["tags"])) >= 0)
+        raise UserError(f"{describe(record, i, record.fields['tags'][i])}, which BIO does not allow there, and other "
+                        "tags fit no IOB1 (B- only between entities of one type): correct the file, or convert the "
+                        "tags with --config.objective.repair=True")
+    raise UserError(f"the tags of the training data begin with {', '.join(sorted(prefixes))}, which is no scheme "
+                    f"({', '.join(PREFIXES)}); convert them, or set --config.objective.scheme=none")
+
+
+def describe(record: Record, i: int, tag: str) -> str:
+    """The beginning of a message about the tag of word i."""
+    return f"{record.where}: word {i + 1}, {record.fields['words'][i]!r}, has the tag {tag!r}"
+
+
+def _split(tag: str) -> tuple[str, str]:
+    """("B", "PER"); ("O", "")."""
+    return tag[:1], tag[2:]
+
+
+def best_sequence(scores: np.ndarray, labels: Sequence[str], scheme: str) -> np.ndarray:
+    """The most probable sequence of tags that a scheme allows (Viterbi, 1967).
+
+    Args:
+      scores: float [n, l], the log-probability of each tag for each word.
+      labels: the l tags.
+      scheme: a name in `PREFIXES`.
+
+    Returns:
+      int64 [n].
+    """
+    def cost(last: str, tag: str) -> float:  # finite, so that there is a sequence even where labels are missing
+        return 0.0 if follows(scheme, last, tag) else -1e9
+
+    between = np.array([[cost(last, tag) for tag in labels] for last in labels])
+    best = scores[0].astype(np.float64) + [cost(OUTSIDE, tag) for tag in labels]
+    previous = []
+    for row in scores[1:]:
+        paths = best[:, None] + between
+        previous.append(paths.argmax(0))
+        best = paths.max(0) + row
+    chosen = [int((best + [cost(tag, OUTSIDE) for tag in labels]).argmax())]
+    for step in reversed(previous):
+        chosen.append(int(step[chosen[-1]]))
+    return np.array(chosen[::-1])
