@@ -58,6 +58,8 @@ def _glue(
         {**objective, **fields}, metrics[0], submissions=submissions)
 
 
+WINDOWS = {"format.long": "windows", "format.stride": 64}  # sentences whose words are all tagged
+
 KNOWN: Mapping[str, KnownSet] = {
     # The files of gluebenchmark.com. CoLA's have no header, but for the test set.
     "cola": _glue("cola", {"text": "3", "label": "1"}, ("matthews", "accuracy"),
@@ -106,11 +108,12 @@ KNOWN: Mapping[str, KnownSet] = {
                      {"tfds": "trec", "train": "train", "validation": "test",
                       "columns": {"text": "text", "label": "label-coarse"}}),
     "conll2003": KnownSet("tagging", {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
-                          {"format": "columns"}, fields={}),
+                          {"format": "columns"}, fields=WINDOWS),
     "wnut17": KnownSet("tagging", {"train": "wnut17train.conll", "validation": "emerging.dev.conll",
-                                   "test": "emerging.test.annotated"}, {"format": "columns"}, fields={}),
+                                   "test": "emerging.test.annotated"}, {"format": "columns"}, fields=WINDOWS),
     "ud_pos": KnownSet("tagging", {"train": "*-ud-train.conllu", "validation": "*-ud-dev.conllu",
-                                   "test": "*-ud-test.conllu"}, {"format": "conllu"}, best="token_accuracy", fields={}),
+                                   "test": "*-ud-test.conllu"}, {"format": "conllu"}, best="token_accuracy",
+                       fields=WINDOWS),
     "swag": KnownSet("multiple_choice", {"train": "train.csv", "validation": "val.csv", "test": "test.csv"},
                      {"format": "choices"}),
     "squad1": KnownSet("span_extraction", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"},

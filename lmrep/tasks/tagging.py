@@ -115,8 +115,9 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     tokens record that (byte-level BPE, for which Hugging Face wants add_prefix_space=True, and SentencePiece), also at
     the beginning of a sentence. A word without any token, such as a control character, is the unknown token.
 
-    Each word has its tag in one window alone, that in which it has the most context. The column `word` has the index of
-    a token's word in its sentence, `tag` the number of its tag at the token that stands for the word; both -1 elsewhere.
+    Each word has its tag in one window alone, that in which it has the most context. The column `word` has the index
+    of a token's word in its sentence, `tag` the number of its tag at the token that stands for the word; both are -1
+    elsewhere.
     """
     if encoder.format.long == "truncate":
         raise UserError("config.format.long is truncate, and the words after the cut would have no tag, although each "
@@ -156,8 +157,9 @@ def word_ids(records: Sequence[Record], encoder: TextEncoder) -> dict[str, np.nd
     names = [f"{place}: the word {word!r}" for word, place in where.items()]
     ids = encoder.ids([encoder.tokenizer.sentence_separator + word for word in where], names)
     unknown = encoder.tokenizer.vocabulary.specials.get("unk")
-    if unknown is None and (empty := next((name for name, each in zip(names, ids, strict=True) if not len(each)), None)):
-        raise UserError(f"{empty} has no token, and the tokenizer has none for unknown words; remove it, or choose "
+    empty = [name for name, each in zip(names, ids, strict=True) if not len(each)]
+    if empty and unknown is None:
+        raise UserError(f"{empty[0]} has no token, and the tokenizer has none for unknown words; remove it, or choose "
                         "another tokenizer")
     return {word: each if len(each) else np.array([unknown], np.int32) for word, each in zip(where, ids, strict=True)}
 
@@ -277,7 +279,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     gold, numbers = [tags_of(c, record) for record in records], {label: i for i, label in enumerate(c.labels)}
     true = np.array([numbers[tag] for tags in gold for tag in tags])
     metrics = {"loss": float(-np.concatenate(scores)[np.arange(len(true)), true].mean()),
-               **figures(c.metrics, gold, predicted, **dict.fromkeys(ENTITY_METRICS[:3], {"scheme": c.scheme})),
+               **figures(c.metrics, gold, predicted, **{name: {"scheme": c.scheme} for name in ENTITY_METRICS[:3]}),
                "majority_accuracy": float(np.bincount(true).max() / len(true))}
     return Result(metrics, predictions, gold, predicted)
 

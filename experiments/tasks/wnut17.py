@@ -1,0 +1,13 @@
+"""WNUT-17: novel and emerging entities in tweets and comments, six types (Derczynski et al., 2017). Entity F1.
+
+    lmrep train --config=experiments/tasks/wnut17.py:init=runs/bert,data=wnut17 --workdir=runs/wnut17
+
+`data` is the folder of the published files. Choose a cased network. Cost: 3,394 tweets. Expected: F1 of 41.86 on the
+test set for the best system of the shared task (Derczynski et al., 2017).
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "wnut17")
