@@ -1,0 +1,79 @@
+"""Schemes of tags: which one data have, what they refuse, conversion, and decoding."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import Record
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.tasks import schemes, tagging
+
+
+def record(words, tags):
+    return Record({"words": words.split(), "tags": tags.split()}, "0", "dev.conll, line 7")
+
+
+@pytest.mark.parametrize(("tags", "scheme"), [
+    ("O B-X I-X O", "BIO"), ("B-X B-X O", "BIO"), ("I-X I-X B-X O", "IOB1"), ("B-X E-X S-Y O", "BIOES"),
+    ("B-X I-X L-X U-Y O", "BILOU"), ("NOUN VERB I O", "none"), ("-LRB- NN-X O", "none"), ("B I O", "BIO"),
+    ("B-X I-X", "BIO")])
+def test_the_scheme_is_detected(tags, scheme):
+    given = [record(" ".join("abcdef"[: len(tags.split())]), tags)]
+    assert schemes.detect(given, False) == scheme
+    c = tagging.resolve(tagging.Config(), given)
+    assert c.scheme == scheme
+    assert c.metrics == (("token_accuracy",) if scheme == "none" else tagging.METRICS)
+    tagging.check(c, given[0])
+
+
+@pytest.mark.parametrize(("tags", "message"), [
+    ("O I-X O B-X", r"line 7: word 2, 'b', has the tag 'I-X', which BIO does not allow there.*repair=True"),
+    ("O PER B-X O", r"word 2, 'b', has the tag 'PER', and others begin with B- or I-"),
+    ("O L-X B-X E-X", r"begin with B, E, L, O, which is no scheme"),
+    ("O O O O", r"has the only tag 'O'")])
+def test_tags_of_no_scheme_are_refused(tags, message):
+    with pytest.raises(UserError, match=message):
+        tagging.resolve(tagging.Config(), [record("a b c d", tags)])
+
+
+@pytest.mark.parametrize(("scheme", "tags", "word"), [
+    ("BIO", "O I-X", 2), ("BIO", "B-Y I-X", 2), ("BIO", "I-X", 1), ("IOB1", "B-X I-X", 1), ("IOB1", "I-Y B-X", 2),
+    ("BIOES", "B-X O", 2), ("BIOES", "B-X E-Y", 2), ("BIOES", "O E-X", 2), ("BIOES", "S-X I-X", 2),
+    ("BIOES", "O B-X", 2), ("BILOU", "U-X L-X", 2)])
+def test_tags_that_may_not_follow_each_other_are_refused(scheme, tags, word):
+    c = tagging.Config(scheme=scheme, labels=("O", *(f"{p}-{t}" for p in "BIESLU" for t in "XY")))
+    with pytest.raises(UserError, match=rf"dev\.conll, line 7: word {word}, .* which {scheme} does not allow"):
+        tagging.check(c, record("a b"[: len(tags.split()) * 2 - 1], tags))
+
+
+def test_a_tag_of_another_scheme_is_refused():
+    with pytest.raises(UserError, match=r"word 1, 'a', has the tag 'E-X', which is not of the scheme BIO"):
+        tagging.check(tagging.Config(scheme="BIO", labels=("E-X", "O")), record("a", "E-X"))
+
+
+def test_repair_converts_between_iob1_and_bio():
+    iob1, bio = ["O", "I-X", "I-X", "B-X", "I-Y", "O"], ["O", "B-X", "I-X", "B-X", "B-Y", "O"]
+    assert schemes.convert("BIO", iob1) == schemes.convert("BIO", bio) == bio
+    assert schemes.convert("IOB1", bio) == schemes.convert("IOB1", iob1) == iob1
+    given = record("a b c d e f", " ".join(iob1))
+    c = tagging.resolve(tagging.Config(scheme="BIO", repair=True), [given])
+    tagging.check(c, given)
+    assert c.labels == ("O", "B-X", "B-Y", "I-X")
+    every = itertools.product(("O", "B-X", "I-X", "B-Y", "I-Y"), repeat=4)
+    for scheme, tags in itertools.product(("BIO", "IOB1"), every):
+        fixed = schemes.convert(scheme, tags)
+        assert schemes.fault(scheme, fixed) < 0
+        assert TASK_METRICS["conll_f1"].function([tags], [fixed]) == (1 if set(tags) != {"O"} else 0)
+
+
+@pytest.mark.parametrize("scheme", ["BIO", "IOB1", "BIOES", "BILOU"])
+def test_viterbi_finds_the_most_probable_allowed_sequence(scheme):
+    labels = ["O", *(f"{p}-{t}" for p in schemes.PREFIXES[scheme] for t in "XY")][:7]
+    for seed in range(5):
+        scores = np.random.default_rng(seed).normal(size=(4, len(labels)))
+        allowed = [path for path in itertools.product(range(len(labels)), repeat=4)
+                   if schemes.fault(scheme, [labels[i] for i in path]) < 0]
+        best = max(allowed, key=lambda path: scores[np.arange(4), list(path)].sum())
+        assert schemes.best_sequence(scores, labels, scheme).tolist() == list(best)

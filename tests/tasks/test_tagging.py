@@ -1,0 +1,375 @@
+"""Taggers: words as tokens, windows, schemes, labels, scores, and runs from file to predictions."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers as library
+
+import lmrep
+from lmrep.config import loading
+from lmrep.core import params as P
+from lmrep.core.errors import UserError
+from lmrep.data import tokenizers
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import InputLayout
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.task_data import prepare_task, tokenized
+from lmrep.inference.labelled import predict_records
+from lmrep.inference.load import Run
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.tasks import tagging
+from lmrep.tasks.base import Format, Outputs, TextEncoder
+from tests import small
+
+PAGE = "experiments/tasks/tag.py"
+NAMES = ("Ann", "Ben", "Cleo", "Dora")
+CITIES = ("Rome", "Lima", "Oslo", "Bonn")
+SENTENCE = ["Ann", "unbelievably", "isn't", "in", "上海", ",", "e.g.", "naïve"]
+
+
+def sentences(count, seed=0):
+    """[(words, tags)], persons of one or two words and cities."""
+    draw = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        pairs = []
+        for _ in range(draw.integers(1, 4)):
+            name = [str(word) for word in draw.choice(NAMES, draw.integers(1, 3), replace=False)]
+            city = str(draw.choice(CITIES))
+            pairs += [*zip(name, ["B-PER", "I-PER"], strict=False), ("visits", "O"), (city, "B-LOC"), (".", "O")]
+        found.append(tuple(map(list, zip(*pairs, strict=True))))
+    return found
+
+
+def write(path, pairs):
+    """Writes a file of two columns."""
+    path.write_text("\n".join("".join(f"{word} {tag}\n" for word, tag in zip(*pair, strict=True)) for pair in pairs))
+    return path
+
+
+def record(words, tags=None, where="dev.conll, line 7"):
+    fields = {"words": words.split()} | ({"tags": tags.split()} if tags else {})
+    return Record(fields, "0", where)
+
+
+def train_tokenizer(name, vocab_size=160):
+    texts = [" ".join(SENTENCE), *(" ".join(words) for words, _ in sentences(40))]
+    return tokenizers.train(tokenizers.Config(name=name, vocab_size=vocab_size, lowercase=name == "bpe"), lambda: texts)
+
+
+def encoder(length=64, long="windows", stride=8, name="wordpiece"):
+    tokenizer = train_tokenizer(name, 320 if name == "byte_level_bpe" else 64 if name.startswith("sent") else 160)
+    return TextEncoder(tokenizer, InputLayout((2,), (3,), (3,), 0), length, Format(long=long, stride=stride))
+
+
+def resolved(records, **fields):
+    return tagging.resolve(tagging.Config(**fields), records)
+
+
+# Words as tokens
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "byte_level_bpe"])
+def test_words_have_the_ids_of_the_tokenizers_library_for_pretokenized_text(name):
+    given = encoder(name=name)
+    reference = given.tokenizer._model()
+    if name == "byte_level_bpe":
+        reference.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    expected = reference.encode(SENTENCE, is_pretokenized=True, add_special_tokens=False)
+    units, _ = tagging.encode(tagging.Config(), [Record({"words": SENTENCE}, "0", "")], given)
+    assert units.tokens[1:-1].tolist() == expected.ids
+    assert units.columns["word"][1:-1].tolist() == expected.word_ids
+    assert units.tokens[[0, -1]].tolist() == [2, 3]
+    assert units.columns["word"][[0, -1]].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("name", ["byte_level_bpe", "sentencepiece_bpe", "bpe", "words"])
+def test_words_have_the_ids_that_they_have_in_a_text(name):
+    given = encoder(name=name)
+    ids = tagging.word_ids([record("visits Rome . visits")], given)
+    text = given.tokenizer.encode_batch([" ".join(["Oslo", "visits", "Rome", "."])])[0]
+    assert text.tolist()[-sum(map(len, ids.values())):] == np.concatenate(list(ids.values())).tolist()
+    assert list(ids) == ["visits", "Rome", "."]
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "sentencepiece_bpe"])
+def test_a_word_without_a_token_is_unknown_and_not_lost(name):
+    given = encoder(name=name)
+    sentence = Record({"words": ["Ann", "\x01", "Rome"], "tags": ["B", "O", "B"]}, "0", "")
+    units, _ = tagging.encode(resolved([sentence], scheme="none"), [sentence], given)
+    unknown = given.tokenizer.vocabulary.specials["unk"]
+    assert unknown in units.tokens.tolist()
+    assert set(units.columns["word"]) == {-1, 0, 1, 2}
+    assert (units.columns["tag"] >= 0).sum() == 3
+
+
+def test_text_that_is_not_unicode_is_refused_with_the_word():
+    with pytest.raises(UserError, match=r"dev.conll, line 7: the word '\\ud800' is not Unicode"):
+        tagging.encode(tagging.Config(), [record("a \ud800")], encoder())
+
+
+@pytest.mark.parametrize(("pieces", "at"), [("first", [1, 2]), ("mean", [1, 2]), ("last", [1, 4])])
+def test_the_tag_is_at_the_token_that_stands_for_the_word(pieces, at):
+    word = np.array([-1, 0, 1, 1, 1, -1])
+    assert np.flatnonzero(tagging.representatives(word, pieces)).tolist() == at
+
+
+def test_the_mean_is_over_the_tokens_of_a_word_within_its_sentence():
+    x = jax.random.normal(jax.random.key(0), (1, 7, 3))
+    word, segments = jnp.array([[-1, 0, 0, 1, 0, 0, -1]]), jnp.array([[1, 1, 1, 1, 2, 2, 2]])
+    means = tagging.word_means(x, word, segments)
+    expected = [0 * x[0, 0], *2 * [x[0, 1:3].mean(0)], x[0, 3], *2 * [x[0, 4:6].mean(0)], 0 * x[0, 0]]
+    np.testing.assert_allclose(means[0], np.stack(expected), atol=1e-6)
+
+
+# Long sentences
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize(("stride", "seed"), itertools.product((1, 5, 9, 40), range(4)))
+def test_each_word_is_chosen_in_the_window_where_it_has_the_most_context(stride, seed, left):
+    sizes = np.random.default_rng(seed).integers(1, 6, 30)
+    found = tagging.windows(sizes, 12, stride, left)
+    chosen = np.concatenate([np.arange(start, end)[mask] for start, end, mask in found])
+    assert sorted(chosen) == list(range(30))
+    starts = [start for start, *_ in found]
+    assert starts == sorted(set(starts))
+
+    def context(word, start, end):
+        before, after = sizes[start:word].sum(), sizes[word + 1:end].sum()
+        return before if left else min(before, after)
+
+    for start, end, mask in found:
+        assert sizes[start:end].sum() <= 12
+        for word in np.arange(start, end)[mask]:
+            assert context(word, start, end) == max(context(word, a, b) for a, b, _ in found if a <= word < b)
+
+
+def test_a_short_sentence_is_one_window():
+    [(start, end, mask)] = tagging.windows(np.array([1, 2, 3]), 6, 1)
+    assert (start, end, mask.tolist()) == (0, 3, [True] * 3)
+
+
+def test_words_beyond_the_length_are_scored():
+    """A score of the first window alone would be 100 %."""
+    words, tags = "Ann visits Rome . " * 8, "B-PER O B-LOC O " * 8
+    sentence = record(words, tags)
+    c = resolved([sentence])
+    units, long = tagging.encode(c, [sentence], encoder(length=12))
+    assert (long, len(units.example) > 1) == (1, True)
+    assert c.labels == ("O", "B-LOC", "B-PER")
+    outputs = []
+    for first, last in itertools.pairwise(units.offsets):
+        rows = []
+        for word in units.columns["word"][first:last]:
+            label = c.labels.index(sentence.fields["tags"][word]) if 0 <= word < 8 else 0
+            rows.append(np.log(np.where(np.arange(3) == label, 0.98, 0.01)))
+        outputs.append(np.array(rows))
+    result = tagging.score(c, [sentence], units, Outputs({"log_probabilities": outputs}))
+    assert len(result.predictions[0]["tags"]) == len(result.predictions[0]["probabilities"]) == 32
+    assert result.metrics["token_accuracy"] == pytest.approx((8 + 12) / 32)
+    assert result.metrics["entity_recall"] == pytest.approx(4 / 16)
+    assert result.metrics["loss"] == pytest.approx(-(20 * np.log(0.98) + 12 * np.log(0.01)) / 32, rel=1e-5)
+
+
+def test_a_word_longer_than_a_window_keeps_its_tag():
+    sentence = record(f"Ann {'xy' * 30} Rome", "B-PER O B-LOC")
+    units, _ = tagging.encode(resolved([sentence]), [sentence], encoder(length=12))
+    assert (units.columns["tag"] >= 0).sum() == 3
+    assert units.lengths.max() <= 12
+
+
+@pytest.mark.parametrize(("long", "message"), [
+    ("refuse", r"dev\.conll, line 7 has \d+ tokens, and config\.length is 12; .*format\.long=windows"),
+    ("truncate", r"long is truncate, and the words after the cut would have no tag"),
+])
+def test_long_sentences_are_refused_or_read_in_windows_and_never_truncated(long, message):
+    sentence = record("Ann visits Rome . " * 8, "B-PER O B-LOC O " * 8)
+    with pytest.raises(UserError, match=message):
+        tagging.encode(resolved([sentence]), [sentence], encoder(length=12, long=long))
+
+
+# Labels and scores
+
+
+def test_labels_are_those_of_the_training_data_with_o_first():
+    train = [record("a b c", "I-Z B-Z O"), record("d", "B-A")]
+    c = resolved(train, repair=True)
+    assert c.labels == ("O", "B-A", "B-Z")
+    assert resolved([record("a b", "NOUN ADJ")]).labels == ("ADJ", "NOUN")
+    assert resolved(train, repair=True, labels=("O", "B-Q")).labels == ("O", "B-Q")
+
+
+def test_a_tag_that_the_training_data_lacks_is_refused():
+    """A label map of all splits would take it."""
+    c = resolved([record("a b", "B-PER O")])
+    with pytest.raises(UserError, match=r"dev\.conll, line 7: word 2, 'Rome', has the tag 'B-LOC', and the training "
+                                        r"data has O, B-PER"):
+        tagging.check(c, record("in Rome", "O B-LOC"))
+    tagging.check(c, record("in Rome"))
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"scheme": "BIOES", "repair": True}, "repair converts between IOB1 and BIO"),
+    ({"scheme": "none", "decoding": "viterbi"}, "decoding is viterbi"),
+    ({"scheme": "none", "metrics": ("token_accuracy", "conll_f1")}, "metrics has conll_f1")])
+def test_fields_that_do_not_fit_are_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        tagging.check_config(tagging.Config(**fields))
+    with pytest.raises(UserError, match=message):
+        given = "B-X E-X O" if "repair" in fields else "NOUN VERB X"
+        resolved([record("a b c", given)], **fields | {"scheme": "auto"})
+
+
+@pytest.mark.parametrize(("decoding", "strict", "lenient"), [("argmax", 0.0, 1.0), ("viterbi", 1.0, 1.0)])
+def test_an_entity_that_begins_with_i_counts_for_conlleval_and_not_in_strict_mode(decoding, strict, lenient):
+    sentence = record("in Rome", "O B-X")
+    c = resolved([sentence], decoding=decoding, labels=("O", "B-X", "I-X"))
+    units, _ = tagging.encode(c, [sentence], encoder())
+    rows = np.log(np.full((len(units.tokens), 3), 0.05))
+    rows[units.columns["word"] == 0, 0] = np.log(0.9)
+    rows[units.columns["word"] == 1] = np.log([0.1, 0.4, 0.5])
+    result = tagging.score(c, [sentence], units, Outputs({"log_probabilities": [rows]}))
+    assert (result.metrics["entity_f1"], result.metrics["conll_f1"]) == (strict, lenient)
+
+
+def test_metrics_that_a_task_may_compare_checkpoints_by_are_better_if_higher():
+    """`checks.best_direction` relies on it."""
+    assert all(each.metric.higher_is_better for each in TASK_METRICS.values())
+
+
+# The network
+
+
+def prepare(folder, pairs, **overrides):
+    """The prepared data and an untrained run of width 32."""
+    file = write(folder / "train.conll", pairs)
+    config = loading.load(PAGE, f"size=tiny,model={overrides.pop('model', 'bert_base')}")
+    tiny = {"data.train": str(file), "data.validation": str(file), "length": 24, "model.max_length": 24,
+            "model.width": 32, "model.heads": 4, "model.mlp": 64, "tokenizer.vocab_size": 300}
+    config.update_from_flattened_dict({**tiny, **overrides})
+    experiment = experiments.parse(config)
+    prepared = prepare_task(experiment, experiment.tokenizer)
+    network = build.model(prepared.experiment, prepared.tokenizer.vocabulary)
+    stage = experiments.resolve_stages(prepared.experiment)[0]
+    objective = build.objective(stage, network, prepared.tokenizer.vocabulary)
+    params = P.init(objective.specs, jax.random.key(0))
+    return prepared, Run(folder, 0, prepared.experiment, prepared.tokenizer, network, objective, params)
+
+
+@pytest.mark.parametrize(("model", "pieces"), [("bert_base", "first"), ("bert_base", "mean"), ("gpt2", "last")])
+def test_packed_and_single_sentences_have_the_same_scores(tmp_path, model, pieces):
+    prepared, run = prepare(tmp_path, sentences(12), model=model, **{"objective.pieces": pieces, "format.stride": 6,
+                                                                    "length": 12})
+    own = prepared.records["validation"]
+    one = predict_records(run, own, "validation", prepared.stores["validation"])
+    form = prepared.experiment.format | {"packed": True}
+    packed = tokenized(dataclasses.replace(prepared.experiment, format=form), run.model, run.tokenizer, own, "packed")
+    assert packed.slots > 1
+    assert len(packed.units.example) > len(own)  # several windows
+    together = predict_records(run, own, "validation", packed)
+    for a, b in zip(one.predictions, together.predictions, strict=True):
+        assert a["tags"] == b["tags"]
+        np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=1e-5)
+    assert one.metrics == pytest.approx(together.metrics, abs=1e-5)
+    assert set(one.metrics) == {"loss", "majority_accuracy", *tagging.METRICS}
+
+
+@pytest.mark.parametrize("context", ["left", "both"])
+def test_tags_depend_on_words_to_the_right_unless_the_context_is_left(tmp_path, context):
+    _, run = prepare(tmp_path, sentences(4), **{"objective.context": context, "objective.pieces": "mean"})
+    a, b = run.predict([["Ann", "visits", "Rome"], ["Ann", "visits", "Dora"]])
+    assert (np.allclose(a["probabilities"][:2], b["probabilities"][:2], atol=1e-6)) == (context == "left")
+
+
+def test_the_loss_is_the_mean_over_words(tmp_path):
+    prepared, run = prepare(tmp_path, sentences(6))
+    examples = prepared.stores["train"]
+    batch = run.objective.prepare(None, examples.gather(np.array([0, 1, 2, 3, 4, 5, -1])))
+    loss, (metrics, _) = run.objective.loss(run.params, batch, None, None)
+    words = sum(len(each.fields["words"]) for each in prepared.records["train"])
+    assert metrics["token_accuracy"][1] == words
+    scored = predict_records(run, prepared.records["train"], "train", examples).metrics
+    assert float(loss) == pytest.approx(scored["loss"], rel=1e-5)
+    assert float(metrics["token_accuracy"][0]) / words == pytest.approx(scored["token_accuracy"])
+
+
+def test_the_head_is_one_linear_layer(tmp_path):
+    prepared, run = prepare(tmp_path, sentences(4))
+    assert {path: value.shape for path, value in P.flatten(run.params["objective"]).items()} == {
+        "tagging/out/kernel": (32, 4), "tagging/out/bias": (4,)}
+    assert prepared.experiment.checkpoint.best == "entity_f1"
+
+
+def test_examples_are_texts_or_lists_of_words(tmp_path):
+    _, run = prepare(tmp_path, sentences(4))
+    text, words, one, fields = run.predict(
+        ["Ann visits", ["Ann", "visits"], ("New York",), {"words": ["Ann", "visits"]}])
+    assert text == words == fields
+    assert [len(each["tags"]) for each in (text, one)] == [2, 1]
+    long = run.predict(["Ann visits Rome . " * 20])[0]
+    assert len(long["tags"]) == 80
+    for bad, message in (([], "has no words"), (["a", ""], "has an empty word"), (["a", 3], "a list of strings"),
+                         ({"text": "a"}, "has no 'words'")):
+        with pytest.raises(UserError, match=message):
+            run.predict([bad])
+
+
+# From files to predictions
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tagging")
+    files = {split: write(folder / f"{split}.conll", sentences(count, seed))
+             for seed, (split, count) in enumerate((("train", 120), ("validation", 20)))}
+    (folder / "test.conll").write_text("Ann\nvisits\nOslo\n.\n\nDora\n.\n")
+    data = {f"data.{split}": str(path) for split, path in {**files, "test": folder / "test.conll"}.items()}
+    lmrep.train(f"{PAGE}:size=tiny,mesh=1x1x1", folder / "run", **data, **{
+        "length": 16, "model.max_length": 16, "model.width": 32, "model.heads": 4, "model.mlp": 64, "format.stride": 8,
+        "tokenizer.vocab_size": 200, "epochs": 12.0, "batch_size": 16, "optimizer.learning_rate": 5e-3,
+        "log.report": False, "log.tensorboard": False})
+    return folder / "run"
+
+
+def test_a_run_learns_to_tag(trained):
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    validations = [line for line in lines if line["split"] == "validation"]
+    assert validations[-1]["entity_f1"] > 0.95
+    assert validations[-1]["majority_accuracy"] < 0.6
+    run = lmrep.load(trained)
+    assert run.experiment.checkpoint.best == "entity_f1"
+    assert run.predict([["Cleo", "Ben", "visits", "Bonn", "."]])[0]["tags"] == ["B-PER", "I-PER", "O", "B-LOC", "O"]
+
+
+def test_predictions_of_the_splits_are_written(trained):
+    lines = {split: [json.loads(line) for line in (trained / "predictions" / f"{split}.jsonl").read_text().splitlines()]
+             for split in ("validation", "test")}
+    assert [len(line["prediction"]["tags"]) for line in lines["test"]] == [4, 2]
+    correct = [line["prediction"]["tags"] == line["tags"] for line in lines["validation"]]
+    assert np.mean(correct) > 0.8
+    assert "tags" not in lines["test"][0]
+
+
+def test_predict_prints_columns_that_conll_tools_read(trained, tmp_path):
+    printed = small.command("predict", f"--workdir={trained}", "Ann visits Oslo .", "Dora .")
+    assert printed.out == "Ann B-PER\nvisits O\nOslo B-LOC\n. O\n\nDora B-PER\n. O\n\n"
+    gold, predicted = tmp_path / "gold.txt", tmp_path / "predicted.txt"
+    predicted.write_text(printed.out)
+    gold.write_text(printed.out.replace("Oslo B-LOC", "Oslo O"))
+    scored = small.command("score", "--metric=conlleval", f"--gold={gold}", f"--predictions={predicted}")
+    assert "precision:  66.67%; recall: 100.00%; FB1:  80.00" in scored.out
+
+
+def test_a_tag_of_the_validation_file_alone_stops_before_training(tmp_path):
+    train = write(tmp_path / "train.conll", sentences(4))
+    dev = write(tmp_path / "dev.conll", [*sentences(2), (["Acme", "visits"], ["B-ORG", "O"])])
+    with pytest.raises(UserError, match=r"dev\.conll, line \d+: word 1, 'Acme', has the tag 'B-ORG'"):
+        lmrep.train(f"{PAGE}:size=tiny", tmp_path / "run", **{"data.train": str(train), "data.validation": str(dev)})
+    assert not (tmp_path / "run").exists()
