@@ -9,9 +9,10 @@ the scheme (BIO, IOB1, BIOES, BILOU) is that of the training data; others, such 
 tokenized by itself, and tagged at its first token: --config.objective.pieces=mean takes the mean of its tokens. Long
 sentences are read in windows that overlap, so that every word is tagged and counts.
 
-Predictions, metrics and a report are written to the workdir; `lmrep predict --workdir=runs/ner "Ann Lee left Rome ."`
-prints a line `word tag` for each word between spaces and a blank line after each sentence, which `conlleval` and `lmrep
-score` read beside the gold tags.
+Predictions, metrics and a report are written to the workdir. `lmrep evaluate` writes predictions/validation.conll with
+the columns word, tag and predicted tag, which `conlleval` and `lmrep score --metric=conlleval` read. `lmrep predict
+--workdir=runs/ner "Ann left Rome ."` prints a line `word tag` for each word between spaces, and a blank line after each
+sentence.
 
 Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
 some minutes on two cores. Expected with cased BERT base on CoNLL-2003: entity F1 96.4 on eng.testa and 92.4 on

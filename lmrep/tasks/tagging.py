@@ -26,7 +26,8 @@ from lmrep.tasks import heads, schemes
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 
-ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall", "conll_f1")
+STRICT_METRICS = ("entity_f1", "entity_precision", "entity_recall")
+ENTITY_METRICS = (*STRICT_METRICS, "conll_f1")
 METRICS = (*ENTITY_METRICS, "token_accuracy")
 
 
@@ -276,16 +277,28 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
         for tags, each, best in zip(predicted, scores, chosen, strict=True)]
     if not all("tags" in record.fields for record in records):
         return Result({}, predictions)
-    gold, numbers = [tags_of(c, record) for record in records], {label: i for i, label in enumerate(c.labels)}
+    gold, options = [tags_of(c, record) for record in records], {name: {"scheme": c.scheme} for name in STRICT_METRICS}
+    numbers = {label: i for i, label in enumerate(c.labels)}
     true = np.array([numbers[tag] for tags in gold for tag in tags])
     metrics = {"loss": float(-np.concatenate(scores)[np.arange(len(true)), true].mean()),
-               **figures(c.metrics, gold, predicted, **{name: {"scheme": c.scheme} for name in ENTITY_METRICS[:3]}),
+               **figures(c.metrics, gold, predicted, options),
                "majority_accuracy": float(np.bincount(true).max() / len(true))}
-    return Result(metrics, predictions, gold, predicted)
+    return Result(metrics, predictions, gold, predicted, options)
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """The columns that `conlleval` reads: word, tag where there is one, and predicted tag, with spaces between them (in
+    a word, an underscore), and a blank line after each sentence."""
+    sentences = []
+    for record, prediction in zip(records, result.predictions, strict=True):
+        words = ["_".join(word.split()) for word in record.fields["words"]]
+        columns = [words, *([tags_of(c, record)] if "tags" in record.fields else []), prediction["tags"]]
+        sentences.append("".join(f"{' '.join(cells)}\n" for cells in zip(*columns, strict=True)))
+    return {"predictions.conll": "\n".join(sentences)}
 
 
 class Tag(Predict):
-    """Tags sentences: texts, whose words are separated by white space, or lists of words.
+    """Tags sentences: texts, whose words are separated by white space, lists of words, or dicts with `text` or `words`.
 
     For people a line is a word and its tag, with a space between them, and a blank line ends a sentence, as in the
     files of CoNLL-2003 and for `conlleval`.
@@ -295,8 +308,7 @@ class Tag(Predict):
         """Examples as records. Raises UserError for one without words, or with others than strings."""
         names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else None)
                  for i, example in enumerate(examples)]
-        found = super().records([example if isinstance(example, Mapping) else {"words": _words(example)}
-                                 for example in examples], names)
+        found = super().records([_fields(example) for example in examples], names)
         for record in found:
             words = record.fields["words"]
             if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
@@ -308,12 +320,16 @@ class Tag(Predict):
 
     def to_text(self, text: Any, prediction: dict[str, Any], tokenizer: Any) -> str:
         """A line for each word, and a blank one."""
-        words = text["words"] if isinstance(text, Mapping) else _words(text)
+        words = _fields(text)["words"]
         return "".join(f"{word} {tag}\n" for word, tag in zip(words, prediction["tags"], strict=True))
 
 
-def _words(example: Any) -> Any:
-    return example.split() if isinstance(example, str) else example
+def _fields(example: Any) -> Mapping[str, Any]:
+    """An example with its words, where it has any."""
+    if not isinstance(example, Mapping):
+        return {"words": example.split() if isinstance(example, str) else example}
+    text = example.get("text")
+    return {"words": text.split(), **example} if isinstance(text, str) else example
 
 
 DEFINITION = TaskDef(
@@ -325,4 +341,5 @@ DEFINITION = TaskDef(
             "majority_accuracy": accuracy_metric("Accuracy of the most frequent tag", headline=False)},
         capabilities=(Tag("tag", "tags the words of sentences", ("words",), show=str),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
-    fields=("words",), targets=("tags",), resolve=resolve, check=check, encode=encode, score=score, best="")
+    fields=("words",), targets=("tags",), resolve=resolve, check=check, encode=encode, score=score, best="",
+    submission=submission)

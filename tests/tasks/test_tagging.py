@@ -309,14 +309,14 @@ def test_the_head_is_one_linear_layer(tmp_path):
 
 def test_examples_are_texts_or_lists_of_words(tmp_path):
     _, run = prepare(tmp_path, sentences(4))
-    text, words, one, fields = run.predict(
-        ["Ann visits", ["Ann", "visits"], ("New York",), {"words": ["Ann", "visits"]}])
-    assert text == words == fields
+    text, words, one, *fields = run.predict(
+        ["Ann visits", ["Ann", "visits"], ("New York",), {"words": ["Ann", "visits"]}, {"text": "Ann visits", "id": 1}])
+    assert [text] * 2 == [words] * 2 == fields
     assert [len(each["tags"]) for each in (text, one)] == [2, 1]
     long = run.predict(["Ann visits Rome . " * 20])[0]
     assert len(long["tags"]) == 80
     for bad, message in (([], "has no words"), (["a", ""], "has an empty word"), (["a", 3], "a list of strings"),
-                         ({"text": "a"}, "has no 'words'")):
+                         ({"text2": "a"}, "has no 'words'")):
         with pytest.raises(UserError, match=message):
             run.predict([bad])
 
@@ -365,6 +365,16 @@ def test_predict_prints_columns_that_conll_tools_read(trained, tmp_path):
     gold.write_text(printed.out.replace("Oslo B-LOC", "Oslo O"))
     scored = small.command("score", "--metric=conlleval", f"--gold={gold}", f"--predictions={predicted}")
     assert "precision:  66.67%; recall: 100.00%; FB1:  80.00" in scored.out
+
+
+def test_evaluate_writes_columns_that_conll_tools_read(trained):
+    command = small.command("evaluate", f"--workdir={trained}")
+    assert command.code == 0
+    path = trained / "predictions" / "validation.conll"
+    assert path.read_text().startswith(" ".join([sentences(1, 1)[0][0][0], "B-PER", "B-PER"]))
+    scored = small.command("score", "--metric=conlleval", f"--predictions={path}")
+    figures = json.loads((trained / "eval.json").read_text())
+    assert f"FB1: {100 * figures['metrics']['conll_f1']:6.2f}" in scored.out
 
 
 def test_a_tag_of_the_validation_file_alone_stops_before_training(tmp_path):
