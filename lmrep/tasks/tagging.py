@@ -308,15 +308,7 @@ class Tag(Predict):
         """Examples as records. Raises UserError for one without words, or with others than strings."""
         names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else None)
                  for i, example in enumerate(examples)]
-        found = super().records([_fields(example) for example in examples], names)
-        for record in found:
-            words = record.fields["words"]
-            if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-                raise UserError(f"{record.where}: the words are {repr(words)[:60]}; expected a list of strings")
-            if not words or not all(word.strip() for word in words):
-                raise UserError(f"{record.where} has {'an empty word' if words else 'no words'}; expected one or more "
-                                "words, none of them empty")
-        return found
+        return super().records([_fields(example) for example in examples], names)
 
     def to_text(self, text: Any, prediction: dict[str, Any], tokenizer: Any) -> str:
         """A line for each word, and a blank one."""

@@ -315,8 +315,8 @@ def test_examples_are_texts_or_lists_of_words(tmp_path):
     assert [len(each["tags"]) for each in (text, one)] == [2, 1]
     long = run.predict(["Ann visits Rome . " * 20])[0]
     assert len(long["tags"]) == 80
-    for bad, message in (([], "has no words"), (["a", ""], "has an empty word"), (["a", 3], "a list of strings"),
-                         ({"text2": "a"}, "has no 'words'")):
+    for bad, message in (([], r"'words' is \[\]; expected text"), (["a", ""], r"'words' is \['a', ''\]"),
+                         (["a", 3], "expected a list of strings"), ({"text2": "a"}, "has no 'words'")):
         with pytest.raises(UserError, match=message):
             run.predict([bad])
 
