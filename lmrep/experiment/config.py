@@ -233,8 +233,6 @@ def _check_pretraining(experiment: Experiment) -> None:
 
 
 def _check_task(experiment: TaskExperiment) -> None:
-    if not experiment.data.train:
-        raise UserError("data.train is empty; give the training examples: --config.data.train=train.tsv")
     if len(experiment.stages) > 1 or experiment.sources or experiment.overfit:
         name = "stages" if experiment.stages else "sources" if experiment.sources else "overfit"
         raise UserError(f"config.{name} is set, and a task has one stage, one data set, and no overfit; remove it")

@@ -45,6 +45,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
       UserError: with file and line, for data that the task cannot use.
     """
     task = TASKS[experiment.objective["name"]]
+    if not experiment.data.train:
+        raise UserError("data.train is empty; give the training examples: --config.data.train=train.tsv")
     found = {split: records.read(experiment.data, split, (*task.fields, *task.targets))
              for split in records.SPLITS if getattr(experiment.data, split)}
     if limit := experiment.evaluation.examples:
@@ -90,7 +92,8 @@ def tokenized(
     """
     stage = experiments.resolve_stages(experiment)[0]
     task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
-    layout = input_layout(tokenizer.vocabulary, config.context, "token_type_ids" in model.inputs)
+    layout = input_layout(tokenizer.vocabulary, config.context, "token_type_ids" in model.inputs,
+                          getattr(config, "end_of_text", True))
     units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
     if long:
         log.info("%s: %s of %s examples are longer than %s tokens and were %s", name, f"{long:,}", f"{len(own):,}",

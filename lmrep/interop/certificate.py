@@ -7,7 +7,7 @@ compared with itself, written and read again, which must agree exactly.
 
 import dataclasses
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 
 from lmrep.core.errors import RunFault
 from lmrep.core.params import unflatten
-from lmrep.interop.heads import HEADS
+from lmrep.interop.heads import HEADS, TASK_HEADS
 from lmrep.interop.huggingface.read import Published, assign
 from lmrep.interop.huggingface.write import tensors
 from lmrep.layers.attention import AttentionMask
@@ -25,8 +25,9 @@ from lmrep.models.base import Inputs
 BATCH_SIZE, LENGTH = 2, 64
 TOLERANCE = 1e-3  # relative; a larger difference is not rounding
 
-Outputs = dict[str, np.ndarray]  # "hidden" [b, t, d] and the logits by the names of HEADS
-TITLES = {"hidden": "hidden states"} | {name: head.title for name, head in HEADS.items()}
+Outputs = dict[str, np.ndarray]  # "hidden" [b, t, d] and the logits by the names of HEADS and TASK_HEADS
+TITLES = {"hidden": "hidden states"} | {name: head.title for name, head in (HEADS | TASK_HEADS).items()}
+PER_SEQUENCE = {"pair", *(name for name, head in TASK_HEADS.items() if head.pooled)}  # outputs that have no axis t
 
 
 class RandomBatch(NamedTuple):
@@ -62,7 +63,8 @@ class Certificate:
 
 
 def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
-    """Sequences of all ids but that of padding. The second is padded, and has two token types if the network does."""
+    """Sequences of all ids but that of padding. The second is padded, and has two token types if the network does. (A
+    network that needs the id of padding to find the last token, and has none, gets no padding.)"""
     config, draw = checkpoint.config, np.random.default_rng(seed)
     length = min(LENGTH, config.max_length)
     pad = checkpoint.family.pad_id(checkpoint.config_json)
@@ -70,14 +72,15 @@ def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
     if pad is not None:
         tokens[tokens == pad] = 0 if pad else config.vocab - 1
     mask = np.ones_like(tokens)
-    mask[1, length - length // 3 :] = 0
+    if pad is not None or not (checkpoint.task and checkpoint.family.causal):
+        mask[1, length - length // 3 :] = 0
     tokens[mask == 0] = pad or 0
     return RandomBatch(tokens, draw.integers(0, max(1, min(config.token_types, 2)), tokens.shape), mask)
 
 
 def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     """The outputs of our network."""
-    config, heads = checkpoint.config, checkpoint.heads
+    config, heads, task = checkpoint.config, checkpoint.heads, checkpoint.task
     model = transformer.build(config)
     mask = AttentionMask(jnp.asarray(batch.attention_mask), causal=checkpoint.family.causal)
     inputs = Inputs(tokens=jnp.asarray(batch.tokens, jnp.int32), attention_mask=mask,
@@ -86,6 +89,8 @@ def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     @jax.jit
     def run(tree):
         hidden = model.encode(tree["encoder"], inputs).hidden
+        if task:
+            return {"hidden": hidden, task.name: task.logits(tree, hidden, jnp.asarray(batch.attention_mask.sum(-1)))}
         return {"hidden": hidden} | {name: HEADS[name].logits(tree, hidden, model) for name in heads}
 
     with jax.default_matmul_precision("highest"):
@@ -116,16 +121,34 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
                   "attention_mask": torch.from_numpy(batch.attention_mask)}
         if checkpoint.config.token_types:
             inputs["token_type_ids"] = torch.from_numpy(batch.token_types)
+        grouped = bool(checkpoint.task) and TASK_HEADS[checkpoint.task.name].grouped
         with torch.no_grad():
-            outputs, hidden = model(**inputs), model.base_model(**inputs).last_hidden_state
+            hidden = model.base_model(**inputs).last_hidden_state
+            if grouped:
+                outputs = model(**{name: value[None] for name, value in inputs.items()})
+            elif checkpoint.task and checkpoint.family.pad_id(checkpoint.config_json) is None:
+                outputs = _one_by_one(model, inputs, torch)
+            else:
+                outputs = model(**inputs)
     except Exception as error:  # the library raises many types
         why = " ".join(str(error).split())[:200]
         raise LookupError(f"{version} cannot load it: {type(error).__name__}: {why}") from error
     logits = outputs.get("prediction_logits", outputs.get("logits"))
+    if "start_logits" in outputs:
+        logits = torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
+    if grouped:
+        logits = logits[0][:, None]
     found = {"hidden": hidden} | {name: logits for name in checkpoint.heads}
     if "pair" in found:
         found["pair"] = outputs.get("seq_relationship_logits", outputs.get("sop_logits", logits))
     return version, {name: value.numpy() for name, value in found.items()}
+
+
+def _one_by_one(model: Any, inputs: dict[str, Any], torch: Any) -> dict[str, Any]:
+    """The outputs of a class that takes a single sequence where it does not know the id of padding."""
+    found = [model(**{name: value[i : i + 1] for name, value in inputs.items()})
+             for i in range(len(inputs["input_ids"]))]
+    return {name: torch.cat([each[name] for each in found]) for name in found[0] if name.endswith("logits")}
 
 
 def certify(checkpoint: Published, directory: Path) -> Certificate:
@@ -140,11 +163,11 @@ def certify(checkpoint: Published, directory: Path) -> Certificate:
     try:
         against, expected = reference_outputs(checkpoint, directory, batch)
     except LookupError as reason:
-        params, _ = assign(tensors(checkpoint), checkpoint.family, checkpoint.config, directory)
+        params, _ = assign(tensors(checkpoint), checkpoint.family, checkpoint.config, directory, checkpoint.task)
         against = f"itself written and read again ({reason})"
         expected = our_outputs(checkpoint._replace(params=params), batch)
     real = batch.attention_mask.astype(bool)
-    ours, expected = ({name: value if name == "pair" else value[real] for name, value in outputs.items()}
+    ours, expected = ({name: value if name in PER_SEQUENCE else value[real] for name, value in outputs.items()}
                       for outputs in (ours, expected))
     differences = {name: float(np.abs(value - expected[name]).max()) for name, value in ours.items()}
     largest = {name: float(np.abs(value).max()) for name, value in ours.items()}

@@ -12,6 +12,7 @@ rename it.
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,17 +23,20 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment
+from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.inference.load import Run, load
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
-from lmrep.interop.heads import HEADS
+from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import Published, read
+from lmrep.interop.huggingface.task_classes import label_remarks, read_task
 from lmrep.interop.huggingface.write import from_network, tensors, write
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
+from lmrep.tasks.heads import Head
 
+HEAD_FIELDS = (*Head.__dataclass_fields__, "labels")  # of the config of a task: those that belong to its head
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"
 
@@ -86,7 +90,8 @@ def to_workdir(source: Path, target: Path) -> Converted:
     if spare := checkpoint.config.vocab - tokenizer.size:
         remarks.append(f"the last {spare:,} of the token table's {checkpoint.config.vocab:,} rows have no token in the "
                        "tokenizer's files: check that these files are complete")
-    if not {"masked", "causal"} & {*checkpoint.heads}:
+    remarks += label_remarks(checkpoint.config_json, checkpoint.task)
+    if not checkpoint.task and not {"masked", "causal"} & {*checkpoint.heads}:
         remarks.append(checkpoint.family.without_lm_head)
     return Converted(checkpoint, proof, remarks)
 
@@ -143,7 +148,10 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
         return _recorded(run.directory / FOLDER, config, params), []
     if networks:
         config, params = networks[part or next(iter(networks))]()
-    found, remarks = from_network(config, params, run.tokenizer.vocabulary.specials, run.objective.name)
+    task = task_of(experiments.stage_at(run.experiment, run.step), params)
+    found, remarks = from_network(config, params, run.tokenizer.vocabulary.specials, run.objective.name, task)
+    if task:
+        return found, remarks
     if run.objective.context == "left" and not found.family.causal:
         remarks.append(f"it was trained to predict from left to right, and {found.class_name} sees both sides")
     elif found.family.causal and run.objective.context != "left":
@@ -153,13 +161,33 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     return found, remarks
 
 
+def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
+    """What a run was fine-tuned for; None if it was pretrained.
+
+    Raises:
+      UserError: it reads long texts in a way that no published class for this task does.
+    """
+    name = stage.objective_name
+    if name not in TASK_HEADS:
+        return None
+    if stage.format.long == "windows" and not TASK_HEADS[name].windows:
+        raise UserError(f"this run of {name} averages over windows of long texts (format.long is windows), and "
+                        "published classes read a text at once; fine-tune with --config.format.long=truncate")
+    fields = {key: value for key, value in dataclasses.asdict(stage.objective).items()
+              if key in HEAD_FIELDS}
+    head = f"objective/{name}"
+    form = {"dense": f"{head}/dense/kernel" in params, "bias": f"{head}/out/bias" in params}
+    return PublishedTask(name, fields | form)
+
+
 def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Published:
     """A checkpoint under the names of the files that it was read from."""
     record = tensor_files.read_json(directory / RECORD)
     extra, _ = tensor_files.read(directory / EXTRA)
     try:
-        found = Published(FAMILIES[record["family"]], record["config_json"], config, params, record["dtypes"], extra,
-                          record["metadata"])
+        family, config_json = FAMILIES[record["family"]], record["config_json"]
+        found = Published(family, config_json, config, params, record["dtypes"], extra, record["metadata"],
+                          read_task(family.tasks, config_json, str(directory / RECORD)))
         tensors(found)
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFault(f"{directory} does not fit the checkpoint ({error!r}); restore it, or remove it to write the "
@@ -173,20 +201,22 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
         raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table has "
                         f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; "
                         "download both again")
-    heads, family = checkpoint.heads, checkpoint.family
-    objective = "masked" if "masked" in heads else family.objective
-    config = experiments.default_config(objective=objective, format="segment_pair" if "pair" in heads else "packed",
-                                        optimizer=family.optimizer)
+    heads, family, task = checkpoint.heads, checkpoint.family, checkpoint.task
+    objective = task.name if task else "masked" if "masked" in heads else family.objective
+    form = "examples" if task else "segment_pair" if "pair" in heads else "packed"
+    config = experiments.default_config(objective=objective, format=form, optimizer=family.optimizer)
     config.name = name
     config.length = min(512, checkpoint.config.max_length)
     config.model.update(dataclasses.asdict(checkpoint.config))
+    if task:
+        config.objective.update({name: value for name, value in task.fields.items() if name in config.objective})
     if objective == "masked":
         config.objective.update(family.masking, sentence_pair="pair" in heads)
     if "pair" in heads and family.pairs:
         config.format.pairs = family.pairs
     config.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
-    config.samples = next((HEADS[head].samples for head in heads if HEADS[head].samples), ())
+    config.samples = next((HEADS[head].samples for head in heads if head in HEADS and HEADS[head].samples), ())
     return experiments.parse(config)
 
 

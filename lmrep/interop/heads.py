@@ -1,12 +1,15 @@
 """The heads of published checkpoints: their parameters, their logits, and how a run tries them."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
 
 from lmrep.core.params import Array, Tree
 from lmrep.layers import linear, lm_head
 from lmrep.models.base import Model
 from lmrep.objectives import causal, replaced_token, sentence_pair
+from lmrep.tasks import heads as tasks
 
 
 class Head(NamedTuple):
@@ -58,3 +61,73 @@ HEADS = {
         "next-token logits",
         lambda tree, hidden, model: causal.next_token_logits(tree, hidden, model=model, c=causal.Config()), None, ""),
 }
+
+
+class TaskHead(NamedTuple):
+    """The head of a task of `lmrep.tasks.TASKS`, in published checkpoints. Its parameters lie under "objective" and the
+    task's name.
+
+    Attributes:
+      title: of its logits, for people.
+      pooled: whether it reads one vector of each sequence, [b, outputs], or those of all tokens, [b, t, outputs].
+      outputs: their number; 0 for one per label.
+      problem_type: in config.json; "" for none.
+      grouped: whether the sequences are choices, of which one is chosen.
+      windows: whether published code reads long texts in windows, too.
+    """
+
+    title: str
+    pooled: bool
+    outputs: int = 0
+    problem_type: str = ""
+    grouped: bool = False
+    windows: bool = False
+
+
+TASK_HEADS = {
+    "classification": TaskHead("class logits", True, problem_type="single_label_classification"),
+    "regression": TaskHead("predicted values", True, 1, problem_type="regression"),
+    "tagging": TaskHead("tag logits", False, windows=True),
+    "span_extraction": TaskHead("start and end logits", False, 2, windows=True),
+    "multiple_choice": TaskHead("choice logits", True, 1, grouped=True),
+}
+
+
+class PublishedTask(NamedTuple):
+    """What a checkpoint was fine-tuned for.
+
+    Attributes:
+      name: of `TASK_HEADS`.
+      fields: of the task's config: those of `lmrep.tasks.heads.Head`, and the labels in the order of the outputs.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+
+    @property
+    def head(self) -> tasks.Head:
+        """The form of the head."""
+        known = tasks.Head.__dataclass_fields__
+        return tasks.Head(**{name: value for name, value in self.fields.items() if name in known})
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the outputs; () for those that have none."""
+        return tuple(self.fields.get("labels", ()))
+
+    def specs(self, model: Model) -> Tree:
+        """The head's parameters."""
+        return tasks.specs(model, TASK_HEADS[self.name].outputs or len(self.labels), self.head)
+
+    def logits(self, params: Tree, hidden: Array, lengths: Array) -> Array:
+        """Float32 logits [b, outputs], or [b, t, outputs] of a head for each token.
+
+        Args:
+          params: of the network and its heads.
+          hidden: [b, t, d].
+          lengths: i32[b], tokens of each sequence.
+        """
+        if TASK_HEADS[self.name].pooled:
+            at = 0 * lengths if self.head.context == "both" else lengths - 1
+            hidden = hidden[jnp.arange(len(hidden)), at]
+        return tasks.apply(params["objective"][self.name], hidden, self.head)

@@ -28,6 +28,8 @@ class Head:
     input_dropout: float = setting(0.0, "dropout rate before the dense layer (RoBERTa and ELECTRA: 0.1)", at_least=0,
                                    below=1)
     bias: bool = setting(True, "whether the output layer has a bias; GPT-2's has none")
+    end_of_text: bool = setting(True, "context left: an end-of-text token after each text, which stands for it; where "
+                                "there is none (GPT-2), the last token of the text does")
 
 
 # What differs from the defaults in published systems, by family of presets.
@@ -35,7 +37,7 @@ PUBLISHED = {
     "roberta": {"input_dropout": 0.1},
     "electra": {"input_dropout": 0.1, "activation": "gelu"},
     "gpt": {"context": "left", "dense": False},
-    "gpt2": {"context": "left", "dense": False, "dropout": 0.0, "bias": False},
+    "gpt2": {"context": "left", "dense": False, "dropout": 0.0, "bias": False, "end_of_text": False},
 }
 
 

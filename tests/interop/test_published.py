@@ -260,7 +260,7 @@ def test_network_without_a_published_family_is_refused(changed, message):
     ({"model_type": None, "architectures": None},
      'neither model_type nor architectures.*for example "model_type": "bert"'),
     ({"architectures": ["RobertaModel"]}, "which differ"),
-    ({"architectures": ["BertForSequenceClassification"]}, "supported are BertModel, BertForMaskedLM"),
+    ({"architectures": ["BertLMHeadModel"]}, "supported are BertModel, BertForMaskedLM"),
     ({"auto_map": {"AutoModel": "evil.Model"}}, "names code to run .auto_map."),
     ({"quantization_config": {"bits": 4}}, "quantised"),
     ({"hidden_act": "silu"}, "hidden_act is 'silu'; expected one of gelu"),

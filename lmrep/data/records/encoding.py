@@ -30,7 +30,9 @@ class InputLayout(NamedTuple):
         return len(self.lead) + len(self.tail) + (len(self.between) if pair else 0)
 
 
-def input_layout(vocabulary: Vocabulary, context: str, token_types: bool) -> InputLayout:
+def input_layout(
+    vocabulary: Vocabulary, context: str, token_types: bool, end_of_text: bool = True
+) -> InputLayout:
     """[CLS] a [SEP] b [SEP] as BERT; <s> a </s></s> b </s> as RoBERTa, for networks without token types; a, end of
     text, b, end of text for those that read from left to right.
 
@@ -38,12 +40,15 @@ def input_layout(vocabulary: Vocabulary, context: str, token_types: bool) -> Inp
       vocabulary: the tokenizer's; special tokens that it lacks are left out.
       context: "left" or "both".
       token_types: whether the network has them.
+      end_of_text: whether an end of text follows the last text, where that is no [SEP].
     """
     def first(*roles: str) -> tuple[int, ...]:
         return next(((vocabulary.specials[role],) for role in roles if role in vocabulary.specials), ())
 
     lead, tail = first("cls", "bos"), first("sep", "eos")
     between = tail if token_types or context == "left" else 2 * tail
+    if not end_of_text:
+        lead, tail = first("cls"), first("sep")
     return InputLayout(() if lead == tail else lead, between, tail, (first("pad", "sep", "eos") or (0,))[0])
 
 

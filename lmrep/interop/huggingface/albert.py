@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from lmrep.config.record import setting
 from lmrep.interop.huggingface import bert
 from lmrep.interop.huggingface.base import ACTIVATIONS, Family, Names, layers, linear, masked_head, probability, size
+from lmrep.interop.huggingface.task_classes import encoder_classes
 from lmrep.objectives.masked import RULES
 
 
@@ -40,6 +41,8 @@ FAMILY = Family(
         **masked_head("predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder.bias"),
         **linear("objective/pair/classifier", "sop_classifier.classifier"),
     },
+    tasks=encoder_classes("Albert", ("albert.pooler", "classifier"), ("albert.pooler", "classifier"),
+                          keys=("classifier_dropout_prob",)),
     record=ConfigJson, fields=bert.FIELDS | {"embedding_size": "embedding"},
     architecture=bert.ARCHITECTURE | {"share": "all"}, initialization={"init": "truncated_normal"},
     always_projects=True, masking=RULES["albert"], pairs="sop", optimizer="lamb")

@@ -14,7 +14,9 @@ import numpy as np
 
 from lmrep.config.record import read, setting
 from lmrep.core.errors import UserError
-from lmrep.interop.heads import HEADS
+from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
+from lmrep.interop.huggingface import task_classes
+from lmrep.interop.huggingface.task_classes import TaskClass
 from lmrep.models import transformer
 
 Names = dict[tuple[str, ...], tuple[str, ...]]
@@ -76,7 +78,8 @@ class Family:
 
     Attributes:
       name: `model_type` in config.json.
-      classes: the heads of a checkpoint -> the class of the transformers library.
+      classes: the heads of a pretrained checkpoint -> the class of the transformers library.
+      tasks: task -> the class of the library for it, and the tensors of its head; base models have no prefix then.
       base: names of the base model's tensors; they follow `prefix` and a dot, except in files of the base model alone.
       heads: names of the heads' tensors.
       prefix: the base model's attribute in its classes with heads.
@@ -85,7 +88,7 @@ class Family:
       fields: key of config.json -> field of our network's config.
       architecture: fields of our config that are the same in all its networks, and decide what these compute.
       initialization: fields of our config that decide how its weights start, and where dropout acts.
-      causal: whether it predicts from left to right, with the tied token table as its only head.
+      causal: whether it predicts from left to right, with the tied token table as its only head for pretraining.
       transposed: whether kernels are [out, in].
       pad: the id of padding, where config.json has none.
       positions_key, activation_key: keys of config.json.
@@ -100,6 +103,7 @@ class Family:
       masking: fields of the masked objective.
       pairs: `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default.
       optimizer: of `optimizers.RECIPES`.
+      system: its name in `lmrep.models.PRESETS`, where that is another.
       networks: (config, params, objective config) -> {name: a function that gives (config, params)} of the networks of
         a run that trains several; {} of one that has a single network.
     """
@@ -114,6 +118,7 @@ class Family:
     fields: Mapping[str, str]
     architecture: Mapping[str, Any]
     initialization: Mapping[str, Any]
+    tasks: Mapping[str, TaskClass] = field(default_factory=dict)
     causal: bool = False
     transposed: bool = True
     pad: int | None = 0
@@ -131,6 +136,7 @@ class Family:
     masking: Mapping[str, Any] = field(default_factory=dict)
     pairs: str = ""
     optimizer: str = "bert"
+    system: str = ""
     networks: Callable[..., dict[str, Callable]] = lambda config, params, objective: {}
 
     # Tensors
@@ -138,29 +144,46 @@ class Family:
     def heads_of(self, paths: Iterable[str]) -> tuple[str, ...]:
         """The outputs of a checkpoint with these paths beside hidden states."""
         paths = set(paths)
-        found = tuple(name for name, head in HEADS.items()
-                      if head.prefix and any(path.startswith(head.prefix) for path in paths))
-        return ("causal",) if self.causal else found
+        prefixes = {name: f"objective/{name}/" for name in TASK_HEADS} | {
+            name: head.prefix for name, head in HEADS.items() if head.prefix and not self.causal}
+        found = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
+        return found or (("causal",) if self.causal else ())
 
     def class_of(self, paths: Iterable[str]) -> str:
         """The library's class with the heads among `paths`; or with the first of them; or without heads."""
         found = self.heads_of(paths)
+        if found and found[0] in self.tasks:
+            return self.tasks[found[0]].name
         return self.classes.get(found) or self.classes.get(found[:1]) or self.classes[()]
 
-    def paths(self) -> set[str]:
-        """Every path that has a name."""
-        return {path for paths in (*self.base, *self.heads) for path in paths}
+    @property
+    def class_names(self) -> list[str]:
+        """The library's classes for checkpoints of this family."""
+        return [*self.classes.values(), *dict.fromkeys(each.name for each in self.tasks.values())]
+
+    def paths(self, task: str = "") -> set[str]:
+        """Every path that has a name, in pretrained checkpoints or in those of a task."""
+        tables = (self.base, self.tasks[task].names(task) if task else self.heads)
+        return {path for table in tables for paths in table for path in paths}
+
+    def _tables(self) -> Iterator[tuple[Names, bool, bool]]:
+        """(names, whether they follow the prefix, whether kernels are [out, in]) of base model, heads, and tasks."""
+        yield self.base, True, self.transposed
+        yield self.heads, False, self.transposed
+        for task, own in self.tasks.items():
+            yield own.names(task), False, True
 
     def locations(
         self, prefix: str, layers: int, paths: Iterable[str]
     ) -> Iterator[tuple[TensorLocation, list[str]]]:
         """Each location among `paths`, with the names of its tensor, in a model of that many layers."""
         known = set(paths)
-        for table, start in ((self.base, prefix), (self.heads, "")):
+        for table, prefixed, kernels_transposed in self._tables():
+            start = prefix if prefixed else ""
             for own, names in table.items():
                 if not known.issuperset(own):
                     continue
-                transposed = self.transposed and own[0].endswith("/kernel")
+                transposed = kernels_transposed and own[0].endswith("/kernel")
                 for layer in range(layers) if "{l}" in names[0] else (None,):
                     yield TensorLocation(own, layer, transposed), [start + name.format(l=layer) for name in names]
 
@@ -179,7 +202,8 @@ class Family:
     def names(self, paths: Iterable[str], layers: int) -> list[str]:
         """The names of the parameters at `paths` as the library writes them."""
         paths = set(paths)
-        bare = not self.causal and not any(paths.issuperset(own) for own in self.heads)
+        bare = not self.causal and not any(
+            paths.issuperset(own) for table, prefixed, _ in self._tables() if not prefixed for own in table)
         return [names[0] for _, names in self.locations("" if bare else f"{self.prefix}.", layers, paths)]
 
     # config.json
@@ -231,12 +255,13 @@ class Family:
                                 "same; delete the one that is wrong")
         return known
 
-    def misfits(self, config: transformer.Config, masked: bool) -> list[str]:
+    def misfits(self, config: transformer.Config, masked: bool, task: PublishedTask | None = None) -> list[str]:
         """Why a network cannot be written as one of this family: "field=value" each.
 
         Args:
           config: of the network.
           masked: whether it has a masked-LM head.
+          task: that it was fine-tuned for.
         """
         wrong = [name for name, value in self.architecture.items() if getattr(config, name) != value]
         narrow = config.table_width != config.width
@@ -247,7 +272,8 @@ class Family:
         if config.activation not in self.activations.values() or (
                 masked and self.head_activation not in ("", config.activation)):
             wrong.append("activation")
-        return [f"{name}={getattr(config, name)}" for name in wrong]
+        return [f"{name}={getattr(config, name)}" for name in wrong] + (
+            task_classes.misfits(task, self.tasks.get(task.name)) if task else [])
 
     def config_json(self, config: transformer.Config, specials: Mapping[str, int]) -> dict[str, Any]:
         """The config.json of a network, without its class; `specials` are the tokenizer's ids by role."""

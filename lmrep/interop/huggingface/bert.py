@@ -18,6 +18,7 @@ from lmrep.interop.huggingface.base import (
     probability,
     size,
 )
+from lmrep.interop.huggingface.task_classes import encoder_classes
 from lmrep.objectives.masked import RULES
 
 
@@ -78,5 +79,6 @@ FAMILY = Family(
                       "cls.predictions.bias", "cls.predictions.decoder.bias"),
         **linear("objective/pair/classifier", "cls.seq_relationship"),
     },
+    tasks=encoder_classes("Bert", ("bert.pooler.dense", "classifier"), ("bert.pooler.dense", "classifier")),
     record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE, initialization={"init": "truncated_normal"},
     writes_bos_eos=False, masking=RULES["bert"], optimizer="bert")

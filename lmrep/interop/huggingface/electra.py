@@ -7,6 +7,7 @@ from typing import Any
 from lmrep.core.params import flatten, unflatten
 from lmrep.interop.huggingface import bert
 from lmrep.interop.huggingface.base import Family, Params, linear, masked_head, size
+from lmrep.interop.huggingface.task_classes import encoder_classes
 from lmrep.models import transformer
 from lmrep.objectives import replaced_token
 from lmrep.objectives.masked import RULES
@@ -49,6 +50,10 @@ FAMILY = Family(
         **linear("objective/discriminator/transform", "discriminator_predictions.dense"),
         **linear("objective/discriminator/out", "discriminator_predictions.dense_prediction"),
     },
+    tasks=encoder_classes("Electra", ("classifier.dense", "classifier.out_proj"),
+                          ("sequence_summary.summary", "classifier"), activation="gelu", input_dropout=0.1,
+                          choice_keys=("summary_last_dropout",), choice_requires={
+                              "summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}),
     record=ConfigJson, fields=FIELDS, architecture=bert.ARCHITECTURE,
     initialization={"init": "truncated_normal", "project_init": "glorot"},
     writes_bos_eos=False, head_activation="gelu", objective="replaced_token",

@@ -18,9 +18,10 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten
 from lmrep.interop import tensor_files
-from lmrep.interop.heads import HEADS
+from lmrep.interop.heads import HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.base import MLM_BIAS, TensorLocation
+from lmrep.interop.huggingface.task_classes import read_task
 from lmrep.interop.tensor_files import DTYPE_NAMES, dtype_and_shape
 from lmrep.models import transformer
 
@@ -42,6 +43,7 @@ class Published(NamedTuple):
       dtypes: {name: dtype} of every tensor, in the order of the files.
       extra_tensors: tensors without a counterpart in `params`, by name.
       metadata: of the safetensors files.
+      task: that it was fine-tuned for; None if it is pretrained.
     """
 
     family: Family
@@ -51,10 +53,11 @@ class Published(NamedTuple):
     dtypes: dict[str, str]
     extra_tensors: dict[str, np.ndarray]
     metadata: dict[str, str]
+    task: PublishedTask | None = None
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Its outputs beside hidden states: "masked", "pair", "discriminator", "causal"."""
+        """Its outputs beside hidden states: "masked", "pair", "discriminator", "causal", or its task."""
         return self.family.heads_of(self.params)
 
     @property
@@ -70,27 +73,43 @@ def read(directory: Path) -> Published:
       UserError: there is none; its family is unknown; its weights are pickled; its config names code; a file is
         malformed; a tensor is missing or has another shape or dtype than config.json says.
     """
-    config_json, family = _described(directory)
     path = directory / CONFIG
-    config = family.network(config_json, str(path))
+    config_json, family, config, task = describe(directory)
     tensors, metadata = _tensors(directory)
-    params, extra = assign(tensors, family, config, directory)
+    params, extra = assign(tensors, family, config, directory, task)
     masked = MLM_BIAS in params
     if masked and family.head_activation not in ("", config.activation):
         raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the masked-LM "
                         f"head of {family.name} always uses {family.head_activation}; our heads use the network's "
                         f"activation. Save the checkpoint without its head: {family.classes[()]}")
-    if config_json.get("tie_word_embeddings") is False and (masked or family.causal) and family.tied not in tensors:
+    predicts_tokens = masked or (family.causal and not task)
+    if config_json.get("tie_word_embeddings") is False and predicts_tokens and family.tied not in tensors:
         raise UserError(f"{path} has tie_word_embeddings false, but there is no {family.tied}, the output layer. If "
                         "the output layer is the token table, as in every published checkpoint, set the key to true")
     dtypes = {name: DTYPE_NAMES[value.dtype] for name, value in tensors.items()}
-    return Published(family, config_json, config, params, dtypes, extra, metadata)
+    return Published(family, config_json, config, params, dtypes, extra, metadata, task)
+
+
+class Description(NamedTuple):
+    """What a config.json says of a checkpoint. Attributes as those of `Published`."""
+
+    config_json: dict[str, Any]
+    family: Family
+    config: transformer.Config
+    task: PublishedTask | None
+
+
+def describe(directory: Path) -> Description:
+    """The checkpoint in a directory, from its config.json alone. Raises UserError as `read`."""
+    config_json, family = _described(directory)
+    path = str(directory / CONFIG)
+    return Description(config_json, family, family.network(config_json, path),
+                       read_task(family.tasks, config_json, path))
 
 
 def read_config(directory: Path) -> transformer.Config:
     """The network of the checkpoint in a directory, from its config.json alone. Raises UserError as `read`."""
-    config_json, family = _described(directory)
-    return family.network(config_json, str(directory / CONFIG))
+    return describe(directory).config
 
 
 def _described(directory: Path) -> tuple[dict[str, Any], Family]:
@@ -114,17 +133,17 @@ def _described(directory: Path) -> tuple[dict[str, Any], Family]:
 def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
     """The family that a config.json names."""
     name, classes = config_json.get("model_type"), config_json.get("architectures") or []
-    supported = [each for family in FAMILIES.values() for each in family.classes.values()]
+    supported = [each for family in FAMILIES.values() for each in family.class_names]
     if not isinstance(classes, list) or any(each not in supported for each in classes):
         raise UserError(f"{path} has architectures {str(classes)[:80]}; supported are {', '.join(supported)}")
     if name is None and classes:
-        name = next(name for name, family in FAMILIES.items() if classes[0] in family.classes.values())
+        name = next(name for name, family in FAMILIES.items() if classes[0] in family.class_names)
     if name is None:
         raise UserError(f"{path} has neither model_type nor architectures, so the family is unknown; add one, for "
                         f'example "model_type": "bert"; supported are {", ".join(FAMILIES)}')
     if not isinstance(name, str) or name not in FAMILIES:
         raise UserError(f"{path} has model_type {str(name)[:80]!r}; supported are {', '.join(FAMILIES)}")
-    if any(each not in FAMILIES[name].classes.values() for each in classes):
+    if any(each not in FAMILIES[name].class_names for each in classes):
         raise UserError(f"{path} has model_type {name!r} and architectures {', '.join(classes)}, which differ; "
                         "correct one of them")
     return FAMILIES[name]
@@ -169,15 +188,18 @@ def _refuse_pickled(directory: Path) -> None:
            if torch else f"Download its {MODEL}, or save the model as safetensors with the library that wrote it"))
 
 
-def specs(config: transformer.Config) -> dict[str, ParamSpec]:
-    """By path, every parameter that a checkpoint of this network may have: those of the encoder and of all heads."""
+def specs(config: transformer.Config, task: PublishedTask | None = None) -> dict[str, ParamSpec]:
+    """By path, every parameter that a checkpoint of this network may have: those of the encoder, and of all heads for
+    pretraining or of the task's."""
     model = transformer.build(config)
-    return flatten({"encoder": model.specs, "objective": {
-        name: head.specs(model, config.table_width) for name, head in HEADS.items() if head.specs}})
+    heads = {task.name: task.specs(model)} if task else {
+        name: head.specs(model, config.table_width) for name, head in HEADS.items() if head.specs}
+    return flatten({"encoder": model.specs, "objective": heads})
 
 
 def assign(
-    tensors: Mapping[str, np.ndarray], family: Family, config: transformer.Config, directory: Path
+    tensors: Mapping[str, np.ndarray], family: Family, config: transformer.Config, directory: Path,
+    task: PublishedTask | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(float32 parameters by path, the tensors without a counterpart among them).
 
@@ -187,9 +209,9 @@ def assign(
     """
     if config.layers > len(tensors):
         raise UserError(f"{directory / CONFIG} has {config.layers:,} layers, and there are {len(tensors)} tensors")
-    shapes = {path: spec.shape for path, spec in specs(config).items()}
+    shapes = {path: spec.shape for path, spec in specs(config, task).items()}
     locations = family.locate(tensors, config.layers, shapes)
-    _check_complete(locations, family, tensors, config, directory)
+    _check_complete(locations, family, tensors, config, directory, task)
     names: dict[TensorLocation, str] = {}
     for name, location in locations.items():
         value, shape = tensors[name], location.shape(shapes)
@@ -211,15 +233,15 @@ def assign(
 
 def _check_complete(
     locations: Mapping[str, TensorLocation], family: Family, tensors: Mapping[str, np.ndarray],
-    config: transformer.Config, directory: Path,
+    config: transformer.Config, directory: Path, task: PublishedTask | None,
 ) -> None:
     """Refuses a network, or a head of which some tensors are there, that lacks a tensor."""
     present = set(locations.values())
     paths = [location.paths[0] for location in present]
-    needed = [f"objective/{head}/" for head in family.heads_of(paths)]
+    needed = [f"objective/{head}/" for head in ((task.name,) if task else family.heads_of(paths))]
     if any(path.startswith(POOLER) for path in paths):  # which base models have without a head
         needed.append(POOLER)
-    every = family.locations(family.prefix_in(tensors), config.layers, specs(config))
+    every = family.locations(family.prefix_in(tensors), config.layers, specs(config, task))
     missing = [names[0] for location, names in every
                if location not in present and location.paths[0].startswith(("encoder/", *needed))]
     if missing:

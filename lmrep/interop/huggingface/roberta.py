@@ -2,13 +2,23 @@
 
 from lmrep.interop.huggingface import bert
 from lmrep.interop.huggingface.base import Family, masked_head
+from lmrep.interop.huggingface.task_classes import TaskClass, encoder_classes
 from lmrep.objectives.masked import RULES
 
 HEAD = masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.bias")
 
+
+def task_classes(start: str, prefix: str) -> dict[str, TaskClass]:
+    """The classes of tasks, by the start of their names and the base model's attribute. Multiple choice has a pooler,
+    as BERT does."""
+    return encoder_classes(start, ("classifier.dense", "classifier.out_proj"),
+                           (f"{prefix}.pooler.dense", "classifier"), input_dropout=0.1,
+                           choice_keys=("hidden_dropout_prob",))
+
+
 FAMILY = Family(
     name="roberta", prefix="roberta", tied="lm_head.decoder.weight",
     classes={(): "RobertaModel", ("masked",): "RobertaForMaskedLM"},
-    base=bert.BASE, heads=HEAD,
+    base=bert.BASE, heads=HEAD, tasks=task_classes("Roberta", "roberta"),
     record=bert.ConfigJson, fields=bert.FIELDS, architecture=bert.ARCHITECTURE, initialization={"init": "normal"},
     pad=1, positions_after_padding=True, head_activation="gelu", masking=RULES["roberta"], optimizer="roberta")

@@ -9,7 +9,8 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.interop import tensor_files
-from lmrep.interop.huggingface import FAMILIES, Family
+from lmrep.interop.heads import TASK_HEADS, PublishedTask
+from lmrep.interop.huggingface import FAMILIES, Family, task_classes
 from lmrep.interop.huggingface.base import MLM_BIAS, POSITION, TOKEN_TYPE, Params
 from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published
 from lmrep.interop.tensor_files import DTYPES, dtype_and_shape
@@ -51,7 +52,7 @@ def write(checkpoint: Published, directory: Path, max_shard_bytes: int) -> list[
 
 
 def from_network(
-    config: Any, params: Params, specials: Mapping[str, int], objective: str = ""
+    config: Any, params: Params, specials: Mapping[str, int], objective: str = "", task: PublishedTask | None = None
 ) -> tuple[Published, list[str]]:
     """(a network of ours as a published checkpoint, remarks for people on what was left out or added).
 
@@ -63,12 +64,13 @@ def from_network(
       params: float32 arrays by path.
       specials: the tokenizer's ids of special tokens, by role.
       objective: that it was trained with; "" where that does not matter.
+      task: that it was fine-tuned for, if it was.
 
     Raises:
       UserError: no family can hold the network.
     """
-    family = _choose(config, params, specials.get("pad"), objective)
-    known = family.paths()
+    family = choose(config, params, specials.get("pad"), objective, task)
+    known = family.paths(task.name if task else "")
     params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
     remarks += [f"left out, since {family.name} has no such tensor: {path} {dtype_and_shape(value)}"
                 for path, value in params.items() if path not in known]
@@ -78,8 +80,29 @@ def from_network(
         config = dataclasses.replace(config, token_types=1)
         params[TOKEN_TYPE] = np.zeros((1, config.table_width), np.float32)
     config_json = {"architectures": [family.class_of(params)], **family.config_json(config, specials)}
+    if task:
+        own = family.tasks[task.name]
+        config_json = task_classes.config_json(task, own) | config_json
+        remarks += task_classes.head_remarks(task, own, config_json)
+        if family.causal and TASK_HEADS[task.name].pooled:
+            config_json["pad_token_id"], more = _padding(task, own.name, specials)
+            remarks += more
     dtypes = dict.fromkeys(family.names(params, config.layers), "F32")
-    return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}), remarks
+    return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}, task), remarks
+
+
+def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tuple[int | None, list[str]]:
+    """(the id of padding of a class that reads the vector of the last token with another id, remarks)."""
+    end, pad = specials.get("sep", specials.get("eos")), specials.get("pad")
+    ends = task.head.end_of_text or "sep" in specials
+    if pad is None or (ends and pad == end):
+        pad = None if ends else end
+    remarks = []
+    if task.head.end_of_text and "sep" not in specials:
+        remarks.append(f"each text was read with an end-of-text token, id {end}, at its end; give {name} the same"
+                       + (", one text at a time, since the tokenizer has no other token for padding" if pad is None
+                          else ""))
+    return pad, remarks
 
 
 def _move_positions(
@@ -98,16 +121,19 @@ def _move_positions(
     return params | {POSITION: table}, dataclasses.replace(config, position_offset=offset), remarks
 
 
-def _choose(config: Any, params: Params, pad: int | None, objective: str) -> Family:
-    """The family that a network is written as."""
+def choose(
+    config: Any, params: Params, pad: int | None, objective: str, task: PublishedTask | None = None
+) -> Family:
+    """The family that a network is written as; see `from_network`. Raises UserError."""
     if not isinstance(config, transformer.Config):
         raise UserError(f"the network is of {type(config).__module__.rpartition('.')[2]}; only Transformers can be "
                         "written as a published checkpoint")
-    misfits = {name: family.misfits(config, MLM_BIAS in params) for name, family in FAMILIES.items()}
+    misfits = {name: family.misfits(config, MLM_BIAS in params, task) for name, family in FAMILIES.items()}
     fitting = [FAMILIES[name] for name, wrong in misfits.items() if not wrong]
     if not fitting:
         reasons = "; ".join(f"{name} ({', '.join(wrong)})" for name, wrong in misfits.items())
-        raise UserError(f"no published family can hold this network. What does not fit each: {reasons}")
+        what = "network with this head" if task else "network"
+        raise UserError(f"no published family can hold this {what}. What does not fit each: {reasons}")
     return max(fitting, key=lambda family: (
         family.objective == objective,
         family.positions_after_padding and family.position_offset(pad) == config.position_offset,

@@ -1,0 +1,165 @@
+"""Checkpoints of tasks in both directions against the reference implementation, where that is installed."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.params import flatten
+from lmrep.data.records import Record
+from lmrep.experiment.task_data import tokenized
+from lmrep.interop import conversion
+from lmrep.interop.huggingface import FAMILIES
+from lmrep.interop.huggingface.read import assign, read
+from lmrep.objectives.base import Carry, Keys
+from tests.interop.test_live import CASES
+from tests.interop.test_published import GOLDEN, files, same
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+BASES = {"bert": "BertModel", "roberta": "RobertaForMaskedLM", "electra": "ElectraForMaskedLM",
+         "albert": "AlbertForMaskedLM", "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model"}
+TOKENIZERS = {"electra": "electra_generator", "openai-gpt": "gpt"}  # golden directories, where the names differ
+PAD = {"openai-gpt": 52, "gpt2": 52}  # ends of text
+NAMES = {"classification": ("b", "no", "a"), "regression": ("LABEL_0",), "tagging": ("O", "B-x", "I-x", "B-y")}
+HEADS = [(family, task) for family in BASES for task in FAMILIES[family].tasks]
+TEXTS = ["the cat", "a dog and the", "the"]
+
+
+def make(family, task):
+    """A random model of the reference."""
+    labels = NAMES.get(task)
+    names = labels and {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+    cls = getattr(transformers, FAMILIES[family].tasks[task].name)
+    pad = {"pad_token_id": PAD[family]} if family in PAD else {}
+    config = cls.config_class(**CASES[BASES[family]], **pad, **(names or {}))
+    model, generator = cls(config), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            drawn = 0.2 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(drawn + (0.7 if parameter.ndim == 1 else 0))
+    return model.eval()
+
+
+@pytest.fixture(scope="module", params=HEADS, ids="-".join)
+def converted(request, tmp_path_factory):
+    """(family, task, model of the reference, its directory, the workdir that it was converted to, the conversion)."""
+    family, task = request.param
+    model, home = make(family, task), tmp_path_factory.mktemp("x")
+    model.save_pretrained(home / "published", max_shard_size="50KB")
+    for path in (GOLDEN / TOKENIZERS.get(family, family)).iterdir():
+        if path.name.startswith(("vocab", "merges", "tokenizer", "spiece")):
+            shutil.copy(path, home / "published")
+    return family, task, model, home / "published", home / "run", conversion.to_workdir(
+        home / "published", home / "run")
+
+
+def test_round_trip_gives_the_same_logits_in_the_reference(converted, tmp_path):
+    _, task, _, directory, workdir, done = converted
+    back = conversion.to_published(workdir, tmp_path / "back")
+    for proof in (done.certificate, back.certificate):
+        assert proof.against == f"transformers {transformers.__version__}"
+        assert proof.differences.keys() == {"hidden", task} and max(proof.differences.values()) <= 1e-5
+    assert done.checkpoint.heads == (task,) and not done.checkpoint.extra_tensors
+    assert same(files(tmp_path / "back"), files(directory))
+    assert json.loads((tmp_path / "back/config.json").read_text()) == json.loads(
+        (directory / "config.json").read_text())
+
+
+def test_run_is_exported_to_the_class_of_the_task(converted, tmp_path):
+    """Without the record of the files that it was read from, as a run that was trained here."""
+    _, task, model, _, workdir, _ = converted
+    shutil.copytree(workdir, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/interop")
+    done = conversion.to_published(tmp_path / "run", tmp_path / "out")
+    assert done.certificate.against.startswith("transformers") and max(done.certificate.differences.values()) <= 1e-5
+    assert done.checkpoint.class_name == type(model).__name__ and not done.remarks
+    again, loading_info = type(model).from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(loading_info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+    theirs, ours = model.config, again.config
+    assert (ours.id2label, ours.label2id, ours.pad_token_id) == (theirs.id2label, theirs.label2id, theirs.pad_token_id)
+    assert ours.problem_type == {"classification": "single_label_classification", "regression": "regression"}.get(task)
+
+
+def reference_logits(model, directory, texts, seconds=None):
+    """Of the reference, with its own tokenizer, one text at a time."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    pairs = zip(texts, seconds or [None] * len(texts), strict=True)
+    types = {"return_token_type_ids": getattr(model.config, "type_vocab_size", 0) > 1}
+    with torch.no_grad():
+        return [model(**tokenizer(*pair, return_tensors="pt", **types)).logits[0].numpy() for pair in pairs]
+
+
+@pytest.mark.parametrize("converted", [head for head in HEADS if head[1] == "classification"], indirect=True,
+                         ids="-".join)
+def test_predictions_equal_the_reference(converted):
+    """With the tokens, special tokens and token types that the reference's tokenizer gives. (It puts nothing between
+    two texts for GPT-2.)"""
+    family, _, model, directory, workdir, _ = converted
+    run = lmrep.load(workdir)
+    cases = [(TEXTS, None)] if "gpt" in family else [(TEXTS, None), (TEXTS, TEXTS[::-1])]
+    for texts, seconds in cases:
+        logits = reference_logits(model, directory, texts, seconds)
+        found = run.predict(texts if seconds is None else list(zip(texts, seconds, strict=True)))
+        for prediction, expected in zip(found, logits, strict=True):
+            expected = np.exp(expected - np.logaddexp.reduce(expected))
+            assert list(prediction["probabilities"]) == list(NAMES["classification"])
+            np.testing.assert_allclose(list(prediction["probabilities"].values()), expected, rtol=0, atol=1e-5)
+            assert prediction["label"] == NAMES["classification"][expected.argmax()]
+
+
+# --- a training step ---
+
+
+def gradients(run, records):
+    """(our loss, our gradients by path, the batch) of records, without dropout."""
+    examples = tokenized(run.experiment, run.model, run.tokenizer, records, "x")
+    batch = {name: jnp.asarray(value) for name, value in examples.gather(np.arange(examples.examples)).items()}
+    key = jax.random.key(0)
+    prepared = run.objective.prepare(Keys(jax.random.split(key, examples.examples), key), batch)
+
+    def loss(params):
+        with jax.default_matmul_precision("highest"):
+            return run.objective.loss(params, prepared, None, Carry())[0]
+
+    value, found = jax.jit(jax.value_and_grad(loss))(run.params)
+    return float(value), flatten(jax.device_get(found)), {name: np.asarray(value) for name, value in batch.items()}
+
+
+RECORDS = {
+    "classification": [{"text": "the cat", "label": "a"}, {"text": "a dog the", "text2": "and", "label": "b"},
+                       {"text": "the", "label": "no"}],
+}
+TARGETS = {  # batch -> keyword arguments of the reference
+    "classification": lambda batch: {"labels": torch.tensor(batch["label"][:, 0]).long()},
+}
+
+
+@pytest.mark.parametrize("converted", [head for head in HEADS if head[1] in RECORDS], indirect=True, ids="-".join)
+def test_gradients_equal_the_reference(converted):
+    _, task, model, directory, workdir, _ = converted
+    run, checkpoint = lmrep.load(workdir), read(directory)
+    records = [Record(dict(fields), str(i), f"example {i}") for i, fields in enumerate(RECORDS[task])]
+    loss, ours, batch = gradients(run, records)
+    inputs = {"input_ids": torch.tensor(batch["tokens"]).long(),
+              "attention_mask": torch.tensor(batch["segment_ids"] > 0).long()}
+    if "token_type_ids" in run.model.inputs:
+        inputs["token_type_ids"] = torch.tensor(batch["token_type_ids"]).long()
+    model.zero_grad()
+    expected = model(**inputs, **TARGETS[task](batch)).loss
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    tensors = {name: (0 * value if value.grad is None else value.grad).detach().numpy()
+               for name, value in model.named_parameters()}
+    theirs, _ = assign(tensors, checkpoint.family, checkpoint.config, directory, checkpoint.task)
+    assert ours.keys() == theirs.keys()
+    scale = max(np.linalg.norm(value) for value in theirs.values())
+    for path, value in theirs.items():
+        assert np.linalg.norm(ours[path] - value) <= 1e-4 * max(np.linalg.norm(value), 1e-3 * scale), path
