@@ -1,0 +1,171 @@
+"""What pretraining is worth: one small BERT pretrained on Wikipedia, fine-tuned on tasks, against the same network from
+scratch.
+
+    python experiments/benchmarks/downstream.py --text=enwiki.txt --data=DIR --workdir=runs/downstream
+
+`--text` is a file of articles separated by blank lines. DIR has the folders sst-trees (train.txt, dev.txt),
+ud-english-ewt, wnut17, squad2-dev (dev-v2.0.json), glue/CoLA, glue/MRPC, glue/RTE and blimp; what is missing is left
+out. Everything is trained by `lmrep train`, one run after another, and a run that is there is not trained again: the
+command continues where it was stopped. SQuAD's file is split in two by article, one for training.
+
+It prints a table, and writes it to WORKDIR/table.md: the mean over the seeds of the metric of each task, its standard
+deviation, and a 95 % interval of the difference, by Student's t over the seeds. Cost: about an hour of pretraining
+(BERT mini, --pretrain_steps steps of 64 sequences of 128 tokens) and some three of fine-tuning on two cores.
+"""
+
+import argparse
+import json
+import math
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from scipy import stats
+
+TASKS = Path(__file__).parents[1] / "tasks"
+
+
+class Task(NamedTuple):
+    """A row of the table: a page, its files in the data folder, and the flags of every run."""
+
+    title: str
+    page: str
+    files: dict[str, str]
+    metric: str
+    flags: tuple[str, ...]
+    judged: bool  # whether pretraining is expected to win; other rows are reported as they come
+
+
+TABLE = (
+    Task("SST-2, sentences of the trees", "sst2_trees", {"train": "sst-trees/train.txt",
+                                                         "validation": "sst-trees/dev.txt"}, "accuracy",
+          ("--config.data.phrases=false", "--config.epochs=5", "--config.length=64"), True),
+    Task("UD English EWT, part of speech", "ud_pos", {"train": "ud-english-ewt/*-train.conllu",
+                                                      "validation": "ud-english-ewt/*-dev.conllu"},
+         "token_accuracy", ("--config.epochs=3", "--config.length=128"), True),
+    Task("WNUT-17", "wnut17", {"train": "wnut17/*train*", "validation": "wnut17/*dev*"}, "entity_f1",
+         ("--config.epochs=10", "--config.length=128"), True),
+    Task("SQuAD 2.0, half of dev", "squad2", {"train": "squad-train.json", "validation": "squad-validation.json"},
+         "answer_f1", ("--config.epochs=3", "--config.length=128", "--config.format.stride=64"), True),
+    Task("CoLA", "cola", {"train": "glue/CoLA/train.tsv", "validation": "glue/CoLA/dev.tsv"}, "matthews",
+         ("--config.epochs=5",), False),
+    Task("MRPC", "mrpc", {"train": "glue/MRPC/train.tsv", "validation": "glue/MRPC/dev.tsv"}, "f1",
+         ("--config.epochs=5",), False),
+    Task("RTE", "rte", {"train": "glue/RTE/train.tsv", "validation": "glue/RTE/dev.tsv"}, "accuracy",
+         ("--config.epochs=5",), False),
+)
+
+
+def train(log, *words):
+    """Runs `lmrep train`, with its output in a file."""
+    with open(log, "w", encoding="utf8") as file:
+        code = subprocess.run([sys.executable, "-m", "lmrep", *words], stdout=file, stderr=subprocess.STDOUT).returncode
+    if code:
+        raise SystemExit(f"lmrep {' '.join(words)}\nended with code {code}; see {log}")
+
+
+def pretrain(args, workdir):
+    """The pretrained run."""
+    run, log = workdir / "pretrained", workdir / "pretrained.log"
+    train(log, "train", f"--config={TASKS.parent / 'bert.py'}:model=bert_mini,data=files,format=packed",
+          f"--workdir={run}", f"--config.data.files={args.text}", "--config.data.documents=blank_line",
+          "--config.tokenizer.vocab_size=8192", "--config.model.vocab=0", "--config.model.dropout=0",
+          "--config.model.attention_dropout=0", "--config.stages=()", "--config.length=128", "--config.batch_size=64",
+          f"--config.steps={args.pretrain_steps}", "--config.optimizer.learning_rate=1e-3",
+          "--config.evaluation.every=500", "--config.checkpoint.every=500", "--config.log.report=false")
+    return run
+
+
+def split_squad(source, workdir):
+    """The articles of a SQuAD file, in turn for training and for validation."""
+    content = json.loads(source.read_text(encoding="utf8"))
+    for name, first in (("train", 0), ("validation", 1)):
+        path = workdir / f"squad-{name}.json"
+        path.write_text(json.dumps({**content, "data": content["data"][first::2]}), encoding="utf8")
+
+
+def fine_tune(task, start, seed, args, workdir, pretrained):
+    """The metric of one run: its best checkpoint on the validation file."""
+    run = workdir / task.page / f"{start}-{seed}"
+    result = run / "result.json"
+    if result.exists():
+        return json.loads(result.read_text())["value"]
+    run.parent.mkdir(parents=True, exist_ok=True)
+    folder = workdir if task.page == "squad2" else Path(args.data)
+    network = f"init={pretrained}" if start == "pretrained" else "model=bert_mini"
+    scratch = () if start == "pretrained" else (
+        f"--config.tokenizer.vocab_file={pretrained / 'tokenizer'}", "--config.model.dropout=0.1")
+    began = time.monotonic()
+    train(run.parent / f"{start}-{seed}.log", "train", f"--config={TASKS / task.page}.py:{network},recipe=bert_small",
+          f"--workdir={run}", f"--config.seed={seed}", "--config.log.report=false", "--config.log.tensorboard=false",
+          *(f"--config.data.{split}={folder / file}" for split, file in task.files.items()), *scratch, *task.flags)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    value = max(line[task.metric] for line in lines if line["split"] == "validation" and line["step"] > 0)
+    result.write_text(json.dumps({"value": value, "seconds": round(time.monotonic() - began)}))
+    return value
+
+
+def row(task, scores):
+    """A line of the table."""
+    means = {start: statistics.mean(values) for start, values in scores.items()}
+    deviations = {start: statistics.stdev(values) if len(values) > 1 else 0.0 for start, values in scores.items()}
+    difference, n = means["pretrained"] - means["scratch"], len(scores["scratch"])
+    error = math.sqrt(sum(deviation**2 for deviation in deviations.values()) / n)
+    half = stats.t.ppf(0.975, 2 * n - 2) * error if n > 1 else math.nan
+    cells = [f"{100 * means[start]:.1f} ± {100 * deviations[start]:.1f}" for start in ("scratch", "pretrained")]
+    return (f"| {task.title} | {task.metric} | {cells[0]} | {cells[1]} | {100 * difference:+.1f} "
+            f"({100 * (difference - half):+.1f} to {100 * (difference + half):+.1f}) |")
+
+
+def minimal_pairs(args, run):
+    """BLiMP, as a line of the table."""
+    import lmrep
+
+    values = lmrep.evaluate(run, pairs=str(Path(args.data) / "blimp"), examples=args.pairs or None)
+    return (f"| BLiMP, {args.pairs or 'all'} pairs of each paradigm | accuracy | 50.0 | "
+            f"{100 * values['accuracy']:.1f} | |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--workdir", required=True)
+    parser.add_argument("--pretrain_steps", type=int, default=2500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=0, help="of each paradigm of BLiMP; 0: all")
+    parser.add_argument("--tasks", default="", help="pages, separated by commas; by default all")
+    args = parser.parse_args()
+    workdir = Path(args.workdir).absolute()
+    workdir.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    pretrained = pretrain(args, workdir)
+    print(f"pretrained: {pretrained}, {time.monotonic() - began:.0f} s", flush=True)
+    if (squad := Path(args.data) / "squad2-dev/dev-v2.0.json").exists():
+        split_squad(squad, workdir)
+    lines = ["| task | metric | from scratch | pretrained | difference, 95 % interval |",
+             "| --- | --- | --- | --- | --- |"]
+    for task in TABLE:
+        folder = workdir if task.page == "squad2" else Path(args.data)
+        if (args.tasks and task.page not in args.tasks.split(",")) or not list(folder.glob(task.files["train"])):
+            continue
+        scores = {start: [fine_tune(task, start, seed, args, workdir, pretrained) for seed in range(args.seeds)]
+                  for start in ("scratch", "pretrained")}
+        lines.append(row(task, scores))
+        print(lines[-1], flush=True)
+    if (Path(args.data) / "blimp").is_dir():
+        lines.append(minimal_pairs(args, pretrained))
+        print(lines[-1], flush=True)
+    lines += ["", f"BERT mini, {args.pretrain_steps:,} steps of pretraining, {args.seeds} seeds; "
+              f"{platform.processor()}, {time.strftime('%Y-%m-%d')}, jax {metadata.version('jax')}"]
+    (workdir / "table.md").write_text("\n".join(lines) + "\n", encoding="utf8")
+    print("\n" + "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
