@@ -208,7 +208,11 @@ def _initialized(stage: Stage, path: str, network: Any, prepared: Prepared) -> S
                                     prepared.experiment.head == "new")
     match = init_from.match(specs_of(stage.objective), source, prepared.tokenizer.tokens)
     log.info("%s", "\n".join([init_from.describe(match, source), *init_from.check_network(network, source)]))
-    return dataclasses.replace(stage, init_values=match.values)
+    values = match.values
+    if isinstance(prepared, PreparedTask) and (layers := prepared.experiment.new_layers):
+        values = init_from.fresh_layers(values, specs_of(stage.objective), layers, prepared.experiment.seed)
+        log.info("  the top %d layer(s) start from random values", layers)
+    return dataclasses.replace(stage, init_values=values)
 
 
 def _predict_splits(directory: Path, prepared: PreparedTask) -> dict[str, Any] | None:

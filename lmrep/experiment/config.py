@@ -113,6 +113,7 @@ class TaskExperiment(Experiment):
     log: LogConfig = setting(LogConfig(every=20), "logging")
     head: str = setting("auto", "where the head starts: auto: from that of `init`, if it has one for this task; new: "
                         "random", choices=("auto", "new"))
+    new_layers: int = setting(0, "how many top layers start from random values, not from `init`", at_least=0)
 
 
 @dataclass(frozen=True)

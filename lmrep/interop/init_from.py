@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import ml_collections
 import numpy as np
 
 from lmrep.config import loading
 from lmrep.core.errors import UserError
-from lmrep.core.params import Tree, flatten
+from lmrep.core.params import Tree, flatten, init
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
@@ -218,6 +219,25 @@ def _match_vocabulary(
     known = source_rows >= 0
     result[: len(source_rows)][known] = table[source_rows[known]]
     return np.moveaxis(result, 0, axis), int((~known).sum())
+
+
+def fresh_layers(values: Mapping[str, np.ndarray], specs: Tree, layers: int, seed: int) -> dict[str, np.ndarray]:
+    """`values` with the random initial values of `seed` in the encoder's top `layers` layers, as Zhang et al. (2021)
+    advise for small data sets.
+
+    Raises:
+      UserError: the layers are not stacked, or there are fewer.
+    """
+    stacked = {path: spec for path, spec in flatten(specs).items()
+               if path.startswith("encoder/") and spec.axes[:1] == ("layers",)}
+    depth = max((spec.shape[0] for spec in stacked.values()), default=0)
+    if layers > depth:
+        raise UserError(f"new_layers is {layers}, and the network has {depth} layers that can be initialized anew; set "
+                        f"--config.new_layers to {depth} at most")
+    fresh = jax.device_get(jax.jit(lambda key: {
+        path: value for path, value in flatten(init(specs, key)).items() if path in stacked})(jax.random.key(seed)))
+    return dict(values) | {path: np.concatenate([values[path][:-layers], fresh[path][-layers:]])
+                           for path in stacked if path in values}
 
 
 def check_network(network: Any, source: SourceCheckpoint) -> list[str]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from lmrep.config.record import setting
 from lmrep.core import prng
-from lmrep.core.params import Array, Tree
+from lmrep.core.params import Array, Tree, truncated_normal
 from lmrep.layers import dropout, linear
 from lmrep.models.base import Model, model_inputs
 from lmrep.objectives.base import Batch
@@ -27,6 +27,8 @@ class Head:
     dropout: float = setting(0.1, "dropout rate before the output layer", at_least=0, below=1)
     input_dropout: float = setting(0.0, "dropout rate before the dense layer (RoBERTa and ELECTRA: 0.1)", at_least=0,
                                    below=1)
+    init_stddev: float = setting(0.0, "standard deviation of a new head's initial weights; 0: as the network's",
+                                 at_least=0)
     bias: bool = setting(True, "whether the output layer has a bias; GPT-2's has none")
     end_of_text: bool = setting(True, "context left: an end-of-text token after each text, which stands for it; where "
                                 "there is none (GPT-2), the last token of the text does")
@@ -43,10 +45,11 @@ PUBLISHED = {
 
 def specs(model: Model, outputs: int, c: Head) -> Tree:
     """The parameters of a head with that many outputs."""
-    out = linear.specs(model.width, outputs, (None, None), model.init)
+    init = truncated_normal(c.init_stddev) if c.init_stddev else model.init
+    out = linear.specs(model.width, outputs, (None, None), init)
     if not c.bias:
         del out["bias"]
-    dense = {"dense": linear.specs(model.width, model.width, ("embed", None), model.init)} if c.dense else {}
+    dense = {"dense": linear.specs(model.width, model.width, ("embed", None), init)} if c.dense else {}
     return dense | {"out": out}
 
 

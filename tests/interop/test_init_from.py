@@ -1,5 +1,6 @@
 """Runs that start from another run's parameters."""
 
+import dataclasses
 import json
 import shutil
 
@@ -11,10 +12,12 @@ import lmrep
 from lmrep import api
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
-from lmrep.core.params import ParamSpec, flatten, unflatten
+from lmrep.core.params import ParamSpec, flatten, init, unflatten
 from lmrep.experiment import config as experiments
 from lmrep.interop import conversion, init_from
 from lmrep.interop.init_from import SourceCheckpoint
+from lmrep.layers.stack import Execution
+from lmrep.models import MODELS
 from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 
@@ -174,3 +177,20 @@ def test_network_of_another_size_is_refused(home, tmp_path):
     assert not (tmp_path / "run").exists()
     assert json.loads((home / "run/config.json").read_text())["config"]["init"] == ""
     assert P.count(lmrep.load(home / "run").objective.specs) > 0
+
+
+def test_top_layers_can_start_anew():
+    """The rest keeps its values; the new ones are those of a run from scratch with that seed."""
+    definition = MODELS["transformer"]
+    config = dataclasses.replace(definition.config(), vocab=11, layers=3, width=8, heads=2, mlp=8)
+    specs = {"encoder": definition.build(config, Execution(), "model").specs}
+    old, scratch = (flatten(init(specs, jax.random.key(seed))) for seed in (1, 2))
+    values = init_from.fresh_layers(old, specs, 1, 2)
+    for path, value in values.items():
+        if path.startswith("encoder/layers/"):
+            np.testing.assert_array_equal(value[:2], old[path][:2])
+            np.testing.assert_array_equal(value[2:], scratch[path][2:])
+        else:
+            np.testing.assert_array_equal(value, old[path])
+    with pytest.raises(UserError, match="the network has 3 layers"):
+        init_from.fresh_layers(old, specs, 4, 2)
