@@ -15,7 +15,7 @@ from tests import small
 from tests.reference import random_params
 
 
-def workdir(directory: Path, objective: str = "masked", variant: str = "",
+def workdir(directory: Path, objective: str = "masked", variant: str = "", format: str = "packed",
             params: Callable = lambda specs, tokenizer: random_params(specs), objective_fields: Mapping | None = None,
             **model) -> Path:
     """Writes a run of a BERT of 3 layers of width 32 that takes 48 tokens.
@@ -24,13 +24,14 @@ def workdir(directory: Path, objective: str = "masked", variant: str = "",
       directory: where; the run is in its folder `run`.
       objective: a name in `OBJECTIVES`.
       variant: of that objective, where it has variants.
+      format: a name in `FORMATS`.
       params: (specs, tokenizer) -> the parameters; random ones by default.
       objective_fields: fields of the objective.
       **model: fields of the network's config.
     """
     texts = [path.read_text() for path in sorted(small.corpus(directory / "texts").iterdir())]
     tokenizer = tokenizers.train(tokenizers.Config(vocab_size=120), lambda: iter(texts))
-    config = small.config(directory / "texts", objective)
+    config = small.config(directory / "texts", objective, format)
     config.model.update({"layers": 3, "max_length": 48, **model})
     if variant:
         config.objective.variant = variant

@@ -97,6 +97,9 @@ class TextEncoder(NamedTuple):
             b = others.get(i)
             capacity = self.length - self.layout.special(b is not None)
             size = len(a) + (0 if b is None else len(b))
+            if capacity < 2 and b is not None:
+                raise UserError(f"{names[i]} is a pair of texts, and config.length is {self.length}, "
+                                f"{self.length - capacity} of which are special tokens; raise it")
             if size <= capacity:
                 spans = [(a, b)]
             else:

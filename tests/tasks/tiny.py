@@ -15,6 +15,7 @@ from lmrep.data.records.encoding import Units, input_layout
 from lmrep.data.records.examples import Examples, arrange
 from lmrep.experiment.fine_tuning import compose_task
 from lmrep.inference import labelled
+from lmrep.interop.init_from import adopt_checkpoint
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
 from lmrep.objectives.base import Carry, Keys
@@ -42,10 +43,16 @@ def write(path: Path, records: list[dict]) -> Path:
     return path
 
 
+def as_records(examples: list[dict]) -> list[Record]:
+    return [Record(fields, str(i), f"train.jsonl, line {i + 1}") for i, fields in enumerate(examples)]
+
+
 def config(task: str, train: Path, validation: Path | None = None, argument: str = "mesh=1x1x1", **fields):
     """The config of a task with a tiny network; `fields` are dotted paths with __ for dots."""
     c = compose_task("size=tiny," + argument, task)
-    if not c.init:
+    if c.init:
+        adopt_checkpoint(c, c.init)
+    else:
         c.model.update({name: value for name, value in NETWORK.items() if name in c.model})
         c.tokenizer.vocab_size = 100
     c.length, c.batch_size, c.epochs = 32, 16, 2.0
@@ -61,7 +68,7 @@ class Tiny:
 
     Args:
       task: a name in `TASKS`.
-      records: examples, as dicts of fields, or as `Record`s.
+      records: examples, as dicts of fields.
       model: a name in `MODELS`.
       form: fields of the format.
       **fields: of the task's config.
@@ -69,8 +76,7 @@ class Tiny:
 
     def __init__(self, task, records, model="transformer", length=32, form=None, network=None, **fields):
         self.task, self.length = TASKS[task], length
-        self.records = [each if isinstance(each, Record) else Record(each, str(i), f"train.jsonl, line {i + 1}")
-                        for i, each in enumerate(records)]
+        self.records = as_records(records)
         self.config = self.task.resolve(self.task.objective.config(dropout=0.0, **fields), self.records)
         self.form = FORMAT.config(**(form or {}))
         self.tokenizer = tokenizer()

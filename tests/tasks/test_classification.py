@@ -1,0 +1,332 @@
+"""Classification, and what all tasks share: labels, long texts, batches, losses and heads. (Runs:
+`test_classification_runs`.)"""
+
+import itertools
+import random
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from lmrep.core.errors import UserError
+from lmrep.data import loader
+from lmrep.data.records.encoding import truncate_pair
+from lmrep.experiment import config as experiments
+from lmrep.experiment.task_data import prepare_task
+from lmrep.interop import init_from
+from lmrep.layers.attention import AttentionMask
+from lmrep.models.base import Inputs
+from lmrep.objectives.base import Carry, Keys
+from lmrep.tasks import classification
+from lmrep.tasks.base import Outputs
+from tests.tasks import tiny
+
+CLASSES = ("neg", "pos", "zero")
+
+
+def examples(count, seed=0, most=12, classes=CLASSES, pairs=True):
+    """Texts, and pairs of texts, of 1 to `most` words."""
+    draw = random.Random(seed)
+    return [{"text": tiny.sentence(draw, draw.randint(1, most)), "label": classes[i % len(classes)]}
+            | ({"text2": tiny.sentence(draw, draw.randint(1, most))} if pairs and i % 2 else {}) for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def task():
+    return tiny.Tiny("classification", examples(21))
+
+
+def equal(found, expected, rtol=1e-4, atol=1e-6):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), found, expected)
+
+
+# Labels
+
+
+def labels_of(labels):
+    records = tiny.as_records([{"text": "cat", "label": label} for label in labels])
+    return classification.resolve(classification.Config(), records).labels
+
+
+@pytest.mark.parametrize(("labels", "expected"), [
+    (("pos", "neg", "zero"), ("neg", "pos", "zero")),
+    (("10", "9", "-1.5", "1"), ("-1.5", "1", "9", "10")),
+    (("nan", "2", "inf", "1", "b"), ("1", "2", "b", "inf", "nan"))])
+def test_the_order_of_labels_does_not_depend_on_that_of_the_examples(labels, expected):
+    for order in itertools.permutations(labels):
+        assert labels_of(order) == expected
+
+
+def test_a_validation_label_that_training_lacks_is_refused_with_file_and_line(tmp_path):
+    records = examples(6)
+    train = tiny.write(tmp_path / "train.jsonl", records)
+    dev = tiny.write(tmp_path / "dev.jsonl", [*records[:2], records[2] | {"label": "poz"}])
+    config = tiny.config("classification", train, dev)
+    experiment = experiments.parse(config)
+    with pytest.raises(UserError, match=r"dev\.jsonl, line 3: the label is 'poz', and the training data has neg, pos, "
+                                        r"zero; did you mean 'pos'\?"):
+        prepare_task(experiment, experiment.tokenizer)
+    config.objective.labels = ("pos", "poz", "neg", "zero")
+    prepared = prepare_task(experiments.parse(config), experiment.tokenizer)
+    assert prepared.experiment.objective["labels"] == ("pos", "poz", "neg", "zero")
+
+
+def test_a_single_class_is_refused(tmp_path):
+    train = tiny.write(tmp_path / "train.jsonl", examples(3, classes=("pos",)))
+    experiment = experiments.parse(tiny.config("classification", train))
+    with pytest.raises(UserError, match=r"the only label 'pos' \(.*line 1\); expected two or more classes"):
+        prepare_task(experiment, experiment.tokenizer)
+
+
+# Long texts
+
+
+def removed_one_by_one(a, b, capacity):
+    while a + b > capacity:
+        a, b = (a - 1, b) if a > b else (a, b - 1)
+    return a, b
+
+
+def test_the_longer_text_of_a_pair_is_truncated_first():
+    for a, b, capacity in itertools.product(range(13), range(13), range(15)):
+        assert truncate_pair(a, b, capacity) == removed_one_by_one(a, b, capacity)
+
+
+@pytest.fixture(scope="module")
+def long():
+    """Texts and pairs of up to 12 words each, in units of 9 tokens."""
+    return lambda **form: tiny.Tiny("classification", examples(40), length=9, form=form)
+
+
+def ids(task, text):
+    return [] if text is None else task.tokenizer.encode_batch([text])[0].tolist()
+
+
+def sizes(task):
+    """(tokens of the first text, tokens of the second one or None) of each example."""
+    return [(len(ids(task, fields["text"])), len(ids(task, fields["text2"])) if "text2" in fields else None)
+            for fields in (record.fields for record in task.records)]
+
+
+def too_long(task):
+    return [a + (b or 0) > task.length - (2 if b is None else 3) for a, b in sizes(task)]
+
+
+def test_long_texts_are_refused_with_file_and_line(long):
+    task = long()
+    number = too_long(task).index(True)
+    tokens = sum(size or 0 for size in sizes(task)[number]) + (2 if sizes(task)[number][1] is None else 3)
+    with pytest.raises(UserError, match=rf"line {number + 1} has {tokens} tokens, and config\.length is 9; raise it"):
+        task.encode()
+
+
+def test_truncated_texts_are_counted_and_end_where_they_should(long):
+    task = long(long="truncate")
+    units, count = task.encode()
+    assert count == sum(too_long(task)) and 0 < count < 40
+    for i, (record, (a, b)) in enumerate(zip(task.records, sizes(task), strict=True)):
+        kept = (min(a, 7), 0) if b is None else removed_one_by_one(a, b, 6)
+        text, second = ids(task, record.fields["text"]), ids(task, record.fields.get("text2"))
+        [cls], [sep] = task.layout.lead, task.layout.tail
+        expected = [cls, *text[: kept[0]], sep] + ([*second[: kept[1]], sep] if b is not None else [])
+        assert units.tokens[units.offsets[i] : units.offsets[i + 1]].tolist() == expected
+
+
+def test_windows_cover_every_token_and_the_label_is_that_of_their_mean(long):
+    task = long(long="windows", stride=3)
+    units, count = task.encode()
+    assert count == sum(too_long(task))
+    for i, (record, (_, b)) in enumerate(zip(task.records, sizes(task), strict=True)):
+        own = np.flatnonzero(units.example == i)
+        assert (len(own) > 1) <= too_long(task)[i] and (units.lengths[own] <= 9).all()
+        assert set(units.columns["label"][own]) == {task.config.labels.index(record.fields["label"])}
+        windows = [units.tokens[units.offsets[u] : units.offsets[u + 1]].tolist() for u in own]
+        if b is None:
+            text = ids(task, record.fields["text"])
+            assert all(window[1:-1] == text[3 * n : 3 * n + 7] for n, window in enumerate(windows))
+            assert windows[-1][1:-1][-1] == text[-1]
+        else:
+            assert windows[-1][-2] == ids(task, record.fields["text2"])[-1]
+    logs, result = np.stack(task.outputs(task.examples()).arrays["log_probabilities"]), task.score()
+    for i, prediction in enumerate(result.predictions):
+        mean = np.exp(logs[units.example == i].mean(0))
+        np.testing.assert_allclose(list(prediction["probabilities"].values()), mean / mean.sum(), rtol=1e-4)
+
+
+def test_a_length_without_space_for_both_texts_is_refused():
+    task = tiny.Tiny("classification", examples(4), length=4, form={"long": "truncate"})
+    task.layout = task.layout._replace(between=2 * task.layout.tail)  # as RoBERTa
+    with pytest.raises(UserError, match=r"line 2 is a pair .* config\.length is 4"):
+        task.encode()
+
+
+# Batches
+
+
+@pytest.mark.parametrize("batch_size", [4, 16, 21, 32])
+def test_every_epoch_shows_each_example_once(task, batch_size):
+    store = task.examples()
+    steps = store.steps_per_epoch(batch_size)
+    batches = list(loader.batches(store, batch_size=batch_size, indices=np.arange(batch_size), seed=3, first_step=0,
+                                  last_step=3 * steps))
+    epochs = [np.concatenate([batch["example"] for batch in batches[i * steps : (i + 1) * steps]]) for i in range(3)]
+    for shown in epochs:
+        assert len(shown) == steps * batch_size and sorted(shown[shown >= 0]) == list(range(21))
+    assert len({tuple(shown[shown >= 0]) for shown in epochs}) == 3
+    assert all((batch["example"] >= 0).any() for batch in batches)
+    for batch in batches:  # the tokens of an example are those of its unit
+        for example, tokens, segments in zip(batch["example"], batch["tokens"], batch["segment_ids"], strict=True):
+            start, end = store.units.offsets[example : example + 2] if example >= 0 else (0, 0)
+            assert tokens[segments > 0].tolist() == store.units.tokens[start:end].tolist()
+
+
+def test_packed_sequences_give_the_scores_of_single_ones(task):
+    packed = tiny.Tiny("classification", examples(21), form={"packed": True})
+    store = packed.examples()
+    assert store.examples < 21 and store.slots > 2
+    single = task.outputs(task.examples()).arrays["log_probabilities"]
+    np.testing.assert_allclose(packed.outputs(store).arrays["log_probabilities"], single, rtol=1e-5, atol=1e-5)
+    loss, gradient = task.loss(task.examples().gather(np.arange(21)))
+    same, packed_gradient = packed.loss(store.gather(np.r_[np.arange(store.examples), -1]))
+    np.testing.assert_allclose(same, loss, rtol=1e-5)
+    equal(packed_gradient, gradient)
+    assert packed.score(store).metrics == pytest.approx(task.score().metrics, rel=1e-5)
+
+
+def test_loss_and_gradient_do_not_depend_on_padding(task):
+    store = task.examples()
+    short = np.argsort(store.lengths)[:6]
+    assert store.batch_length(short) < 24
+    loss, gradient = task.loss(store.gather(short, store.batch_length(short)))
+    for batch in (store.gather(short, 32), store.gather(np.r_[short, -1, -1])):
+        padded, same = task.loss(batch)
+        np.testing.assert_allclose(padded, loss, rtol=1e-5)
+        equal(same, gradient)
+
+
+def test_microbatches_add_up(task):
+    """Weights are those of the whole batch, which a partial batch has few of."""
+    batch = task.objective.prepare(Keys(None, None), task.examples().gather(np.r_[np.arange(5), -1, -1, -1]))
+    np.testing.assert_allclose(batch["weights"].sum(), 1, rtol=1e-6)
+    grad = jax.jit(jax.grad(task.objective.loss, has_aux=True))
+    expected, (metrics, _) = grad(task.params, batch, None, Carry())
+    halves = [grad(task.params, {name: value[i::2] for name, value in batch.items()}, None, Carry()) for i in (0, 1)]
+    equal(jax.tree.map(np.add, halves[0][0], halves[1][0]), expected)
+    equal(jax.tree.map(np.add, halves[0][1][0], halves[1][1][0]), metrics)
+    assert metrics["accuracy"][1] == 5
+
+
+def test_the_loss_is_the_mean_cross_entropy(task):
+    logs = np.concatenate(task.outputs(task.examples()).arrays["log_probabilities"]).reshape(21, 3)
+    gold = [task.config.labels.index(record.fields["label"]) for record in task.records]
+    loss, gradient = task.loss(task.examples().gather(np.arange(21)))
+    np.testing.assert_allclose(loss, -logs[np.arange(21), gold].mean(), rtol=1e-5)
+    expected = (np.exp(logs) - np.eye(3)[gold]).mean(0)  # of the output bias
+    np.testing.assert_allclose(gradient["objective"]["classification"]["out"]["bias"], expected, rtol=1e-4, atol=1e-6)
+
+
+# Metrics
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+def test_metrics_count_every_example_once_and_no_empty_one(task, batch_size):
+    result = task.score(batch_size=batch_size)
+    gold = [record.fields["label"] for record in task.records]
+    chosen = [prediction["label"] for prediction in result.predictions]
+    probability = [prediction["probabilities"][label]
+                   for prediction, label in zip(result.predictions, gold, strict=True)]
+    assert result.metrics == pytest.approx({
+        "accuracy": np.mean(np.array(chosen) == gold), "majority_accuracy": max(Counter(gold).values()) / 21,
+        "loss": -np.log(probability).mean()}, rel=1e-5)
+
+
+def scored(labels, chosen, **fields):
+    """The metrics of predictions."""
+    task = tiny.Tiny("classification", [{"text": "cat", "label": label} for label in labels], **fields)
+    own, (units, _) = task.config.labels, task.encode()
+    logs = [np.log(np.where(np.array(own) == label, 0.9, 0.1)) for label in chosen]
+    return task.task.score(task.config, task.records, units, Outputs({"log_probabilities": logs})).metrics
+
+
+def test_f1_is_that_of_the_positive_class():
+    gold, chosen = ["0", "1", "1", "0", "0", "0"], ["0", "1", "0", "1", "0", "0"]
+    for positive, expected in (("", "1"), ("0", "0"), ("1", "1")):
+        found = scored(gold, chosen, metrics=("f1",), positive=positive)
+        assert found["f1"] == pytest.approx(f1_score(gold, chosen, pos_label=expected))
+        assert found["accuracy"] == pytest.approx(4 / 6)  # by which checkpoints are compared
+
+
+@pytest.mark.parametrize(("labels", "positive"), [(["0", "1"], "2"), (["0", "1", "2"], "")])
+def test_f1_without_a_positive_class_is_refused(labels, positive):
+    with pytest.raises(UserError, match=rf"config\.objective\.positive is '{positive}', and the labels are 0, 1"):
+        scored(labels, labels, metrics=("f1",), positive=positive)
+
+
+# Heads
+
+
+def by_hand(task, i, position):
+    """The log-probabilities of unit i, by itself: the head on the network's output at `position`."""
+    units, _ = task.encode()
+    span = slice(units.offsets[i], units.offsets[i + 1])
+    inputs = {"tokens": units.tokens[None, span]}
+    if "token_type_ids" in task.model.inputs:
+        inputs["token_type_ids"] = units.token_types[None, span].astype(np.int32)
+    if task.config.context == "left" and "attention_mask" in task.model.inputs:
+        inputs["attention_mask"] = AttentionMask(np.ones_like(inputs["tokens"]), causal=True)
+    hidden = jax.jit(task.model.encode)(task.params["encoder"], Inputs(**inputs)).hidden[0, position]
+    head = task.params["objective"]["classification"]
+    if "dense" in head:
+        hidden = np.tanh(hidden @ head["dense"]["kernel"] + head["dense"]["bias"])
+    return jax.nn.log_softmax(hidden @ head["out"]["kernel"] + head["out"].get("bias", 0))
+
+
+@pytest.mark.parametrize(("model", "fields", "position"), [
+    ("transformer", {}, 0),
+    ("transformer", {"context": "left", "dense": False, "bias": False}, -1),
+    ("lstm", {"context": "left"}, -1)])
+def test_the_head_reads_the_first_position_or_the_last_of_a_left_context(model, fields, position):
+    task = tiny.Tiny("classification", examples(4), model=model, **fields)
+    found = task.outputs(task.examples(), 4).arrays["log_probabilities"]
+    for i in range(4):
+        np.testing.assert_allclose(found[i], by_hand(task, i, position), rtol=1e-4, atol=1e-5)
+    packed = tiny.Tiny("classification", examples(4), model=model, form={"packed": True}, **fields)
+    assert packed.examples().examples < 4
+    np.testing.assert_allclose(packed.outputs(packed.examples()).arrays["log_probabilities"], found, rtol=1e-4,
+                               atol=1e-5)
+
+
+# Where a head starts
+
+SOURCE = init_from.SourceCheckpoint(
+    "runs/old", [], {"encoder/w": np.ones(1), "objective/pair/pooler/kernel": np.full(1, 2.0),
+                     "objective/classification/out/kernel": np.full(1, 3.0)}, {},
+    {"name": "classification", "labels": ("a", "b")})
+INITIAL = {"objective/classification/dense": "objective/pair/pooler"}
+
+
+def started(labels=("a", "b"), new=False, source=SOURCE):
+    found = init_from.for_task(source, INITIAL, {"name": "classification", "labels": labels}, new)
+    return {path: float(value[0]) for path, value in found.params.items() if not path.startswith("objective/pair")}
+
+
+def test_a_head_starts_from_the_pooler_and_from_a_head_for_the_same_classes():
+    assert started() == {"encoder/w": 1, "objective/classification/dense/kernel": 2,
+                         "objective/classification/out/kernel": 3}
+    both = SOURCE._replace(params=SOURCE.params | {"objective/classification/dense/kernel": np.full(1, 4.0)})
+    assert started(source=both)["objective/classification/dense/kernel"] == 4
+
+
+def test_a_new_head_takes_nothing_but_the_network():
+    assert started(new=True) == started(("x", "y"), new=True) == {"encoder/w": 1}
+
+
+@pytest.mark.parametrize("labels", [("a", "c"), ("b", "a"), ("a", "b", "c")])
+def test_a_head_for_other_classes_is_refused(labels):
+    with pytest.raises(UserError, match=r"init has a head for the labels a, b, in this order \(runs/old\), and this "
+                                        rf"run has {', '.join(labels)}; .*--config\.head=new"):
+        started(labels)
+    other = SOURCE._replace(objective={"name": "tagging", "labels": ("a", "b")})
+    assert "encoder/w" in started(labels, source=other)

@@ -1,0 +1,164 @@
+"""Runs of classification: from nothing and from checkpoints, resumed, on eight devices, with frozen parameters."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.errors import UserError
+from lmrep.core.params import flatten
+from lmrep.training.metrics_log import MetricsLog
+from tests import given, small
+from tests.tasks import tiny
+
+STEPS = 24  # three epochs of 120 examples: 7 batches of 16 and one of 8
+
+
+def examples(count, seed, labels=("neg", "pos")):
+    """Texts of three words and one that decides the class."""
+    draw, records = random.Random(seed), []
+    for _ in range(count):
+        words, label = tiny.sentence(draw, 3).split(), draw.randrange(2)
+        words.insert(draw.randrange(4), ("bad", "good")[label])
+        records.append({"text": " ".join(words), "label": labels[label]})
+    return records
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("classification")
+    tiny.write(home / "train.jsonl", examples(120, 0))
+    tiny.write(home / "dev.jsonl", examples(44, 1))
+    tiny.write(home / "others.jsonl", examples(120, 0, ("no", "yes")))
+    return home
+
+
+def config(home, argument="mesh=1x1x1", train="train.jsonl", **fields):
+    dev = None if train == "others.jsonl" else home / "dev.jsonl"
+    return tiny.config("classification", home / train, dev, argument, **{
+        "epochs": 3.0, "checkpoint__every": 4, "evaluation__every": 4, "checkpoint__keep": 2} | fields)
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    """(workdir, outcome) of an uninterrupted run on one device."""
+    return home / "run", lmrep.train(config(home), home / "run")
+
+
+def params(workdir, step=None):
+    return {path: np.asarray(value) for path, value in flatten(lmrep.load(workdir, step).params).items()}
+
+
+def predicted(workdir):
+    lines = (workdir / "predictions/validation.jsonl").read_text().splitlines()
+    return [json.loads(line)["prediction"] for line in lines]
+
+
+def test_a_run_learns_and_its_best_checkpoint_predicts(trained):
+    workdir, outcome = trained
+    lines = small.lines(workdir, "validation")
+    assert [line["step"] for line in lines] == [0, 4, 8, 12, 16, 20, 24] and outcome.steps == STEPS
+    best = max(lines[1:], key=lambda line: line["accuracy"])
+    assert best["accuracy"] > best["majority_accuracy"] + 0.2
+    assert lmrep.load(workdir).step == best["step"]
+    gold = [record["label"] for record in examples(44, 1)]
+    assert np.mean([one["label"] == label for one, label in zip(predicted(workdir), gold, strict=True)]) == \
+        pytest.approx(best["accuracy"])
+
+
+def test_a_run_predicts_from_texts_tuples_and_dicts(trained):
+    run = lmrep.load(trained[0])
+    first, *others = run.predict(["cat good dog", ("cat good dog",), {"text": "cat good dog"}])
+    assert set(first["probabilities"]) == {"neg", "pos"} and sum(first["probabilities"].values()) == pytest.approx(1)
+    assert all(other["probabilities"] == pytest.approx(first["probabilities"], rel=1e-5) for other in others)
+    for wrong, message in (({"text": 3}, "'text' is 3; expected a string"), ({"words": ["a"]}, "has no 'text'"),
+                           (" ", "expected text that is not empty")):
+        with pytest.raises(UserError, match=message):
+            run.predict([wrong])
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(home, trained, tmp_path, monkeypatch):
+    write = MetricsLog.write
+
+    def dying(self, step, split, values):
+        write(self, step, split, values)
+        if step > 13:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(MetricsLog, "write", dying)
+        lmrep.train(config(home), tmp_path / "run")
+    assert not (tmp_path / "run/predictions").exists()
+    lmrep.train(config(home), tmp_path / "run")
+    workdir, _ = trained
+    assert small.lines(tmp_path / "run") == small.lines(workdir)
+    assert lmrep.load(tmp_path / "run").step == lmrep.load(workdir).step
+    for step in (None, STEPS):
+        expected = params(workdir, step)
+        for path, value in params(tmp_path / "run", step).items():
+            np.testing.assert_array_equal(value, expected[path], err_msg=path)
+    assert predicted(tmp_path / "run") == predicted(workdir)
+
+
+def test_eight_devices_give_the_predictions_of_one(home, trained, tmp_path):
+    lmrep.train(config(home, "mesh=8x1x1"), tmp_path / "run")
+    workdir, _ = trained
+    np.testing.assert_allclose(small.losses(tmp_path / "run"), small.losses(workdir), rtol=1e-4)
+    for name in ("loss", "accuracy"):
+        found, expected = ([line[name] for line in small.lines(each, "validation")]
+                           for each in (tmp_path / "run", workdir))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    for found, expected in zip(predicted(tmp_path / "run"), predicted(workdir), strict=True):
+        assert found["label"] == expected["label"]
+        assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-3)
+
+
+# From checkpoints
+
+
+@pytest.fixture(scope="module")
+def pretrained(home):
+    """A BERT with a pooler."""
+    return given.workdir(home / "bert", format="segment_pair", objective_fields={"sentence_pair": True}, layers=1,
+                         width=16, heads=2, mlp=32)
+
+
+def test_frozen_parameters_stay_as_they_were_pretrained(home, pretrained, tmp_path):
+    """The network, and the pooler, from which the head's dense layer starts."""
+    frozen = {"encoder/*": 0.0, "*/dense/*": 0.0}
+    lmrep.train(config(home, f"init={pretrained},mesh=1x1x1", steps=2), tmp_path / "run",
+                **{"optimizer.multipliers": frozen})
+    source, found = params(pretrained), params(tmp_path / "run")
+    for path, value in found.items():
+        start = path.replace("classification/dense", "pair/pooler")
+        if start in source:
+            np.testing.assert_array_equal(value, source[start], err_msg=path)
+    assert {path for path in found if path.startswith("objective")} == {
+        f"objective/classification/{layer}/{name}" for layer in ("dense", "out") for name in ("kernel", "bias")}
+    assert found["objective/classification/out/bias"].any()  # which is 0 at first
+
+
+def test_a_run_with_other_labels_needs_a_new_head(home, trained, tmp_path):
+    argument = f"init={trained[0]},mesh=1x1x1"
+    with pytest.raises(UserError, match=r"head for the labels neg, pos, .* this run has no, yes; .*--config\.head=new"):
+        lmrep.train(config(home, argument, "others.jsonl"), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    lmrep.train(config(home, argument, "others.jsonl", head="new", steps=1), tmp_path / "run",
+                **{"optimizer.multipliers": {"*": 0.0}})
+    source, found = params(trained[0]), params(tmp_path / "run")
+    for path, value in found.items():
+        assert np.array_equal(value, source[path]) == path.startswith("encoder/") or not value.any(), path
+
+
+def test_a_run_with_the_same_labels_continues_with_the_head(home, trained, tmp_path):
+    lmrep.train(config(home, f"init={trained[0]},mesh=1x1x1", steps=1), tmp_path / "run",
+                **{"optimizer.multipliers": {"*": 0.0}})
+    source = params(trained[0])
+    for path, value in params(tmp_path / "run").items():
+        np.testing.assert_array_equal(value, source[path], err_msg=path)
