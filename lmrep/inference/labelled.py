@@ -1,7 +1,9 @@
 """Predictions of a run that was trained for a task: for records of files, and for texts."""
 
+import dataclasses
 import functools
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import numpy as np
 from lmrep.core.files import write_text
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
-from lmrep.experiment.config import stage_at
+from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.task_data import tokenized
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Result, collate
+from lmrep.training.metrics_log import METRICS
+
+log = logging.getLogger(__name__)
 
 IN_FLIGHT = 4  # batches that the device may be ahead of the host
 
@@ -47,6 +52,26 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
             outputs.append(_fetched(*pending.pop(0)))
     outputs += [_fetched(*each) for each in pending]
     return task.score(stage.objective, own, examples.units, collate(outputs, examples.units))
+
+
+def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment:
+    """The experiment of the run in `directory`, with what validation found for the checkpoint `step`
+    (`TaskDef.tuned`)."""
+    task = TASKS.get(experiment.objective["name"])
+    names = {field: metric for field, metric in (task.tuned if task else {}).items()
+             if experiment.objective.get(field) is None}
+    if not names:
+        return experiment
+    lines = (directory / METRICS).read_text().splitlines() if (directory / METRICS).is_file() else []
+    known = [line for line in map(json.loads, lines) if line["split"] == "validation" and line["step"] <= step]
+    values = {}
+    for field, metric in names.items():
+        found = next((line for line in reversed(known) if metric in line), None)
+        if found is None or found["step"] != step:
+            log.info("%s has no validation at step %s: %s is %s", directory, f"{step:,}", field,
+                     f"that of step {found['step']:,}" if found else 0)
+        values[field] = float(found[metric]) if found else 0.0
+    return dataclasses.replace(experiment, objective=experiment.objective | values)
 
 
 def batches(examples: Examples) -> Iterator[dict[str, np.ndarray]]:

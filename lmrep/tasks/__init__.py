@@ -1,6 +1,6 @@
 """What networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
 
-from lmrep.tasks import classification, multiple_choice, regression, tagging
+from lmrep.tasks import classification, multiple_choice, regression, span_extraction, tagging
 from lmrep.tasks.base import TaskDef
 
 __all__ = ["TASKS", "TaskDef"]
@@ -9,5 +9,6 @@ TASKS: dict[str, TaskDef] = {
     "classification": classification.DEFINITION,
     "multiple_choice": multiple_choice.DEFINITION,
     "regression": regression.DEFINITION,
+    "span_extraction": span_extraction.DEFINITION,
     "tagging": tagging.DEFINITION,
 }

@@ -166,6 +166,8 @@ class TaskDef(NamedTuple):
       grouped: whether a network reads all units of an example together (choices); `encode` then gives every example of
         a split the same number of them.
       initial: new path -> the paths of a pretraining head that it starts from, where the source checkpoint has them.
+      tuned: field of the config -> the validation metric that has its value, where the field is None: a loaded run has
+        the value of its checkpoint, or 0 without validation.
     """
 
     objective: ObjectiveDef
@@ -180,6 +182,7 @@ class TaskDef(NamedTuple):
     submission: Callable[[Any, Sequence[Record], Result], dict[str, str]] | None = None
     grouped: bool = False
     initial: dict[str, str] = {}  # noqa: RUF012
+    tuned: dict[str, str] = {}  # noqa: RUF012
 
 
 def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:

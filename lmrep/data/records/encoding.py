@@ -62,6 +62,7 @@ class Units(NamedTuple):
       offsets: int64[u+1], the first token of each unit; last = n.
       example: int32[u], the number of each unit's example, ascending.
       columns: name -> array [u] of a value for each unit, or [n] of a value for each token (`TOKEN_COLUMNS`).
+      details: arrays that `TaskDef.score` alone reads; they are not part of batches.
     """
 
     tokens: np.ndarray
@@ -69,6 +70,7 @@ class Units(NamedTuple):
     offsets: np.ndarray
     example: np.ndarray
     columns: dict[str, np.ndarray]
+    details: dict[str, np.ndarray] = {}  # noqa: RUF012
 
     @property
     def lengths(self) -> np.ndarray:

@@ -1,0 +1,353 @@
+"""Extractive question answering: answers are spans of a context, as in SQuAD (Rajpurkar et al., 2016; 2018).
+
+A unit is a question with a window of its context; windows overlap (`format.stride`). The head scores every token as the
+first and as the last of the answer (Devlin et al., 2019, sections 4.2 and 4.3). That there is no answer in a unit is an
+answer too: [CLS], or the last token of a network that reads from left to right.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Units, assemble, collect, windows
+from lmrep.data.tokenizers import Tokenizer
+from lmrep.layers import linear
+from lmrep.metrics import Metric, accuracy_metric
+from lmrep.metrics import answers as qa
+from lmrep.models.base import Model, check_context, model_inputs
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.tasks import answer_search
+from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
+from lmrep.tasks.capability import Predict
+
+log = logging.getLogger(__name__)
+
+NAME = "span_extraction"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Extractive question answering."""
+
+    context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
+                           "sets that of the run", choices=("both", "left"))
+    unanswerable: bool = setting(False, "whether questions may have no answer, as in SQuAD 2.0")
+    threshold: float | None = setting(None, "no answer is predicted where its score exceeds the best answer's by more; "
+                                      "None: the value that gives the best answer_f1 on the validation data, which "
+                                      "each checkpoint keeps (0 without validation data)")
+    max_question_tokens: int = setting(64, "longer questions are cut", at_least=1)
+    max_answer_tokens: int = setting(30, "of a predicted answer", at_least=1)
+    n_best: int = setting(20, "answers that a probability is computed over", at_least=1)
+
+
+def check(c: Config, record: Record) -> None:
+    """Refuses a question without answers where every question must have one."""
+    if record.fields.get("answers") == [] and not c.unanswerable:
+        raise UserError(f"{record.where} has no answer; set --config.objective.unanswerable=true for data as SQuAD "
+                        "2.0, or correct it")
+
+
+# Records to units
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """A unit for each question and window of its context.
+
+    The columns `start` and `end` are the positions of the first answer's first and last token in the unit; where the
+    window lacks a part of it, and where there is none, that of no answer; -1 for records without the field `answers`.
+    The column `null` is the position of no answer.
+
+    `details` has for each unit the number of its context (`context`), the position of its first token of the context
+    (`position`) and their range in the context (`begin`, `end`); and for all contexts, one after another from
+    `bounds` [c+1], the characters [m, 2] of each token (`offsets`).
+    """
+    names = [record.where for record in records]
+    questions = encoder.ids([record.fields["question"] for record in records], names)
+    cut = sum(len(ids) > c.max_question_tokens for ids in questions)
+    if cut:
+        log.warning("%s of %s questions have more than %d tokens and are cut", f"{cut:,}", f"{len(questions):,}",
+                    c.max_question_tokens)
+    contexts: dict[str, int] = {}
+    numbers = [contexts.setdefault(record.fields["context"], len(contexts)) for record in records]
+    first = {number: i for i, number in reversed(list(enumerate(numbers)))}
+    encoded = [_tokens(text, encoder.tokenizer, names[first[number]]) for text, number in contexts.items()]
+    units, rows, uncovered, long = [], [], 0, 0
+    for i, record in enumerate(records):
+        question, number = questions[i][: c.max_question_tokens], numbers[i]
+        ids, offsets = encoded[number]
+        found = answer_tokens(offsets, *record.fields["answers"][0]) if record.fields.get("answers") else None
+        uncovered += found is None and bool(record.fields.get("answers"))
+        parts = _windows(encoder, len(question), len(ids), names[i])
+        long += parts != [(0, len(ids))]
+        for begin, end in parts:
+            unit = assemble(encoder.layout, question, ids[begin:end])
+            null = len(unit.ids) - 1 if c.context == "left" else 0
+            target = (null, null) if "answers" in record.fields else (-1, -1)
+            if found and begin <= found[0] and found[1] < end:
+                target = found[0] - begin + unit.second, found[1] - begin + unit.second
+            units.append(unit)
+            rows.append((i, *target, null, number, unit.second, begin, end))
+    if uncovered:
+        log.warning("%s of %s answers have no token, and count as unanswerable in training", f"{uncovered:,}",
+                    f"{len(records):,}")
+    owner, *columns = np.array(rows, np.int32).T
+    start, end, null, context, position, begin, stop = columns
+    bounds = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in encoded])])
+    return collect(units, owner, {"start": start, "end": end, "null": null})._replace(details={
+        "context": context, "position": position, "begin": begin, "end": stop, "bounds": bounds,
+        "offsets": np.concatenate([offsets for _, offsets in encoded])}), long
+
+
+def _tokens(text: str, tokenizer: Tokenizer, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """ids int32 [t] of a context, and the characters int32 [t, 2] of each without the white space around it."""
+    try:
+        encoding = tokenizer.encode(text)
+    except TypeError:  # lone surrogates
+        raise UserError(f"{name} is not Unicode text; convert it") from None
+    offsets = []
+    for start, end in encoding.offsets:
+        part = text[start:end]
+        start += len(part) - len(part.lstrip())
+        offsets.append((start, max(start, end - len(part) + len(part.rstrip()))))
+    offsets = np.array(offsets, np.int32).reshape(-1, 2)
+    if not (offsets[:, 1] > offsets[:, 0]).any():
+        raise UserError(f"{name}: the tokenizer finds no token in the context {text[:60]!r}; give a text")
+    return encoding.ids, offsets
+
+
+def _windows(encoder: TextEncoder, question: int, context: int, name: str) -> list[tuple[int, int]]:
+    """The windows of a context of that many tokens, after a question of so many."""
+    capacity = encoder.length - encoder.layout.special(True) - question
+    if capacity < 1:
+        raise UserError(f"{name}: config.length is {encoder.length}, and a question of {question} tokens leaves none "
+                        "for the context; raise it, or lower --config.objective.max_question_tokens")
+    if context <= capacity or encoder.format.long == "windows":
+        return windows(context, capacity, min(encoder.format.stride, capacity))
+    if encoder.format.long == "truncate":
+        return [(0, capacity)]
+    raise UserError(f"{name} has a context of {context:,} tokens, and config.length {encoder.length:,} leaves "
+                    f"{capacity:,}; set --config.format.long=windows, or truncate")
+
+
+def answer_tokens(offsets: np.ndarray, answer: str, start: int) -> tuple[int, int] | None:
+    """The first and the last token of the smallest span that contains the characters from `start` on; None where no
+    token has any of them. `offsets` are the characters int [t, 2] of each token."""
+    low, high = np.maximum(offsets[:, 0], start), np.minimum(offsets[:, 1], start + len(answer))
+    inside = np.flatnonzero(low < high)
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+
+# The objective
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """A linear layer on every token, as *ForQuestionAnswering of Hugging Face Transformers."""
+    check_context(model, c.context, "this task")
+    head = {"out": linear.specs(model.width, 2, (None, None), *filter(None, [model.init]))}
+    return Objective(
+        name=NAME, specs={"encoder": model.specs, "objective": {NAME: head}}, prepare=prepare,
+        loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model), context=c.context)
+
+
+def prepare(keys: Keys, batch: Batch) -> Batch:
+    """With `weights` f32[b, n], which add to 1 over the units that have targets."""
+    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["start"] >= 0))}
+
+
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+    """float32 [b, t, 2]: of each token as the first, and as the last one of the answer."""
+    hidden = model.encode(params["encoder"], model_inputs(model, batch, context=c.context), key).hidden
+    return linear.apply(params["objective"][NAME]["out"], hidden.astype(jnp.float32))
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean of the cross-entropies of start and end over the positions of each unit."""
+    y = logits(params, batch, key, c=c, model=model)
+    segments = 1 + jnp.arange(batch["unit"].shape[1])
+    own = batch["segment_ids"][:, None] == segments[None, :, None]  # [b, n, t]
+    nll, correct = 0.0, True
+    for i, name in enumerate(("start", "end")):
+        position = batch["first"] + jnp.maximum(batch[name], 0)
+        scores = jnp.where(own, y[:, None, :, i], -1e30)  # finite, so that empty units have finite gradients
+        target = jnp.take_along_axis(y[..., i], position, axis=1)
+        nll += (jax.nn.logsumexp(scores, -1) - target) / 2
+        correct &= scores.argmax(-1) == position
+    metrics = sums(batch["weights"] > 0, span_accuracy=correct)
+    return (nll * batch["weights"]).sum(), (metrics, carry)
+
+
+def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+    """`start` and `end` float32 [b, t]: the logits."""
+    y = logits(params, batch, c=c, model=model)
+    return {"tokens": {"start": y[..., 0], "end": y[..., 1]}}
+
+
+# Answers
+
+
+def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+    """The best span of each question over its windows, or no answer.
+
+    A prediction has `answer`, a span of the context or ""; `start` and `end`, the characters of the best span, also
+    where the answer is ""; its `score`, the sum of its logits; `probability` of the answer, among the n best ones and
+    none; and, where questions may be unanswerable, `null_score`, the smallest over the windows of the sum of the logits
+    of no answer. No answer is predicted where null_score - score is above the threshold.
+    """
+    found, spans, nulls = _search(c, len(records), units, outputs)
+    texts = [record.fields["context"][a:b] for record, (a, b) in zip(records, spans, strict=True)]
+    odds = nulls - np.array([best.scores[0] for best in found])
+    gold = [[text for text, _ in record.fields["answers"]] if "answers" in record.fields else None
+            for record in records]
+    metrics, threshold = {}, c.threshold or 0.0
+    if None not in gold:
+        metrics, threshold = _metrics(c, gold, texts, odds)
+        metrics["loss"] = _mean_loss(units, outputs)
+    predictions = []
+    for i, (best, (start, end)) in enumerate(zip(found, spans, strict=True)):
+        refused = c.unanswerable and odds[i] > threshold
+        candidates = np.append(best.scores, nulls[i]) if c.unanswerable else best.scores
+        chosen = nulls[i] if refused else best.scores[0]
+        predictions.append({
+            "answer": "" if refused else texts[i], "start": start, "end": end,
+            "probability": float(np.exp(chosen - np.logaddexp.reduce(candidates))), "score": float(best.scores[0]),
+            **({"null_score": float(nulls[i])} if c.unanswerable else {})})
+    return Result(metrics, predictions, *([gold, [each["answer"] for each in predictions]] if metrics else ()))
+
+
+def _search(
+    c: Config, count: int, units: Units, outputs: Outputs
+) -> tuple[list[answer_search.Spans], list[tuple[int, int]], np.ndarray]:
+    """The n best spans of each question; the characters [start, end) of the best; and float64 [count], the score of no
+    answer: of every question, whichever window its answer is in."""
+    scores = [outputs.arrays["start"], outputs.arrays["end"]]
+    details, null = units.details, units.columns["null"]
+    ranges = np.stack([details["begin"], details["end"]], 1)
+    shift = details["position"] - details["begin"]  # from a token of the context to its position in the unit
+    at_null = np.array([sum(float(y[u][at]) for y in scores) for u, at in enumerate(null)])
+    firsts = np.searchsorted(units.example, np.arange(count + 1))
+    found, characters = [], []
+    for members in map(range, firsts[:-1], firsts[1:]):
+        context = details["context"][members[0]]
+        offsets = details["offsets"][slice(*details["bounds"][context : context + 2])]
+        own = [slice(*(ranges[u] + shift[u])) for u in members]
+        start, end = ([y[u][part] for u, part in zip(members, own, strict=True)] for y in scores)
+        best = answer_search.search(start, end, ranges[members[0] : members[-1] + 1], offsets[:, 1] > offsets[:, 0],
+                                    c.max_answer_tokens, c.n_best)
+        found.append(best)
+        characters.append((int(offsets[best.first[0], 0]), int(offsets[best.last[0], 1])))
+    return found, characters, np.minimum.reduceat(at_null, firsts[:-1])
+
+
+def _metrics(
+    c: Config, gold: Sequence[Sequence[str]], texts: Sequence[str], odds: np.ndarray
+) -> tuple[dict[str, float], float]:
+    """Exact match and F1 as the script of SQuAD 1.1 or 2.0 computes them, as fractions, and the threshold: that of the
+    config, or the one with the best F1 on these very questions. `texts` are the best spans, `odds` [n] the scores of no
+    answer minus theirs."""
+    raw = _scores(c, gold, texts)
+    if not c.unanswerable:
+        return {name: float(values.mean()) for name, values in raw.items()}, 0.0
+    empty = _scores(c, gold, [""] * len(gold))
+    threshold = c.threshold
+    if threshold is None:
+        threshold = answer_search.tune_threshold(odds, raw["answer_f1"], empty["answer_f1"])
+    answerable = np.array([bool(answers) for answers in gold])
+    metrics = {"threshold": threshold, "always_empty_f1": float(empty["answer_f1"].mean())}
+    for name, values in raw.items():
+        scores = np.where(odds > threshold, empty[name], values)
+        metrics[name] = float(scores.mean())
+        metrics[f"{name}_at_0"] = float(np.where(odds > 0, empty[name], values).mean())
+        if answerable.any():
+            metrics[f"has_answer_{name.removeprefix('answer_')}"] = float(scores[answerable].mean())
+        if not answerable.all() and name == "exact_match":
+            metrics["no_answer_accuracy"] = float(scores[~answerable].mean())
+    return metrics, threshold
+
+
+def _scores(c: Config, gold: Sequence[Sequence[str]], texts: Sequence[str]) -> dict[str, np.ndarray]:
+    """What an answer to each question scores, float64 [n]."""
+    version, f1 = ("2.0", qa.overlap_or_empty) if c.unanswerable else ("1.1", qa.overlap)
+    return {"exact_match": qa.answer_scores(qa.exact, gold, texts, version),
+            "answer_f1": qa.answer_scores(f1, gold, texts, version)}
+
+
+def _mean_loss(units: Units, outputs: Outputs) -> float:
+    """What `loss` is for all units together."""
+    total = 0.0
+    for name in ("start", "end"):
+        scores, targets = outputs.arrays[name], units.columns[name]
+        total += sum(float(np.logaddexp.reduce(y.astype(np.float64)) - y[targets[u]]) for u, y in enumerate(scores))
+    return total / (2 * len(units.example))
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """The files that the scripts of SQuAD read: predictions.json, {id: answer}; and null_odds.json, {id: score of no
+    answer - score of the best answer}, where questions may be unanswerable.
+
+    Raises:
+      UserError: two questions have the same id.
+    """
+    ids: dict[str, str] = {}
+    for record in records:
+        if record.id in ids:
+            raise UserError(f"{record.where} and {ids[record.id]} have the same id, {record.id!r}; the files have one "
+                            "answer for each id: correct it")
+        ids[record.id] = record.where
+    answers = {key: each["answer"] for key, each in zip(ids, result.predictions, strict=True)}
+    files = {"predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
+    if c.unanswerable:
+        odds = {key: each["null_score"] - each["score"] for key, each in zip(ids, result.predictions, strict=True)}
+        files["null_odds.json"] = json.dumps(odds, indent=1) + "\n"
+    return files
+
+
+def show(prediction: dict[str, Any]) -> str:
+    """The answer with its probability."""
+    return f"{prediction['answer'] or '(no answer)'}\t{prediction['probability']:.1%}"
+
+
+def from_text(texts: tuple[str, ...]) -> dict[str, str]:
+    """A question and a context, or one text with a tab between them."""
+    return dict(zip(("question", "context"), texts[0].split("\t", 1) if len(texts) == 1 else texts, strict=False))
+
+
+def _f1(title: str, baseline: str = "", headline: bool = False) -> Metric:
+    return Metric(title, "F1", True, ".2%", headline, baseline)
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, context=lambda c: c.context,
+        metrics={
+            "span_accuracy": accuracy_metric("Span accuracy"),  # of the units of training
+            "exact_match": accuracy_metric("Exact match"),
+            "answer_f1": _f1("Answer F1", "always_empty_f1", headline=True),
+            "has_answer_exact_match": accuracy_metric("Exact match, answerable questions", headline=False),
+            "has_answer_f1": _f1("Answer F1, answerable questions"),
+            "no_answer_accuracy": accuracy_metric("Accuracy, unanswerable questions", headline=False),
+            "exact_match_at_0": accuracy_metric("Exact match at threshold 0", headline=False),
+            "answer_f1_at_0": _f1("Answer F1 at threshold 0"),
+            "always_empty_f1": _f1("Answer F1 of no answer to any question"),
+            "threshold": Metric("No-answer threshold", "logits"),
+        },
+        capabilities=(Predict("answer", "answers questions about a text", ("question", "context"), show,
+                              from_text=from_text),),
+        published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
+    fields=("question", "context"), targets=("answers",), check=check, encode=encode, score=score, best="answer_f1",
+    tuned={"threshold": "threshold"}, submission=submission,
+)
