@@ -208,6 +208,8 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     none; and, where questions may be unanswerable, `null_score`, the smallest over the windows of the sum of the logits
     of no answer. No answer is predicted where null_score - score is above the threshold.
     """
+    for record in records:
+        check(c, record)
     found, spans, nulls = _search(c, len(records), units, outputs)
     texts = [record.fields["context"][a:b] for record, (a, b) in zip(records, spans, strict=True)]
     odds = nulls - np.array([best.scores[0] for best in found])
