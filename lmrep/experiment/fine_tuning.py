@@ -33,7 +33,8 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     # Devlin et al., 2019 (2 to 4 epochs, batch 16 or 32, rate 5e-5, 3e-5 or 2e-5), with bias correction, whose absence
     # makes runs on small data sets fail (Zhang et al., 2021).
     "bert": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 3e-5, "optimizer.bias_correction": True},
-             "squad1": {"epochs": 2.0, "batch_size": 12}, "squad2": {"epochs": 2.0, "batch_size": 12},
+             "squad1": {"optimizer.learning_rate": 5e-5},
+             "squad2": {"optimizer.learning_rate": 5e-5, "epochs": 2.0, "batch_size": 48},
              "swag": {"batch_size": 16, "optimizer.learning_rate": 2e-5}},
     # As released: without bias correction.
     "bert_released": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 5e-5}},

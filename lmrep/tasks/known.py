@@ -118,9 +118,10 @@ KNOWN: Mapping[str, KnownSet] = {
     "swag": KnownSet("multiple_choice", {"train": "train.csv", "validation": "val.csv", "test": "test.csv"},
                      {"format": "choices"}),
     "squad1": KnownSet("span_extraction", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"},
-                       {"format": "squad"}, length=384, fields={}),
+                       {"format": "squad"}, length=384, fields={"format.long": "windows"}),
     "squad2": KnownSet("span_extraction", {"train": "train-v2.0.json", "validation": "dev-v2.0.json"},
-                       {"format": "squad"}, length=384, fields={}),
+                       {"format": "squad"}, objective={"unanswerable": True}, length=384,
+                       fields={"format.long": "windows"}),
 }
 
 # Development-set figures as published; a row for each system, in the order of the names.
