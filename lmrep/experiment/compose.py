@@ -19,7 +19,7 @@ from lmrep.config import loading
 from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
-from lmrep.experiment.config import StageConfig, default_config, scale_down
+from lmrep.experiment.config import StageConfig, default_config
 from lmrep.experiment.recipes import RECIPES, RECURRENT, Recipe
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
@@ -98,6 +98,26 @@ def compose(
     if chosen.size == "tiny":
         scale_down(config)
     return config
+
+
+def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
+    """Scales a published recipe, in place, down to one that two cores train within minutes.
+
+    Network, length, batch, vocabulary, steps and learning rate change, dropout is off, and initial weights are as wide
+    as a narrow network needs (1 / sqrt(d)). Objective, format, optimizer and tokenizer stay.
+    """
+    config.steps, config.length, config.batch_size = steps, 64, 32
+    if any(stage["length"] for stage in config.stages):
+        config.length = 32
+        config.stages = tuple({**stage, "length": stage["length"] and 64} for stage in config.stages)
+    tiny = MODELS[config.model.name].tiny
+    config.model.update(tiny)
+    if "embedding" in config.model and "embedding" not in tiny:
+        config.model.embedding = min(config.model.embedding, 64)
+    config.tokenizer.vocab_size = 2048
+    config.optimizer.learning_rate = 1e-2 if config.optimizer.name == "lamb" else 2e-3
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
+    config.checkpoint.every = config.evaluation.every = max(1, steps // 4)
 
 
 def compose_recurrent(

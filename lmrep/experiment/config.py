@@ -148,7 +148,7 @@ def default_config(
     preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
     layout: str = "data",
 ) -> ml_collections.ConfigDict:
-    """A config with every field spelled out, for experiment files to change and flags to override.
+    """A config with every field spelled out, for files to change and flags to override.
 
     Args:
       preset: a name in `lmrep.models.PRESETS`, or a network of `MODELS` with its defaults.
@@ -176,26 +176,6 @@ def default_config(
     if objective in TASKS:
         fields["checkpoint"]["best"] = TASKS[objective].best
     return ml_collections.ConfigDict(fields)
-
-
-def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
-    """Scales a published recipe, in place, down to one that two cores train within minutes.
-
-    Network, length, batch, vocabulary, steps and learning rate change, dropout is off, and initial weights are as wide
-    as a narrow network needs (1 / sqrt(d)). Objective, format, optimizer and tokenizer stay.
-    """
-    config.steps, config.length, config.batch_size = steps, 64, 32
-    if any(stage["length"] for stage in config.stages):
-        config.length = 32
-        config.stages = tuple({**stage, "length": stage["length"] and 64} for stage in config.stages)
-    tiny = MODELS[config.model.name].tiny
-    config.model.update(tiny)
-    if "embedding" in config.model and "embedding" not in tiny:
-        config.model.embedding = min(config.model.embedding, 64)
-    config.tokenizer.vocab_size = 2048
-    config.optimizer.learning_rate = 1e-2 if config.optimizer.name == "lamb" else 2e-3
-    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
-    config.checkpoint.every = config.evaluation.every = max(1, steps // 4)
 
 
 def parse(config: Mapping[str, Any]) -> Experiment:

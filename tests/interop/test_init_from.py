@@ -184,7 +184,7 @@ def test_top_layers_can_start_anew():
     definition = MODELS["transformer"]
     config = dataclasses.replace(definition.config(), vocab=11, layers=3, width=8, heads=2, mlp=8)
     specs = {"encoder": definition.build(config, Execution(), "model").specs}
-    old, scratch = (flatten(init(specs, jax.random.key(seed))) for seed in (1, 2))
+    old, scratch = (flatten(jax.jit(lambda key: init(specs, key))(jax.random.key(seed))) for seed in (1, 2))
     values = init_from.fresh_layers(old, specs, 1, 2)
     for path, value in values.items():
         if path.startswith("encoder/layers/"):
