@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,21 +120,24 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "") -> dict[str, Any]:
       UserError: the objective has no such scoring, or the run lacks its head; a sentence is too long or has no token.
       RunFault: a score is not finite.
     """
-    objective = in_float32(run)
-    name, scoring = choose(run, objective, pll)
-    places = {text: pair.where for pair in reversed(pairs) for text in (pair.bad, pair.good)}
-    texts = {text: tokenize(run, text, where) for text, where in reversed(places.items())}
+    name = choose(run, pll)
+    scoring = in_float32(run).scorings[name]
+    where: dict[str, str] = {}
+    for pair in pairs:
+        for text in (pair.good, pair.bad):
+            where.setdefault(text, pair.where)
+    texts = {text: tokenize(run, text, line) for text, line in where.items()}
     number = {text: i for i, text in enumerate(texts)}
     log.info("%s pairs, %s different sentences; score: %s", f"{len(pairs):,}", f"{len(texts):,}", scoring.summary)
     _log_unknown(run, texts.values())
     scores = score(run, list(texts.values()), scoring)
-    if len(bad := np.flatnonzero(~np.isfinite(scores.sums) | (scores.counts == 0))):
-        text = list(texts)[bad[0]]
-        if not scores.counts[bad[0]]:
-            raise UserError(f"{places[text]}: {text!r} has no token that {run.directory} predicts: it was trained "
+    for text, total, count in zip(texts, *scores, strict=True):
+        if not count:
+            raise UserError(f"{where[text]}: {text!r} has no token that {run.directory} predicts: it was trained "
                             "without a token before the first one; give longer sentences")
-        raise RunFault(f"{places[text]}: the score of {text!r} is {scores.sums[bad[0]]}; the parameters of "
-                       f"{run.directory} at step {run.step} may not be finite: give another --step")
+        if not math.isfinite(total):
+            raise RunFault(f"{where[text]}: the score of {text!r} is {total}; the parameters of {run.directory} at "
+                           f"step {run.step} are not finite, or too large: give another --step")
     good, bad = np.array([(number[pair.good], number[pair.bad]) for pair in pairs]).T
     identical = np.array([np.array_equal(texts[pair.good].ids, texts[pair.bad].ids) for pair in pairs])
     return {"score": name, "summary": scoring.summary} | figures(pairs, scores, good, bad, identical)
@@ -148,23 +151,24 @@ def in_float32(run: Run) -> Objective:
     return build.objective(stage_at(experiment, run.step), model, run.tokenizer.vocabulary)
 
 
-def choose(run: Run, objective: Objective, pll: str) -> tuple[str, Scoring]:
-    known = objective.scorings
+def choose(run: Run, pll: str) -> str:
+    """The name of the scoring, as `evaluate` takes `pll`. Raises UserError where the run has none such."""
+    known = run.objective.scorings
     if not known:
-        raise UserError(f"{run.directory} was trained with objective {objective.name!r}, which gives sentences no "
+        raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, which gives sentences no "
                         "score; evaluate it without pairs")
     name = f"pll_{pll}" if pll else next(iter(known))
     if name not in known:
         others = [each.removeprefix("pll_") for each in known if each.startswith("pll_")]
         raise UserError(f"pll is {pll!r}; expected " + (" or ".join(others) if others else
-                        f"none: {run.directory} was trained with objective {objective.name!r}, whose score is the "
+                        f"none: {run.directory} was trained with objective {run.objective.name!r}, whose score is the "
                         f"{known[next(iter(known))].summary}"))
     lacking = set(known[name].heads) - run.params.get("objective", {}).keys()
     if lacking:
         raise UserError(f"{run.directory} lacks the head {', '.join(sorted(lacking))} that scores sentences; the "
                         "checkpoint that it was converted from has none either. Train one with "
                         f":init={run.directory}")
-    return name, known[name]
+    return name
 
 
 def tokenize(run: Run, text: str, where: str) -> Text:
@@ -199,7 +203,7 @@ def around_document(run: Run) -> tuple[list[int], list[int]]:
     return [] if start is None else [start], after or sorted(run.end_tokens)[:1]
 
 
-def _log_unknown(run: Run, texts: Iterator[Text]) -> None:
+def _log_unknown(run: Run, texts: Iterable[Text]) -> None:
     unknown = run.tokenizer.vocabulary.specials.get("unk", -1)
     counts = np.sum([((text.ids == unknown).sum(), len(text.ids)) for text in texts], axis=0)
     if counts[0]:

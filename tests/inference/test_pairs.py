@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binomtest
 
 import lmrep
-from lmrep.core.errors import UserError
+from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.inference import pairs
 from lmrep.inference import perplexity as sliding
@@ -302,10 +302,17 @@ def test_unsuitable_scores_are_refused(home, runs, tmp_path):
     with pytest.raises(UserError, match="lacks the head masked"):
         pairs.evaluate(headless, pairs.read(some))
     with pytest.raises(UserError, match="gives sentences no score"):
-        pairs.choose(runs["masked"], runs["masked"].objective._replace(scorings={}), "")
+        pairs.evaluate(dataclasses.replace(runs["masked"], objective=runs["masked"].objective._replace(scorings={})),
+                       pairs.read(some))
 
 
-def test_capital_letters_and_the_number_of_examples(tmp_path):
+def test_scores_that_are_not_finite_stop_the_evaluation(runs):
+    broken = replaced(runs["masked"], masked__bias=np.full(runs["masked"].model.vocab_size, np.nan, np.float32))
+    with pytest.raises(RunFault, match="the score of 'the cat' is nan"):
+        pairs.evaluate(broken, [pair("the cat", "the dog")])
+
+
+def test_the_number_of_examples(tmp_path):
     directory = write(tmp_path / "pairs", *[{"sentence_good": f"The {noun}"} for noun in small.NOUNS], "")
     write(directory, *[{"UID": "other"}] * 2, name="b.jsonl")
     assert len(pairs.read(directory)) == len(small.NOUNS) + 2
