@@ -31,10 +31,10 @@ from lmrep.data.store.prepare import Prepared
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import build, checks
+from lmrep.experiment import build, checks, task_inspection
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
-from lmrep.experiment.task_data import PreparedTask
+from lmrep.experiment.task_data import STATISTICS, PreparedTask
 from lmrep.inference import labelled, prompts, task_evaluation
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
@@ -216,22 +216,22 @@ def _initialized(stage: Stage, path: str, network: Any, prepared: Prepared) -> S
 
 
 def _predict_splits(directory: Path, prepared: PreparedTask) -> dict[str, Any] | None:
-    """Writes the predictions of the best checkpoint for the splits that were not trained on.
+    """Writes the predictions of the best checkpoint for the splits that were not trained on, and their metrics.
 
     Returns:
       Fields of `Outcome`: what it reaches on the validation split; None without one.
     """
     if jax.process_index() != 0:
         return None
-    run, best = load(directory), None
+    run, results = load(directory), {}
     for split, examples in prepared.stores.items():
-        if split == "train":
-            continue
-        result = labelled.predict_records(run, prepared.records[split], split, examples)
-        task_evaluation.write(run, split, prepared.records[split], result)
-        if split == "validation":
-            best = {"after": result.metrics, "best_step": run.step, "intervals": task_evaluation.intervals(result)}
-    return best
+        if split != "train":
+            results[split] = labelled.predict_records(run, prepared.records[split], split, examples)
+            task_evaluation.write(run, split, prepared.records[split], results[split])
+    intervals = task_evaluation.write_results(directory, run.step, results)
+    if "validation" not in results:
+        return None
+    return {"after": results["validation"].metrics, "best_step": run.step, "intervals": intervals["validation"]}
 
 
 def _report(directory: Path, data_dir: Path) -> None:
@@ -270,8 +270,10 @@ def _writers(experiment: Experiment, directory: Path) -> list:
 
 
 def _write_record(directory: Path, record: dict, prepared: Prepared, command: Sequence[str]) -> None:
-    """Writes config.json, the tokenizer and a line of provenance.jsonl."""
+    """Writes config.json, the statistics of labelled examples, the tokenizer and a line of provenance.jsonl."""
     workdir.write_json(directory / CONFIG, record)
+    if isinstance(prepared, PreparedTask):
+        workdir.write_json(directory / STATISTICS, task_inspection.statistics(prepared))
     try:
         prepared.tokenizer.save(directory / "tokenizer")
     except OSError as error:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import NAMES, Bounds
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.config import Experiment
+from lmrep.experiment.choices import ALL_OBJECTIVES, EXAMPLES, is_task
+from lmrep.experiment.config import Experiment, TaskExperiment
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
 
@@ -33,11 +34,14 @@ class Field(NamedTuple):
 
 def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
     """The fields of a config with its values, or, for None, all fields with their defaults."""
-    for field in _of_record(Experiment, "", config or {}):
+    task = is_task(config or {})
+    top = TaskExperiment if task else Experiment
+    tables = {"model": MODELS, "objective": ALL_OBJECTIVES if task else OBJECTIVES,
+              "format": EXAMPLES if task else FORMATS}
+    for field in _of_record(top, "", config or {}):
         value = (config or {}).get(field.path)
-        if field.path in ("model", "objective", "format"):
-            table = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}[field.path]
-            chosen = {**getattr(Experiment(), field.path), **(value or {})}["name"]
+        if field.path in tables:
+            table, chosen = tables[field.path], {**getattr(top(), field.path), **(value or {})}["name"]
             yield field._replace(path=f"{field.path}.name", value=chosen, type_name="",
                                  bounds=Bounds(field.bounds.help, choices=tuple(table)))
             for name in [chosen] if value else table:

@@ -18,6 +18,8 @@ from lmrep.models.base import Model
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import TextEncoder
 
+STATISTICS = "data.json"  # of a workdir: `task_inspection.statistics`
+
 log = logging.getLogger(__name__)
 
 

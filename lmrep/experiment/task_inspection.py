@@ -3,6 +3,7 @@
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from lmrep.experiment.task_data import PreparedTask
 from lmrep.tasks import TASKS
 
 LABELS = 12  # values of a target that are listed
+STORED = 50  # in `statistics`
 
 
 def report(prepared: PreparedTask, split: str, examples: int) -> str:
@@ -25,13 +27,25 @@ def report(prepared: PreparedTask, split: str, examples: int) -> str:
     return "\n\n".join(filter(None, sections))
 
 
+def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
+    """For each split the numbers of its `examples`, `tokens` and `sequences`, the tokens of its `longest` text, and of
+    the `mean` one; and of its target, where that has classes, how many `classes` there are, and `labels`, the number of
+    examples, or words, of the most frequent ones."""
+    found = {}
+    for split, store in prepared.stores.items():
+        lengths, counts = store.units.lengths, _target_counts(prepared.experiment, prepared.records[split])
+        found[split] = {
+            "examples": len(prepared.records[split]), "tokens": int(lengths.sum()), "longest": int(lengths.max()),
+            "mean": float(lengths.mean()), "sequences": store.examples, "classes": len(counts),
+            "labels": dict(counts.most_common(STORED))}
+    return found
+
+
 def _splits(prepared: PreparedTask) -> str:
     lines = [f"Task {prepared.experiment.objective['name']}",
              f"  {'split':12}{'examples':>12}{'tokens':>14}{'longest':>9}{'mean':>8}{'sequences':>12}"]
-    for split, store in prepared.stores.items():
-        lengths = store.units.lengths
-        lines.append(f"  {split:12}{len(prepared.records[split]):12,}{lengths.sum():14,}{lengths.max():9,}"
-                     f"{lengths.mean():8.1f}{store.examples:12,}")
+    lines += [f"  {split:12}{each['examples']:12,}{each['tokens']:14,}{each['longest']:9,}{each['mean']:8.1f}"
+              f"{each['sequences']:12,}" for split, each in statistics(prepared).items()]
     return "\n".join(lines)
 
 
@@ -44,14 +58,19 @@ def _tokenizer(prepared: PreparedTask) -> str:
 
 def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
     """The values of a target and how often each occurs, where it is a class."""
-    target = TASKS[experiment.objective["name"]].targets[0]
-    values = [record.fields[target] for record in own]
-    values = [value for each in values for value in each] if isinstance(values[0], list) else values
-    if not all(isinstance(value, str) for value in values):
+    counts, target = _target_counts(experiment, own), TASKS[experiment.objective["name"]].targets[0]
+    if not counts:
         return ""
-    counts = Counter(values).most_common()
-    shown = ", ".join(f"{value} {count / len(values):.1%}" for value, count in counts[:LABELS])
+    shown = ", ".join(f"{value} {count / counts.total():.1%}" for value, count in counts.most_common(LABELS))
     return f"{target}: {len(counts):,} values: {shown}" + ", ..." * (len(counts) > LABELS)
+
+
+def _target_counts(experiment: TaskExperiment, own: Sequence[Record]) -> Counter[str]:
+    """The values of the target of records; none where they are not strings, or lists of strings."""
+    target = TASKS[experiment.objective["name"]].targets[0]
+    values = [record.fields[target] for record in own if target in record.fields]
+    values = [value for each in values for value in each] if values and isinstance(values[0], list) else values
+    return Counter(values if all(isinstance(value, str) for value in values) else ())
 
 
 def _steps(experiment: TaskExperiment, train: Examples) -> str:

@@ -35,7 +35,7 @@ from lmrep.inference import perplexity as sliding
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.inference.load import Run, load
 from lmrep.inference.perplexity import Perplexity
-from lmrep.inference.task_evaluation import evaluate_task
+from lmrep.inference.task_evaluation import evaluate_task, finite_or_text
 from lmrep.objectives.base import Objective
 from lmrep.storage import mirror, workdir
 from lmrep.storage.checkpoints import Checkpoints
@@ -140,7 +140,7 @@ def _record(
 ) -> None:
     """Writes figures of `subject` to eval.json and eval.jsonl of the workdir `directory`, which may be remote."""
     result = {"step": run.step, **subject, **settings,
-              "metrics": {name: value if math.isfinite(value) else str(value) for name, value in values.items()},
+              "metrics": finite_or_text(values),
               **(further or {})}
     newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
     workdir.write_json(newest, result)

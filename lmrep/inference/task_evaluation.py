@@ -2,12 +2,13 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.core.files import write_text
+from lmrep.core.files import write_json, write_text
 from lmrep.data import records
 from lmrep.data.records import Record
 from lmrep.experiment.config import stage_at
@@ -19,6 +20,7 @@ from lmrep.tasks.base import Result
 from lmrep.tasks.known import KNOWN
 
 FOLDER = "predictions"  # of the workdir
+RESULTS = "results.json"  # of the workdir: what the best checkpoint reaches on the splits that were not trained on
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,22 @@ def intervals(result: Result) -> dict[str, list[float]]:
     """{metric: [low, high]}: the bootstrap 95 % intervals of the metrics that have one."""
     return {name: list(bootstrap(TASK_METRICS[name], result.gold, result.predicted, **result.options.get(name, {})))
             for name in result.metrics if name in TASK_METRICS and result.gold}
+
+
+def finite_or_text(values: Mapping[str, float]) -> dict[str, float | str]:
+    """Metrics as JSON holds them: "nan" and "inf" as text."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+
+
+def write_results(directory: Path, step: int, results: Mapping[str, Result]) -> dict[str, dict[str, list[float]]]:
+    """Writes results.json: what checkpoint `step` reaches on each split of `results`. Returns the intervals of each."""
+    found = {split: intervals(result) for split, result in results.items()}
+    evaluations = [{"step": step, "split": split, "examples": len(result.predictions),
+                    "metrics": finite_or_text(result.metrics), "intervals": {
+                        name: each for name, each in found[split].items() if all(map(math.isfinite, each))}}
+                   for split, result in results.items() if result.metrics]
+    write_json(directory / RESULTS, {"evaluations": evaluations})
+    return found
 
 
 def write(run: Any, name: str, own: Sequence[Record], result: Result) -> list[Path]:

@@ -1,5 +1,7 @@
 """The contract of a task: labelled examples, a head on a network, and metrics of its predictions."""
 
+import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,7 +11,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, single_text
-from lmrep.data.records import Record
+from lmrep.data.records import TARGETS, Record
 from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics.tasks import TASK_METRICS
@@ -56,6 +58,39 @@ class Result(NamedTuple):
     gold: list = []  # noqa: RUF012
     predicted: list = []  # noqa: RUF012
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012
+
+
+class Comparison(NamedTuple):
+    """The prediction for an example beside its target, for reports.
+
+    Attributes:
+      gold, predicted: for people.
+      loss: how wrong the prediction is; larger is worse.
+      classes: (gold, predicted) classes, which a confusion table counts.
+    """
+
+    gold: str
+    predicted: str
+    loss: float
+    classes: Sequence[tuple[str, str]] = ()
+
+
+def compare(config: Any, record: Record, prediction: Mapping[str, Any]) -> Comparison:
+    """The target of a record beside the first field of a prediction, by the negative logarithm of the target's
+    probability where the prediction has `probabilities`; by whether they differ where it does not."""
+    gold = str(next(record.fields[name] for name in TARGETS if name in record.fields))
+    predicted, probabilities = str(next(iter(prediction.values()))), prediction.get("probabilities")
+    if isinstance(probabilities, Sequence) and gold.isdecimal() and int(gold) < len(probabilities):
+        probabilities = {str(i): p for i, p in enumerate(probabilities)}
+    if isinstance(probabilities, Mapping) and gold in probabilities:
+        return compare_probabilities(gold, predicted, probabilities)
+    return Comparison(gold, predicted, float(gold != predicted))
+
+
+def compare_probabilities(gold: str, predicted: str, probabilities: Mapping[str, float]) -> Comparison:
+    """A class beside the predicted one, with the probabilities of both."""
+    return Comparison(f"{gold} ({probabilities[gold]:.1%})", f"{predicted} ({probabilities[predicted]:.1%})",
+                      -math.log(max(probabilities[gold], sys.float_info.min)), [(gold, predicted)])
 
 
 class TextEncoder(NamedTuple):
@@ -165,6 +200,7 @@ class TaskDef(NamedTuple):
         begins with "predictions" where there is one file.
       grouped: whether a network reads all units of an example together (choices); `encode` then gives every example of
         a split the same number of them.
+      compare: (config, record with targets, its prediction) -> Comparison, for reports.
       initial: new path -> the paths of a pretraining head that it starts from, where the source checkpoint has them.
       tuned: field of the config -> the validation metric that has its value, where the field is None: a loaded run has
         the value of its checkpoint, or 0 without validation.
@@ -181,6 +217,7 @@ class TaskDef(NamedTuple):
     optional: tuple[str, ...] = ()
     submission: Callable[[Any, Sequence[Record], Result], dict[str, str]] | None = None
     grouped: bool = False
+    compare: Callable[[Any, Record, Mapping[str, Any]], Comparison] = compare
     initial: dict[str, str] = {}  # noqa: RUF012
     tuned: dict[str, str] = {}  # noqa: RUF012
 

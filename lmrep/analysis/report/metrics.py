@@ -13,9 +13,11 @@ from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.metrics import COMMON, COMPLEMENT, UNIGRAM_LOSS, Metric, is_token_loss
 
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
+CORRELATION = "correlation"  # a unit
 NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
 # Settings by which validation examples, their targets or their tokens can differ.
-VALIDATION_SETTINGS = ("evaluation.seed", "length", "objective.*", "format.*", "data.*", "sources*", "tokenizer.*")
+VALIDATION_SETTINGS = ("evaluation.examples", "evaluation.seed", "length", "objective.*", "format.*", "data.*",
+                       "sources*", "tokenizer.*")
 
 
 def declared(run: RunData) -> dict[str, Metric]:
@@ -33,13 +35,17 @@ def headlines(run: RunData) -> dict[str, Metric]:
 
 
 def baseline(run: RunData, metric: Metric) -> float | None:
-    """The value that a trivial predictor reaches on validation text; None where it is not known."""
+    """The value that a trivial predictor reaches on validation data; None where it is not known."""
+    if metric.unit == CORRELATION:
+        return 0.0
     return definitions.baseline(
         metric, lambda name: unigram_loss(run) if name == UNIGRAM_LOSS else run.last("validation", name))
 
 
 def baseline_title(run: RunData, metric: Metric) -> str:
     """What that predictor is."""
+    if metric.unit == CORRELATION:
+        return "predictions that do not depend on the text"
     return definitions.baseline_title(metric, declared(run)).lower()
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from lmrep.analysis.report import metrics, minimal_pairs, prose, run_data
+from lmrep.analysis.report import metrics, minimal_pairs, prose, run_data, task_page, task_prose
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, meanings
 from lmrep.analysis.report.run_data import RunData
@@ -39,6 +39,8 @@ def render(runs: Runs) -> str:
         differences=_differences(run_list), charts=metrics.charts(run_list),
         objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in run_list),
         validations=_per_run(runs, _validations),
+        tasks=_per_run([pair for pair in runs if pair[0].is_task], lambda run, _: task_page.results(run)),
+        all_tasks=all(run.is_task for run in run_list), task_baselines=task_page.baselines(run_list),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
         pairs=minimal_pairs.tables(run_list),
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
@@ -102,8 +104,10 @@ def _tiles(run: RunData) -> list[tuple[str, str, str]]:
         base = metrics.baseline(run, metric)
         show = prose.perplexity if is_token_loss(metric) else metric.format
         title = metric.title.removesuffix(" loss") + " perplexity" if is_token_loss(metric) else metric.title
-        tiles.append((title, _optional(run.last("validation", name), show),
-                      f"baseline: {_optional(base, show)}" if base is not None else ""))
+        interval = run.task.interval(run.judged.get("step", 0), name)
+        notes = [*([f"95%: {task_prose.between(interval, metric)}"] if interval else []),
+                 *([f"baseline: {_optional(base, show)}"] if base is not None else [])]
+        tiles.append((title, _optional(run.last("validation", name), show), ", ".join(notes)))
     losses = [_optional(run.last(split, "loss"), ".3f") for split in ("validation", "train")]
     tiles += [("Validation loss", losses[0], f"training: {losses[1]}" if losses[1] else "")]
     if network := run.network:
@@ -199,6 +203,8 @@ def _code(value: Any, mark: str = "") -> Code:
 
 
 def _data(run: RunData, _: Predictions) -> dict[str, Any] | None:
+    if run.is_task:
+        return {"task": task_page.data(run)}
     if run.prepared is None:
         return None
     statistics, tokenizer = run.prepared.statistics, run.prepared.tokenizer
@@ -232,7 +238,8 @@ def _speed_of(run: RunData) -> Mapping[str, str]:
         "precision": run.experiment.execution.dtype,
         "tokens per second": _optional(speed.tokens, ",.0f"),
         "steps per second": _optional(speed.steps, ",.3g"),
-        "FLOP per step": _optional(network and network.flops[run.stages.index(run.stage)], prose.number),
+        "FLOP per step": _optional(network.flops[run.stages.index(run.stage)] if network and network.flops else None,
+                                   prose.number),
         "FLOP per second": _optional(speed.flops, prose.number),
         "utilization": utilization,
         "time, device-hours": ", ".join(

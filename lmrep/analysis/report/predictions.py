@@ -105,10 +105,12 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
         now = load.load(data.directory)
     except (UserError, RunFault) as error:
         notes.append(f"No trained parameters: {error}")
-    runs = (_untrained(data, now, notes), now)
+    runs = (None if data.is_task else _untrained(data, now, notes), now)
     if not any(runs):
         return Predictions(notes=tuple(notes))
     run = _newest(runs)
+    if data.is_task:
+        return Predictions(run.step, attention=task_attention(data, run, attention_bytes), notes=tuple(notes))
     # The objective of the first stage, which the untrained run has, may have other capabilities.
     runs = tuple(one if one and one.capabilities == run.capabilities else None for one in runs)
     batch = held_out_batch(data, run.objective)
@@ -118,6 +120,12 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
     texts = [*data.experiment.samples[:3], *(list(_beginnings(data, batch, 2 * CONTEXT))[:2] if batch else ())]
     attention = attention_of(now, texts, attention_bytes) if now and attention_bytes else ()
     return Predictions(now and now.step, samples, held_out, attention, tuple(notes), complete)
+
+
+def task_attention(data: RunData, run: Run, max_bytes: int) -> Sequence[Attention]:
+    """The attention probabilities of the network of a task, of some validation examples that are single texts."""
+    texts = [example.texts["text"] for example in data.task.worst if example.texts.keys() == {"text"}]
+    return attention_of(run, texts[:3], max_bytes) if max_bytes else ()
 
 
 def _newest(runs: Pair) -> Run:

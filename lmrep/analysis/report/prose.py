@@ -5,7 +5,7 @@ import shlex
 from pathlib import PurePath
 from typing import NamedTuple
 
-from lmrep.analysis.report import run_data
+from lmrep.analysis.report import run_data, task_prose
 from lmrep.analysis.report.metrics import baseline, baseline_title, declared, headlines
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, corpus
@@ -43,6 +43,8 @@ def subject(run: RunData) -> str:
         return f"{text}. Its parameters were converted from {run.source}."
     if not run.train and not run.validation:
         return f"{text}. No training step is logged."
+    if run.is_task:
+        return f"{text}, {task_prose.subject(run)}"
     extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
     if run.tokens:
         extent += f", {number(run.tokens)} tokens"
@@ -57,7 +59,8 @@ def cost(run: RunData) -> str:
     if not run.step:
         return ""
     seconds, devices = run_data.seconds(run), run.devices
-    operations = f"{number(run.flops_at(run.step))} floating-point operations" if run.network else ""
+    done = run.flops_at(run.step)
+    operations = f"{number(done)} floating-point operations" if done is not None else ""
     if seconds is None:
         return f"Training time was not logged{operations and f'; training did {operations}'}."
     text = f"Training took {duration(seconds)}"
@@ -77,6 +80,8 @@ def device_hours(run: RunData) -> str:
 
 def verdict(run: RunData) -> Verdict:
     """Whether training worked, by the validation metrics that have a baseline."""
+    if run.is_task:
+        return Verdict(*task_prose.verdict(run))
     metrics = headlines(run)
     pairs = {name: (metric, run.last("validation", name), base) for name, metric in metrics.items()
              if (base := baseline(run, metric)) is not None}
@@ -131,6 +136,9 @@ def _sentence(run: RunData, name: str, metric: Metric) -> str:
 
 def next_steps(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
     """(advice, command or "") in order of importance."""
+    if run.is_task:
+        usage = [*task_prose.usage(run), _export(run)] if predictions.step is not None else []
+        return [*task_prose.training_advice(run, command(run)), *usage]
     return [*_training_advice(run), *(_usage(run, predictions) if predictions.step is not None else ())]
 
 
@@ -182,9 +190,12 @@ def _usage(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
         page = PRESETS[nearest.preset].family if nearest else "quickstart"
         found.append(("Continue training on that text:", f"lmrep train --config=experiments/{page}.py:data=files,"
                       f"init={workdir} --workdir={workdir}-further --config.data.files='texts/*.txt'"))
-    found.append(("Export its vectors:", f"lmrep embed --workdir={workdir} --input=texts.txt "
-                  "--output=vectors.safetensors"))
-    return found
+    return [*found, _export(run)]
+
+
+def _export(run: RunData) -> tuple[str, str]:
+    return ("Export its vectors:", f"lmrep embed --workdir={shlex.quote(str(run.directory))} --input=texts.txt "
+            "--output=vectors.safetensors")
 
 
 def _recent(run: RunData, name: str) -> float | None:

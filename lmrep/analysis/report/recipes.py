@@ -39,7 +39,10 @@ class Comparison:
 
 
 def compare(run: RunData) -> Comparison | None:
-    """Compares a run with the recipe of the closest network; None where no preset is of its type of network."""
+    """Compares a run with the recipe of the closest network; None where no preset is of its type of network, and for
+    a task."""
+    if run.is_task:
+        return None
     experiment, stage = run.experiment, run.stages[0]
     size = run.network.tokenizer.size if run.network else experiment.tokenizer.vocab_size
     network = model_config(experiment, size)

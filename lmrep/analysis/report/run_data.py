@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +15,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep.analysis.report import task_results
+from lmrep.analysis.report.task_results import TaskResults
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
-from lmrep.data.formats import FORMATS, batch_struct
+from lmrep.data.formats import batch_struct
 from lmrep.data.store.prepare import Prepared
-from lmrep.experiment import build
+from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, StagePlan, stage_at
+from lmrep.experiment.choices import ALL_FORMATS
+from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment, stage_at
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
 from lmrep.planning import flops
@@ -44,7 +48,8 @@ class Network:
       parameters: number of all trained parameters, heads included.
       encoder: number of the encoder's parameters.
       optimizer_bytes: size of the optimizer state in the stage that was reached.
-      flops: floating-point operations of one step, for each stage.
+      flops: floating-point operations of one step, for each stage; () for a task, whose batches differ in
+        length.
     """
 
     tokenizer: tokenizers.Tokenizer
@@ -69,9 +74,10 @@ class RunData:
       starts: the lines of provenance.jsonl, one for each start.
       step: the last logged step.
       network: None where the tokenizer is missing.
-      prepared: the token stores; None where they are not on this machine.
+      prepared: the token stores; None where they are not on this machine, and for a task.
       notes: what could not be read, for the page.
       evaluations: the lines of eval.jsonl.
+      task: what a run of a task reached; empty for pretraining.
       source: the published directory that a run was converted from; "" for one that was trained.
     """
 
@@ -89,6 +95,7 @@ class RunData:
     notes: Sequence[str]
     source: str = ""
     evaluations: Sequence[dict] = ()
+    task: TaskResults = TaskResults()
 
     @property
     def stage(self) -> StagePlan:
@@ -105,10 +112,30 @@ class RunData:
         """Of the last start: `platform`, `kind`, `count`, `processes`."""
         return self.starts[-1].get("devices") if self.starts else None
 
+    @property
+    def is_task(self) -> bool:
+        """Whether it was trained on labelled examples."""
+        return isinstance(self.experiment, TaskExperiment)
+
+    @cached_property
+    def judged(self) -> Mapping[str, Any]:
+        """The validation line by which the run is judged: of a run of a task that of its best checkpoint, otherwise the
+        last one; {} where there is none."""
+        if not self.validation:
+            return {}
+        if not self.is_task or self.experiment.checkpoint.load != "best":
+            return self.validation[-1]
+        name, sign = self.experiment.checkpoint.best, 1 if checks.best_direction(self.experiment) == "max" else -1
+        known = [line for line in self.validation if math.isfinite(line.get(name, math.nan))]
+        return max(known, key=lambda line: sign * line[name], default=self.validation[-1])  # of equal ones the first
+
     def last(self, split: str, name: str) -> float | None:
-        """The latest value of a metric in the "train" or the "validation" lines."""
-        return next((line[name] for line in reversed(getattr(self, split))
-                     if isinstance(line.get(name), int | float)), None)
+        """The latest value of a metric in the "train" or the "validation" lines; for a task the latter is that in
+        `judged`, if it is there."""
+        lines = getattr(self, split)
+        if self.is_task and split == "validation":
+            lines = [*lines, self.judged]
+        return next((line[name] for line in reversed(lines) if isinstance(line.get(name), int | float)), None)
 
     @property
     def comparable(self) -> Sequence[dict]:
@@ -116,8 +143,8 @@ class RunData:
         return build.comparable(self.validation, self.stages)
 
     def flops_at(self, step: float) -> float | None:
-        """Floating-point operations of all steps up to `step`; None without a network."""
-        if self.network is None:
+        """Floating-point operations of all steps up to `step`; None where they are not known."""
+        if self.network is None or not self.network.flops:
             return None
         total, begin = 0.0, 0
         for stage, flops_per_step in zip(self.stages, self.network.flops, strict=True):
@@ -139,7 +166,8 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
         lines = _read_lines(directory / logs.METRICS, notes)
         starts = _read_lines(directory / provenance.FILE, notes, required="time")
         timing = _read_lines(directory / logs.TIMING, notes)
-        prepared = _prepared(experiment, record["data"], data_dir, notes)
+        if not isinstance(experiment, TaskExperiment):
+            prepared = _prepared(experiment, record["data"], data_dir, notes)
     path = directory / "eval.jsonl"
     evaluations = _read_lines(path, notes) if path.exists() else []
     train, validation = (sorted((line for line in lines if line.get("split") == split), key=lambda line: line["step"])
@@ -150,8 +178,11 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     except (UserError, RunFault, OSError, ValueError) as error:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
-    return RunData(directory, label, experiment, experiments.resolve_stages(experiment), train, validation, timing,
-                   starts, step, network, prepared, tuple(notes), str(record.get("source", "")), evaluations)
+    stages, task = experiments.resolve_stages(experiment), TaskResults()
+    if isinstance(experiment, TaskExperiment):
+        task = task_results.read(directory, stages[0], evaluations, notes)
+    return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
+                   tuple(notes), str(record.get("source", "")), evaluations, task)
 
 
 def _read_lines(path: Path, notes: list[str], required: str = "step") -> list[dict]:
@@ -185,8 +216,9 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
     objectives = [build.objective(stage, model, tokenizer.vocabulary) for stage in stages]
     built = [optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
              for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]
-    batches = [batch_struct(FORMATS[stage.format_name].fields(stage.format), b=stage.batch_size, t=stage.length)
-               for stage in stages]
+    batches = [] if isinstance(experiment, TaskExperiment) else [
+        batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), b=stage.batch_size, t=stage.length)
+        for stage in stages]
     reached = stages.index(stage_at(experiment, step))
     specs = objectives[reached].specs
     state = jax.eval_shape(built[reached].init, P.abstract(specs))
@@ -194,7 +226,7 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
         tokenizer, model, objectives, P.count(specs), P.count(model.specs),
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
         [flops.of_train_step(objective, optimizer, batch, stage.microbatches)
-         for stage, objective, optimizer, batch in zip(stages, objectives, built, batches, strict=True)])
+         for stage, objective, optimizer, batch in zip(stages, objectives, built, batches, strict=bool(batches))])
 
 
 def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:
@@ -263,7 +295,7 @@ def speed(run: RunData) -> Speed:
         return statistics.median(numbers) if numbers else None
 
     rates = [line["steps_per_second"] * (run.flops_at(line["step"]) - run.flops_at(line["step"] - 1))
-             for line in run.timing if "steps_per_second" in line] if run.network else []
+             for line in run.timing if "steps_per_second" in line] if run.network and run.network.flops else []
     peak = flops.peak(SimpleNamespace(device_kind=run.devices["kind"])) if run.devices else None
     memory = {name: max(values(name)) for name in ("device_peak_bytes", "host_peak_bytes") if values(name)}
     return Speed(median(values("tokens_per_second")), median(values("steps_per_second")), median(rates),
@@ -291,7 +323,7 @@ def curves(run: RunData, max_points: int = 600) -> dict[str, dict[str, list]]:
         found[source] = {
             "step": where,
             "tokens": [round(float(x)) for x in np.interp(where, steps, tokens)] if len(known) > 1 else [],
-            "flop": [_short(run.flops_at(step)) for step in where] if run.network else [],
+            "flop": [_short(run.flops_at(step)) for step in where] if run.network and run.network.flops else [],
             **{name: [_mean(group, name) for group in groups] for name in names},
         }
     if (loss := unigram_loss(run)) is not None:

@@ -1,0 +1,128 @@
+"""What the page shows of a run of a task, as the data of templates/task.html.j2."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lmrep.analysis.report import task_prose
+from lmrep.analysis.report.metrics import declared
+from lmrep.analysis.report.run_data import RunData
+from lmrep.analysis.report.task_results import MAX_CLASSES, Confusion
+from lmrep.metrics import COMMON, Metric
+from lmrep.tasks import TASKS
+from lmrep.tasks.known import KNOWN, published
+
+MAX_LABELS = 20  # in the table of labels
+
+
+def results(run: RunData) -> dict[str, Any]:
+    """The section on results."""
+    task = run.task
+    return {"evaluations": _evaluations(run), "published": _published(run), "step": task.step,
+            "examples": f"{task.examples:,}",
+            "confusion": _confusion(task.confusion), "confusions": _confusions(task.confusion),
+            "worst": [([*example.texts.items()], example.gold, example.predicted) for example in task.worst],
+            "fields": TASKS[run.stage.objective_name].fields}
+
+
+def _evaluations(run: RunData) -> dict[str, list] | None:
+    """A column for each evaluation, a row for each metric, with the baselines after the others."""
+    known = run.task.evaluations or [
+        {"split": "validation", "step": run.judged["step"], "metrics": run.judged, "intervals": {}}
+        for _ in range(bool(run.judged))]
+    if not known:
+        return None
+    head = [", ".join([str(each.get("split") or each.get("files")), f"step {each['step']:,}",
+                       *([f"{each['examples']:,} examples"] if "examples" in each else [])]) for each in known]
+    names = declared(run)
+    ordered = sorted((name for name in names if any(name in each["metrics"] for each in known)),
+                     key=lambda name: (name in COMMON, task_prose.is_baseline(run, name)))
+    return {"head": ["", *head], "rows": [(names[name].title, *(_cell(each, name, names[name]) for each in known))
+                                          for name in ordered]}
+
+
+def _cell(evaluation: Mapping[str, Any], name: str, metric: Metric) -> str:
+    value, interval = evaluation["metrics"].get(name), evaluation["intervals"].get(name)
+    if not isinstance(value, int | float):
+        return ""
+    within = f" ({task_prose.between(interval, metric)})" if interval and all(map(math.isfinite, interval)) else ""
+    return format(value, metric.format) + within
+
+
+def _published(run: RunData) -> dict[str, Any] | None:
+    """The published figures of a known set, beside that of the run."""
+    name = run.experiment.name
+    figures = published(name)
+    if name not in KNOWN or KNOWN[name].task != run.stage.objective_name or not figures:
+        return None
+    best = KNOWN[name].best or TASKS[KNOWN[name].task].best
+    value, metric = run.last("validation", best), declared(run).get(best)
+    own = [(f"{run.label} (this run)", f"{100 * value:.1f}")] if value is not None and metric else []
+    return {"name": name, "metric": metric.title if metric else best, "rows": [
+        *own, *((system, f"{figure:.1f}") for system, figure in figures.items())]}
+
+
+def _confusion(confusion: Confusion | None) -> dict[str, Any] | None:
+    """A row for each class: (class, [(number, fraction of the row in percent, whether correct)], recall)."""
+    if confusion is None or len(confusion.classes) > MAX_CLASSES:
+        return None
+    rows = []
+    for gold in confusion.classes:
+        counts = [confusion.counts.get((gold, predicted), 0) for predicted in confusion.classes]
+        total, correct = sum(counts), confusion.counts.get((gold, gold), 0)
+        cells = [(f"{number:,}", f"{100 * number / max(total, 1):.1f}", predicted == gold)
+                 for number, predicted in zip(counts, confusion.classes, strict=True)]
+        rows.append((gold, cells, f"{total:,}", f"{correct / total:.1%}" if total else ""))
+    return {"classes": confusion.classes, "rows": rows}
+
+
+def _confusions(confusion: Confusion | None) -> list[tuple[str, ...]]:
+    """The most frequent confusions of more classes than a table shows."""
+    if confusion is None or len(confusion.classes) <= MAX_CLASSES:
+        return []
+    return [(gold, predicted, f"{number:,}", f"{number / total:.1%}")
+            for gold, predicted, number, total in confusion.errors]
+
+
+def data(run: RunData) -> dict[str, Any] | None:
+    """The section on data."""
+    splits = run.task.splits
+    if not splits:
+        return None
+    experiment = run.experiment
+    source = {split: getattr(experiment.data, split) for split in splits}
+    labels = dict.fromkeys(label for each in splits.values() for label in each["labels"])
+    totals = {split: sum(each["labels"].values()) for split, each in splits.items()}
+    found = {
+        "splits": [(split, *(f"{each[name]:,}" for name in ("examples", "tokens", "longest")), f"{each['mean']:.1f}",
+                    f"{each['sequences']:,}", _Code(source[split])) for split, each in splits.items()],
+        "tfds": experiment.data.tfds,
+        "label_head": ["label", *(split for split in splits if totals[split])],
+        "labels": [(label, *(_fraction(each["labels"].get(label, 0), totals[split])
+                             for split, each in splits.items() if totals[split]))
+                   for label in [*labels][:MAX_LABELS]],
+        "classes": max(each["classes"] for each in splits.values()),
+        "form": f"Sequences of at most {run.stage.length:,} tokens, batch size {run.stage.batch_size:,}, "
+                f"{run.stage.steps:,} steps"}
+    return found
+
+
+def _fraction(number: int, total: int) -> str:
+    return f"{number:,} ({number / total:.1%})"
+
+
+class _Code(str):
+    """A cell that shows a config value."""
+
+    mark = ""
+
+    @property
+    def code(self) -> str:
+        return str(self)
+
+
+def baselines(runs: Sequence[RunData]) -> str:
+    """What the dashed lines of the charts are, where all runs are of tasks."""
+    titles = dict.fromkeys(task_prose.baseline_title(run, each.metric) for run in runs
+                           for each in task_prose.judged(run).values() if each.metric.baseline)
+    return " or ".join(titles)

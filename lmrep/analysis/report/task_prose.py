@@ -1,0 +1,133 @@
+"""The summary of a run of a task in sentences: what was trained, how well, and what to do next."""
+
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lmrep.analysis.report.metrics import baseline, baseline_title, declared
+from lmrep.analysis.report.run_data import RunData
+from lmrep.metrics import COMMON, Metric
+
+
+class Judged(NamedTuple):
+    """A validation metric that has a baseline.
+
+    Attributes:
+      metric: its definition.
+      value, base: of the run and of the baseline.
+      low, high: the 95 % interval; None where it was not computed.
+    """
+
+    metric: Metric
+    value: float
+    base: float
+    low: float | None
+    high: float | None
+
+    @property
+    def better(self) -> bool:
+        """Whether the run is better than the baseline."""
+        return self.value > self.base if self.metric.higher_is_better else self.value < self.base
+
+    @property
+    def clearly_better(self) -> bool:
+        """Whether so is the interval's end that is nearest to the baseline."""
+        return self.low is not None and (
+            self.low > self.base if self.metric.higher_is_better else self.high < self.base)
+
+
+def judged(run: RunData) -> dict[str, Judged]:
+    """The validation metrics that have a baseline."""
+    found = {}
+    for name, metric in declared(run).items():
+        value, base = run.last("validation", name), baseline(run, metric)
+        if name not in COMMON and value is not None and base is not None:
+            low, high = run.task.interval(run.judged.get("step", 0), name) or (None, None)
+            found[name] = Judged(metric, value, base, low, high)
+    return found
+
+
+def verdict(run: RunData) -> tuple[str, str, str]:
+    """(mark, headline, text), by the baselines of validation metrics: that by which checkpoints are compared, where it
+    has one, or else all that have one."""
+    known = judged(run)
+    decisive = [known[name] for name in (run.experiment.checkpoint.best,) if name in known] or [*known.values()]
+    text = " ".join([*_sentences(run), *(["The best checkpoint is that of step "
+                                          f"{run.judged['step']:,}."] if run.judged else [])])
+    if not run.validation:
+        return "unknown", "Nothing was measured on validation data." if run.train else "It has not been trained.", ""
+    if not known:
+        return "unknown", "Its metrics have no baseline.", text
+    if not any(each.better for each in decisive):
+        return "bad", "This run failed: the model is no better than its baseline.", text
+    if all(each.clearly_better for each in decisive):
+        return "good", "The model is clearly better than its baseline.", text
+    if any(each.low is not None and not each.clearly_better for each in decisive):
+        return "some", "The model is not clearly better than its baseline, which lies within the 95% interval.", text
+    return "some", "The model is better than its baseline.", text
+
+
+def _sentences(run: RunData) -> Iterator[str]:
+    """Headline metrics with their intervals and baselines."""
+    known = judged(run)
+    for name, metric in declared(run).items():
+        value = run.last("validation", name)
+        if value is None or name in COMMON or not (metric.headline or name in known) or is_baseline(run, name):
+            continue
+        interval = run.task.interval(run.judged.get("step", 0), name)
+        within = f" (95% interval {between(interval, metric)})" if interval else ""
+        against = ""
+        if name in known:
+            against = f", against {known[name].base:{metric.format}} for {baseline_title(run, metric)}"
+        yield f"{metric.title}: {value:{metric.format}}{within}{against}."
+
+
+def is_baseline(run: RunData, name: str) -> bool:
+    """Whether a metric is the baseline of another one."""
+    return any(metric.baseline == name for metric in declared(run).values())
+
+
+def between(interval: tuple[float, float], metric: Metric) -> str:
+    """An interval: 54.7% to 67.7%."""
+    form = ".1%" if metric.format.endswith("%") else metric.format
+    return " to ".join(format(end, form) for end in interval)
+
+
+def subject(run: RunData) -> str:
+    """What it was trained for, on what and for how long, after the description of the network."""
+    experiment, train = run.experiment, run.task.splits.get("train", {})
+    start = f", from the parameters of {experiment.init}" if experiment.init else ", from random parameters"
+    examples = f"{train['examples']:,} examples of " if train.get("examples") else ""
+    source = experiment.data.tfds or experiment.data.train
+    extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
+    if train.get("sequences"):
+        extent += f" ({run.step * experiment.batch_size / train['sequences']:.1f} epochs)"
+    return f"trained for the task {run.stage.objective_name} on {examples}{source} for {extent}{start}."
+
+
+def training_advice(run: RunData, command: str) -> list[tuple[str, str]]:
+    """(advice, command or "")."""
+    found, ended = [], run.step >= run.experiment.steps
+    if not ended and run.starts:
+        found.append((f"Training stopped at step {run.step:,} of {run.experiment.steps:,}. The same command resumes "
+                      "from the latest checkpoint:", command))
+    if run.train and not run.validation:
+        found.append(("Give validation data, so that the next run can be evaluated and its best checkpoint is kept: "
+                      "--config.data.validation=FILE.", ""))
+    if ended and verdict(run)[0] == "bad":
+        found.append(("Try another seed, more steps, or a lower learning rate with a longer warm-up (recipe=mosbach).",
+                      ""))
+    elif ended and len(run.validation) > 2 and run.judged == run.validation[-1]:
+        found.append((f"{declared(run)[run.experiment.checkpoint.best].title} was best at the last step: train longer, "
+                      "in another workdir, with a larger --config.epochs.", ""))
+    return found
+
+
+def usage(run: RunData) -> list[tuple[str, str]]:
+    """What can be done with the trained network: (advice, command)."""
+    workdir, found = shlex.quote(str(run.directory)), []
+    if run.task.worst and len(run.task.worst[0].texts) == 1 and "text" in run.task.worst[0].texts:
+        found.append(("Predict the class of a text:" if run.task.confusion else "Predict:",
+                      f"lmrep predict --workdir={workdir} {shlex.quote(run.task.worst[0].texts['text'])}"))
+    found.append(("Evaluate on other labelled files:", f"lmrep evaluate --workdir={workdir} --files=FILE"))
+    return found

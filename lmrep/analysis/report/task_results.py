@@ -1,0 +1,171 @@
+"""What a run of a task reached, from the files of its workdir: its evaluations, a confusion table, its worst examples.
+
+    data.json                     statistics of its examples
+    results.json, eval.jsonl      metrics and intervals: those at its end, and those of `lmrep evaluate`
+    predictions/validation.jsonl  each validation example with its prediction
+"""
+
+import heapq
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmrep.data.records import Record
+from lmrep.experiment.config import StagePlan
+from lmrep.experiment.task_data import STATISTICS
+from lmrep.inference.task_evaluation import FOLDER, RESULTS
+from lmrep.tasks import TASKS
+from lmrep.tasks.base import Comparison
+
+MAX_CLASSES = 20  # of a confusion table; of more, the most frequent confusions are listed
+MAX_CONFUSIONS = 20
+WORST = 20
+CHARACTERS = 300  # of a text that is shown
+DAMAGE = (KeyError, TypeError, ValueError, IndexError, StopIteration)  # what wrong values raise
+
+
+class Example(NamedTuple):
+    """A validation example: its texts by field, shortened, its target and its prediction."""
+
+    texts: Mapping[str, str]
+    gold: str
+    predicted: str
+
+
+class Confusion(NamedTuple):
+    """How often each class was predicted for each.
+
+    Attributes:
+      classes: all of them, in the order of the config where it has one.
+      counts: (gold, predicted) -> number.
+    """
+
+    classes: Sequence[str]
+    counts: Mapping[tuple[str, str], int]
+
+    @property
+    def errors(self) -> list[tuple[str, str, int, int]]:
+        """(gold, predicted, number, number of the gold class) of the most frequent confusions."""
+        totals: Counter[str] = Counter()
+        for (gold, _), number in self.counts.items():
+            totals[gold] += number
+        wrong = [(gold, predicted, number, totals[gold]) for (gold, predicted), number in self.counts.items()
+                 if gold != predicted]
+        return sorted(wrong, key=lambda each: -each[2])[:MAX_CONFUSIONS]
+
+
+@dataclass(frozen=True)
+class TaskResults:
+    """What is known of a run of a task.
+
+    Attributes:
+      splits: split -> statistics of its examples (`lmrep.experiment.task_inspection.statistics`).
+      evaluations: `step`, `split` or `files`, `examples`, `metrics` and `intervals` of each evaluation, the newest of
+        equal ones; that of the best checkpoint on validation data first.
+      examples: number of validation predictions.
+      step: of the checkpoint that made them; None where it is not known.
+      confusion: None for a task without classes.
+      worst: the examples with the largest losses, the largest first.
+    """
+
+    splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    evaluations: Sequence[Mapping[str, Any]] = ()
+    examples: int = 0
+    step: int | None = None
+    confusion: Confusion | None = None
+    worst: Sequence[Example] = ()
+
+    def interval(self, step: int, metric: str) -> Sequence[float] | None:
+        """The 95 % interval of a metric of the checkpoint `step` on all validation data."""
+        return next((each["intervals"].get(metric) for each in self.evaluations
+                     if each.get("split") == "validation" and each["step"] == step), None)
+
+
+def read(directory: Path, stage: StagePlan, evaluations: Sequence[Mapping[str, Any]], notes: list[str]) -> TaskResults:
+    """Reads the results of the run in `directory`; what is missing or damaged is added to the notes.
+
+    Args:
+      directory: the workdir.
+      stage: the stage of the task.
+      evaluations: the lines of eval.jsonl.
+      notes: of the page.
+    """
+    splits = _json(directory / STATISTICS, notes)
+    known = _evaluations([*_json(directory / RESULTS, notes).get("evaluations", []), *evaluations])
+    found = [each for each in known if each.get("split") == "validation"]
+    compared, damaged = [], 0
+    for one in _compared(directory / FOLDER / "validation.jsonl", stage):
+        if one is None:
+            damaged += 1
+        else:
+            compared.append(one)
+    count = len(compared) + damaged
+    if damaged:
+        notes.append(f"{FOLDER}/validation.jsonl: {damaged:,} of {count:,} lines are damaged and left out.")
+    step = next((each["step"] for each in found if each["examples"] == count), None)
+    if not compared:
+        return TaskResults(splits, known)
+    worst = heapq.nlargest(WORST, compared, key=lambda pair: pair[1].loss)
+    counts = Counter(pair for _, comparison in compared for pair in comparison.classes)
+    return TaskResults(splits, known, count, step, _confusion(counts, stage.objective) if counts else None,
+                       [Example(texts, one.gold, one.predicted) for texts, one in worst])
+
+
+def _json(path: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        notes.append(f"{path.name} is damaged and left out.")
+        return {}
+    return found
+
+
+def _evaluations(lines: Sequence[Any]) -> list[dict[str, Any]]:
+    """Undamaged evaluations of labelled data, the newest of those of one checkpoint on the same examples."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for line in lines:
+        if isinstance(line, dict) and isinstance(line.get("intervals"), dict) and isinstance(
+                line.get("metrics"), dict) and isinstance(line.get("examples"), int) and isinstance(
+                line.get("step"), int):
+            found[line.get("split"), line.get("files"), line["step"], line["examples"]] = line
+    return list(found.values())
+
+
+def _compared(path: Path, stage: StagePlan) -> Iterator[tuple[dict[str, str], Comparison] | None]:
+    """(texts, comparison) of each example of a file of predictions; None for a damaged line. Nothing where examples
+    have no targets."""
+    task = TASKS[stage.objective_name]
+    if not path.is_file():
+        return
+    with open(path, encoding="utf8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                fields = json.loads(line)
+                record = Record({name: value for name, value in fields.items() if name not in ("id", "prediction")},
+                                fields["id"], f"{path.name}, line {number:,}")
+                if not all(name in record.fields for name in task.targets):
+                    return
+                texts = {name: _text(record.fields[name]) for name in (*task.fields, *task.optional)
+                         if name in record.fields}
+                yield texts, task.compare(stage.objective, record, fields["prediction"])
+            except DAMAGE:
+                yield None
+
+
+def _text(value: Any) -> str:
+    """The text of a field, shortened."""
+    text = value if isinstance(value, str) else " ".join(value)
+    return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
+
+
+def _confusion(counts: Mapping[tuple[str, str], int], config: Any) -> Confusion:
+    present = {name for pair in counts for name in pair}
+    ordered = [name for name in getattr(config, "labels", ()) if name in present]
+    return Confusion([*ordered, *sorted(present.difference(ordered))], counts)
