@@ -130,7 +130,7 @@ DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, context=lambda c: c.context,
         metrics={"accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
-                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent number", headline=False)},
+                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False)},
         capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),
         published=heads.PUBLISHED),
     fields=("text", "choices"), targets=("label",), check=check, encode=encode, score=score, best="accuracy",

@@ -120,7 +120,7 @@ DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, context=lambda c: c.context,
         metrics={**{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
-                 "mean_squared_error": Metric("Mean squared error", baseline="variance"),
+                 "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
                  "variance": Metric("Mean squared error of predicting the mean")},
         capabilities=(Predict("rate", "predicts a number for each text", ("text",),
                               lambda prediction: f"{prediction['value']:.4g}", ("text2",)),),
