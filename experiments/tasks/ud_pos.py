@@ -3,7 +3,8 @@
     lmrep train --config=experiments/tasks/ud_pos.py:init=runs/bert,data=UD_English-EWT --workdir=runs/ewt
 
 `data` is the folder of a treebank, with its .conllu files. Cost: 12,544 sentences an epoch for English EWT. Expected:
-`size=tiny` without `init` is at 80 % after 600 of them; a figure of a pretrained network is not recorded here.
+accuracy of 88 on its validation set with `size=tiny` and no `init`; a figure of a pretrained network is not recorded
+here.
 """
 
 from lmrep.experiment.fine_tuning import compose_known

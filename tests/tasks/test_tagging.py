@@ -239,6 +239,17 @@ def test_an_entity_that_begins_with_i_counts_for_conlleval_and_not_in_strict_mod
     assert (result.metrics["entity_f1"], result.metrics["conll_f1"]) == (strict, lenient)
 
 
+def test_plain_tags_have_their_accuracy_and_that_of_the_most_frequent_one():
+    sentence = record("a b c d", "NOUN VERB NOUN NOUN")
+    c = resolved([sentence])
+    units, _ = tagging.encode(c, [sentence], encoder())
+    rows = np.log(np.tile([0.2, 0.8], (len(units.tokens), 1)))
+    result = tagging.score(c, [sentence], units, Outputs({"log_probabilities": [rows]}))
+    assert result.predictions == [{"tags": ["VERB"] * 4, "probabilities": [pytest.approx(0.8)] * 4}]
+    assert result.metrics == pytest.approx(
+        {"loss": -np.log([0.2, 0.2, 0.2, 0.8]).mean(), "token_accuracy": 0.25, "majority_accuracy": 0.75})
+
+
 def test_metrics_that_a_task_may_compare_checkpoints_by_are_better_if_higher():
     """`checks.best_direction` relies on it."""
     assert all(each.metric.higher_is_better for each in TASK_METRICS.values())
@@ -278,7 +289,7 @@ def test_packed_and_single_sentences_have_the_same_scores(tmp_path, model, piece
         assert a["tags"] == b["tags"]
         np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=1e-5)
     assert one.metrics == pytest.approx(together.metrics, abs=1e-5)
-    assert set(one.metrics) == {"loss", "majority_accuracy", *tagging.METRICS}
+    assert set(one.metrics) == {"loss", *tagging.METRICS}
 
 
 @pytest.mark.parametrize("context", ["left", "both"])
@@ -342,7 +353,6 @@ def test_a_run_learns_to_tag(trained):
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     validations = [line for line in lines if line["split"] == "validation"]
     assert validations[-1]["entity_f1"] > 0.95
-    assert validations[-1]["majority_accuracy"] < 0.6
     run = lmrep.load(trained)
     assert run.experiment.checkpoint.best == "entity_f1"
     assert run.predict([["Cleo", "Ben", "visits", "Bonn", "."]])[0]["tags"] == ["B-PER", "I-PER", "O", "B-LOC", "O"]
