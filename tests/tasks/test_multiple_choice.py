@@ -13,6 +13,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
 from lmrep.experiment.task_data import prepare_task, tokenized
+from tests import small
 from tests.tasks import tiny
 
 
@@ -200,3 +201,13 @@ def test_test_files_may_lack_labels(trained, tmp_path):
     own = [Record(fields, str(i), f"test.jsonl, line {i + 1}") for i, fields in enumerate(examples(6, labelled=False))]
     store = tokenized(run.experiment, run.model, run.tokenizer, own, "test")
     assert store.group == 4 and run.score_records(own).metrics == {}
+
+
+def test_every_mesh_gives_the_losses_of_one_device(tmp_path):
+    """Also where the last batch is partly empty."""
+    train = tiny.write(tmp_path / "train.jsonl", examples(20))
+    losses = {}
+    for mesh in ("1x1x1", "2x2x2"):
+        lmrep.train(tiny.config("multiple_choice", train, argument=f"mesh={mesh}", steps=4), tmp_path / mesh)
+        losses[mesh] = small.losses(tmp_path / mesh)
+    np.testing.assert_allclose(losses["2x2x2"], losses["1x1x1"], rtol=1e-4)
