@@ -42,7 +42,7 @@ def test_a_span_is_not_limited_to_the_best_starts_and_ends():
 def test_a_token_belongs_to_the_window_with_most_context_and_of_equal_ones_to_the_first():
     assert max_context(np.array([(0, 6), (4, 10)])).tolist() == [0] * 5 + [1] * 5
     assert max_context(np.array([(0, 5), (2, 7)])).tolist() == [0, 0, 0, 0, 1, 1, 1]
-    assert max_context(np.array([(0, 4), (2, 8)])).tolist() == [0, 0, 0, 1, 1, 1, 1, 1]  # the longer of two
+    assert max_context(np.array([(0, 4), (1, 7)])).tolist() == [0, 0, 1, 1, 1, 1, 1]  # the longer of two
 
 
 def test_the_threshold_is_the_best_of_all():

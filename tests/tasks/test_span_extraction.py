@@ -323,6 +323,18 @@ def test_answers_lie_in_the_context_even_where_other_tokens_score_higher():
     assert answer["answer"] and answer["score"] < 40 and "null_score" not in answer
 
 
+def test_answers_neither_begin_nor_end_with_white_space():
+    tokenizer = tokenizers.train(tokenizers.Config(name="byte_level_bpe", vocab_size=300), lambda: iter(TEXTS))
+    record = question(context="Ada\n\n lives  \n in Bern.", answers=["in Bern"])
+    units, *_ = encoded([record], tokenizer=tokenizer)
+    offsets = units.details["offsets"]
+    blank = units.details["position"][0] + np.flatnonzero(offsets[:, 0] == offsets[:, 1])
+    assert len(blank) > 3  # tokens of line breaks and spaces
+    changes = {name: {(0, position): 80.0 for position in blank} for name in ("start", "end")}
+    answer = qas.score(Config(), [record], units, outputs_of(units, **changes)).predictions[0]["answer"]
+    assert answer == answer.strip() != ""
+
+
 def graded(n=60, answerable=0.6, seed=0):
     """Questions whose logits are right more often than not, and biased towards no answer."""
     draw = np.random.default_rng(seed)
