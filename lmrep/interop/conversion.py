@@ -174,7 +174,7 @@ def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask
         raise UserError(f"this run of {name} averages over windows of long texts (format.long is windows), and "
                         "published classes read a text at once; fine-tune with --config.format.long=truncate")
     fields = {key: value for key, value in dataclasses.asdict(stage.objective).items()
-              if key in HEAD_FIELDS}
+              if key in (*HEAD_FIELDS, *TASK_HEADS[name].kept)}
     head = f"objective/{name}"
     form = {"dense": f"{head}/dense/kernel" in params, "bias": f"{head}/out/bias" in params}
     return PublishedTask(name, fields | form)

@@ -74,6 +74,8 @@ class TaskHead(NamedTuple):
       problem_type: in config.json; "" for none.
       grouped: whether the sequences are choices, of which one is chosen.
       windows: whether published code reads long texts in windows, too.
+      kept: fields of the task's config that config.json keeps under `task_specific_params`, since it has no keys of its
+        own for them.
     """
 
     title: str
@@ -82,13 +84,15 @@ class TaskHead(NamedTuple):
     problem_type: str = ""
     grouped: bool = False
     windows: bool = False
+    kept: tuple[str, ...] = ()
 
 
 TASK_HEADS = {
     "classification": TaskHead("class logits", True, problem_type="single_label_classification"),
     "regression": TaskHead("predicted values", True, 1, problem_type="regression"),
     "tagging": TaskHead("tag logits", False, windows=True),
-    "span_extraction": TaskHead("start and end logits", False, 2, windows=True),
+    "span_extraction": TaskHead("start and end logits", False, 2, windows=True,
+                                kept=("unanswerable", "threshold")),
     "multiple_choice": TaskHead("choice logits", True, 1, grouped=True),
 }
 

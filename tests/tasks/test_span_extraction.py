@@ -499,6 +499,18 @@ def test_predictions_follow_the_threshold_that_validation_found(home, tmp_path, 
     assert bool(found[0]["answer"]) == (threshold > 0)
 
 
+def test_a_converted_run_keeps_its_threshold(home, tmp_path):
+    c = run_config(tmp_path, **{"tokenizer.name": "wordpiece", "tokenizer.vocab_size": 128, "steps": 2,
+                                "objective.threshold": -1.25})
+    lmrep.train(c, tmp_path / "run")
+    for words in (("run", "published", "--to=huggingface"), ("published", "again")):
+        assert small.command("convert", *(tmp_path / word for word in words[:2]), *words[2:]).code == 0
+    run, again = lmrep.load(tmp_path / "run"), lmrep.load(tmp_path / "again")
+    assert again.experiment.objective == run.experiment.objective and run.experiment.objective["threshold"] == -1.25
+    example = ("Where does Ada live?", "Ada lives in Bern.")
+    assert again.predict([example])[0]["score"] == pytest.approx(run.predict([example])[0]["score"], abs=1e-5)
+
+
 def test_a_run_answers_questions_in_any_form(home):
     run = lmrep.load(home / "run")
     context = "Ada lives in Bern. Kurt lives in Oslo."

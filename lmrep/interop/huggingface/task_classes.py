@@ -113,6 +113,10 @@ def read_task(classes: Mapping[str, TaskClass], config_json: Mapping[str, Any], 
         if config_json.get(key) is not None:
             found |= task.dropout_fields(_rate(config_json[key], key, path))
             break
+    kept = config_json.get("task_specific_params")
+    kept = kept.get(names[0]) if isinstance(kept, dict) else None
+    if isinstance(kept, dict):
+        found |= {name: kept[name] for name in TASK_HEADS[names[0]].kept if name in kept}
     return PublishedTask(names[0], _known(names[0], found, labels))
 
 
@@ -175,6 +179,8 @@ def config_json(task: PublishedTask, own: TaskClass) -> dict[str, Any]:
         labels = task.labels or ("LABEL_0",)
         found |= {"num_labels": len(labels), "id2label": {str(i): label for i, label in enumerate(labels)},
                   "label2id": {label: i for i, label in enumerate(labels)}}
+    if kept := {name: task.fields[name] for name in head.kept if name in task.fields}:
+        found["task_specific_params"] = {task.name: kept}
     return found | ({own.dropout_keys[0]: task.fields["dropout"]} if own.dropout_keys and "dropout" in task.fields
                     else {})
 
