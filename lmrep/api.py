@@ -274,6 +274,7 @@ def _write_record(directory: Path, record: dict, prepared: Prepared, command: Se
     workdir.write_json(directory / CONFIG, record)
     if isinstance(prepared, PreparedTask):
         workdir.write_json(directory / STATISTICS, task_inspection.statistics(prepared))
+        (directory / task_evaluation.RESULTS).unlink(missing_ok=True)  # it is written at the end
     try:
         prepared.tokenizer.save(directory / "tokenizer")
     except OSError as error:

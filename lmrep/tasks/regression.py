@@ -1,7 +1,7 @@
 """Regression: a number for each text or pair of texts, such as the similarity of two sentences (STS-B)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,16 @@ from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import heads
-from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
+from lmrep.tasks.base import (
+    Comparison,
+    Outputs,
+    Result,
+    TaskDef,
+    TextEncoder,
+    figures,
+    glue_submission,
+    mean_by_example,
+)
 from lmrep.tasks.capability import Predict
 
 METRICS = ("pearson", "spearman")
@@ -116,6 +125,12 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
     return glue_submission(records, [f"{value:.3f}" for value in values])
 
 
+def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
+    """Two numbers, by their squared difference."""
+    gold, value = number(record), prediction["value"]
+    return Comparison(f"{gold:.4g}", f"{value:.4g}", (value - gold) ** 2)
+
+
 DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, context=lambda c: c.context,
@@ -127,5 +142,5 @@ DEFINITION = TaskDef(
         published=heads.PUBLISHED),
     fields=("text",), optional=("text2",), targets=("label",), check=lambda c, record: number(record) and None,
     encode=encode, score=score, best="pearson",
-    submission=submission, initial={"objective/regression/dense": "objective/pair/pooler"},
+    submission=submission, compare=compare, initial={"objective/regression/dense": "objective/pair/pooler"},
 )

@@ -7,7 +7,7 @@ answer too: [CLS], or the last token of a network that reads from left to right.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from lmrep.models.base import Model, check_context, model_inputs
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import answer_search
-from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
+from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder
 from lmrep.tasks.capability import Predict
 
 log = logging.getLogger(__name__)
@@ -318,6 +318,14 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
     return files
 
 
+def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
+    """The gold answers beside the predicted one, by 1 - F1, times the probability of the prediction."""
+    answers, answer = [text for text, _ in record.fields["answers"]], prediction["answer"]
+    f1 = float(_scores(c, [answers], [answer])["answer_f1"][0])
+    gold = " / ".join(dict.fromkeys(answers)) or "(no answer)"
+    return Comparison(gold, show(prediction).replace("\t", " (") + ")", (1 - f1) * prediction["probability"])
+
+
 def show(prediction: dict[str, Any]) -> str:
     """The answer with its probability."""
     return f"{prediction['answer'] or '(no answer)'}\t{prediction['probability']:.1%}"
@@ -351,5 +359,5 @@ DEFINITION = TaskDef(
                               from_text=from_text),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
     fields=("question", "context"), targets=("answers",), check=check, encode=encode, score=score, best="answer_f1",
-    tuned={"threshold": "threshold"}, submission=submission,
+    tuned={"threshold": "threshold"}, submission=submission, compare=compare,
 )

@@ -23,7 +23,7 @@ from lmrep.models.base import Model, check_context, model_inputs
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads, schemes
-from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 
 STRICT_METRICS = ("entity_f1", "entity_precision", "entity_recall")
@@ -298,6 +298,14 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
     return {"predictions.conll": "\n".join(sentences)}
 
 
+def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
+    """The words whose tags differ with both tags, by the sum of the probabilities of the wrong ones."""
+    pairs = [*zip(tags_of(c, record), prediction["tags"], strict=True)]
+    wrong = [i for i, (gold, predicted) in enumerate(pairs) if gold != predicted]
+    gold, predicted = (", ".join(f"{record.fields['words'][i]} {pairs[i][side]}" for i in wrong) for side in (0, 1))
+    return Comparison(gold, predicted, float(sum(prediction["probabilities"][i] for i in wrong)), pairs)
+
+
 class Tag(Predict):
     """Tags sentences: texts, whose words are separated by white space, lists of words, or dicts with `text` or `words`.
 
@@ -335,4 +343,4 @@ DEFINITION = TaskDef(
         capabilities=(Tag("tag", "tags the words of sentences", ("words",), show=str),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
     fields=("words",), targets=("tags",), resolve=resolve, check=check, encode=encode, score=score, best="",
-    submission=submission)
+    submission=submission, compare=compare)

@@ -228,7 +228,8 @@ def _speed(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
 
 def _speed_of(run: RunData) -> Mapping[str, str]:
     speed, devices, network = run_data.speed(run), run.devices, run.network
-    utilization = "the peak of this device is not known" if devices else ""
+    counted = network is None or network.flops
+    utilization = "the peak of this device is not known" if devices and counted else ""
     if speed.flops and speed.peak:
         utilization = f"{speed.flops / speed.peak:.1%} of {prose.number(speed.peak)} FLOP/s in bfloat16"
     weights = network and 4 * network.parameters

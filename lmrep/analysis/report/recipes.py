@@ -9,12 +9,13 @@ from typing import Any
 from lmrep.analysis.report.run_data import RunData
 from lmrep.config.record import flatten_config
 from lmrep.data import corpora
-from lmrep.experiment import compose
+from lmrep.experiment import compose, fine_tuning
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan, model_config
 from lmrep.experiment.fields import listed
 from lmrep.experiment.recipes import RECIPES
 from lmrep.models import PRESETS
+from lmrep.tasks.known import KNOWN
 from lmrep.training.schedules import warmup_steps
 
 WARMUP = "warm-up steps"
@@ -26,8 +27,8 @@ class Comparison:
     """A run compared with the closest published recipe.
 
     Attributes:
-      preset: its network's name in PRESETS.
-      paper: authors and year.
+      preset: its network's name in PRESETS; "" for fine-tuning.
+      paper: authors and year; for fine-tuning the name of the recipe.
       differing: (field, the run's value, the paper's, help text of the field).
       same: names of the fields that agree.
     """
@@ -39,10 +40,10 @@ class Comparison:
 
 
 def compare(run: RunData) -> Comparison | None:
-    """Compares a run with the recipe of the closest network; None where no preset is of its type of network, and for
-    a task."""
+    """Compares a run with the recipe of the closest network; None where no preset is of its type of network. A
+    fine-tuned run is compared with the closest recipe of fine-tuning; one of a task from scratch with none."""
     if run.is_task:
-        return None
+        return _compare_fine_tuning(run) if run.experiment.init else None
     experiment, stage = run.experiment, run.stages[0]
     size = run.network.tokenizer.size if run.network else experiment.tokenizer.vocab_size
     network = model_config(experiment, size)
@@ -62,6 +63,37 @@ def compare(run: RunData) -> Comparison | None:
     return Comparison(
         name, RECIPES[name].authors, [(field, ours[field], theirs[field], meaning.get(field, "")) for field in fields],
         [field for field in compared if field in theirs and field not in fields])
+
+
+def _compare_fine_tuning(run: RunData) -> Comparison:
+    experiment, meaning = run.experiment, meanings(run.experiment)
+    sequences = run.task.splits.get("train", {}).get("sequences")
+    ours = flatten_config(experiment) | {"epochs": sequences and experiment.steps * experiment.batch_size / sequences}
+
+    def same(field: str, value: Any) -> bool:
+        if field == "epochs":  # which full steps cannot give exactly
+            return ours[field] is None or abs(ours[field] - value) <= experiment.batch_size / sequences
+        return _same(ours[field], value)
+
+    recipes = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)
+               for name in fine_tuning.RECIPES}
+    found = {name: [field for field, value in recipe.items() if not same(field, value)]
+             for name, recipe in recipes.items()}
+    name = min(found, key=lambda name: len(found[name]))
+    return Comparison(
+        "", name, [(field, ours[field], recipes[name][field], meaning.get(field, "")) for field in found[name]],
+        [field for field in recipes[name] if field not in found[name]])
+
+
+@cache
+def _fine_tuning_recipe(name: str, task: str, known: str) -> Mapping[str, Any]:
+    """The settings of a recipe of fine-tuning, of the fields that any of them sets."""
+    known = known if known in KNOWN and KNOWN[known].task == task else ""
+    fields = {field for recipe in fine_tuning.RECIPES.values() for each in recipe.values() for field in each}
+    config = flatten_config(fine_tuning.compose_task(f"recipe={name},mesh=1x1x1", task, known).to_dict())
+    return {field: value for field, value in config.items()
+            if any(field == path or field.startswith(f"{path}.") for path in fields)
+            and field != ("epochs" if config["steps"] else "steps") and not (field == "length" and not known)}
 
 
 def settings(experiment: Experiment, vocab_size: int) -> dict[str, Any]:

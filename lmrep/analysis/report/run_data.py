@@ -126,8 +126,9 @@ class RunData:
         if not self.is_task or self.experiment.checkpoint.load != "best":
             return self.validation[-1]
         name, sign = self.experiment.checkpoint.best, 1 if checks.best_direction(self.experiment) == "max" else -1
-        known = [line for line in self.validation if math.isfinite(line.get(name, math.nan))]
-        return max(known, key=lambda line: sign * line[name], default=self.validation[-1])  # of equal ones the first
+        known = [line for line in self.validation if line["step"] and math.isfinite(line.get(name, math.nan))]
+        best = max(known, key=lambda line: sign * line[name], default=self.validation[-1])  # of equal ones the first
+        return next((line for line in known if line["step"] == self.task.best_step), best)
 
     def last(self, split: str, name: str) -> float | None:
         """The latest value of a metric in the "train" or the "validation" lines; for a task the latter is that in

@@ -55,7 +55,7 @@ def _published(run: RunData) -> dict[str, Any] | None:
     figures = published(name)
     if name not in KNOWN or KNOWN[name].task != run.stage.objective_name or not figures:
         return None
-    best = KNOWN[name].best or TASKS[KNOWN[name].task].best
+    best = KNOWN[name].best or TASKS[KNOWN[name].task].best or run.experiment.checkpoint.best
     value, metric = run.last("validation", best), declared(run).get(best)
     own = [(f"{run.label} (this run)", f"{100 * value:.1f}")] if value is not None and metric else []
     return {"name": name, "metric": metric.title if metric else best, "rows": [
@@ -90,12 +90,11 @@ def data(run: RunData) -> dict[str, Any] | None:
     if not splits:
         return None
     experiment = run.experiment
-    source = {split: getattr(experiment.data, split) for split in splits}
     labels = dict.fromkeys(label for each in splits.values() for label in each["labels"])
     totals = {split: sum(each["labels"].values()) for split, each in splits.items()}
-    found = {
+    return {
         "splits": [(split, *(f"{each[name]:,}" for name in ("examples", "tokens", "longest")), f"{each['mean']:.1f}",
-                    f"{each['sequences']:,}", _Code(source[split])) for split, each in splits.items()],
+                    f"{each['sequences']:,}", getattr(experiment.data, split, "")) for split, each in splits.items()],
         "tfds": experiment.data.tfds,
         "label_head": ["label", *(split for split in splits if totals[split])],
         "labels": [(label, *(_fraction(each["labels"].get(label, 0), totals[split])
@@ -104,21 +103,10 @@ def data(run: RunData) -> dict[str, Any] | None:
         "classes": max(each["classes"] for each in splits.values()),
         "form": f"Sequences of at most {run.stage.length:,} tokens, batch size {run.stage.batch_size:,}, "
                 f"{run.stage.steps:,} steps"}
-    return found
 
 
 def _fraction(number: int, total: int) -> str:
     return f"{number:,} ({number / total:.1%})"
-
-
-class _Code(str):
-    """A cell that shows a config value."""
-
-    mark = ""
-
-    @property
-    def code(self) -> str:
-        return str(self)
 
 
 def baselines(runs: Sequence[RunData]) -> str:

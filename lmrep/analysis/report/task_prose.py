@@ -57,7 +57,7 @@ def verdict(run: RunData) -> tuple[str, str, str]:
     if not run.validation:
         return "unknown", "Nothing was measured on validation data." if run.train else "It has not been trained.", ""
     if not known:
-        return "unknown", "Its metrics have no baseline.", text
+        return *_against_first(run), text
     if not any(each.better for each in decisive):
         return "bad", "This run failed: the model is no better than its baseline.", text
     if all(each.clearly_better for each in decisive):
@@ -65,6 +65,18 @@ def verdict(run: RunData) -> tuple[str, str, str]:
     if any(each.low is not None and not each.clearly_better for each in decisive):
         return "some", "The model is not clearly better than its baseline, which lies within the 95% interval.", text
     return "some", "The model is better than its baseline.", text
+
+
+def _against_first(run: RunData) -> tuple[str, str]:
+    """(mark, headline) by the metric by which checkpoints are compared, now and before training."""
+    name, first = run.experiment.checkpoint.best, run.validation[0]
+    metric, now, before = declared(run).get(name), run.judged.get(name), first.get(name)
+    if metric is None or now is None or before is None or run.judged is first:
+        return "unknown", "Its metrics have no baseline."
+    better = now > before if metric.higher_is_better else now < before
+    since = "before training" if not first["step"] else f"at step {first['step']:,}"
+    return ("some" if better else "bad",
+            f"{metric.title} went from {before:{metric.format}} {since} to {now:{metric.format}}.")
 
 
 def _sentences(run: RunData) -> Iterator[str]:
@@ -126,8 +138,7 @@ def training_advice(run: RunData, command: str) -> list[tuple[str, str]]:
 def usage(run: RunData) -> list[tuple[str, str]]:
     """What can be done with the trained network: (advice, command)."""
     workdir, found = shlex.quote(str(run.directory)), []
-    if run.task.worst and len(run.task.worst[0].texts) == 1 and "text" in run.task.worst[0].texts:
-        found.append(("Predict the class of a text:" if run.task.confusion else "Predict:",
-                      f"lmrep predict --workdir={workdir} {shlex.quote(run.task.worst[0].texts['text'])}"))
+    for text in run.task.texts[:1]:
+        found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
     found.append(("Evaluate on other labelled files:", f"lmrep evaluate --workdir={workdir} --files=FILE"))
     return found

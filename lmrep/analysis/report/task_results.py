@@ -22,9 +22,9 @@ from lmrep.tasks.base import Comparison
 
 MAX_CLASSES = 20  # of a confusion table; of more, the most frequent confusions are listed
 MAX_CONFUSIONS = 20
-WORST = 20
+WORST, TEXTS = 20, 3
 CHARACTERS = 300  # of a text that is shown
-DAMAGE = (KeyError, TypeError, ValueError, IndexError, StopIteration)  # what wrong values raise
+DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError, StopIteration)  # what wrong values raise
 
 
 class Example(NamedTuple):
@@ -64,19 +64,23 @@ class TaskResults:
     Attributes:
       splits: split -> statistics of its examples (`lmrep.experiment.task_inspection.statistics`).
       evaluations: `step`, `split` or `files`, `examples`, `metrics` and `intervals` of each evaluation, the newest of
-        equal ones; that of the best checkpoint on validation data first.
+        equal ones; those at the end of training first.
+      best_step: of the best checkpoint, which these are of; None before the end.
       examples: number of validation predictions.
       step: of the checkpoint that made them; None where it is not known.
       confusion: None for a task without classes.
+      texts: the first examples that are a single text.
       worst: the examples with the largest losses, the largest first.
     """
 
     splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluations: Sequence[Mapping[str, Any]] = ()
+    best_step: int | None = None
     examples: int = 0
     step: int | None = None
     confusion: Confusion | None = None
     worst: Sequence[Example] = ()
+    texts: Sequence[str] = ()
 
     def interval(self, step: int, metric: str) -> Sequence[float] | None:
         """The 95 % interval of a metric of the checkpoint `step` on all validation data."""
@@ -93,8 +97,11 @@ def read(directory: Path, stage: StagePlan, evaluations: Sequence[Mapping[str, A
       evaluations: the lines of eval.jsonl.
       notes: of the page.
     """
-    splits = _json(directory / STATISTICS, notes)
-    known = _evaluations([*_json(directory / RESULTS, notes).get("evaluations", []), *evaluations])
+    splits = {split: each for split, each in _json(directory / STATISTICS, notes).items() if _is_intact(each)}
+    ended = _json(directory / RESULTS, notes).get("evaluations")
+    ended = _evaluations(ended if isinstance(ended, list) else [])
+    best_step = next((each["step"] for each in ended if each.get("split") == "validation"), None)
+    known = _evaluations([*ended, *evaluations])
     found = [each for each in known if each.get("split") == "validation"]
     compared, damaged = [], 0
     for one in _compared(directory / FOLDER / "validation.jsonl", stage):
@@ -107,11 +114,12 @@ def read(directory: Path, stage: StagePlan, evaluations: Sequence[Mapping[str, A
         notes.append(f"{FOLDER}/validation.jsonl: {damaged:,} of {count:,} lines are damaged and left out.")
     step = next((each["step"] for each in found if each["examples"] == count), None)
     if not compared:
-        return TaskResults(splits, known)
-    worst = heapq.nlargest(WORST, compared, key=lambda pair: pair[1].loss)
+        return TaskResults(splits, known, best_step)
+    worst = heapq.nlargest(WORST, (pair for pair in compared if pair[1].loss > 0), key=lambda pair: pair[1].loss)
     counts = Counter(pair for _, comparison in compared for pair in comparison.classes)
-    return TaskResults(splits, known, count, step, _confusion(counts, stage.objective) if counts else None,
-                       [Example(texts, one.gold, one.predicted) for texts, one in worst])
+    return TaskResults(splits, known, best_step, count, step, _confusion(counts, stage.objective) if counts else None,
+                       [Example(texts, _shortened(one.gold), _shortened(one.predicted)) for texts, one in worst],
+                       [texts["text"] for texts, _ in compared[:TEXTS] if texts.keys() == {"text"}])
 
 
 def _json(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -125,6 +133,12 @@ def _json(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"{path.name} is damaged and left out.")
         return {}
     return found
+
+
+def _is_intact(statistics: Any) -> bool:
+    names = ("examples", "tokens", "longest", "mean", "sequences", "classes")
+    return isinstance(statistics, dict) and isinstance(statistics.get("labels"), dict) and all(
+        isinstance(statistics.get(name), int | float) for name in names)
 
 
 def _evaluations(lines: Sequence[Any]) -> list[dict[str, Any]]:
@@ -152,16 +166,21 @@ def _compared(path: Path, stage: StagePlan) -> Iterator[tuple[dict[str, str], Co
                                 fields["id"], f"{path.name}, line {number:,}")
                 if not all(name in record.fields for name in task.targets):
                     return
-                texts = {name: _text(record.fields[name]) for name in (*task.fields, *task.optional)
+                texts = {name: _text(name, record.fields[name]) for name in (*task.fields, *task.optional)
                          if name in record.fields}
                 yield texts, task.compare(stage.objective, record, fields["prediction"])
             except DAMAGE:
                 yield None
 
 
-def _text(value: Any) -> str:
-    """The text of a field, shortened."""
-    text = value if isinstance(value, str) else " ".join(value)
+def _text(name: str, value: Any) -> str:
+    """The text of a field, shortened; a list of texts that are no words is numbered."""
+    if not isinstance(value, str):
+        value = value if name == "words" else [f"({i}) {each}" for i, each in enumerate(value)]
+    return _shortened(value if isinstance(value, str) else " ".join(value))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
 
 

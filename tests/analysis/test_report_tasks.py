@@ -1,0 +1,233 @@
+"""The report of runs of tasks: what their files contain, what the page says of it, and damaged files."""
+
+import dataclasses
+import json
+import math
+import random
+import shutil
+
+import pytest
+
+import lmrep
+from lmrep.analysis import report
+from lmrep.analysis.report import metrics, predictions, prose, recipes, run_data, task_page, task_results
+from lmrep.analysis.report.task_results import Confusion
+from lmrep.data.records import Record
+from lmrep.experiment import config as experiments
+from lmrep.experiment.fine_tuning import compose_known
+from lmrep.tasks import TASKS
+from lmrep.tasks.known import published
+from lmrep.tasks.tagging import Config as TaggingConfig
+from tests.analysis.test_report import Page
+from tests.tasks import tiny
+
+HOSTILE = "good </script><img src=//x> & \u2028"
+LABELS = ("<i>no</i>", "yes")
+
+
+def examples(count, seed):
+    draw = random.Random(seed)
+    made = [{"text": f"{tiny.sentence(draw, 3)} {word}", "label": label} for _ in range(count // 2)
+            for word, label in zip(("bad", "good"), LABELS, strict=True)]
+    return [{"text": HOSTILE, "label": LABELS[0]}, *made[1:]]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("tasks")
+    train = tiny.write(home / "train.jsonl", examples(64, 0))
+    validation = tiny.write(home / "dev.jsonl", examples(40, 1))
+    config = tiny.config("classification", train, validation, log__report=True, checkpoint__every=4,
+                         evaluation__every=4)
+    lmrep.train(config, home / "run", data_dir=home / "data", command=["lmrep", "train", "--workdir=run"])
+    return home
+
+
+@pytest.fixture(scope="module")
+def workdir(home):
+    return home / "run"
+
+
+@pytest.fixture(scope="module")
+def html(workdir):
+    return Page(workdir / "report.html")
+
+
+def read(workdir):
+    return run_data.read(workdir, "run", workdir.parent / "data")
+
+
+@pytest.fixture(scope="module")
+def data(workdir):
+    return read(workdir)
+
+
+def predicted(workdir):
+    text = (workdir / "predictions/validation.jsonl").read_text()
+    return [json.loads(line) for line in text.rstrip("\n").split("\n")]
+
+
+def copy(workdir, tmp_path):
+    return shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns(".lock", "checkpoints"))
+
+
+# The page
+
+
+def test_training_ends_with_a_page_of_results_and_data(html, data, workdir):
+    best = json.loads((workdir / "results.json").read_text())["evaluations"][0]
+    low, high = best["intervals"]["accuracy"]
+    for text in (f"{best['metrics']['accuracy']:.2%} ({low:.1%} to {high:.1%})", "Confusion table", "Worst examples",
+                 f"step {best['step']}, 40 examples", "Accuracy of the most frequent class", "trained for the task",
+                 "on 64 examples", "2.0 epochs", "32 (50.0%)", HOSTILE):
+        assert text in html.text
+    assert not data.notes and "FLOP" not in html.text and 'id="predictions"' not in html.source
+    assert all(f'id="{name}"' in html.source for name in ("results", "curves", "attention", "config", "data"))
+    assert html.figures["runs"][0]["validation"]["accuracy"] and html.figures["attention"]
+
+
+def test_texts_and_labels_are_escaped(html):
+    assert "img" not in html.tags and "i" not in html.tags and LABELS[0] in html.text and len(html.scripts) == 3
+
+
+def test_the_best_checkpoint_is_judged(data, workdir):
+    best = json.loads((workdir / "results.json").read_text())["evaluations"][0]
+    assert data.judged["step"] == best["step"] > 0
+    assert data.last("validation", "accuracy") == pytest.approx(best["metrics"]["accuracy"])
+    lines = [{"step": step, "accuracy": value} for step, value in ((0, 0.9), (4, 0.6), (8, 0.7), (12, 0.7))]
+    stopped = dataclasses.replace(data, validation=lines, task=task_results.TaskResults())
+    assert stopped.judged["step"] == 8  # step 0 has no checkpoint, and of equal ones the first is kept
+
+
+def test_confusions_and_worst_examples_are_those_of_the_predictions(data, workdir):
+    found = predicted(workdir)
+    assert data.task.examples == len(found) == sum(data.task.confusion.counts.values())
+    correct = sum(one["label"] == one["prediction"]["label"] for one in found)
+    assert sum(data.task.confusion.counts.get((name, name), 0) for name in LABELS) == correct
+    worst = min(found, key=lambda one: one["prediction"]["probabilities"][one["label"]])
+    assert data.task.worst[0].texts["text"] == worst["text"] and len(data.task.worst) == task_results.WORST
+    assert data.task.worst[0].gold.startswith(worst["label"])
+
+
+@pytest.mark.parametrize(("accuracy", "interval", "mark", "text"), [
+    (0.525, [0.4, 0.7], "bad", "This run failed"), (0.6, [0.5, 0.7], "some", "within the 95% interval"),
+    (0.8, [0.7, 0.9], "good", "clearly better"), (0.8, None, "some", "is better than its baseline")])
+def test_verdict_compares_with_the_baseline(data, accuracy, interval, mark, text):
+    line = {"step": 8, "loss": 0.5, "accuracy": accuracy, "majority_accuracy": 0.525}
+    evaluation = {"step": 8, "split": "validation", "examples": 40, "metrics": line,
+                  "intervals": {"accuracy": interval} if interval else {}}
+    task = dataclasses.replace(data.task, evaluations=[evaluation])
+    run = dataclasses.replace(data, validation=[line], task=task)
+    verdict = prose.verdict(run)
+    assert verdict.mark == mark and text in verdict.headline and "52.50%" in verdict.text
+    advice = " ".join(text for text, _ in prose.next_steps(run, predictions.Predictions()))
+    assert ("recipe=mosbach" in advice) == (mark == "bad")
+
+
+def test_metrics_without_baseline_are_compared_with_those_before_training(data):
+    lines = [{"step": step, "loss": 0.5, "accuracy": value} for step, value in ((0, 0.5), (8, 0.6))]
+    run = dataclasses.replace(data, validation=lines)
+    assert "from 50.00% before training to 60.00%" in prose.verdict(run).headline
+    assert prose.verdict(dataclasses.replace(run, validation=())).mark == "unknown"
+
+
+def test_runs_of_other_seeds_form_a_group(data):
+    def run(seed, accuracy):
+        line = {"step": 8, "accuracy": accuracy, "majority_accuracy": 0.5}
+        return dataclasses.replace(data, label=f"seed{seed}", validation=[line], task=task_results.TaskResults(),
+                                   experiment=dataclasses.replace(data.experiment, seed=seed))
+
+    [group] = metrics.group_by_seed([run(0, 0.6), run(1, 0.7)])
+    assert metrics.comparison([group])["Accuracy"][0].text == "65.00% ± 7.07% (n = 2)"
+
+
+def test_published_figures_are_shown_for_a_known_set(data):
+    known = dataclasses.replace(data, experiment=dataclasses.replace(data.experiment, name="sst2"))
+    rows = task_page.results(known)["published"]["rows"]
+    assert rows[0] == ("run (this run)", f"{100 * data.last('validation', 'accuracy'):.1f}")
+    assert dict(rows[1:]) == {system: f"{figure:.1f}" for system, figure in published("sst2").items()}
+    assert task_page.results(data)["published"] is None
+
+
+def test_most_frequent_confusions_replace_a_large_table(data):
+    classes = [str(i) for i in range(task_results.MAX_CLASSES + 1)]
+    counts = {(name, name): 5 for name in classes} | {("0", "1"): 3, ("2", "1"): 15}
+    run = dataclasses.replace(data, task=dataclasses.replace(data.task, confusion=Confusion(classes, counts)))
+    shown = task_page.results(run)
+    assert shown["confusion"] is None
+    assert shown["confusions"] == [("2", "1", "15", "75.0%"), ("0", "1", "3", "37.5%")]
+
+
+# Files
+
+
+def test_missing_and_damaged_files_are_reported(workdir, tmp_path):
+    copied = copy(workdir, tmp_path)
+    (copied / "data.json").unlink()
+    (copied / "results.json").write_text("{")
+    path = copied / "predictions/validation.jsonl"
+    lines = path.read_text().rstrip("\n").split("\n")
+    path.write_text("\n".join(["[1]", lines[0][:20], '{"id": "1", "text": 3, "label": "yes", "prediction": {}}',
+                               *lines[3:]]) + "\n")
+    html = Page(report.write([copied], data_dir=tmp_path))
+    for text in ("results.json is damaged", "3 of 40 lines are damaged", "statistics of the examples are not recorded",
+                 "No trained parameters"):
+        assert text in html.text
+    shutil.rmtree(copied / "predictions")
+    assert read(copied).task.confusion is None
+
+
+def test_evaluations_are_listed_with_the_newest_of_equal_ones(workdir, tmp_path):
+    copied = copy(workdir, tmp_path)
+    line = {"step": 4, "files": "other.jsonl", "examples": 7, "intervals": {"accuracy": [0.2, 0.6]}}
+    (copied / "eval.jsonl").write_text("".join(
+        json.dumps(line | {"metrics": {"accuracy": value}}) + "\n" for value in (0.3, 0.4)))
+    shown = task_page.results(read(copied))["evaluations"]
+    assert [name for name in shown["head"] if "other" in name] == ["other.jsonl, step 4, 7 examples"]
+    assert dict((row[0], row[-1]) for row in shown["rows"])["Accuracy"] == "40.00% (20.0% to 60.0%)"
+
+
+def test_predictions_of_another_evaluation_have_no_step(workdir, tmp_path):
+    copied = copy(workdir, tmp_path)
+    assert read(copied).task.step is not None
+    path = copied / "predictions/validation.jsonl"
+    path.write_text(path.read_text().partition("\n")[0])
+    assert read(copied).task.step is None
+
+
+# Tasks
+
+
+@pytest.mark.parametrize(("task", "config", "fields", "right", "wrong"), [
+    ("classification", None, {"text": "a", "label": "x"}, {"label": "x", "probabilities": {"x": 0.9, "y": 0.1}},
+     {"label": "y", "probabilities": {"x": 0.1, "y": 0.9}}),
+    ("multiple_choice", None, {"text": "a", "choices": ["b", "c"], "label": "1"},
+     {"choice": 1, "probabilities": [0.2, 0.8]}, {"choice": 0, "probabilities": [0.8, 0.2]}),
+    ("regression", None, {"text": "a", "label": "2"}, {"value": 2.1}, {"value": 4.0}),
+    ("span_extraction", None, {"question": "a", "context": "b c", "answers": [["b", 0]]},
+     {"answer": "b", "probability": 0.9}, {"answer": "c", "probability": 0.9}),
+    ("tagging", TaggingConfig(scheme="BIO"), {"words": ["a", "b"], "tags": ["B-X", "O"]},
+     {"tags": ["B-X", "O"], "probabilities": [0.9, 0.9]}, {"tags": ["O", "O"], "probabilities": [0.9, 0.9]})])
+def test_comparisons_of_tasks_order_predictions(task, config, fields, right, wrong):
+    definition = TASKS[task]
+    config = config or definition.objective.config()
+    good, bad = (definition.compare(config, Record(fields, "0", ""), each) for each in (right, wrong))
+    assert 0 <= good.loss < bad.loss < math.inf and bad.gold and bad.predicted
+    assert len(good.classes) == len(bad.classes)
+    assert all(gold == label for gold, label in good.classes) and (
+        not bad.classes or any(gold != label for gold, label in bad.classes))
+
+
+def test_fine_tuned_runs_are_compared_with_recipes_of_fine_tuning(data):
+    def run(**fields):
+        config = compose_known("recipe=roberta,init=source,mesh=1x1x1", "sst2")
+        config.data.train = "train.tsv"
+        config.update_from_flattened_dict(fields)
+        experiment = experiments.parse(config)
+        return dataclasses.replace(data, experiment=experiment, stages=experiments.resolve_stages(experiment),
+                                   task=task_results.TaskResults())
+
+    assert recipes.compare(run()).paper == "roberta" and not recipes.compare(run()).differing
+    [(field, ours, theirs, _)] = recipes.compare(run(**{"optimizer.weight_decay": 0.3})).differing
+    assert (field, ours, theirs) == ("optimizer.weight_decay", 0.3, 0.1)
+    assert recipes.compare(data) is None  # from random parameters
