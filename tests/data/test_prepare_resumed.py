@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -159,6 +160,19 @@ def test_a_full_disk_is_reported_and_the_build_continues(complete, tmp_path, mon
     again = prepare.prepare(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory)
     assert total - 3.5 * PART < sum(counted) < total - 2.5 * PART  # each attempt completed a part
+
+
+@pytest.mark.parametrize("size", [5_000, 66_000])  # exceeded by the tokenizer, and by records
+def test_a_limit_on_the_size_of_files_is_reported_and_the_build_continues(complete, tmp_path, size):
+    ready, config = complete
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        with pytest.raises(RunFault, match=r"would be larger than \d+ kB, the limit .*\(ulimit -f\); raise it and"):
+            prepare.prepare(config, SETTINGS, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert on_disk(prepare.prepare(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ import json
 import pathlib
 import platform
 import re
+import resource
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +51,9 @@ BATCH = 2**18  # characters that are sent to a process at a time
 SMALL = 2**22  # characters of a corpus that is tokenized without other processes
 ALWAYS_VERIFIED = 2**30  # bytes: smaller folders are hashed (in 1.5 seconds) whenever they are opened
 SMALL_FILE = 2**20  # bytes: smaller files are hashed in any folder
-DISK_FULL = ("No space left", "quota exceeded", "requested and")  # the last is NumPy's "8 requested and 0 written"
+NOT_WRITTEN = "requested and"  # NumPy's "8 requested and 0 written", which does not give the reason
+DISK_FULL = ("No space left", "quota exceeded", NOT_WRITTEN)
+FILE_TOO_LARGE = "File too large"
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
 
     Raises:
       UserError: the corpus, the vocabulary or the data directory cannot be used.
-      RunFault: the disk is full, the corpus changed during the build, or a tokenizing process died.
+      RunFault: the disk is full, a file exceeds the system's limit, the corpus changed during the build, or a
+        tokenizing process died.
     """
     progress = progress or (lambda line: None)
     corpus = corpora.open_corpus(data)
@@ -222,6 +226,9 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
             shutil.rmtree(partial, ignore_errors=True)
         raise
     except (OSError, RuntimeError, RunFault) as error:  # ArrayRecord raises RuntimeError
+        if limit := _file_size_limit(error, directory.parent):
+            raise RunFault(f"a file in {partial} would be larger than {limit} and run again, which continues where "
+                           "this one stopped") from error
         if not any(text in str(error) for text in DISK_FULL):
             raise
         left = survey.lengths[_part_of(survey) >= sum(part.exists() for part in parts)].sum()
@@ -230,6 +237,16 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
                        f"{byte_size(shutil.disk_usage(directory.parent).free)} are free; free space and run again, "
                        "which continues where this one stopped, or choose another --data_dir") from error
     shutil.rmtree(partial, ignore_errors=True)
+
+
+def _file_size_limit(error: Exception, directory: pathlib.Path) -> str:
+    """The limit on the size of a file that caused `error`, and what to do; "" if another cause is likely."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limited, text = limit != resource.RLIM_INFINITY, str(error)
+    if FILE_TOO_LARGE in text or (limited and NOT_WRITTEN in text and limit < shutil.disk_usage(directory).free):
+        return (f"{byte_size(limit)}, the limit of this process for files (ulimit -f); raise it" if limited
+                else "its file system allows; choose another --data_dir")
+    return ""
 
 
 @contextlib.contextmanager
