@@ -58,6 +58,7 @@ class Sample(NamedTuple):
 
 def corpus(data: corpora.Config) -> Result:
     """The corpus opens; its first documents, and the first of each of its files, are text."""
+    corpora.check_present(data)  # opening one that is not there would download it
     opened, tally = corpora.open_corpus(data), Counter()
     stream, texts, held = opened.documents(tally), [], 0
     for text in stream:

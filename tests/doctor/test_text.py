@@ -1,6 +1,7 @@
 """`lmrep doctor` on text: corpus, splits, stores, tokenizer, examples."""
 
 import shutil
+import types
 
 import pytest
 
@@ -53,6 +54,18 @@ def test_corpus_too_small_for_its_splits_or_a_batch_is_reported(config, tmp_path
     found = examined(config, tmp_path / "run", tmp_path)["splits"]
     assert found.mark == doctor.WARNING and "lower batch_size or length" in found.text
     assert "of the text is held out instead of 20%: the corpus has 3 documents" in found.text
+
+
+def test_tfds_dataset_that_is_not_prepared_fails_without_a_download(config, tmp_path, monkeypatch):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "tfds"))
+    builder = types.SimpleNamespace(info=types.SimpleNamespace(splits={}), download_and_prepare=None)
+    monkeypatch.setattr(tfds, "builder", lambda *_, **__: builder)
+    config.data.update({"corpus": "tfds", "files": "", "tfds_name": "imdb_reviews"})
+    found = examined(config, tmp_path / "run", tmp_path)
+    message = failed(found)["corpus"]
+    assert "'imdb_reviews' is not prepared in" in message and "tfds build NAME --file_format=array_record" in message
+    assert failed(found).keys() == {"corpus"} and not (tmp_path / "tfds").exists()
 
 
 def test_damaged_lines_of_jsonl_fail_or_warn(config, tmp_path):

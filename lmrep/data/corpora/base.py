@@ -79,12 +79,19 @@ class CorpusDef(NamedTuple):
       describe: Config -> what the corpus is, as a noun phrase for people, without opening it.
       example: a glob such as "*.txt" if `Config.files` says where the documents are; otherwise "".
       has_units: whether `Config.documents` says what a document is.
+      check_present: raises UserError if opening the corpus would download or prepare it first.
     """
 
     open: Callable[[Config], Corpus]
     describe: Callable[[Config], str]
     example: str = ""
     has_units: bool = False
+    check_present: Callable[[Config], None] = lambda config: None
+
+
+def check_present(config: Config) -> None:
+    """Raises UserError if opening the corpus that a config names would download or prepare it first."""
+    choose(CORPORA, config.corpus, "data.corpus").check_present(config)
 
 
 def open_corpus(config: Config) -> Corpus:

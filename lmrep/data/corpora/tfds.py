@@ -39,25 +39,36 @@ def _texts(source: Any, config: Config, tally: Counter[str]) -> Iterator[str]:
             yield from cleaning.field_documents(value, config.undecodable, location, tally)
 
 
-def open_builder(name: str, data_dir: str = "") -> Any:
-    """The TFDS builder of a dataset: of a directory, or of a name, downloaded if necessary to `data_dir`, or to the
-    default of TFDS. Raises UserError if there is none."""
+def check_present(config: Config) -> None:
+    """Raises UserError if the dataset is not prepared."""
+    if config.tfds_name:
+        open_builder(config.tfds_name, download=False)
+
+
+def open_builder(name: str, data_dir: str = "", download: bool = True) -> Any:
+    """The TFDS builder of a dataset: of a directory, or of a name, in `data_dir` or the default directory of TFDS. A
+    dataset that is not there is downloaded and prepared, or refused if `download` is false. Raises UserError if there
+    is none."""
     import tensorflow_datasets as tfds
 
+    folder = os.path.expanduser(data_dir) or tfds.core.constants.DATA_DIR
+    fix = (f"Prepare it where TensorFlow is installed (tfds build NAME --file_format=array_record), and copy it into "
+           f"{folder}, or give its directory, which has dataset_info.json, in place of its name")
     try:
         if os.path.isdir(os.path.expanduser(name)):
             return tfds.builder_from_directory(os.path.expanduser(name))
         builder = tfds.builder(name, data_dir=os.path.expanduser(data_dir) or None, file_format="array_record")
-        if not builder.info.splits:
+        prepared = bool(builder.info.splits)
+        if download and not prepared:
             builder.download_and_prepare(file_format="array_record")
-        return builder
     except Exception as error:  # datasets run code of their own
         reason = (str(error).splitlines()[0] if str(error) else type(error).__name__).rstrip(".")
-        folder = tfds.core.constants.DATA_DIR
         raise UserError(
-            f"no TFDS dataset {name!r} in {folder}, and TFDS cannot prepare it here: {reason}. Prepare it where "
-            f"TensorFlow is installed (tfds build NAME --file_format=array_record), and copy it into {folder}, or set "
-            "data.tfds_name to its directory, which has dataset_info.json") from error
+            f"no TFDS dataset {name!r} in {folder}, and TFDS cannot prepare it here: {reason}. {fix}") from error
+    if not (prepared or download):
+        raise UserError(f"the TFDS dataset {name!r} is not prepared in {folder}; a run would first try to download and "
+                        f"prepare it. {fix}")
+    return builder
 
 
 def _source(builder: Any, config: Config) -> Any:
@@ -86,4 +97,4 @@ def open_split(builder: Any, name: str, split: str) -> Any:
                         f"{', '.join(builder.info.splits)}") from error
 
 
-DEFINITION = CorpusDef(open_corpus, lambda config: f"the TFDS corpus {config.tfds_name}")
+DEFINITION = CorpusDef(open_corpus, lambda config: f"the TFDS corpus {config.tfds_name}", check_present=check_present)
