@@ -11,6 +11,8 @@ from typing import NamedTuple
 from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 
+HELP = ("help", "describe a command")
+
 
 class Choice(NamedTuple):
     """A command as completions see it: {"--name=" or "--name": help} of its flags, and whether it takes a config."""
@@ -52,7 +54,7 @@ _lmrep() {{
   before=${{current%"${{current##*=}}"}}  # bash completes only what follows the last =
   COMPREPLY=()
   compopt -o nospace 2>/dev/null
-  if [[ "$line" =~ ^[[:space:]]*[^[:space:]]+[[:space:]]+[^[:space:]]*$ ]]; then
+  if [[ "$line" =~ ^[[:space:]]*[^[:space:]]+[[:space:]]+(help[[:space:]]+)?[^[:space:]]*$ ]]; then
     COMPREPLY=($(compgen -W 'help {' '.join(choice.name for choice in commands)}' -- "$current"))
     COMPREPLY=("${{COMPREPLY[@]/%/ }}")
     return
@@ -75,7 +77,8 @@ def zsh(commands: Sequence[Choice], fields: Sequence[str]) -> str:
     """The script for zsh."""
     cases = "\n".join(f"    {choice.name}) flags=({' '.join(choice.flags)}) config={int(choice.config)};;"
                       for choice in commands)
-    described = "\n".join(f"    {shlex.quote(f'{choice.name}:{choice.summary}')}" for choice in commands)
+    described = "\n".join(f"    {shlex.quote(f'{name}:{summary}')}"
+                          for name, summary in [HELP, *((choice.name, choice.summary) for choice in commands)])
     return f"""#compdef lmrep
 _lmrep() {{
   local -a commands flags
@@ -83,7 +86,7 @@ _lmrep() {{
   commands=(
 {described}
   )
-  if (( CURRENT == 2 )); then
+  if (( CURRENT == 2 )) || [[ $CURRENT == 3 && $words[2] == help ]]; then
     _describe command commands
     return
   fi
@@ -103,10 +106,11 @@ compdef _lmrep lmrep"""
 
 def fish(commands: Sequence[Choice], fields: Sequence[str]) -> str:
     """The script for fish."""
-    lines = []
+    lines = [f"complete -c lmrep -n __fish_use_subcommand -f -a {HELP[0]} -d {shlex.quote(HELP[1])}"]
     for choice in commands:
         summary = shlex.quote(choice.summary)
-        lines.append(f"complete -c lmrep -n __fish_use_subcommand -f -a {choice.name} -d {summary}")
+        for condition in ("__fish_use_subcommand", "'__fish_seen_subcommand_from help; and __fish_is_nth_token 2'"):
+            lines.append(f"complete -c lmrep -n {condition} -f -a {choice.name} -d {summary}")
         seen = f"complete -c lmrep -n '__fish_seen_subcommand_from {choice.name}'"
         for flag, help in choice.flags.items():
             name, takes_value, _ = flag.removeprefix("--").partition("=")
