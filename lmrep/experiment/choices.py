@@ -4,6 +4,8 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import ml_collections
+
 from lmrep.core.errors import UserError
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import FormatDef
@@ -40,7 +42,7 @@ def formats_for(objective: str) -> Mapping[str, FormatDef]:
 def is_task(config: Mapping[str, Any]) -> bool:
     """Whether the objective of a config is a task, trained on labelled examples."""
     objective = config.get("objective")
-    return isinstance(objective, Mapping) and objective.get("name") in TASKS
+    return isinstance(objective, Mapping | ml_collections.ConfigDict) and objective.get("name") in TASKS
 
 
 def capability(objective: str, name: str) -> Capability:

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lmrep.core.errors import UserError
 from lmrep.core.files import digest
@@ -16,7 +17,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import TaskExperiment
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS
-from lmrep.tasks.base import TextEncoder
+from lmrep.tasks.base import TaskDef, TextEncoder
 
 STATISTICS = "data.json"  # of a workdir: `task_inspection.statistics`
 
@@ -54,6 +55,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     if limit := experiment.evaluation.examples:
         found |= {split: own[:limit] for split, own in found.items() if split == "validation"}
     stage = experiments.resolve_stages(experiment)[0]
+    if experiment.init and experiment.head == "auto":
+        _check_labels(experiment, task, stage.objective, found["train"])
     config = task.resolve(stage.objective, found["train"])
     for own in found.values():
         for record in own:
@@ -67,6 +70,16 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in found.items()}
     return PreparedTask(_with_steps(experiment, stores["train"]), loaded, found, stores)
+
+
+def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, training: Sequence[Record]) -> None:
+    """Refuses training data with labels that are not those of the head that `init` gave."""
+    labels = getattr(config, "labels", ())
+    found = task.resolve(dataclasses.replace(config, labels=()), training).labels if labels else ()
+    if new := [label for label in found if label not in labels]:
+        raise UserError(f"{experiment.data.train} has the labels {', '.join(new[:20])}, and config.objective.labels is "
+                        f"{', '.join(labels[:20])}; where these are the labels of init ({experiment.init}), a new head "
+                        "takes those of the data: head=new after the colon, or --config.head=new")
 
 
 def _tokenizer(config: tokenizers.Config, names: Sequence[str], training: Sequence[Record]) -> Tokenizer:

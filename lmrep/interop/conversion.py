@@ -28,12 +28,13 @@ from lmrep.inference.load import Run, load
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
-from lmrep.interop.huggingface import FAMILIES
+from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.read import Published, read
 from lmrep.interop.huggingface.task_classes import label_remarks, read_task
-from lmrep.interop.huggingface.write import from_network, tensors, write
+from lmrep.interop.huggingface.write import choose, from_network, tensors, write
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
+from lmrep.tasks import TASKS
 from lmrep.tasks.heads import Head
 
 HEAD_FIELDS = (*Head.__dataclass_fields__, "labels")  # of the config of a task: those that belong to its head
@@ -180,6 +181,18 @@ def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask
     return PublishedTask(name, fields | form)
 
 
+def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Family | None:
+    """The family of published checkpoints that the network of a workdir is one of, or would be written as; None if no
+    family can hold it. `pad` is the tokenizer's id of padding."""
+    if (directory / FOLDER / RECORD).exists():
+        return FAMILIES.get(tensor_files.read_json(directory / FOLDER / RECORD).get("family"))
+    objective = experiments.resolve_stages(experiment)[-1].objective_name
+    try:
+        return choose(experiments.model_config(experiment), {}, pad, objective)
+    except UserError:
+        return None
+
+
 def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Published:
     """A checkpoint under the names of the files that it was read from."""
     record = tensor_files.read_json(directory / RECORD)
@@ -209,7 +222,10 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     config.length = min(512, checkpoint.config.max_length)
     config.model.update(dataclasses.asdict(checkpoint.config))
     if task:
-        config.objective.update({name: value for name, value in task.fields.items() if name in config.objective})
+        definition = TASKS[task.name]
+        known = {name: value for name, value in task.fields.items() if name in config.objective}
+        config.objective.update(dataclasses.asdict(definition.resolve(definition.objective.config(**known), ())))
+        config.format.long = "windows" if TASK_HEADS[task.name].windows else "truncate"
     if objective == "masked":
         config.objective.update(family.masking, sentence_pair="pair" in heads)
     if "pair" in heads and family.pairs:

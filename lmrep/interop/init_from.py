@@ -20,13 +20,16 @@ from lmrep.core.params import Tree, flatten, init
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
-from lmrep.experiment.choices import is_task
+from lmrep.experiment.choices import ALL_OBJECTIVES, is_task
 from lmrep.inference.load import load as load_run
 from lmrep.interop import conversion
+from lmrep.interop.huggingface.read import describe as describe_published
 from lmrep.interop.huggingface.read import read as read_published
 from lmrep.interop.huggingface.read import read_config
+from lmrep.interop.huggingface.task_classes import FORM
 from lmrep.models import MODELS
 from lmrep.storage import workdir
+from lmrep.tasks import TASKS
 
 
 class SourceCheckpoint(NamedTuple):
@@ -63,8 +66,9 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
         source = SourceCheckpoint(f"{path}, step {run.step:,}", run.tokenizer.tokens, params, network, objective)
     else:
         checkpoint = read_published(Path(path))
-        network = dataclasses.asdict(checkpoint.config)
-        source = SourceCheckpoint(str(path), tokenizers.load(path).tokens, dict(checkpoint.params), network)
+        network, task = dataclasses.asdict(checkpoint.config), checkpoint.task
+        objective = {"name": task.name, **task.fields} if task else {}
+        source = SourceCheckpoint(str(path), tokenizers.load(path).tokens, dict(checkpoint.params), network, objective)
     if broken := [name for name, value in source.params.items() if not np.isfinite(value).all()]:
         raise UserError(f"{source.name} has values that are not finite in {', '.join(broken[:4])}; start from another "
                         "checkpoint")
@@ -76,21 +80,32 @@ def load_config(
 ) -> ml_collections.ConfigDict:
     """The config of an experiment file, or of one that comes with the package, with the overrides.
 
-    Where `get_config` sets `init`, the config takes network and tokenizer of that checkpoint, before the overrides.
+    Where `get_config` sets `init`, the config takes network and tokenizer of that checkpoint, and its head if both are
+    of one task, before the overrides.
 
     Raises:
       UserError: as `lmrep.config.loading.load` and `adopt_checkpoint`.
     """
     config = loading.load(page_files.find(file), argument)
     if config.get("init"):
-        adopt_checkpoint(config, config.init)
+        head = dict(overrides).get("head", config.get("head", ""))
+        adopt_checkpoint(config, config.init, new_head=head.strip("'\"") == "new")
         if is_task(config) and 0 < config.model.get("max_length", 0) < config.length:
             config.length = config.model.max_length
     return loading.apply_overrides(config, overrides)
 
 
-def adopt_checkpoint(config: ml_collections.ConfigDict, path: str | os.PathLike) -> None:
-    """Sets `config.init` to a checkpoint, and the network and the tokenizer to those of that checkpoint, in place.
+def adopt_checkpoint(
+    config: ml_collections.ConfigDict, path: str | os.PathLike, new_head: bool | None = None
+) -> None:
+    """Sets `config.init` to a checkpoint, and the network and the tokenizer to those of that checkpoint, in place. The
+    config of a task gets the head that suits the network: that of the checkpoint, with its labels, if it was trained
+    for the same task; otherwise that of its published system.
+
+    Args:
+      config: of an experiment.
+      path: of a workdir or a published directory.
+      new_head: whether the head starts anew, so that its labels are those of the data; by default as `config.head`.
 
     Raises:
       UserError: there is no checkpoint.
@@ -106,6 +121,37 @@ def adopt_checkpoint(config: ml_collections.ConfigDict, path: str | os.PathLike)
     config.model = {**network, **{name: value for name, value in config.model.items() if name in kept}}
     config.tokenizer.update(name=tokenizer.name, vocab_file=str(files), vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
+    if is_task(config):
+        fields = head_fields(path, config.objective.name, tokenizer.vocabulary.specials.get("pad"))
+        labels = fields.pop("labels", ())
+        if new_head is None:
+            new_head = config.get("head") == "new"
+        if not new_head and set(config.objective.get("labels") or labels) == set(labels):
+            fields["labels"] = labels
+        config.objective.update({name: value for name, value in fields.items() if name in config.objective})
+
+
+def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
+    """The fields of a task's config that belong to its head, as they suit the network of a checkpoint.
+
+    Args:
+      path: of a workdir or a published directory.
+      task: in `TASKS`.
+      pad: the tokenizer's id of padding.
+    """
+    published = TASKS[task].objective.published
+    if not conversion.is_workdir(path):
+        found = describe_published(path)
+        own = found.task.fields if found.task and found.task.name == task else {}
+        return {**published.get(found.family.preset_family, {}), **own}
+    experiment = experiments.parse(workdir.read_config(path)["config"])
+    stage = experiments.resolve_stages(experiment)[-1]
+    if stage.objective_name == task:
+        return {name: value for name, value in dataclasses.asdict(stage.objective).items()
+                if name in conversion.HEAD_FIELDS}
+    family = conversion.family_of(path, experiment, pad)
+    return {**(published.get(family.preset_family, {}) if family else {}),
+            "context": ALL_OBJECTIVES[stage.objective_name].context(stage.objective)}
 
 
 def directory_of(path: str | os.PathLike) -> Path:
@@ -115,9 +161,6 @@ def directory_of(path: str | os.PathLike) -> Path:
         why = f"which has no {workdir.CONFIG}" if path.is_dir() else "which is not a directory"
         raise UserError(f"init is {str(path)!r}, {why}; give the workdir of a run or a published directory")
     return path
-
-
-CLASSES = ("labels", "tags")  # fields of a task's config that name the outputs of its head, in order
 
 
 def for_task(
@@ -132,23 +175,34 @@ def for_task(
       new_head: take no head.
 
     Raises:
-      UserError: the source has a head for this task whose outputs are other classes.
+      UserError: the source has a head for this task whose outputs are other classes, or that computes something else.
     """
     if new_head:
         return source._replace(params={path: value for path, value in source.params.items()
                                        if path.startswith("encoder/")})
-    for name in CLASSES if source.objective.get("name") == objective["name"] else ():
-        theirs, ours = (tuple(each.get(name, ())) for each in (source.objective, objective))
-        if theirs != ours:
-            raise UserError(f"init has a head for the {name} {', '.join(theirs[:20])}, in this order ({source.name}), "
-                            f"and this run has {', '.join(ours[:20])}; give the head random parameters with "
-                            "--config.head=new")
+    if source.objective.get("name") == objective["name"]:
+        _check_head(source, objective)
     params = dict(source.params)
     for target, old in initial.items():
         for path, value in source.params.items():
             if path.startswith(f"{old}/"):
                 params.setdefault(target + path.removeprefix(old), value)
     return source._replace(params=params)
+
+
+def _check_head(source: SourceCheckpoint, objective: Mapping[str, Any]) -> None:
+    """Refuses a head whose outputs, or whose parameters, mean something else in this run."""
+    theirs, ours = (tuple(each.get("labels", ())) for each in (source.objective, objective))
+    if theirs != ours:
+        raise UserError(f"init has a head for the labels {', '.join(theirs[:20])}, in this order ({source.name}), "
+                        f"and this run has {', '.join(ours[:20])}; give the head random parameters with "
+                        "--config.head=new")
+    for name in FORM:
+        theirs, ours = (each.get(name) for each in (source.objective, objective))
+        if None not in (theirs, ours) and theirs != ours and (name != "activation" or objective.get("dense")):
+            raise UserError(f"objective.{name} is {ours!r} in this run and {theirs!r} in the head of {source.name}, so "
+                            f"its parameters would mean something else; set --config.objective.{name}={theirs}, or "
+                            "give the head random parameters with --config.head=new")
 
 
 class Match(NamedTuple):

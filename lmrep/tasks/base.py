@@ -191,7 +191,8 @@ class TaskDef(NamedTuple):
       fields: the fields of records that are its input.
       targets: the fields that it predicts; training and validation data must have them.
       optional: further fields that it reads where records have them.
-      resolve: (config, training records) -> config, with what the training data alone decides, such as `labels`.
+      resolve: (config, training records) -> config, with what the training data alone decides, such as `labels`; or,
+        without records, what the labels decide.
       check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
       encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
       score: (config, records, units, outputs) -> Result.

@@ -93,6 +93,15 @@ def detect(records: Sequence[Record], repair: bool) -> str:
                     f"({', '.join(PREFIXES)}); convert them, or set --config.objective.scheme=none")
 
 
+def of_labels(labels: Sequence[str]) -> str:
+    """The scheme of the tags of a published tagger; "none" for tags that mark no entities. B- and I- alone are taken
+    for BIO."""
+    prefixes = {tag[0] for tag in labels if ENTITY_TAG.fullmatch(tag)}
+    if not any(tag[:2] in ("B-", "I-") for tag in labels) or not all(map(ENTITY_TAG.fullmatch, labels)):
+        return "none"
+    return next((scheme for scheme, own in PREFIXES.items() if prefixes <= set(OUTSIDE + own)), "none")
+
+
 def describe(record: Record, i: int, tag: str) -> str:
     """The beginning of a message about the tag of word i."""
     return f"{record.where}: word {i + 1}, {record.fields['words'][i]!r}, has the tag {tag!r}"

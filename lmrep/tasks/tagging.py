@@ -69,7 +69,7 @@ def check_config(c: Config) -> None:
 def resolve(c: Config, records: Sequence[Record]) -> Config:
     """With the scheme and the tags of the training data, and no others."""
     if c.scheme == "auto":
-        c = replace(c, scheme=schemes.detect(records, c.repair))
+        c = replace(c, scheme=schemes.detect(records, c.repair) if records else schemes.of_labels(c.labels))
         check_config(c)
     if not c.labels:
         found = {tag for record in records for tag in tags_of(c, record)}

@@ -7,6 +7,7 @@ from lmrep.data import records
 from lmrep.experiment import config as experiments
 from lmrep.experiment import fine_tuning, page_files
 from lmrep.experiment.fine_tuning import RECIPES, compose_known, compose_task
+from lmrep.experiment.task_data import prepare_task
 from lmrep.interop import init_from
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN, published
@@ -32,8 +33,9 @@ def test_known_sets_give_checked_configs(name, data):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_name_what_they_need(page):
+    experiment = experiments.parse(init_from.load_config(page_files.installed()[page]))
     with pytest.raises(UserError, match=r"data\.train is empty; give the training examples"):
-        experiments.parse(init_from.load_config(page_files.installed()[page]))
+        prepare_task(experiment, experiment.tokenizer)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

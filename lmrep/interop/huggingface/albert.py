@@ -34,7 +34,7 @@ BASE: Names = {
 }
 
 FAMILY = Family(
-    name="albert", prefix="albert", tied="predictions.decoder.weight",
+    name="albert", preset_family="albert", prefix="albert", tied="predictions.decoder.weight",
     classes={(): "AlbertModel", ("masked",): "AlbertForMaskedLM", ("masked", "pair"): "AlbertForPreTraining"},
     base=BASE,
     heads={

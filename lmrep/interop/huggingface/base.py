@@ -103,7 +103,7 @@ class Family:
       masking: fields of the masked objective.
       pairs: `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default.
       optimizer: of `optimizers.RECIPES`.
-      system: its name in `lmrep.models.PRESETS`, where that is another.
+      preset_family: its name in `lmrep.models.PRESETS`.
       networks: (config, params, objective config) -> {name: a function that gives (config, params)} of the networks of
         a run that trains several; {} of one that has a single network.
     """
@@ -136,7 +136,7 @@ class Family:
     masking: Mapping[str, Any] = field(default_factory=dict)
     pairs: str = ""
     optimizer: str = "bert"
-    system: str = ""
+    preset_family: str = ""
     networks: Callable[..., dict[str, Callable]] = lambda config, params, objective: {}
 
     # Tensors

@@ -70,7 +70,7 @@ def layers(attention_norm: str = "attention.output.LayerNorm", mlp_norm: str = "
 BASE: Names = {**EMBEDDINGS, **layers(), **linear("objective/pair/pooler", "pooler.dense")}
 
 FAMILY = Family(
-    name="bert", prefix="bert", tied="cls.predictions.decoder.weight",
+    name="bert", preset_family="bert", prefix="bert", tied="cls.predictions.decoder.weight",
     classes={(): "BertModel", ("masked",): "BertForMaskedLM", ("masked", "pair"): "BertForPreTraining",
              ("pair",): "BertForNextSentencePrediction"},
     base=BASE,

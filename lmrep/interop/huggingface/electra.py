@@ -42,7 +42,7 @@ def networks(config: transformer.Config, params: Params, objective: Any) -> dict
 
 
 FAMILY = Family(
-    name="electra", prefix="electra", tied="generator_lm_head.weight",
+    name="electra", preset_family="electra", prefix="electra", tied="generator_lm_head.weight",
     classes={(): "ElectraModel", ("masked",): "ElectraForMaskedLM", ("discriminator",): "ElectraForPreTraining"},
     base={**bert.EMBEDDINGS, **linear("encoder/project", "embeddings_project"), **bert.layers()},
     heads={

@@ -61,4 +61,4 @@ FAMILY = Family(
     record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE,
     initialization={"init": "normal", "table_dropout": True},
     pad=None, positions_key="n_positions", activation_key="afn", activations=ACTIVATIONS, aliases=ALIASES,
-    objective="causal", system="gpt")
+    objective="causal", preset_family="gpt")

@@ -22,7 +22,7 @@ class ConfigJson(gpt.DecoderJson):
 
 FAMILY = dataclasses.replace(
     gpt.FAMILY, name="gpt2", classes={("causal",): "GPT2LMHeadModel", (): "GPT2Model"},
-    tasks=decoder_classes("GPT2", ("classification", "regression", "tagging", "span_extraction")), system="gpt2",
+    tasks=decoder_classes("GPT2", ("classification", "regression", "tagging", "span_extraction")), preset_family="gpt2",
     base={**gpt.base("wte.weight", "wpe.weight"), **norm("encoder/final_norm", "ln_f")},
     record=ConfigJson, fields=gpt.FIELDS | {"n_inner": "mlp"}, architecture=gpt.ARCHITECTURE | {"norm": "pre"},
     initialization={"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"},

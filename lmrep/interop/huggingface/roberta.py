@@ -17,7 +17,7 @@ def task_classes(start: str, prefix: str) -> dict[str, TaskClass]:
 
 
 FAMILY = Family(
-    name="roberta", prefix="roberta", tied="lm_head.decoder.weight",
+    name="roberta", preset_family="roberta", prefix="roberta", tied="lm_head.decoder.weight",
     classes={(): "RobertaModel", ("masked",): "RobertaForMaskedLM"},
     base=bert.BASE, heads=HEAD, tasks=task_classes("Roberta", "roberta"),
     record=bert.ConfigJson, fields=bert.FIELDS, architecture=bert.ARCHITECTURE, initialization={"init": "normal"},

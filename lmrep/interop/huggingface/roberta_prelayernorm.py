@@ -22,5 +22,5 @@ BASE: Names = {
 FAMILY = dataclasses.replace(
     roberta.FAMILY, name="roberta-prelayernorm", prefix="roberta_prelayernorm", base=BASE, record=ConfigJson,
     classes={(): "RobertaPreLayerNormModel", ("masked",): "RobertaPreLayerNormForMaskedLM"},
-    tasks=roberta.task_classes("RobertaPreLayerNorm", "roberta_prelayernorm"), system="roberta",
+    tasks=roberta.task_classes("RobertaPreLayerNorm", "roberta_prelayernorm"),
     architecture=bert.ARCHITECTURE | {"norm": "pre"})

@@ -41,7 +41,8 @@ class TaskClass:
 
     def dropout_fields(self, rate: float) -> dict[str, float]:
         """The head's dropout rates, where its config.json has that one."""
-        return {"dropout": rate, "input_dropout": rate if self.head.input_dropout else 0.0}
+        before = {"input_dropout": rate if self.head.input_dropout else 0.0} if self.dense else {}
+        return {"dropout": rate, **before}
 
 
 def encoder_classes(
@@ -146,8 +147,8 @@ def _labels(config_json: Mapping[str, Any], path: str) -> tuple[str, ...]:
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_LABELS:
             raise UserError(f"{path} has num_labels {str(count)[:60]}; expected a number of labels")
         return tuple(f"LABEL_{i}" for i in range(count))
-    keys = {str(i) for i in range(len(found))} if isinstance(found, dict) else None
-    if not found or found.keys() != keys or len({*map(str, found.values())}) < len(found):
+    named = isinstance(found, dict) and bool(found) and found.keys() == {str(i) for i in range(len(found))}
+    if not named or len({*map(str, found.values())}) < len(found):
         raise UserError(f'{path} has id2label {str(found)[:80]}; expected a different name for each output, such as '
                         '{"0": "negative", "1": "positive"}')
     return tuple(str(found[str(i)]) for i in range(len(found)))

@@ -84,7 +84,7 @@ def from_network(
         own = family.tasks[task.name]
         config_json = task_classes.config_json(task, own) | config_json
         remarks += task_classes.head_remarks(task, own, config_json)
-        if family.causal and TASK_HEADS[task.name].pooled:
+        if family.causal:
             config_json["pad_token_id"], more = _padding(task, own.name, specials)
             remarks += more
     dtypes = dict.fromkeys(family.names(params, config.layers), "F32")
@@ -92,8 +92,11 @@ def from_network(
 
 
 def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tuple[int | None, list[str]]:
-    """(the id of padding of a class that reads the vector of the last token with another id, remarks)."""
+    """(the id of padding of a class that reads from left to right, remarks). Where the class reads the vector of the
+    last token that has another id, that must not be padding's."""
     end, pad = specials.get("sep", specials.get("eos")), specials.get("pad")
+    if not TASK_HEADS[task.name].pooled:
+        return end if pad is None else pad, []
     ends = task.head.end_of_text or "sep" in specials
     if pad is None or (ends and pad == end):
         pad = None if ends else end

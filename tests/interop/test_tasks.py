@@ -1,0 +1,259 @@
+"""Published checkpoints of tasks: their files, what cannot be written, and runs that start from them."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep import api
+from lmrep.core.errors import UserError
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import default_config
+from lmrep.interop import conversion, init_from
+from lmrep.interop.heads import PublishedTask
+from lmrep.interop.huggingface.read import describe, read, specs
+from lmrep.interop.huggingface.write import from_network, write
+from lmrep.models import transformer
+from tests.interop.test_published import GOLDEN, LEFT, files, same
+from tests.tasks import tiny
+
+LABELS = ("no", "yes", "maybe")
+POOLED, GELU, BY_TOKEN = {}, {"activation": "gelu"}, {"dense": False}
+CAUSAL = {"context": "left", "dense": False}
+BERT, ELECTRA, ALBERT = {}, {"embedding": 7, "activation": "gelu"}, {"embedding": 7, "share": "all"}
+ROBERTA = {"position_offset": 2, "activation": "gelu", "token_types": 1}
+SEQUENCE, TOKENS, CHOICE, SPANS = "classification", "tagging", "multiple_choice", "span_extraction"
+# Network, task, form of the head; class, and the tensors of the head, without weight and bias.
+LAYOUTS = [
+    (BERT, SEQUENCE, POOLED, "BertForSequenceClassification", ["bert.pooler.dense", "classifier"]),
+    (BERT, "regression", POOLED, "BertForSequenceClassification", ["bert.pooler.dense", "classifier"]),
+    (BERT, TOKENS, BY_TOKEN, "BertForTokenClassification", ["classifier"]),
+    (BERT, SPANS, BY_TOKEN, "BertForQuestionAnswering", ["qa_outputs"]),
+    (BERT, CHOICE, POOLED, "BertForMultipleChoice", ["bert.pooler.dense", "classifier"]),
+    (ROBERTA, SEQUENCE, POOLED, "RobertaForSequenceClassification", ["classifier.dense", "classifier.out_proj"]),
+    (ROBERTA, CHOICE, POOLED, "RobertaForMultipleChoice", ["roberta.pooler.dense", "classifier"]),
+    (ELECTRA, SEQUENCE, GELU, "ElectraForSequenceClassification", ["classifier.dense", "classifier.out_proj"]),
+    (ELECTRA, CHOICE, GELU, "ElectraForMultipleChoice", ["sequence_summary.summary", "classifier"]),
+    (ALBERT, SEQUENCE, POOLED, "AlbertForSequenceClassification", ["albert.pooler", "classifier"]),
+    (LEFT, SEQUENCE, CAUSAL | {"bias": False, "end_of_text": False}, "GPT2ForSequenceClassification", ["score"]),
+    (LEFT, TOKENS, CAUSAL, "GPT2ForTokenClassification", ["classifier"]),
+    (LEFT, SPANS, CAUSAL, "GPT2ForQuestionAnswering", ["qa_outputs"]),
+    ({"norm": "pre", "activation": "gelu", "token_types": 0}, SEQUENCE, POOLED,
+     "RobertaPreLayerNormForSequenceClassification", ["classifier.dense", "classifier.out_proj"]),
+]  # fmt: skip
+
+
+def network(changed, task, form):
+    """(config of a small network, random parameters with a head, the task)."""
+    form = {"context": "both", "dense": True, "activation": "tanh", "bias": True, "dropout": 0.1, **form}
+    task = PublishedTask(task, form | ({"labels": LABELS} if task in (SEQUENCE, TOKENS) else {}))
+    sizes = {"vocab": len(tiny.tokenizer().tokens), "width": 12, "layers": 2, "heads": 2, "mlp": 20, "max_length": 32}
+    config, draw = transformer.Config(**(sizes | changed)), np.random.default_rng(0)
+    return config, {path: 0.5 * draw.normal(size=spec.shape).astype(np.float32)
+                    for path, spec in specs(config, task).items()}, task
+
+
+def publish(directory, changed=BERT, name=SEQUENCE, form=POOLED):
+    """Writes such a network as a published directory, and returns the checkpoint."""
+    config, params, task = network(changed, name, form)
+    specials = {**tiny.tokenizer().vocabulary.specials, **({"pad": 1} if changed is ROBERTA else {})}
+    checkpoint, _ = from_network(config, params, specials, name, task)
+    directory.mkdir()
+    write(checkpoint, directory, 10**9)
+    tiny.tokenizer().save(directory)
+    return checkpoint
+
+
+@pytest.mark.parametrize(("changed", "name", "form", "class_name", "head"), LAYOUTS)
+def test_files_are_those_of_the_class(tmp_path, changed, name, form, class_name, head):
+    checkpoint = publish(tmp_path / "x", changed, name, form)
+    tensors, found = files(tmp_path / "x"), json.loads((tmp_path / "x/config.json").read_text())
+    parts = ["weight"] if form.get("bias") is False else ["weight", "bias"]
+    encoder = publish_names(checkpoint)
+    assert tensors.keys() - encoder == {f"{each}.{part}" for each in head for part in parts}
+    out = checkpoint.params[f"objective/{name}/out/kernel"]
+    np.testing.assert_array_equal(tensors[f"{head[-1]}.weight"], out.T)
+    assert found["architectures"] == [class_name]
+    assert found.get("problem_type") == {SEQUENCE: "single_label_classification", "regression": "regression"}.get(name)
+    if name in (SEQUENCE, TOKENS):
+        assert found["id2label"] == {"0": "no", "1": "yes", "2": "maybe"} and found["num_labels"] == 3
+        assert found["label2id"] == {"no": 0, "yes": 1, "maybe": 2}
+    again = read(tmp_path / "x")
+    assert again.task.name == name and again.task.labels == checkpoint.task.labels and again.heads == (name,)
+    assert same(again.params, checkpoint.params) and again.class_name == class_name
+
+
+def publish_names(checkpoint):
+    """The names of the encoder's tensors."""
+    paths = [path for path in checkpoint.params if path.startswith("encoder/")]
+    prefix = f"{checkpoint.family.prefix}."
+    return {names[0] for _, names in checkpoint.family.locations(prefix, checkpoint.config.layers, paths)}
+
+
+@pytest.mark.parametrize(("changed", "name", "form", "message"), [
+    (BERT, SEQUENCE, {"activation": "relu"}, r"bert \(objective.activation=relu\); .*electra \(.*activation=relu\)"),
+    (BERT, SEQUENCE, {"dense": False}, r"this head.* bert \(objective.dense=False\)"),
+    (BERT, SEQUENCE, {"bias": False}, r"bert \(objective.bias=False\)"),
+    (BERT, TOKENS, {"context": "left", "dense": False}, r"bert \(objective.context=left\)"),
+    (BERT, TOKENS, {"dense": True}, r"bert \(objective.dense=True\)"),
+    (LEFT, CHOICE, CAUSAL, r"gpt2 \(no class for multiple_choice\)"),
+    (LEFT, SEQUENCE, CAUSAL, r"gpt2 \(objective.bias=True\)"),
+])
+def test_head_that_no_class_has_is_refused(changed, name, form, message):
+    config, params, task = network(changed, name, form)
+    with pytest.raises(UserError, match=message):
+        from_network(config, params, {}, name, task)
+
+
+@pytest.mark.parametrize(("specials", "end_of_text", "pad", "remark"), [
+    ({"eos": 3, "bos": 3}, False, 3, ""),
+    ({"eos": 3, "bos": 3}, True, None, "id 3, at its end; .*one text at a time"),
+    ({"eos": 3, "pad": 3}, True, None, "one text at a time"),
+    ({"eos": 3, "pad": 0}, True, 0, "id 3, at its end"),
+    ({"cls": 1, "sep": 2, "pad": 0}, True, 0, ""),
+])
+def test_padding_of_gpt2_is_no_token_that_ends_a_text(specials, end_of_text, pad, remark):
+    """The class reads the vector of the last token that is not padding."""
+    form = CAUSAL | {"bias": False, "dropout": 0.0, "end_of_text": end_of_text}
+    config, params, task = network(LEFT, SEQUENCE, form)
+    checkpoint, remarks = from_network(config, params, specials, SEQUENCE, task)
+    assert checkpoint.config_json["pad_token_id"] == pad and len(remarks) == bool(remark)
+    assert re.search(remark, "".join(remarks))
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"problem_type": "multi_label_classification"}, "'multi_label_classification' and 3 labels; supported are"),
+    ({"problem_type": "regression"}, "'regression' and 3 labels"),
+    ({"id2label": {"0": "a", "2": "b"}}, r"id2label .*; expected a different name for each output"),
+    ({"id2label": {"0": "a", "1": "a"}}, "expected a different name for each output"),
+    ({"id2label": ["a", "b"]}, "expected a different name for each output"),
+    ({"id2label": {}}, "expected a different name for each output"),
+    ({"id2label": None, "num_labels": 10**9}, "num_labels 1000000000; expected a number of labels"),
+    ({"id2label": {"0": "a", "1": "b"}}, r"classifier.weight is F32\[3, 12\]; by its config.json .* \[2, 12\]"),
+    ({"classifier_dropout": 1.5}, "classifier_dropout 1.5; expected a dropout rate"),
+])
+def test_invalid_labels_are_refused(tmp_path, changed, message):
+    publish(tmp_path / "x")
+    file = tmp_path / "x/config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "x")
+
+
+def test_labels_without_names_are_numbered_as_in_the_library(tmp_path):
+    publish(tmp_path / "x")
+    file = tmp_path / "x/config.json"
+    absent = dict.fromkeys(("id2label", "problem_type"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | absent | {"label2id": {"LABEL_0": 1}}))
+    assert read(tmp_path / "x").task.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    remarks = conversion.to_workdir(tmp_path / "x", tmp_path / "run").remarks
+    assert any("label2id of config.json has other numbers than id2label for LABEL_0" in each for each in remarks)
+
+
+def test_summary_of_another_kind_is_refused(tmp_path):
+    publish(tmp_path / "x", ELECTRA, CHOICE, GELU)
+    file = tmp_path / "x/config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"summary_type": "mean"}))
+    with pytest.raises(UserError, match="summary_type mean; the head of ElectraForMultipleChoice is supported with"):
+        describe(tmp_path / "x")
+
+
+# --- runs ---
+
+
+EXAMPLES = [{"text": f"{word} {quality}", "label": label} for word in tiny.WORDS
+            for quality, label in (("good", "yes"), ("bad", "no"))]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """With a published classifier, the workdir that it was converted to, and files of examples."""
+    home = tmp_path_factory.mktemp("home")
+    publish(home / "published")
+    conversion.to_workdir(home / "published", home / "converted")
+    tiny.write(home / "train.jsonl", EXAMPLES)
+    tiny.write(home / "other.jsonl", [{**each, "label": f"not {each['label']}"} for each in EXAMPLES])
+    return home
+
+
+def test_converted_run_predicts_the_labels_of_the_checkpoint(home):
+    run = lmrep.load(home / "converted")
+    assert tuple(run.experiment.objective["labels"]) == LABELS and run.experiment.format["long"] == "truncate"
+    for prediction in run.predict(["cat good", ("dog", "bad")]):
+        assert list(prediction["probabilities"]) == list(LABELS) and prediction["label"] in LABELS
+
+
+def test_run_starts_from_a_published_head(home, tmp_path):
+    c = tiny.config(SEQUENCE, home / "train.jsonl", argument=f"init={home}/published")
+    assert c.objective.labels == LABELS and c.objective.dense and c.objective.context == "both"
+    _, prepared, stages = api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+    assert prepared.experiment.objective["labels"] == LABELS
+    assert same(stages[0].init_values, read(home / "published").params)
+
+
+@pytest.mark.parametrize("source", ["published", "converted"])
+def test_other_labels_are_refused_with_the_offer_of_a_new_head(home, tmp_path, source):
+    init = f"init={home}/{source}"
+    c = tiny.config(SEQUENCE, home / "other.jsonl", argument=init)
+    with pytest.raises(UserError, match=r"has the labels not no, not yes, and config.objective.labels is no, yes, maybe"
+                                        r".*--config.head=new"):
+        api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+    c.objective.labels = ("yes", "no", "maybe")
+    c.data.train = str(home / "train.jsonl")
+    with pytest.raises(UserError, match=r"a head for the labels no, yes, maybe, in this order .*--config.head=new"):
+        api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+    c = tiny.config(SEQUENCE, home / "other.jsonl", argument=f"{init},head=new")
+    assert c.objective.labels == ()
+    _, prepared, stages = api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+    assert prepared.experiment.objective["labels"] == ("not no", "not yes")
+    assert all(path.startswith("encoder/") for path in stages[0].init_values)
+
+
+def test_head_of_another_form_is_refused(home, tmp_path):
+    c = tiny.config(SEQUENCE, home / "train.jsonl", argument=f"init={home}/published", objective__activation="relu")
+    with pytest.raises(UserError, match=r"objective.activation is 'relu' in this run and 'tanh' in the head of .*"
+                                        r"=tanh, or .*--config.head=new"):
+        api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+
+
+def test_flag_for_a_new_head_leaves_labels_to_the_data(home):
+    page = "tasks/classify.py"
+    own = init_from.load_config(page, f"init={home}/published")
+    new = init_from.load_config(page, f"init={home}/published", [("head", "new")])
+    assert own.objective.labels == LABELS and new.objective.labels == ()
+
+
+@pytest.mark.parametrize(("directory", "task", "fields"), [
+    ("gpt2", SEQUENCE, {"context": "left", "dense": False, "bias": False, "end_of_text": False}),
+    ("gpt2", TOKENS, {"context": "left", "dense": False, "bias": True}),
+    ("gpt", SEQUENCE, {"context": "left", "dense": False, "bias": True, "end_of_text": True}),
+    ("electra_discriminator", SEQUENCE, {"context": "both", "activation": "gelu", "input_dropout": 0.1}),
+    ("roberta", SEQUENCE, {"context": "both", "activation": "tanh", "input_dropout": 0.1}),
+    ("albert", "regression", {"context": "both", "activation": "tanh", "input_dropout": 0.0}),
+    ("bert", SPANS, {"context": "both"}),
+])
+def test_head_of_a_task_suits_the_network_that_it_starts_from(tmp_path, directory, task, fields):
+    """Of a published directory, and of the workdir that it is converted to."""
+    conversion.to_workdir(GOLDEN / directory, tmp_path / "run")
+    for source in (GOLDEN / directory, tmp_path / "run"):
+        config = default_config("bert_tiny", task, "examples")
+        init_from.adopt_checkpoint(config, source)
+        assert {name: config.objective[name] for name in fields} == fields
+    shutil.rmtree(tmp_path / "run/interop")  # as of a run that was trained here
+    found = init_from.head_fields(tmp_path / "run", task, 1 if directory == "roberta" else 0)
+    assert found["context"] == fields["context"] and found.items() >= {
+        name: value for name, value in fields.items() if name in found}.items()
+
+
+def test_run_that_averages_over_windows_is_not_written(home, tmp_path):
+    shutil.copytree(home / "converted", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/interop")
+    file = tmp_path / "run/config.json"
+    record = json.loads(file.read_text())
+    record["config"]["format"]["long"] = "windows"
+    file.write_text(json.dumps(record))
+    with pytest.raises(UserError, match="averages over windows of long texts"):
+        conversion.to_published(tmp_path / "run", tmp_path / "out")
