@@ -124,6 +124,7 @@ def train(
     if isinstance(prepared, PreparedTask):
         experiment = prepared.experiment
     record = checks.run_record(experiment, prepared, stages)
+    checks.check_same_record(record)
 
     with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
         by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
@@ -149,7 +150,9 @@ def train(
         config = TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults)
         Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch), config,
                 peak and peak * mesh.size).run(resumed)
-    best = _predict_splits(directory, prepared) if isinstance(prepared, PreparedTask) else None
+    best = None
+    if isinstance(prepared, PreparedTask):
+        best = by_first_process(lambda: _predict_splits(directory, prepared))
     if experiment.log.report:
         _report(directory, data_dir)
     if isinstance(prepared, PreparedTask):
@@ -221,8 +224,6 @@ def _predict_splits(directory: Path, prepared: PreparedTask) -> dict[str, Any] |
     Returns:
       Fields of `Outcome`: what it reaches on the validation split; None without one.
     """
-    if jax.process_index() != 0:
-        return None
     run, results = load(directory), {}
     for split, examples in prepared.stores.items():
         if split != "train":

@@ -39,9 +39,9 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 def flags() -> dict[str, Flag]:
     """`FLAGS`, and a flag for each option of each capability."""
-    from lmrep.objectives import OBJECTIVES
+    from lmrep.experiment.choices import ALL_OBJECTIVES
 
-    capabilities = {one.name: one for definition in OBJECTIVES.values() for one in definition.capabilities}
+    capabilities = {one.name: one for definition in ALL_OBJECTIVES.values() for one in definition.capabilities}
     found: dict[str, Flag] = {}
     for capability in capabilities.values():
         types = typing.get_type_hints(capability.options)

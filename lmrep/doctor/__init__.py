@@ -16,8 +16,9 @@ import jax
 from lmrep import api
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
-from lmrep.doctor import machine, run, text
+from lmrep.doctor import labelled, machine, run, text
 from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Result
+from lmrep.experiment.config import TaskExperiment
 from lmrep.storage import mirror
 
 __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
@@ -47,6 +48,28 @@ def examine(
         return checks.findings  # JAX, which the other checks use, would hang or abort
     checks("config", partial(run.config, config))
     checks("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")
+    if isinstance(checks.values.get("config"), TaskExperiment):
+        _check_labelled(checks, files)
+    else:
+        samples = _check_text(checks, data_dir, files)
+    checks("memory", machine.memory, "network", "mesh")
+    checks("workdir", run.writable, "--workdir")
+    if url:
+        checks("remote", partial(run.store, url, processes))
+        checks("resuming", partial(run.resuming_remote, url), "remote", "config", "store?")
+    else:
+        checks("resuming", run.resuming, "--workdir", "config", "store?")
+    checks("init", run.init, "config", "tokenizer", "network", "resuming?")
+    checks("checkpoints", machine.checkpoints, "--workdir", "config", "network")
+    if not isinstance(checks.values.get("config"), TaskExperiment):
+        checks("data", partial(text.disk_space_for, data_dir), "config", "tokenizer", "store?", "checkpoints?",
+               *samples)
+    checks("dashboards", run.dashboards, "config", "--workdir")
+    return checks.findings
+
+
+def _check_text(checks: "_Checks", data_dir: Path, files: str) -> list[str]:
+    """Checks corpus, tokenizer and network of pretraining. Returns the names of the checks of its sources."""
     samples = []
     for name, data in text.sources(checks.values.get("config")):
         samples.append(f"corpus{name}")
@@ -58,18 +81,18 @@ def examine(
     checks("tokenizer", text.tokenizer, "config", "store?")
     checks("network", machine.network, "config", "tokenizer", "mesh?")
     checks("examples", text.examples, "config", "tokenizer", "network", *samples)
-    checks("memory", machine.memory, "network", "mesh")
-    checks("workdir", run.writable, "--workdir")
-    if url:
-        checks("remote", partial(run.store, url, processes))
-        checks("resuming", partial(run.resuming_remote, url), "remote", "config", "store?")
-    else:
-        checks("resuming", run.resuming, "--workdir", "config", "store?")
-    checks("init", run.init, "config", "tokenizer", "network", "resuming?")
-    checks("checkpoints", machine.checkpoints, "--workdir", "config", "network")
-    checks("data", partial(text.disk_space_for, data_dir), "config", "tokenizer", "store?", "checkpoints?", *samples)
-    checks("dashboards", run.dashboards, "config", "--workdir")
-    return checks.findings
+    return samples
+
+
+def _check_labelled(checks: "_Checks", files: str) -> None:
+    """Checks labelled examples, tokenizer and network of a task."""
+    checks("examples", labelled.examples, "config")
+    if prepared := checks.values.get("examples"):  # its experiment has what the training data decides
+        checks.values |= {"config": prepared.experiment, "store": prepared}
+    if files:
+        checks("evaluation", partial(labelled.other, files), "config", "examples")
+    checks("tokenizer", text.tokenizer, "config", "store")
+    checks("network", machine.network, "config", "tokenizer", "mesh?")
 
 
 class _Checks:

@@ -18,10 +18,11 @@ from lmrep.doctor.findings import OK, WARNING, Result
 from lmrep.doctor.machine import StageShapes
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment
+from lmrep.experiment.config import Experiment, TaskExperiment
 from lmrep.interop import init_from
 from lmrep.storage import claims, mirror, workdir
 from lmrep.storage.checkpoints import Checkpoints
+from lmrep.tasks import TASKS
 from lmrep.training import metrics_log as logs
 from lmrep.training.state import specs_of
 
@@ -112,6 +113,9 @@ def init(
     if resumed is not None:
         return Result("not checked: the run resumes from its own checkpoint")
     source, specs = init_from.load(experiment.init), specs_of(stages[0].stage.objective)
+    if isinstance(experiment, TaskExperiment):
+        initial = TASKS[experiment.objective["name"]].initial
+        source = init_from.for_task(source, initial, experiment.objective, experiment.head == "new")
     tokens = loaded.tokens if loaded else list(source.tokens)[: experiments.model_config(experiment).vocab or None]
     fit = init_from.match(specs, source, tokens)
     init_from.check_network(experiments.model_config(experiment, len(tokens)), source)

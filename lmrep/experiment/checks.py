@@ -8,10 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.data.store.prepare import Prepared
+from lmrep.distributed import process_group
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_OBJECTIVES
@@ -106,6 +109,22 @@ def run_record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stag
             "plans": [stage.fingerprint for stage in stages],
         },
     }
+
+
+def check_same_record(record: dict) -> None:
+    """Refuses a run whose processes have read other data, or configs that give other numbers. All processes call this.
+
+    Raises:
+      UserError: `run_record` of this process or of another one is not that of process 0.
+    """
+    if jax.process_count() == 1:
+        return
+    first, *others = (json.loads(text) for text in process_group.gather_texts(json.dumps(record)))
+    for index, other in enumerate(others, 1):
+        if lines := provenance.differences(first, other, tuple(f"config.{name}" for name in (
+                *RESUMABLE_FIELDS, *TASK_RESUMABLE_FIELDS))):
+            raise UserError(f"process {index} differs from process 0:\n  " + "\n  ".join(lines)
+                            + "\nGive all processes the same config, data and versions of packages")
 
 
 def check_same_config(directory: Path, steps: Sequence[int], experiment: Experiment) -> None:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import NAMES, Bounds
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.choices import ALL_OBJECTIVES, EXAMPLES, is_task
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES, is_task
 from lmrep.experiment.config import Experiment, TaskExperiment
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
+from lmrep.tasks import TASKS
 
 
 class Field(NamedTuple):
@@ -36,18 +37,28 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
     """The fields of a config with its values, or, for None, all fields with their defaults."""
     task = is_task(config or {})
     top = TaskExperiment if task else Experiment
-    tables = {"model": MODELS, "objective": ALL_OBJECTIVES if task else OBJECTIVES,
-              "format": EXAMPLES if task else FORMATS}
+    objectives, formats = OBJECTIVES, FORMATS
+    if task:
+        objectives, formats = {name: row.objective for name, row in TASKS.items()}, EXAMPLES
+    if config is None:
+        objectives, formats = ALL_OBJECTIVES, ALL_FORMATS
+    tables = {"model": MODELS, "objective": objectives, "format": formats}
+    seen = set(tables)
     for field in _of_record(top, "", config or {}):
+        seen.add(field.path)
         value = (config or {}).get(field.path)
         if field.path in tables:
-            table, chosen = tables[field.path], {**getattr(top(), field.path), **(value or {})}["name"]
+            table = tables[field.path]
+            chosen = {**getattr(top(), field.path), **(value or {})}["name"]
             yield field._replace(path=f"{field.path}.name", value=chosen, type_name="",
                                  bounds=Bounds(field.bounds.help, choices=tuple(table)))
             for name in [chosen] if value else table:
                 yield from _of_record(table[name].config, f"{field.path}.", value or {}, f"{field.path} {name}")
         else:
             yield field
+    if config is None:
+        yield from (field._replace(choice="tasks") for field in _of_record(TaskExperiment, "", {})
+                    if field.path not in seen)
 
 
 def _of_record(record: type, where: str, values: Mapping[str, Any], choice: str = "") -> Iterator[Field]:

@@ -66,7 +66,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     loaded = _tokenizer(tokenizer, task.fields + task.optional, found["train"])
     model = experiments.build_model(experiment, loaded.size)
     objective = experiment.objective | dataclasses.asdict(config)
-    checkpoint = dataclasses.replace(experiment.checkpoint, best=experiment.checkpoint.best or config.metrics[0])
+    best = experiment.checkpoint.best or task.best or config.metrics[0]
+    checkpoint = dataclasses.replace(experiment.checkpoint, best=best)
     experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in found.items()}
     return PreparedTask(_with_steps(experiment, stores["train"]), loaded, found, stores)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from lmrep.core.files import write_text
+from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
 from lmrep.experiment.config import Experiment, stage_at
@@ -23,11 +24,12 @@ from lmrep.training.metrics_log import METRICS
 
 log = logging.getLogger(__name__)
 
-IN_FLIGHT = 4  # batches that the device may be ahead of the host
+IN_FLIGHT = 4  # batches that the devices may be ahead of the host
 
 
 def predict_records(run: Any, own: Sequence[Record], name: str = "texts", examples: Examples | None = None) -> Result:
-    """The predictions of a run for records, and their metrics if all records have targets.
+    """The predictions of a run for records, and their metrics if all records have targets. More than a
+    batch of them is computed on all devices of this process.
 
     Args:
       run: a loaded one (`lmrep.inference.load.Run`) that was trained for a task.
@@ -44,10 +46,12 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
         for record in own:
             task.check(stage.objective, record)
         examples = tokenized(run.experiment, run.model, run.tokenizer, own, name)
-    outputs, pending, predict = [], [], _compiled(run)
-    for batch in batches(examples):
+    # A few texts are not worth a copy of the parameters for each device.
+    devices = jax.local_device_count() if examples.lengths.sum() > _batch_tokens() else 1
+    outputs, pending, predict = [], [], _predictor(run, devices)
+    for batch in batches(examples, devices):
         places = {name: batch[name] for name in ("unit", "first", "last")}
-        pending.append((places, predict(run.params, batch)))
+        pending.append((places, predict(batch)))
         if len(pending) > IN_FLIGHT:
             outputs.append(_fetched(*pending.pop(0)))
     outputs += [_fetched(*each) for each in pending]
@@ -74,9 +78,14 @@ def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment
     return dataclasses.replace(experiment, objective=experiment.objective | values)
 
 
-def batches(examples: Examples) -> Iterator[dict[str, np.ndarray]]:
-    """All sequences, sorted by length, in batches of as many tokens as suit the backend; empty sequences fill them."""
-    tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE)
+def _batch_tokens() -> int:
+    return BATCH.get(jax.default_backend(), BATCH_ELSEWHERE)
+
+
+def batches(examples: Examples, devices: int = 1) -> Iterator[dict[str, np.ndarray]]:
+    """All sequences, sorted by length, in batches of as many tokens as suit the backend, and of a multiple of `devices`
+    sequences; empty sequences fill them."""
+    tokens = devices * _batch_tokens()
     order = np.argsort(examples.lengths, kind="stable")
     while len(order):
         length = examples.batch_length(order[:1])
@@ -84,14 +93,26 @@ def batches(examples: Examples) -> Iterator[dict[str, np.ndarray]]:
         size = max(1, tokens // (length * max(1, examples.group)))
         while size // 4 >= fitting:  # few shapes are compiled
             size //= 4
+        size = -(-size // devices) * devices
         chosen = order[: min(size, fitting)]
         order = order[len(chosen):]
         yield examples.gather(np.pad(chosen, (0, size - len(chosen)), constant_values=-1), length)
 
 
 @functools.lru_cache(maxsize=4)
-def _compiled(run: Any) -> Callable:
-    return jax.jit(run.objective.predict)
+def _predictor(run: Any, devices: int) -> Callable[[dict[str, np.ndarray]], dict]:
+    """batch -> the outputs of `predict`, on this process's first `devices` devices."""
+    predict = jax.jit(run.objective.predict)
+    if devices == 1:
+        return functools.partial(predict, run.params)
+    mesh = make_mesh(data=devices, devices=jax.local_devices()[:devices])
+    params = jax.device_put(run.params, replicated(mesh))
+
+    def sharded(batch: dict[str, np.ndarray]) -> dict:
+        with use_mesh(mesh):
+            return predict(params, jax.device_put(batch, batch_sharding(mesh)))
+
+    return sharded
 
 
 def _fetched(places: dict, outputs: dict) -> dict:

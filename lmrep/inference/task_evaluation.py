@@ -46,7 +46,7 @@ def evaluate_task(
     stage = stage_at(run.experiment, run.step)
     task, data, split = TASKS[stage.objective_name], run.experiment.data, split or "validation"
     if files:
-        data, split = _other_files(data, files), "test"
+        data, split = other_files(data, files), "test"
     elif not getattr(data, split):
         known = ", ".join(name for name in records.SPLITS if getattr(data, name))
         raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
@@ -56,7 +56,7 @@ def evaluate_task(
     return len(own), result.metrics, intervals(result)
 
 
-def _other_files(data: records.Config, files: str) -> records.Config:
+def other_files(data: records.Config, files: str) -> records.Config:
     """The config of other files: with the columns of the run's validation files, whose targets may be absent."""
     known = data if not data.tfds else dataclasses.replace(data, tfds="", columns={}, format="auto")
     columns = known.test_columns if known.test_columns and Path(files).name == Path(known.test).name else {}
@@ -65,8 +65,9 @@ def _other_files(data: records.Config, files: str) -> records.Config:
 
 def intervals(result: Result) -> dict[str, list[float]]:
     """{metric: [low, high]}: the bootstrap 95 % intervals of the metrics that have one."""
-    return {name: list(bootstrap(TASK_METRICS[name], result.gold, result.predicted, **result.options.get(name, {})))
-            for name in result.metrics if name in TASK_METRICS and result.gold}
+    known = {**TASK_METRICS, **result.own_metrics}
+    return {name: list(bootstrap(known[name], result.gold, result.predicted, **result.options.get(name, {})))
+            for name in result.metrics if name in known and result.gold}
 
 
 def finite_or_text(values: Mapping[str, float]) -> dict[str, float | str]:

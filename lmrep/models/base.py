@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Initializer, Tree
+from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.layers.attention import AttentionMask
 
 
@@ -74,7 +74,7 @@ class Model(NamedTuple):
     make_generator: Callable[..., "Model"] | None = None
     activation: str = "gelu"
     norm_eps: float = 1e-12
-    init: Initializer | None = None
+    init: Initializer = normal()
 
 
 class ModelDef(NamedTuple):

@@ -14,7 +14,7 @@ from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, single_text
 from lmrep.data.records import TARGETS, Record
 from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
 from lmrep.data.tokenizers import Tokenizer
-from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.objectives.base import ObjectiveDef
 
 
@@ -51,6 +51,7 @@ class Result(NamedTuple):
       predictions: for each example, the fields that `predict` shows, as JSON.
       gold, predicted: for each example, what the metrics compare, in the order of the examples; for intervals.
       options: metric -> its keyword arguments.
+      own_metrics: by name, those that `TASK_METRICS` lacks, for their intervals.
     """
 
     metrics: dict[str, float]
@@ -58,6 +59,7 @@ class Result(NamedTuple):
     gold: list = []  # noqa: RUF012
     predicted: list = []  # noqa: RUF012
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012
+    own_metrics: Mapping[str, TaskMetric] = {}
 
 
 class Comparison(NamedTuple):

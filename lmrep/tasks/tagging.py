@@ -146,7 +146,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             owners.append(number)
             columns["word"].append(word)
             columns["tag"].append(np.where(representatives(word, c.pieces), tags[word], -1))
-    return collect(units, owners, columns), long
+    return collect(units, owners, token_columns=columns), long
 
 
 def word_ids(records: Sequence[Record], encoder: TextEncoder) -> dict[str, np.ndarray]:

@@ -1,13 +1,11 @@
 """From texts to the inputs of a network: special tokens, token types, truncation and windows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
-
-TOKEN_COLUMNS = ("word", "tag")  # columns of `Units` with a value for each token; all others have one for each unit
 
 
 class InputLayout(NamedTuple):
@@ -61,8 +59,9 @@ class Units(NamedTuple):
       token_types: int8[n], 1 for the second text of a pair.
       offsets: int64[u+1], the first token of each unit; last = n.
       example: int32[u], the number of each unit's example, ascending.
-      columns: name -> array [u] of a value for each unit, or [n] of a value for each token (`TOKEN_COLUMNS`).
+      columns: name -> array [u, ...] of a value for each unit, or [n] of a value for each token.
       details: arrays that `TaskDef.score` alone reads; they are not part of batches.
+      token_columns: the names of the columns with a value for each token.
     """
 
     tokens: np.ndarray
@@ -71,6 +70,7 @@ class Units(NamedTuple):
     example: np.ndarray
     columns: dict[str, np.ndarray]
     details: dict[str, np.ndarray] = {}  # noqa: RUF012
+    token_columns: tuple[str, ...] = ()
 
     @property
     def lengths(self) -> np.ndarray:
@@ -126,11 +126,16 @@ def windows(length: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     return [(i * stride, min(i * stride + capacity, length)) for i in range(last + 1)]
 
 
-def collect(parts: Sequence[Encoded], example: Sequence[int], columns: dict[str, Sequence] | None = None) -> Units:
-    """Units of encoded texts; `columns` has a value per unit, or, of `TOKEN_COLUMNS`, an array per unit."""
+def collect(
+    parts: Sequence[Encoded], example: Sequence[int], columns: Mapping[str, Sequence] = {},
+    token_columns: Mapping[str, Sequence[np.ndarray]] = {},
+) -> Units:
+    """Units of encoded texts; `columns` has a value for each unit, `token_columns` an array for each, with a value for
+    each of its tokens."""
     lengths = [len(part.ids) for part in parts]
-    arrays = {name: np.concatenate(values) if name in TOKEN_COLUMNS else np.asarray(values)
-              for name, values in (columns or {}).items()}
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    arrays |= {name: np.concatenate(values) for name, values in token_columns.items()}
     return Units(
         np.concatenate([part.ids for part in parts]), np.concatenate([part.types for part in parts]),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), np.asarray(example, np.int32), arrays)
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), np.asarray(example, np.int32), arrays,
+        token_columns=tuple(token_columns))

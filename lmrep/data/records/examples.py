@@ -8,7 +8,7 @@ import numpy as np
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Batch, ranges
 from lmrep.data.order import example_numbers
-from lmrep.data.records.encoding import TOKEN_COLUMNS, Units
+from lmrep.data.records.encoding import Units
 
 # Batches are padded to one of these lengths, so that few programs are compiled.
 BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
@@ -116,8 +116,8 @@ class Examples:
         Returns:
           `tokens`, `segment_ids`, `positions`, `token_type_ids` i32[b, t] (or [b, k, t]); `example` i32[b], the number
           of each sequence; `unit` i32[b, n], the units of each, -1 for none; `first` and `last` i32[b, n], the
-          positions of each unit's first and last token; and every column of the units: [b, n] with -1 for none, or
-          [b, t] with -1 for special tokens and padding.
+          positions of each unit's first and last token; and every column of the units: [b, n, ...] with -1 for none,
+          or [b, t] with -1 for special tokens and padding.
         """
         length, units = length or self.length, self.units
         filled = numbers >= 0
@@ -144,11 +144,12 @@ class Examples:
             return array.reshape(shape)
 
         def unitwise(values: np.ndarray, padding: float = -1) -> np.ndarray:
-            array = np.full((len(numbers), self.slots), padding, np.float32 if values.dtype.kind == "f" else np.int32)
+            dtype = np.float32 if values.dtype.kind == "f" else np.int32
+            array = np.full((len(numbers), self.slots, *values.shape[1:]), padding, dtype)
             array[sequence, slot] = values
             return array
 
-        columns = {name: tokenwise(values[source], -1) if name in TOKEN_COLUMNS else unitwise(values[unit])
+        columns = {name: tokenwise(values[source], -1) if name in units.token_columns else unitwise(values[unit])
                    for name, values in units.columns.items()}
         return {
             "tokens": tokenwise(units.tokens[source], self.pad), "segment_ids": tokenwise(np.repeat(segment, sizes)),

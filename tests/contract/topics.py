@@ -1,0 +1,154 @@
+"""A task that lmrep does not know: all topics of a text, any number of them. Its metric, and the option of its
+predictions, are its own too."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Units, collect
+from lmrep.metrics import Metric
+from lmrep.metrics.tasks import TaskMetric
+from lmrep.models.base import Model, check_context
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.tasks import heads
+from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, mean_by_example
+from lmrep.tasks.capability import Predict
+
+
+@dataclass(frozen=True)
+class Config(heads.Head):
+    """A classifier for each topic."""
+
+    topics: tuple[str, ...] = setting((), "the topics; none: those of the training data, sorted")
+
+
+def micro_f1(gold: Sequence, predicted: Sequence) -> float:
+    """F1 of all (text, topic) pairs; both are a list of topics for each text."""
+    correct = sum(len(set(a) & set(b)) for a, b in zip(gold, predicted, strict=True))
+    total = sum(map(len, gold)) + sum(map(len, predicted))
+    return 2 * correct / total if total else 0.0
+
+
+METRIC = TaskMetric(Metric("Micro-averaged F1", "F1", True, ".2%", headline=True), micro_f1)
+
+
+def resolve(c: Config, records: Sequence[Record]) -> Config:
+    """With the topics of the training data."""
+    found = {topic for record in records for topic in record.fields["tags"]}
+    return replace(c, topics=c.topics or tuple(sorted(found)))
+
+
+def check(c: Config, record: Record) -> None:
+    """Refuses a topic that the training data lacks."""
+    if unknown := sorted(set(record.fields.get("tags", ())) - set(c.topics)):
+        raise UserError(f"{record.where}: the training data has no topic {unknown[0]!r}; it has {', '.join(c.topics)}")
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """A unit for each text, with a column [u, topics] of 0 and 1, or -1 for a text without labels."""
+    units, owners, long = encoder.texts(
+        [record.fields["text"] for record in records], [None] * len(records), [record.where for record in records])
+    labels = [[int(topic in record.fields["tags"]) if "tags" in record.fields else -1 for topic in c.topics]
+              for record in records]
+    return collect(units, owners, {"topics": np.array(labels, np.int32)[owners]}), len(long)
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """A logit for each topic from one vector of each text."""
+    check_context(model, c.context, "this task")
+    return Objective(
+        name="topics", specs={"encoder": model.specs, "objective": {
+            "topics": heads.specs(model, len(c.topics) or 2, c)}},
+        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
+        context=c.context)
+
+
+def prepare(keys: Keys, batch: Batch) -> Batch:
+    """With `weights` f32[b, n], which add to 1 over the units that have labels."""
+    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["topics"] >= 0).all(-1))}
+
+
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+    """float32 [b, n, topics]."""
+    keys = prng.split(key, 2)
+    return heads.apply(params["objective"]["topics"], heads.pooled(params, batch, model, c, keys[0]), c, keys[1])
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean over texts of the binary cross-entropies' sum."""
+    y = logits(params, batch, key, c=c, model=model)
+    nll = optax.sigmoid_binary_cross_entropy(y, jnp.maximum(batch["topics"], 0)).sum(-1)
+    exact = ((y > 0) == (batch["topics"] == 1)).all(-1)
+    return (nll * batch["weights"]).sum(), (sums(batch["weights"] > 0, exact=exact), carry)
+
+
+def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+    """`probabilities` float32 [b, n, topics]."""
+    return {"units": {"probabilities": jax.nn.sigmoid(logits(params, batch, c=c, model=model))}}
+
+
+def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+    """The probability of each topic, and the topics that are more probable than not."""
+    p = mean_by_example(np.stack(outputs.arrays["probabilities"]), units.example, len(records))
+    predictions: list[dict[str, Any]] = [
+        {"topics": [topic for topic, value in zip(c.topics, row, strict=True) if value > 0.5],
+         "probabilities": dict(zip(c.topics, map(float, row), strict=True))} for row in p]
+    if any("tags" not in record.fields for record in records):
+        return Result({}, predictions)
+    gold = [record.fields["tags"] for record in records]
+    chosen = [prediction["topics"] for prediction in predictions]
+    true = np.array([[topic in topics for topic in c.topics] for topics in gold])
+    nll = -np.log(np.maximum(np.where(true, p, 1 - p), 1e-9)).sum(1)
+    metrics = {"loss": float(nll.mean()), "exact": float(((p > 0.5) == true).all(1).mean()),
+               "micro_f1": micro_f1(gold, chosen)}
+    return Result(metrics, predictions, gold, chosen, own_metrics={"micro_f1": METRIC})
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """A line of topics for each text."""
+    return {"topics.txt": "".join(" ".join(each["topics"]) + "\n" for each in result.predictions)}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `NameTopics`."""
+
+    threshold: float = setting(0.5, "the probability above which a text has a topic", at_least=0, at_most=1)
+
+
+class NameTopics(Predict):
+    """As `Predict`, with a threshold."""
+
+    options, sample_options = Options, Options()
+
+    def predict(self, run: Any, texts: Sequence[Any], options: Options, names: Names) -> list[dict[str, Any]]:
+        """The topics of each text, and the probability of each topic."""
+        return [{**prediction, "topics": [topic for topic, p in prediction["probabilities"].items()
+                                          if p > options.threshold]}
+                for prediction in super().predict(run, texts, options, names)]
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, context=lambda c: c.context,
+        metrics={"micro_f1": METRIC.metric, "exact": Metric("Texts without error", "accuracy", True, ".2%")},
+        capabilities=(NameTopics("name_topics", "names the topics of texts", ("text",),
+                                 lambda prediction: " ".join(prediction["topics"]) or "none"),),
+        published=heads.PUBLISHED),
+    fields=("text",), targets=("tags",), resolve=resolve, check=check, encode=encode, score=score, best="micro_f1",
+    submission=submission)

@@ -1,0 +1,80 @@
+"""Fine-tuning on several devices and in several processes gives what one device gives."""
+
+import json
+import random
+
+import jax
+import pytest
+
+import lmrep
+from lmrep.distributed import process_group
+from lmrep.storage.checkpoints import Checkpoints
+from tests import forked, small
+from tests.tasks import tiny
+
+
+def examples(count, seed):
+    """Texts of several lengths, good where they have a cat."""
+    draw = random.Random(seed)
+    texts = [tiny.sentence(draw, draw.randint(1, 12)) for _ in range(count)]
+    return [{"text": text, "label": "good" if "cat" in text else "bad"} for text in texts]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with training and validation examples, whose numbers the batch size does not divide."""
+    home = tmp_path_factory.mktemp("devices")
+    tiny.write(home / "train.jsonl", examples(60, 0))
+    tiny.write(home / "dev.jsonl", examples(21, 1))
+    return home
+
+
+def config(home, mesh="1x1x1", **fields):
+    return tiny.config("classification", home / "train.jsonl", home / "dev.jsonl", f"mesh={mesh}", batch_size=8,
+                       epochs=2.0, optimizer__learning_rate=1e-3, evaluation__every=4, **fields)
+
+
+def one_of_two(home):
+    process_group.start()
+    assert jax.device_count() == 2 and jax.local_device_count() == 1
+    outcome = lmrep.train(config(home, "2x1x1"), home / "two")
+    (home / f"outcome-{jax.process_index()}.json").write_text(json.dumps(outcome._asdict()))
+
+
+@pytest.fixture(scope="module")
+def one(home):
+    return lmrep.train(config(home), home / "one")
+
+
+def assert_same_run(run, expected):
+    for split in ("train", "validation"):
+        lines, reference = (small.lines(workdir, split) for workdir in (run, expected))
+        assert [line["step"] for line in lines] == [line["step"] for line in reference]
+        for line, other in zip(lines, reference, strict=True):
+            assert line == pytest.approx(other | {"split": split}, rel=1e-5)
+    best = [Checkpoints(workdir / "checkpoints").steps() for workdir in (run, expected)]
+    assert best[0] == best[1]
+    found, reference = ([json.loads(line) for line in (workdir / "predictions/validation.jsonl").open()]
+                        for workdir in (run, expected))
+    assert [line["id"] for line in found] == [str(i) for i in range(21)]
+    for line, other in zip(found, reference, strict=True):
+        assert line["prediction"]["label"] == other["prediction"]["label"]
+        assert line["prediction"]["probabilities"] == pytest.approx(other["prediction"]["probabilities"], abs=1e-5)
+
+
+def test_two_processes_fine_tune_as_one_does(home):
+    pair = [forked.Child(one_of_two, home, environment=environment) for environment in forked.addresses(2)]
+    outcome = lmrep.train(config(home), home / "one")
+    for answer in map(small.finish, pair):
+        assert answer.code == 0, answer
+    assert_same_run(home / "two", home / "one")
+    for index in range(2):
+        found = json.loads((home / f"outcome-{index}.json").read_text())
+        assert found["best_step"] == outcome.best_step
+        assert found["after"] == pytest.approx(outcome.after, rel=1e-5)
+
+
+@pytest.mark.parametrize("mesh", ["8x1x1", "1x8x1", "2x2x2"])
+def test_every_mesh(home, one, mesh):
+    lmrep.train(config(home, mesh), home / mesh)
+    assert_same_run(home / mesh, home / "one")
