@@ -37,7 +37,7 @@ from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.task_data import STATISTICS, PreparedTask
 from lmrep.inference import labelled, prompts, task_evaluation
 from lmrep.inference.evaluate import evaluate, other_corpus
-from lmrep.inference.load import load
+from lmrep.inference.load import Run, load
 from lmrep.interop import init_from
 from lmrep.planning import flops
 from lmrep.storage import mirror, provenance, workdir
@@ -152,7 +152,8 @@ def train(
                 peak and peak * mesh.size).run(resumed)
     best = None
     if isinstance(prepared, PreparedTask):
-        best = by_first_process(lambda: _predict_splits(directory, prepared))
+        run = agreed(lambda: load(directory))  # all processes read a checkpoint together
+        best = by_first_process(lambda: _predict_splits(run, prepared))
     if experiment.log.report:
         _report(directory, data_dir)
     if isinstance(prepared, PreparedTask):
@@ -218,18 +219,18 @@ def _initialized(stage: Stage, path: str, network: Any, prepared: Prepared) -> S
     return dataclasses.replace(stage, init_values=values)
 
 
-def _predict_splits(directory: Path, prepared: PreparedTask) -> dict[str, Any] | None:
+def _predict_splits(run: Run, prepared: PreparedTask) -> dict[str, Any] | None:
     """Writes the predictions of the best checkpoint for the splits that were not trained on, and their metrics.
 
     Returns:
       Fields of `Outcome`: what it reaches on the validation split; None without one.
     """
-    run, results = load(directory), {}
+    results = {}
     for split, examples in prepared.stores.items():
         if split != "train":
             results[split] = labelled.predict_records(run, prepared.records[split], split, examples)
             task_evaluation.write(run, split, prepared.records[split], results[split])
-    intervals = task_evaluation.write_results(directory, run.step, results)
+    intervals = task_evaluation.write_results(run.directory, run.step, results)
     if "validation" not in results:
         return None
     return {"after": results["validation"].metrics, "best_step": run.step, "intervals": intervals["validation"]}

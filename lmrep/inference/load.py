@@ -380,6 +380,6 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
             step = checkpoints.newest() if best is None else best
         params = averaging.parameters(checkpoints, step, experiment.evaluation.averaged)
     experiment = labelled.with_tuned(experiment, directory, step)
-    params = jax.device_put(params, jax.devices()[0])
+    params = jax.device_put(params, jax.local_devices()[0])
     objective = build.objective(stage_at(experiment, step), model, tokenizer.vocabulary)
     return Run(directory, step, experiment, tokenizer, model, objective, params)

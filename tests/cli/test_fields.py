@@ -7,11 +7,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from lmrep.config.loading import load
-from lmrep.data.formats import FORMATS
 from lmrep.experiment import fields
-from lmrep.experiment.config import Experiment, default_config
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
+from lmrep.experiment.config import TaskExperiment, default_config
 from lmrep.models import MODELS
-from lmrep.objectives import OBJECTIVES
 from tests import small
 
 BERT = Path(__file__).parents[2] / "experiments/bert.py"
@@ -49,10 +48,11 @@ def test_a_config_without_the_name_of_its_network_lists_the_default():
 def test_all_choices_are_listed_without_a_config():
     listed = list(fields.listed(None))
     choices = {field.choice for field in listed if field.choice}
-    tables = {"model": MODELS, "objective": OBJECTIVES, "format": FORMATS}
-    assert choices == {f"{field} {name}" for field, table in tables.items() for name, row in table.items()
+    tables = {"model": MODELS, "objective": ALL_OBJECTIVES, "format": ALL_FORMATS}
+    assert choices == {"tasks"} | {f"{field} {name}" for field, table in tables.items() for name, row in table.items()
                        if dataclasses.fields(row.config)}
-    assert {field.name for field in dataclasses.fields(Experiment)} == {field.path.split(".")[0] for field in listed}
+    sections = {field.path.split(".")[0] for field in listed}
+    assert sections == {field.name for field in dataclasses.fields(TaskExperiment)}
     assert any(field.path == "stages.N.length" for field in listed)
     assert all(field.bounds.help for field in listed)
 

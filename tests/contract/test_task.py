@@ -17,7 +17,7 @@ EXPERIMENT = """
 from tests.tasks import tiny
 
 def get_config(argument=""):
-    return tiny.config("topics", {train!r}, {dev!r}, steps={steps})
+    return tiny.config("topics", {train!r}, {dev!r}, steps={steps}, log__report=True)
 """
 TOPICS = ("cat", "dog", "bird")
 STEPS = 60
@@ -100,6 +100,13 @@ def test_it_is_evaluated(home):
 def test_it_is_inspected(home):
     shown = command("inspect", f"--workdir={home}/run", "--examples=2")
     assert "Task topics" in shown and "tags: 3 values" in shown and "best by micro_f1" in shown
+
+
+def test_it_is_reported(home):
+    page = (home / "run/report.html").read_text()  # written at the end of training
+    assert "Micro-averaged F1" in page and "topics" in page
+    command("report", str(home / "run"), f"--output={home}/page.html")
+    assert "Micro-averaged F1" in (home / "page.html").read_text()
 
 
 def test_it_is_initialized_from_another_run(home):

@@ -8,6 +8,7 @@ import pytest
 
 import lmrep
 from lmrep.distributed import process_group
+from lmrep.inference import labelled
 from lmrep.storage.checkpoints import Checkpoints
 from tests import forked, small
 from tests.tasks import tiny
@@ -16,8 +17,8 @@ from tests.tasks import tiny
 def examples(count, seed):
     """Texts of several lengths, good where they have a cat."""
     draw = random.Random(seed)
-    texts = [tiny.sentence(draw, draw.randint(1, 12)) for _ in range(count)]
-    return [{"text": text, "label": "good" if "cat" in text else "bad"} for text in texts]
+    texts = [tiny.sentence(draw, draw.randint(1, 9)) for _ in range(count)]
+    return [{"text": text, "label": "good" if set(text.split()) & {"cat", "dog"} else "bad"} for text in texts]
 
 
 @pytest.fixture(scope="module")
@@ -29,24 +30,21 @@ def home(tmp_path_factory):
     return home
 
 
-def config(home, mesh="1x1x1", **fields):
+def config(home, mesh="1x1x1"):
     return tiny.config("classification", home / "train.jsonl", home / "dev.jsonl", f"mesh={mesh}", batch_size=8,
-                       epochs=2.0, optimizer__learning_rate=1e-3, evaluation__every=4, **fields)
+                       epochs=1.5, optimizer__learning_rate=3e-3, evaluation__every=4)
 
 
 def one_of_two(home):
+    """A process of a run on a mesh of two devices; it writes what the run returns."""
     process_group.start()
     assert jax.device_count() == 2 and jax.local_device_count() == 1
     outcome = lmrep.train(config(home, "2x1x1"), home / "two")
     (home / f"outcome-{jax.process_index()}.json").write_text(json.dumps(outcome._asdict()))
 
 
-@pytest.fixture(scope="module")
-def one(home):
-    return lmrep.train(config(home), home / "one")
-
-
 def assert_same_run(run, expected):
+    """Metrics, checkpoints and predictions are equal; float32 rounding aside."""
     for split in ("train", "validation"):
         lines, reference = (small.lines(workdir, split) for workdir in (run, expected))
         assert [line["step"] for line in lines] == [line["step"] for line in reference]
@@ -62,9 +60,14 @@ def assert_same_run(run, expected):
         assert line["prediction"]["probabilities"] == pytest.approx(other["prediction"]["probabilities"], abs=1e-5)
 
 
-def test_two_processes_fine_tune_as_one_does(home):
+@pytest.fixture(scope="module")
+def outcome(home):
+    """That of a run on one device in `home / "one"`."""
+    return lmrep.train(config(home), home / "one")
+
+
+def test_two_processes_fine_tune_as_one_does(home, outcome):
     pair = [forked.Child(one_of_two, home, environment=environment) for environment in forked.addresses(2)]
-    outcome = lmrep.train(config(home), home / "one")
     for answer in map(small.finish, pair):
         assert answer.code == 0, answer
     assert_same_run(home / "two", home / "one")
@@ -75,6 +78,21 @@ def test_two_processes_fine_tune_as_one_does(home):
 
 
 @pytest.mark.parametrize("mesh", ["8x1x1", "1x8x1", "2x2x2"])
-def test_every_mesh(home, one, mesh):
+def test_every_mesh_gives_the_losses_and_predictions_of_one_device(home, outcome, mesh):
     lmrep.train(config(home, mesh), home / mesh)
     assert_same_run(home / mesh, home / "one")
+
+
+def test_predictions_on_all_devices_are_those_of_one(home, outcome, monkeypatch):
+    """Eight devices compute batches of more tokens than fit one batch of the first."""
+    run = lmrep.load(home / "one")
+    texts = [record["text"] for record in examples(21, 1)]
+    devices = []
+    predictor = labelled._predictor
+    monkeypatch.setattr(labelled, "_predictor", lambda run, count: devices.append(count) or predictor(run, count))
+    expected = run.predict(texts)
+    monkeypatch.setitem(labelled.BATCH, "cpu", 16)
+    found = run.predict(texts)
+    assert devices == [1, 8]
+    for one, other in zip(found, expected, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
