@@ -21,7 +21,7 @@ from typing import NamedTuple
 from lmrep.cli.arguments import COMMON, Flag, parse
 from lmrep.config.record import suggestion
 from lmrep.core.errors import RunFault, Stopped, UserError
-from lmrep.core.host import keep_memory
+from lmrep.core.host import check_address_space, keep_memory
 from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
 
@@ -35,12 +35,14 @@ class Command(NamedTuple):
       example: a command line.
       common: the flags of `COMMON` that it takes.
       words: its positional arguments, for help; "" where it takes none.
+      computes: whether it runs a network with JAX, and does not check itself that it can.
     """
 
     summary: str
     example: str
     common: tuple[str, ...] = ("workdir",)
     words: str = ""
+    computes: bool = True
 
 
 CONFIG = ("config", "workdir")
@@ -55,22 +57,22 @@ COMMANDS = {
         "--grid='optimizer.learning_rate=1e-3,4e-3'", CONFIG),
     "doctor": Command(
         "check everything that a run needs before it starts",
-        "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart", CONFIG),
+        "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart", CONFIG, computes=False),
     "evaluate": Command(
         "compute the metrics of a trained run on held-out documents",
         "lmrep evaluate --workdir=runs/quickstart"),
     "score": Command(
         "score predictions of any program as the official scripts do",
-        "lmrep score --metric=squad2 --gold=dev-v2.0.json --predictions=predictions.json", ()),
+        "lmrep score --metric=squad2 --gold=dev-v2.0.json --predictions=predictions.json", (), computes=False),
     "predict": Command(
         "fill in masked words, continue texts, or find replaced words",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."', words="[TEXT ...]"),
     "pages": Command(
         "list the experiment files that come with lmrep, or copy one",
-        "lmrep pages bert.py --copy", (), "[PAGE ...]"),
+        "lmrep pages bert.py --copy", (), "[PAGE ...]", computes=False),
     "fields": Command(
         "list the fields of a config: default, bounds and meaning",
-        "lmrep fields learning_rate --config=experiments/quickstart.py", ("config",), "[WORD ...]"),
+        "lmrep fields learning_rate --config=experiments/quickstart.py", ("config",), "[WORD ...]", computes=False),
     "inspect": Command(
         "show statistics of the data, and training examples",
         "lmrep inspect --config=experiments/quickstart.py", CONFIG),
@@ -92,13 +94,13 @@ COMMANDS = {
         "lmrep diff runs/bert_base runs/mine", (), "A B"),
     "pairings": Command(
         "list which networks, objectives and formats fit together",
-        "lmrep pairings bert_tiny", (), "[PRESET ...]"),
+        "lmrep pairings bert_tiny", (), "[PRESET ...]", computes=False),
     "report": Command(
         "write an offline HTML page of one or several runs",
         "lmrep report runs/quickstart", words="[WORKDIR ...]"),
     "completion": Command(
         "print a completion script for bash, zsh or fish",
-        'eval "$(lmrep completion bash)"', (), "SHELL"),
+        'eval "$(lmrep completion bash)"', (), "SHELL", computes=False),
 }
 
 TERMINATED = 143  # the exit code after SIGTERM
@@ -188,6 +190,8 @@ def run(words: Sequence[str]) -> int:
         raise UserError(f"lmrep {name} takes no argument {arguments.words[0]!r}"
                         + ("; set a field of the config with --config.FIELD=VALUE" if "config" in command.common
                            else f"; see lmrep {name} --help"))
+    if command.computes:
+        check_address_space()
     if os.environ.get("LMREP_KEEP_MEMORY") == "1":
         keep_memory()  # before JAX is imported
     show_messages(logging.WARNING)  # commands that take long show more
