@@ -84,7 +84,7 @@ def compare(config: Any, record: Record, prediction: Mapping[str, Any]) -> Compa
     predicted, probabilities = str(next(iter(prediction.values()))), prediction.get("probabilities")
     if isinstance(probabilities, Sequence) and gold.isdecimal() and int(gold) < len(probabilities):
         probabilities = {str(i): p for i, p in enumerate(probabilities)}
-    if isinstance(probabilities, Mapping) and gold in probabilities:
+    if isinstance(probabilities, Mapping) and {gold, predicted} <= probabilities.keys():
         return compare_probabilities(gold, predicted, probabilities)
     return Comparison(gold, predicted, float(gold != predicted))
 

@@ -122,6 +122,8 @@ def test_verdict_compares_with_the_baseline(data, accuracy, interval, mark, text
     assert verdict.mark == mark and text in verdict.headline and "52.50%" in verdict.text
     advice = " ".join(text for text, _ in prose.next_steps(run, predictions.Predictions()))
     assert ("recipe=mosbach" in advice) == (mark == "bad")
+    unfinished = prose.verdict(dataclasses.replace(run, step=4))
+    assert "failed" not in unfinished.headline and unfinished.mark == mark
 
 
 def test_metrics_without_baseline_are_compared_with_those_before_training(data):

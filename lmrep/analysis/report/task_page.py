@@ -37,8 +37,8 @@ def _evaluations(run: RunData) -> dict[str, list] | None:
     names = declared(run)
     ordered = sorted((name for name in names if any(name in each["metrics"] for each in known)),
                      key=lambda name: (name in COMMON, task_prose.is_baseline(run, name)))
-    return {"head": ["", *head], "rows": [(names[name].title, *(_cell(each, name, names[name]) for each in known))
-                                          for name in ordered]}
+    return {"head": ["", *head], "intervals": any(each["intervals"] for each in known),
+            "rows": [(names[name].title, *(_cell(each, name, names[name]) for each in known)) for name in ordered]}
 
 
 def _cell(evaluation: Mapping[str, Any], name: str, metric: Metric) -> str:

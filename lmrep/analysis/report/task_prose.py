@@ -59,7 +59,9 @@ def verdict(run: RunData) -> tuple[str, str, str]:
     if not known:
         return *_against_first(run), text
     if not any(each.better for each in decisive):
-        return "bad", "This run failed: the model is no better than its baseline.", text
+        headline = ("This run failed: the model is no better than its baseline." if run.step >= run.experiment.steps
+                    else "So far the model is no better than its baseline.")
+        return "bad", headline, text
     if all(each.clearly_better for each in decisive):
         return "good", "The model is clearly better than its baseline.", text
     if any(each.low is not None and not each.clearly_better for each in decisive):
@@ -138,7 +140,7 @@ def training_advice(run: RunData, command: str) -> list[tuple[str, str]]:
 def usage(run: RunData) -> list[tuple[str, str]]:
     """What can be done with the trained network: (advice, command)."""
     workdir, found = shlex.quote(str(run.directory)), []
-    for text in run.task.texts[:1]:
+    for text in sorted(run.task.texts, key=lambda text: "'" in text)[:1]:  # which the shell would need quoted
         found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
     found.append(("Evaluate on other labelled files:", f"lmrep evaluate --workdir={workdir} --files=FILE"))
     return found
