@@ -55,7 +55,7 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     if limit := experiment.evaluation.examples:
         found |= {split: own[:limit] for split, own in found.items() if split == "validation"}
     stage = experiments.resolve_stages(experiment)[0]
-    if experiment.init and experiment.head == "auto":
+    if experiment.init:
         _check_labels(experiment, task, stage.objective, found["train"])
     config = task.resolve(stage.objective, found["train"])
     for own in found.values():
@@ -78,9 +78,11 @@ def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, traini
     labels = getattr(config, "labels", ())
     found = task.resolve(dataclasses.replace(config, labels=()), training).labels if labels else ()
     if new := [label for label in found if label not in labels]:
+        what = (f"where these are the labels of init ({experiment.init}), a new head takes those of the data: head=new "
+                "after the colon, or --config.head=new" if experiment.head == "auto" else
+                "--config.objective.labels='()' takes those of the data")
         raise UserError(f"{experiment.data.train} has the labels {', '.join(new[:20])}, and config.objective.labels is "
-                        f"{', '.join(labels[:20])}; where these are the labels of init ({experiment.init}), a new head "
-                        "takes those of the data: head=new after the colon, or --config.head=new")
+                        f"{', '.join(labels[:20])}; {what}")
 
 
 def _tokenizer(config: tokenizers.Config, names: Sequence[str], training: Sequence[Record]) -> Tokenizer:

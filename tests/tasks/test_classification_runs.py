@@ -146,10 +146,11 @@ def test_frozen_parameters_stay_as_they_were_pretrained(home, pretrained, tmp_pa
 
 def test_a_run_with_other_labels_needs_a_new_head(home, trained, tmp_path):
     argument = f"init={trained[0]},mesh=1x1x1"
-    with pytest.raises(UserError, match=r"head for the labels neg, pos, .* this run has no, yes; .*--config\.head=new"):
+    message = r"has the labels no, yes, and config\.objective\.labels is neg, pos; .*--config\.head=new"
+    with pytest.raises(UserError, match=message):
         lmrep.train(config(home, argument, "others.jsonl"), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
-    lmrep.train(config(home, argument, "others.jsonl", head="new", steps=1), tmp_path / "run",
+    lmrep.train(config(home, f"{argument},head=new", "others.jsonl", steps=1), tmp_path / "run",
                 **{"optimizer.multipliers": {"*": 0.0}})
     source, found = params(trained[0]), params(tmp_path / "run")
     for path, value in found.items():

@@ -82,7 +82,8 @@ def from_network(
     config_json = {"architectures": [family.class_of(params)], **family.config_json(config, specials)}
     if task:
         own = family.tasks[task.name]
-        config_json = task_classes.config_json(task, own) | config_json
+        config_json |= {key: value for key, value in task_classes.config_json(task, own).items()
+                        if key not in config_json}
         remarks += task_classes.head_remarks(task, own, config_json)
         if family.causal:
             config_json["pad_token_id"], more = _padding(task, own.name, specials)
