@@ -1,6 +1,7 @@
 """Checks of the labelled examples of a task."""
 
 from lmrep.data import records
+from lmrep.data.records import tfds
 from lmrep.doctor.findings import OK, WARNING, Result
 from lmrep.experiment.config import TaskExperiment, resolve_stages
 from lmrep.experiment.task_data import PreparedTask, prepare_task
@@ -10,6 +11,7 @@ from lmrep.tasks import TASKS
 
 def examples(experiment: TaskExperiment) -> Result:
     """Every split can be read, fits the task, and becomes tokens. Gives a PreparedTask."""
+    tfds.check_present(experiment.data)
     prepared = prepare_task(experiment, experiment.tokenizer)
     counts = ", ".join(f"{split} {len(own):,}" for split, own in prepared.records.items())
     steps = prepared.experiment.steps

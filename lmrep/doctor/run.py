@@ -30,8 +30,12 @@ from lmrep.training.state import specs_of
 def config(config_dict: Mapping[str, Any]) -> Result:
     """The config is valid. Gives the experiment."""
     experiment = experiments.parse(config_dict)
+
+    def duration(steps: int) -> str:
+        return f"{experiment.epochs:g} epochs" if steps == experiments.UNKNOWN_STEPS else f"{steps:,} steps"
+
     stages = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
-                          f"size {stage.batch_size}, {stage.steps:,} steps"
+                          f"size {stage.batch_size}, {duration(stage.steps)}"
                           for stage in experiments.resolve_stages(experiment))
     return Result(f"{experiment.name}: {stages}", experiment)
 

@@ -8,7 +8,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import tfds as prepared
 from lmrep.data.records import values
-from lmrep.data.records.base import Job, ReaderDef, Record
+from lmrep.data.records.base import Config, Job, ReaderDef, Record
 
 BLOCK = 256  # examples read at once
 
@@ -32,6 +32,12 @@ def read(job: Job) -> Iterator[Record | UserError]:
                 yield UserError(f"{where} is not UTF-8 ({error})")
                 continue
             yield values.from_object(plain, job, where)
+
+
+def check_present(config: Config) -> None:
+    """Raises UserError if the examples are those of a data set that reading would first download and prepare."""
+    if config.tfds:
+        prepared.open_builder(config.tfds, config.tfds_dir, download=False)
 
 
 def to_plain(feature: Any, value: Any) -> Any:
