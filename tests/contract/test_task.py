@@ -122,7 +122,8 @@ def test_the_command_line_knows_it(home):
     for field in ("objective.topics", "objective.dropout", "data.train", "epochs", "format.long"):
         assert f"--config.{field}=" in fields
     assert "with objective topics" in command("fields", "objective.topics")
-    command("doctor", f"--config={home}/topics.py", f"--workdir={home}/new")
+    checked = command("doctor", f"--config={home}/topics.py", f"--workdir={home}/new", f"--files={home}/dev.jsonl")
+    assert "train 96, validation 30" in checked and "dev.jsonl: 30 examples" in checked
     answer = small.command("train", f"--config={home}/topics.py", f"--workdir={home}/new",
                            "--config.checkpoint.best=micro")
     assert answer.code == 2 and "did you mean 'micro_f1'" in answer.err and not (home / "new").exists()

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 import lmrep
+from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
 from lmrep.inference import labelled
 from lmrep.storage.checkpoints import Checkpoints
@@ -15,10 +16,10 @@ from tests.tasks import tiny
 
 
 def examples(count, seed):
-    """Texts of several lengths, good where they have a cat."""
+    """Texts of several lengths, good where they begin with one of four words."""
     draw = random.Random(seed)
     texts = [tiny.sentence(draw, draw.randint(1, 9)) for _ in range(count)]
-    return [{"text": text, "label": "good" if set(text.split()) & {"cat", "dog"} else "bad"} for text in texts]
+    return [{"text": text, "label": "good" if text.split()[0] in tiny.WORDS[:4] else "bad"} for text in texts]
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +37,18 @@ def config(home, mesh="1x1x1"):
 
 
 def one_of_two(home):
-    """A process of a run on a mesh of two devices; it writes what the run returns."""
+    """A process of a run on a mesh of two devices; it writes what the run returns. Then a run whose processes have read
+    other examples is refused."""
     process_group.start()
     assert jax.device_count() == 2 and jax.local_device_count() == 1
     outcome = lmrep.train(config(home, "2x1x1"), home / "two")
     (home / f"outcome-{jax.process_index()}.json").write_text(json.dumps(outcome._asdict()))
+    other = config(home, "2x1x1")
+    if jax.process_index() == 1:
+        other.data.train = other.data.validation
+    with pytest.raises(UserError, match=r"(?s)process 1 differs from process 0:.* data\.train: "):
+        lmrep.train(other, home / "refused")
+    assert not (home / "refused").exists()
 
 
 def assert_same_run(run, expected):

@@ -1,0 +1,41 @@
+"""A format of labelled files that lmrep does not know is one function and one entry of `READERS`."""
+
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.data import records
+from lmrep.data.records import READERS, Config, ReaderDef, Record, files
+from lmrep.experiment import config as experiments
+from lmrep.experiment.task_data import prepare_task
+from tests.tasks import tiny
+
+
+def read(job):
+    """Lines such as `good | the cat`."""
+    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+        where = f"{job.path}, line {number}"
+        label, bar, text = line.strip().partition(" | ")
+        yield Record({"text": text, "label": label}, "", where) if bar else UserError(
+            f"{where} has no bar; expected a label, a bar and a text")
+
+
+@pytest.fixture(autouse=True)
+def bars(monkeypatch):
+    monkeypatch.setitem(READERS, "bars", ReaderDef(read, (".bars",)))
+
+
+def test_it_is_read_by_its_suffix_and_made_into_examples(tmp_path):
+    (tmp_path / "train.bars").write_text("good | the cat\nbad | the dog\n" * 4)
+    experiment = experiments.parse(tiny.config("classification", tmp_path / "train.bars"))
+    prepared = prepare_task(experiment, experiment.tokenizer)
+    assert prepared.experiment.objective["labels"] == ("bad", "good")
+    assert [record.id for record in prepared.records["train"]] == [str(i) for i in range(8)]
+    assert prepared.stores["train"].examples == 8
+
+
+def test_damaged_lines_and_labels_are_handled_as_of_any_format(tmp_path):
+    (tmp_path / "dev.bars").write_text("1 | the cat\nno bar\n0 | the dog\n")
+    data = Config(validation=str(tmp_path / "dev.bars"), label_map={"1": "good", "0": "bad"}, damaged_examples=1)
+    assert [record.fields["label"] for record in records.read(data, "validation")] == ["good", "bad"]
+    with pytest.raises(UserError, match=r"dev\.bars, line 2 has no bar"):
+        records.read(Config(validation=data.validation), "validation")
