@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lmrep.data import records
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
 from lmrep.experiment.config import TaskExperiment
@@ -28,9 +29,9 @@ def report(prepared: PreparedTask, split: str, examples: int) -> str:
 
 
 def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
-    """For each split the numbers of its `examples`, `tokens` and `sequences`, the tokens of its `longest` text, and of
+    """For each split, the numbers of its `examples`, `tokens` and `sequences`, the tokens of its `longest` text, and of
     the `mean` one; and of its target, where that has classes, how many `classes` there are, and `labels`, the number of
-    examples, or words, of the most frequent ones."""
+    examples, or words, of the most frequent ones. `records` is a fingerprint of those that are not trained on."""
     found = {}
     for split, store in prepared.stores.items():
         lengths, counts = store.units.lengths, _target_counts(prepared.experiment, prepared.records[split])
@@ -38,6 +39,8 @@ def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
             "examples": len(prepared.records[split]), "tokens": int(lengths.sum()), "longest": int(lengths.max()),
             "mean": float(lengths.mean()), "sequences": store.examples, "classes": len(counts),
             "labels": dict(counts.most_common(STORED))}
+        if split != "train":
+            found[split]["records"] = records.fingerprint(prepared.records[split])
     return found
 
 

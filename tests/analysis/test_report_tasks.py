@@ -143,6 +143,23 @@ def test_runs_of_other_seeds_form_a_group(data):
     assert metrics.comparison([group])["Accuracy"][0].text == "65.00% ± 7.07% (n = 2)"
 
 
+def test_runs_on_the_same_validation_records_are_comparable(data):
+    def other(records, **fields):
+        experiment = dataclasses.replace(data.experiment, data=dataclasses.replace(
+            data.experiment.data, train="half.jsonl", **fields), length=16, tokenizer=dataclasses.replace(
+            data.experiment.tokenizer, vocab_size=50))
+        statistics = {"validation": data.task.splits["validation"] | {"records": records}}
+        return dataclasses.replace(data, label="other", experiment=experiment,
+                                   task=dataclasses.replace(data.task, splits=statistics))
+
+    def settings(run):
+        return metrics.differing_settings(metrics.group_by_seed([data, run]))
+
+    same = data.task.splits["validation"]["records"]
+    assert settings(other(same, validation="moved.jsonl")) == {}
+    assert settings(other("x", validation="other.jsonl")) == {"Accuracy": ["data.validation"]}
+
+
 def test_published_figures_are_shown_for_a_known_set(data):
     known = dataclasses.replace(data, experiment=dataclasses.replace(data.experiment, name="sst2"))
     rows = task_page.results(known)["published"]["rows"]

@@ -18,6 +18,8 @@ NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
 # Settings by which validation examples, their targets or their tokens can differ.
 VALIDATION_SETTINGS = ("evaluation.examples", "evaluation.seed", "length", "objective.*", "format.*", "data.*",
                        "sources*", "tokenizer.*")
+TASK_SETTINGS = ("evaluation.examples", "data.*")  # the same for tasks, but for
+NOT_TASK_SETTINGS = ("data.train", "data.test", "data.test_columns*", "data.tfds_dir")
 
 
 def declared(run: RunData) -> dict[str, Metric]:
@@ -201,9 +203,21 @@ def differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
         members = [one for group, one in zip(groups, settings, strict=True)
                    if title in {metric.title for metric in headlines(group.runs[0]).values()}]
         shared = [name for name in members[0][0] if name not in ignored and all(name in group[0] for group in members)]
-        fields = tuple(name for name in shared
-                       if any(fnmatch.fnmatchcase(name, pattern) for pattern in VALIDATION_SETTINGS)
+        runs = [run for group in groups for run in group.runs if title in {m.title for m in headlines(run).values()}]
+        fields = tuple(name for name in shared if _changes_validation(name, runs)
                        and len({repr(sorted({repr(run[name]) for run in group})) for group in members}) > 1)
         if fields:
             found.setdefault(fields, []).append(title)
     return {", ".join(titles): list(fields) for fields, titles in found.items()}
+
+
+def _changes_validation(name: str, runs: Sequence[RunData]) -> bool:
+    """Whether validation examples or targets can differ by a setting; not for runs of tasks that were validated on the
+    same records, however these are tokenized."""
+    def matches(patterns: Sequence[str]) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+    if not all(run.is_task for run in runs):
+        return matches(VALIDATION_SETTINGS)
+    records = {run.task.splits.get("validation", {}).get("records") for run in runs}
+    return (len(records) > 1 or None in records) and matches(TASK_SETTINGS) and not matches(NOT_TASK_SETTINGS)
