@@ -16,6 +16,8 @@ from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
 from lmrep.objectives.capabilities import Sampling
 
+BATCH_SIZE = 64  # continuations that are generated at a time
+
 
 def filter_logits(logits: Array, sampling: Sampling) -> Array:
     """float32 [..., v] -> the logits divided by the temperature, -inf for tokens that are not sampled. Of tokens with
@@ -56,18 +58,20 @@ def continuations(
         raise UserError(f"{name} has {len(prompt):,} tokens, and {options.tokens:,} are to be generated; the model "
                         f"takes {max_length:,} at most: generate fewer (--tokens)")
     size = padded_length(len(prompt), 1, max_length)  # prompts of many lengths share a program
-    padded = np.zeros((options.samples, size), np.int32)
-    padded[:, : len(prompt)] = prompt
-    generated = np.asarray(program(
-        params, padded, len(prompt), jax.random.fold_in(jax.random.key(options.seed), number),
-        sampling=Sampling(options.temperature, options.top_k, options.top_p), tokens=options.tokens,
-        capacity=min(size + options.tokens, max_length or 2**31))).tolist()
+    generated = []
+    for start in range(0, options.samples, BATCH_SIZE):
+        padded = np.zeros((min(BATCH_SIZE, options.samples - start), size), np.int32)
+        padded[:, : len(prompt)] = prompt
+        generated += np.asarray(program(
+            params, padded, len(prompt), jax.random.fold_in(jax.random.key(options.seed), number), start,
+            sampling=Sampling(options.temperature, options.top_k, options.top_p), tokens=options.tokens,
+            capacity=min(size + options.tokens, max_length or 2**31))).tolist()
     return [[*itertools.takewhile(lambda token: token not in end_tokens, ids)] for ids in generated]
 
 
 def generate(
-    params: Tree, prompt: Array, size: Array, key: Array, *, model: Model, objective: Objective, sampling: Sampling,
-    tokens: int, capacity: int, banned_token_ids: tuple[int, ...] = (),
+    params: Tree, prompt: Array, size: Array, key: Array, start: Array | int = 0, *, model: Model,
+    objective: Objective, sampling: Sampling, tokens: int, capacity: int, banned_token_ids: tuple[int, ...] = (),
 ) -> Array:
     """Generates `tokens` tokens after each prompt, i32[b, n] -> i32[b, tokens].
 
@@ -77,6 +81,7 @@ def generate(
       size: i32[], the length of the prompts, at least 1; the other tokens are padding, so that prompts of many lengths
         share one program.
       key: random key; the draws of an example depend on it and on the example's index alone.
+      start: i32[], the index of the first example.
       model: has `decode`.
       objective: has `next_token_logits`.
       sampling: how tokens are sampled.
@@ -84,7 +89,7 @@ def generate(
       capacity: of the cache; at least n, and at least `size` + `tokens`.
       banned_token_ids: ids that are never sampled, such as padding.
     """
-    example_keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(prompt.shape[0]))
+    example_keys = jax.vmap(partial(jax.random.fold_in, key))(start + jnp.arange(prompt.shape[0]))
 
     def choose(hidden: Array, number: Array) -> Array:
         logits = objective.next_token_logits(params, hidden)[:, 0].at[:, list(banned_token_ids)].set(-jnp.inf)

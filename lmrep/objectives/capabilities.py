@@ -113,7 +113,7 @@ class GenerateOptions(Sampling):
     """Options of `GenerateText`."""
 
     tokens: int = setting(50, "the most tokens to generate", at_least=1)
-    samples: int = setting(1, "continuations of each text", at_least=1)
+    samples: int = setting(1, "continuations of each text", at_least=1, at_most=2**16)
     seed: int = setting(0, "the same seed gives the same continuations", at_least=0, at_most=2**32 - 1)
 
 

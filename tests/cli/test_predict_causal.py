@@ -7,7 +7,7 @@ import pytest
 
 import lmrep
 from lmrep.core.errors import UserError
-from lmrep.inference import prompts
+from lmrep.inference import generate, prompts
 from lmrep.inference.generate import Sampling
 from lmrep.interop import conversion
 from lmrep.objectives import OBJECTIVES
@@ -45,6 +45,15 @@ def test_run_without_samples_is_tried_with_its_own_text(home):
     prompts = printed_prompts(result, "causal", " |")
     assert result.code == 0 and len(prompts) == 3
     assert f"lmrep predict --workdir={home}/run '{prompts[0]}'" in result.out
+
+
+def test_samples_do_not_depend_on_how_many_are_generated_at_a_time(home, monkeypatch):
+    run = lmrep.load(home / "run")
+    together = run.generate(["the old", "a red"], tokens=6, samples=5)
+    monkeypatch.setattr(generate, "BATCH_SIZE", 2)
+    assert run.generate(["the old", "a red"], tokens=6, samples=5) == together
+    refused = small.command("predict", f"--workdir={home}/run", "the old", "--samples=1000000000")
+    assert refused.code == 2 and "--samples is 1000000000; expected" in refused.err
 
 
 def test_seed_repeats_its_samples(home):
