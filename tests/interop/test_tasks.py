@@ -257,3 +257,22 @@ def test_run_that_averages_over_windows_is_not_written(home, tmp_path):
     file.write_text(json.dumps(record))
     with pytest.raises(UserError, match="averages over windows of long texts"):
         conversion.to_published(tmp_path / "run", tmp_path / "out")
+
+
+def test_converted_tagger_is_evaluated_by_entities(tmp_path, monkeypatch):
+    """Its labels say that the scheme is BIO."""
+    monkeypatch.setattr("tests.interop.test_tasks.LABELS", ("O", "B-x", "I-x"))
+    publish(tmp_path / "x", BERT, TOKENS, BY_TOKEN)
+    conversion.to_workdir(tmp_path / "x", tmp_path / "run")
+    tiny.write(tmp_path / "test.jsonl", [{"words": ["cat", "dog", "good"], "tags": ["B-x", "I-x", "O"]}])
+    metrics = lmrep.evaluate(tmp_path / "run", files=str(tmp_path / "test.jsonl"))
+    assert {"entity_f1", "token_accuracy"} <= metrics.keys()
+    (found,) = lmrep.load(tmp_path / "run").predict(["cat dog"])
+    assert len(found["tags"]) == 2 and set(found["tags"]) <= {"O", "B-x", "I-x"}
+
+
+def test_converted_question_answerer_reads_long_contexts_in_windows(tmp_path):
+    publish(tmp_path / "x", BERT, SPANS, BY_TOKEN)
+    conversion.to_workdir(tmp_path / "x", tmp_path / "run")
+    (found,) = lmrep.load(tmp_path / "run").predict([("cat dog", "bird fish tree " * 40)])
+    assert found

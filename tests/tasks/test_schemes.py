@@ -77,3 +77,12 @@ def test_viterbi_finds_the_most_probable_allowed_sequence(scheme):
                    if schemes.fault(scheme, [labels[i] for i in path]) < 0]
         best = max(allowed, key=lambda path: scores[np.arange(4), list(path)].sum())
         assert schemes.best_sequence(scores, labels, scheme).tolist() == list(best)
+
+
+@pytest.mark.parametrize(("labels", "scheme"), [
+    (("O", "B-PER", "I-PER"), "BIO"), (("I-PER", "O"), "BIO"), (("O", "B-x", "I-x", "E-x", "S-x"), "BIOES"),
+    (("O", "B-x", "I-x", "L-x", "U-x"), "BILOU"), (("NOUN", "VERB"), "none"), (("O", "PER"), "none"),
+    (("O", "B-x", "NOUN"), "none"),
+])
+def test_the_scheme_of_a_published_tagger_is_that_of_its_labels(labels, scheme):
+    assert schemes.of_labels(labels) == scheme
