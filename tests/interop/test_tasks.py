@@ -153,7 +153,7 @@ def test_labels_without_names_are_numbered_as_in_the_library(tmp_path):
     assert any("label2id of config.json has other numbers than id2label for LABEL_0" in each for each in remarks)
 
 
-def test_summary_of_another_kind_is_refused(tmp_path):
+def test_summary_with_other_settings_is_refused(tmp_path):
     publish(tmp_path / "x", ELECTRA, CHOICE, GELU)
     file = tmp_path / "x/config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"summary_type": "mean"}))
