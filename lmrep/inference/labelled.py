@@ -1,5 +1,6 @@
 """Predictions of a run that was trained for a task: for records of files, and for texts."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -66,16 +67,25 @@ def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment
              if experiment.objective.get(field) is None}
     if not names:
         return experiment
-    lines = (directory / METRICS).read_text().splitlines() if (directory / METRICS).is_file() else []
-    known = [line for line in map(json.loads, lines) if line["split"] == "validation" and line["step"] <= step]
-    values = {}
+    known = [line for line in _validations(directory / METRICS) if line["step"] <= step]
+    values, validated = {}, any(line["step"] == step for line in known)
     for field, metric in names.items():
         found = next((line for line in reversed(known) if metric in line), None)
-        if found is None or found["step"] != step:
+        if not validated:
             log.info("%s has no validation at step %s: %s is %s", directory, f"{step:,}", field,
                      f"that of step {found['step']:,}" if found else 0)
         values[field] = float(found[metric]) if found else 0.0
     return dataclasses.replace(experiment, objective=experiment.objective | values)
+
+
+def _validations(path: Path) -> list[dict[str, Any]]:
+    """The validation lines of metrics.jsonl, without damaged ones."""
+    lines = []
+    for text in path.read_bytes().splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError):
+            lines.append(json.loads(text))
+    return [line for line in lines if isinstance(line, dict) and line.get("split") == "validation"
+            and isinstance(line.get("step"), int)]
 
 
 def _batch_tokens() -> int:
