@@ -157,7 +157,7 @@ def test_inputs_that_do_not_fit_are_refused(run):
     (lambda run: run.fill_masks(["A [MASK]."], k=0), "^k is 0; expected at least 1"),
     (lambda run: run.fill_masks(["A [MASK]."], k="3"), "^k is '3'; expected a whole number"),
     (lambda run: run.predict(["A [MASK]."], top=3), "^there is no option 'top'; the options are: k$"),
-], ids=str)
+], ids=["inputs", "pair", "predict", "fill_masks", "k", "type", "option"])
 def test_invalid_arguments_are_refused(run, call, message):
     with pytest.raises(UserError, match=message):
         call(run)
