@@ -150,6 +150,11 @@ def train(
         config = TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults)
         Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch), config,
                 peak and peak * mesh.size).run(resumed)
+    return _finish(directory, data_dir, experiment, prepared)
+
+
+def _finish(directory: Path, data_dir: Path, experiment: Experiment, prepared: Prepared | PreparedTask) -> Outcome:
+    """Writes the predictions of a task and the report of a run that has ended."""
     best = None
     if isinstance(prepared, PreparedTask):
         run = agreed(lambda: load(directory))  # all processes read a checkpoint together
