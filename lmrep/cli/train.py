@@ -63,7 +63,10 @@ def config_of(arguments: Arguments) -> Any:
         from lmrep.storage.workdir import read_config
 
         there = mirror.local_copy(workdir, checkpoints=False)
-        return apply_overrides(read_config(there)["config"], arguments.overrides)
+        recorded, given = read_config(there)["config"], {path for path, _ in arguments.overrides}
+        if "epochs" in given and "steps" not in given:  # the steps on record are those of the previous epochs
+            recorded = {**recorded, "steps": 0}
+        return apply_overrides(recorded, arguments.overrides)
     return arguments.load_config()
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep.cli import train as train_command
+from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.training.metrics_log import MetricsLog
@@ -104,6 +106,16 @@ def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(home, trained, tm
         for path, value in params(tmp_path / "run", step).items():
             np.testing.assert_array_equal(value, expected[path], err_msg=path)
     assert predicted(tmp_path / "run") == predicted(workdir)
+
+
+def test_more_epochs_continue_the_run_in_a_workdir(trained):
+    """The steps on record are those of the epochs before."""
+    def resumed(*overrides):
+        return train_command.config_of(Arguments("train", workdir=str(trained[0]), overrides=overrides))
+
+    assert resumed().steps == STEPS
+    assert (resumed(("epochs", "5")).steps, resumed(("epochs", "5")).epochs) == (0, 5.0)
+    assert resumed(("epochs", "5"), ("steps", "30")).steps == 30
 
 
 def test_eight_devices_give_the_predictions_of_one(home, trained, tmp_path):
