@@ -12,7 +12,7 @@ rename it.
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,7 +92,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
         remarks.append(f"the last {spare:,} of the token table's {checkpoint.config.vocab:,} rows have no token in the "
                        "tokenizer's files: check that these files are complete")
     remarks += label_remarks(checkpoint.config_json, checkpoint.task)
-    if not checkpoint.task and not {"masked", "causal"} & {*checkpoint.heads}:
+    if not checkpoint.task and not _language_model(checkpoint.heads):
         remarks.append(checkpoint.family.without_lm_head)
     return Converted(checkpoint, proof, remarks)
 
@@ -208,6 +208,11 @@ def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Publish
     return found
 
 
+def _language_model(heads: Iterable[str]) -> str:
+    """The objective of the language model among a checkpoint's heads; "" without one."""
+    return next((HEADS[head].objective for head in heads if head in HEADS and HEADS[head].objective), "")
+
+
 def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
     """The experiment of a run that would have trained this checkpoint, as far as it is known."""
     if tokenizer.size > checkpoint.config.vocab:
@@ -215,7 +220,7 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
                         f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; "
                         "download both again")
     heads, family, task = checkpoint.heads, checkpoint.family, checkpoint.task
-    objective = task.name if task else "masked" if "masked" in heads else family.objective
+    objective = task.name if task else _language_model(heads) or family.objective
     form = "examples" if task else "segment_pair" if "pair" in heads else "packed"
     config = experiments.default_config(objective=objective, format=form, optimizer=family.optimizer)
     config.name = name
@@ -226,8 +231,9 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
         known = {name: value for name, value in task.fields.items() if name in config.objective}
         config.objective.update(dataclasses.asdict(definition.resolve(definition.objective.config(**known), ())))
         config.format.long = "windows" if TASK_HEADS[task.name].windows else "truncate"
-    if objective == "masked":
-        config.objective.update(family.masking, sentence_pair="pair" in heads)
+    else:
+        fields = {**family.masking, "sentence_pair": "pair" in heads}
+        config.objective.update({name: value for name, value in fields.items() if name in config.objective})
     if "pair" in heads and family.pairs:
         config.format.pairs = family.pairs
     config.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64),

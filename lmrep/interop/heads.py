@@ -23,6 +23,7 @@ class Head(NamedTuple):
         has none.
       prefix: begins paths that only a checkpoint with this head has; "" if it has no parameters.
       samples: texts for `lmrep predict`.
+      objective: that trains it as the head of a language model; "" if it is no such head.
     """
 
     title: str
@@ -30,6 +31,7 @@ class Head(NamedTuple):
     specs: Callable[[Model, int], Tree] | None
     prefix: str
     samples: tuple[str, ...] = ()
+    objective: str = ""
 
 
 def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
@@ -46,7 +48,7 @@ def _discriminator_specs(model: Model) -> Tree:
 HEADS = {
     "masked": Head(
         "masked-LM logits", _mlm_logits, lambda model, e: lm_head.specs(model.width, e, model.vocab_size),
-        "objective/masked/", ("Paris is the [MASK] of France.",)),
+        "objective/masked/", ("Paris is the [MASK] of France.",), objective="masked"),
     "pair": Head(
         "sentence-pair logits",
         lambda tree, hidden, model: sentence_pair.logits(tree["objective"]["pair"], hidden[:, 0]),
@@ -59,7 +61,8 @@ HEADS = {
         ("Paris is the capital of France.", "Paris is the Friday of France.")),
     "causal": Head(
         "next-token logits",
-        lambda tree, hidden, model: causal.next_token_logits(tree, hidden, model=model, c=causal.Config()), None, ""),
+        lambda tree, hidden, model: causal.next_token_logits(tree, hidden, model=model, c=causal.Config()), None, "",
+        objective="causal"),
 }
 
 
