@@ -18,6 +18,7 @@ from lmrep.tasks.known import KNOWN, KnownSet
 _ROBERTA = {"epochs": 10.0, "batch_size": 32, "optimizer.learning_rate": 1e-5, "optimizer.betas": (0.9, 0.98),
             "optimizer.weight_decay": 0.1, "optimizer.clip": 0.0, "optimizer.bias_correction": True,
             "optimizer.decay_skip": (), "optimizer.schedule.warmup_fraction": 0.06}
+_BOTH = {"format.both_orders": True}
 _ELECTRA = {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 1e-4, "optimizer.layer_decay": 0.8}
 _ALBERT = {"batch_size": 32, "optimizer.learning_rate": 1e-5}
 
@@ -50,10 +51,10 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
                 "sst2": _steps(1e-5, 32, 20_935, 1256), "mrpc": _steps(1e-5, 16, 2296, 137),
                 "cola": _steps(1e-5, 16, 5336, 320), "stsb": _steps(2e-5, 16, 3598, 214)},
     # The released code: rates by layer, 10 epochs for the smallest sets.
-    "electra": {"": _ELECTRA, "rte": {"epochs": 10.0}, "stsb": {"epochs": 10.0},
+    "electra": {"": _ELECTRA, "rte": {"epochs": 10.0}, "stsb": {"epochs": 10.0} | _BOTH, "mrpc": _BOTH,
                 "squad1": {"epochs": 2.0, "length": 512}, "squad2": {"epochs": 2.0, "length": 512}},
     "electra_large": {"": _ELECTRA | {"optimizer.learning_rate": 5e-5, "optimizer.layer_decay": 0.9},
-                      "rte": {"epochs": 10.0}, "stsb": {"epochs": 10.0},
+                      "rte": {"epochs": 10.0}, "stsb": {"epochs": 10.0} | _BOTH, "mrpc": _BOTH,
                       "squad1": {"epochs": 2.0, "length": 512}, "squad2": {"epochs": 2.0, "length": 512}},
     # run_glue.sh of google-research/albert.
     "albert": {"": _ALBERT, "cola": _steps(1e-5, 16, 5336, 320), "stsb": _steps(2e-5, 16, 3598, 214),
@@ -68,8 +69,11 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
                  "squad1": {"epochs": 4.0, "length": 512}, "squad2": {"epochs": 4.0, "length": 512}},
     # Radford et al., 2018.
     "gpt": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 6.25e-5, "optimizer.eps": 1e-8,
-                 "optimizer.bias_correction": True, "optimizer.schedule.warmup_fraction": 0.002}},
+                 "optimizer.bias_correction": True, "optimizer.schedule.warmup_fraction": 0.002,
+                 "objective.auxiliary": 0.5}},
 }
+
+TASK_FIELD = "objective."  # begins fields of recipes that not every task has
 
 # The papers' grids, for `lmrep sweep --grid=NAME`: field -> values.
 GRIDS: Mapping[str, Mapping[str, tuple]] = {
@@ -108,7 +112,9 @@ def compose_task(argument: str, task: str, known: str = "", **own: Any) -> ml_co
     if known:
         _use(config, KNOWN[known], chosen.data)
     recipe = RECIPES[chosen.recipe]
-    config.update_from_flattened_dict({**recipe[""], **recipe.get(known, {})})
+    fields = {**recipe[""], **recipe.get(known, {})}
+    config.update_from_flattened_dict({name: value for name, value in fields.items() if TASK_FIELD not in name or
+                                       name.removeprefix(TASK_FIELD) in config.objective})
     for section, fields in own.items():
         config.update({section: fields})
     if not chosen.init:

@@ -69,6 +69,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     best = experiment.checkpoint.best or task.best or config.metrics[0]
     checkpoint = dataclasses.replace(experiment.checkpoint, best=best)
     experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
+    if stage.format.both_orders:
+        found["train"] = _both_orders(found["train"])
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in found.items()}
     return PreparedTask(_with_steps(experiment, stores["train"]), loaded, found, stores)
 
@@ -83,6 +85,19 @@ def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, traini
                 "--config.objective.labels='()' takes those of the data")
         raise UserError(f"{experiment.data.train} has the labels {', '.join(new[:20])}, and config.objective.labels is "
                         f"{', '.join(labels[:20])}; {what}")
+
+
+def _both_orders(own: Sequence[Record]) -> list[Record]:
+    """The records, and after each that is a pair of texts the same pair in the other order."""
+    found = []
+    for record in own:
+        found.append(record)
+        if "text2" in record.fields:
+            swapped = {"text": record.fields["text2"], "text2": record.fields["text"]}
+            found.append(record._replace(fields=record.fields | swapped))
+    if len(found) == len(own):
+        raise UserError(f"config.format.both_orders is True, and {own[0].where} has no second text; set it to False")
+    return found
 
 
 def _tokenizer(config: tokenizers.Config, names: Sequence[str], training: Sequence[Record]) -> Tokenizer:

@@ -27,6 +27,8 @@ class Format:
     stride: int = setting(128, "tokens between the starts of two windows", at_least=1)
     packed: bool = setting(False, "several examples in a sequence of config.length tokens, which do not attend to each "
                            "other; batch_size counts sequences")
+    both_orders: bool = setting(False, "train on each pair of texts in both orders, where the order has no meaning "
+                                "(ELECTRA on MRPC and STS-B)")
 
 
 def _no_spans(*_):

@@ -23,7 +23,7 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
-from lmrep.tasks import heads
+from lmrep.tasks import auxiliary, heads
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.capability import Predict
 
@@ -31,7 +31,7 @@ METRICS = ("accuracy", "f1", "macro_f1", "matthews")
 
 
 @dataclass(frozen=True)
-class Config(heads.Head):
+class Config(auxiliary.Config):
     """A classifier."""
 
     labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: those of the "
@@ -83,11 +83,12 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """A classifier on one vector of each text."""
     check_context(model, c.context, "this task")
-    return Objective(
+    objective = Objective(
         name="classification",
         specs={"encoder": model.specs, "objective": {"classification": heads.specs(model, len(c.labels) or 2, c)}},
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
         context=c.context)
+    return auxiliary.with_language_model(objective, c, model)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -149,7 +150,7 @@ def show(prediction: dict[str, Any]) -> str:
 DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, context=lambda c: c.context,
-        metrics={**{name: TASK_METRICS[name].metric for name in METRICS},
+        metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
         capabilities=(Predict("classify", "classifies texts", ("text",), show, ("text2",)),),

@@ -67,11 +67,15 @@ def pooled(params: Tree, batch: Batch, model: Model, c: Head, key: Array | None 
     """The last layer's output [b, n, d] at the position that stands for each unit: the first one, or the last one
     where the network reads from left to right."""
     positions = batch["first"] if c.context == "both" and model.pooling == "first" else batch["last"]
-    tokens = batch["tokens"]
-    if tokens.ndim == 3:  # grouped units [b, k, t], each by itself
-        batch = {name: value.reshape(-1, *value.shape[2:]) for name, value in batch.items()
-                 if name in ("tokens", "segment_ids", "positions", "token_type_ids")}
-        inputs = model_inputs(model, batch, context=c.context)
-        hidden = model.encode(params["encoder"], inputs, key, at=positions.reshape(-1, 1)).hidden
-        return hidden.reshape(*tokens.shape[:2], -1)
-    return model.encode(params["encoder"], model_inputs(model, batch, context=c.context), key, at=positions).hidden
+    shape, flat = positions.shape, ungrouped(batch)
+    inputs = model_inputs(model, flat, context=c.context)
+    hidden = model.encode(params["encoder"], inputs, key, at=positions.reshape(len(flat["tokens"]), -1)).hidden
+    return hidden.reshape(*shape, -1)
+
+
+def ungrouped(batch: Batch) -> Batch:
+    """The tokenwise fields [b, k, t] of grouped units as [b * k, t], each unit by itself; other batches as they are."""
+    shape = batch["tokens"].shape
+    if len(shape) == 2:
+        return batch
+    return {name: value.reshape(-1, shape[-1]) for name, value in batch.items() if value.shape == shape}

@@ -20,7 +20,7 @@ from lmrep.metrics import accuracy_metric
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
-from lmrep.tasks import heads
+from lmrep.tasks import auxiliary, heads
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 
@@ -29,7 +29,7 @@ MASKED = -1e30  # its logit
 
 
 @dataclass(frozen=True)
-class Config(heads.Head):
+class Config(auxiliary.Config):
     """A model that chooses one of several texts."""
 
 
@@ -62,11 +62,12 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """A score for each choice from one vector of its pair, and a softmax over the choices."""
     check_context(model, c.context, "this task")
-    return Objective(
+    objective = Objective(
         name="multiple_choice",
         specs={"encoder": model.specs, "objective": {"multiple_choice": heads.specs(model, 1, c)}},
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
         context=c.context)
+    return auxiliary.with_language_model(objective, c, model)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -129,7 +130,7 @@ def show(prediction: dict[str, Any]) -> str:
 DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, context=lambda c: c.context,
-        metrics={"accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+        metrics={**auxiliary.METRICS, "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False)},
         capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),
         published=heads.PUBLISHED),

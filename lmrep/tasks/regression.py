@@ -21,7 +21,7 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import heads
+from lmrep.tasks import auxiliary, heads
 from lmrep.tasks.base import (
     Comparison,
     Outputs,
@@ -38,7 +38,7 @@ METRICS = ("pearson", "spearman")
 
 
 @dataclass(frozen=True)
-class Config(heads.Head):
+class Config(auxiliary.Config):
     """A regression model."""
 
     minimum: float | None = setting(None, "the smallest number of submission files; smaller ones are raised to it")
@@ -72,10 +72,11 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """A number from one vector of each text."""
     check_context(model, c.context, "this task")
-    return Objective(
+    objective = Objective(
         name="regression", specs={"encoder": model.specs, "objective": {"regression": heads.specs(model, 1, c)}},
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
         context=c.context)
+    return auxiliary.with_language_model(objective, c, model)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -134,7 +135,7 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, context=lambda c: c.context,
-        metrics={**{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
+        metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
                  "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
                  "variance": Metric("Mean squared error of predicting the mean")},
         capabilities=(Predict("rate", "predicts a number for each text", ("text",),

@@ -1,0 +1,68 @@
+"""Language modelling beside a task: GPT's fine-tuning predicts each next token of the texts as well (Radford et al.,
+2018, section 3.2: L3 = L2 + lambda L1)."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.layers import lm_head
+from lmrep.metrics import loss_metric
+from lmrep.models.base import Model
+from lmrep.objectives import causal
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
+from lmrep.objectives.outputs import output_table, sums
+from lmrep.tasks import heads
+
+LANGUAGE_MODEL = causal.Config()
+METRICS = {"lm_loss": loss_metric("Language-model loss of the texts", perplexity=True)}
+
+
+@dataclass(frozen=True)
+class Config(heads.Head):
+    """A head on one vector of each text, and a language model beside it."""
+
+    auxiliary: float = setting(0.0, "context left: weight of the language-model loss of the texts (GPT: 0.5)",
+                               at_least=0)
+
+
+def with_language_model(objective: Objective, c: Config, model: Model) -> Objective:
+    """The objective of a task, with `c.auxiliary` times the language-model loss added to its own: the mean over the
+    tokens of each unit, then over units. The output table is the network's, or one that is trained with it."""
+    if not c.auxiliary:
+        return objective
+    if c.context != "left":
+        raise UserError(f"config.objective.auxiliary is {c.auxiliary:g}, and config.objective.context is {c.context}; "
+                        "a language model reads from left to right: set the context to left, or auxiliary to 0")
+    head = causal.specs(LANGUAGE_MODEL, model)
+
+    def prepare(keys: Keys, batch: Batch) -> Batch:
+        return add_targets(objective.prepare(keys, batch))
+
+    def loss(params: Tree, batch: Batch, key: Array | None, carry: Carry) -> tuple[Array, tuple[Metrics, Carry]]:
+        total, (metrics, carry) = objective.loss(params, batch, key, carry)
+        flat = heads.ungrouped(batch)
+        encoder_key = prng.split(key, 2)[0]  # as the tasks split it: the same dropout
+        hidden = causal.encode(params, flat, model, LANGUAGE_MODEL, encoder_key).hidden
+        table = output_table(model, params, params["objective"].get("causal", {}), encoder_key)
+        auxiliary, nll, _ = lm_head.chunked_cross_entropy(
+            table, causal.before_table(params, hidden, model, LANGUAGE_MODEL), flat["lm_targets"], flat["lm_weights"])
+        return total + c.auxiliary * auxiliary, (metrics | sums(flat["lm_weights"] > 0, lm_loss=nll), carry)
+
+    specs = objective.specs | {"objective": objective.specs["objective"] | ({"causal": head} if head else {})}
+    return objective._replace(specs=specs, prepare=prepare, loss=loss)
+
+
+def add_targets(batch: Batch) -> Batch:
+    """With `lm_targets` i32 and `lm_weights` float32, [b, t] or [b, k, t]: the next token of each, and one over the
+    unit's number of them and the number of units."""
+    tokens, segments = batch["tokens"], batch["segment_ids"]
+    following = jnp.concatenate([segments[..., 1:], jnp.zeros_like(segments[..., :1])], -1)
+    predicted = (segments > 0) & (following == segments)
+    same = (segments[..., :, None] == segments[..., None, :]) & predicted[..., None, :]
+    weights = predicted / jnp.maximum(same.sum(-1), 1).astype(jnp.float32)
+    targets = jnp.concatenate([tokens[..., 1:], jnp.zeros_like(tokens[..., :1])], -1)
+    return batch | {"lm_targets": targets, "lm_weights": weights / jnp.maximum(weights.sum(), 1e-9)}
