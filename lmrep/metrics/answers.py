@@ -12,9 +12,6 @@ from lmrep.metrics import inputs
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
-# (gold answer, predicted answer) -> score in [0, 1]
-Score = Callable[[str, str], float]
-
 
 def normalize_answer(text: str) -> str:
     """Lower case, without ASCII punctuation and the articles a, an, the; white space as single spaces."""
@@ -41,49 +38,56 @@ def overlap_or_empty(answer: str, prediction: str) -> float:
     return overlap(answer, prediction) or float(not normalize_answer(answer) and not normalize_answer(prediction))
 
 
-def answer_scores(score: Score, gold: Sequence[Sequence[str]], predicted: Sequence[str],
-                  version: str = "2.0") -> np.ndarray:
-    """The score of each question: the largest over its gold answers.
+def exact_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
+    """Whether the answer to each question is one of the gold answers, after `normalize_answer`.
 
     Args:
-      score: `exact`, `overlap` or `overlap_or_empty`.
       gold: the gold answers of each question. In SQuAD 2.0 answers without words, such as "the", do not count where
         there are others, and a question without answers has "" as its only one. In SQuAD 1.1 each question has answers.
       predicted: an answer for each question; "" is no answer.
       version: of SQuAD, "1.1" or "2.0".
 
     Returns:
-      float64 [n], between 0 and 1.
+      float64 [n], 0 or 1.
 
     Raises:
       UserError: there are no questions, or other numbers of questions and predictions.
     """
+    return _best(exact, gold, predicted, version)
+
+
+def f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
+    """F1 of the answer to each question, the largest over its gold answers, float64 [n]. Arguments and errors as of
+    `exact_scores`."""
+    return _best(overlap_or_empty if version == "2.0" else overlap, gold, predicted, version)
+
+
+def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> float:
+    """The mean of `exact_scores`."""
+    return float(exact_scores(gold, predicted, version).mean())
+
+
+def answer_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> float:
+    """The mean of `f1_scores`."""
+    return float(f1_scores(gold, predicted, version).mean())
+
+
+def exact_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
+    """float64 [n, 2]: the exact match of each question, and 1."""
+    return np.stack([exact_scores(gold, predicted, version), np.ones(len(gold))], 1)
+
+
+def f1_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
+    """float64 [n, 2]: F1 of each question, and 1."""
+    return np.stack([f1_scores(gold, predicted, version), np.ones(len(gold))], 1)
+
+
+def _best(score: Callable[[str, str], float], gold: Sequence[Sequence[str]], predicted: Sequence[str],
+          version: str) -> np.ndarray:
     inputs.check_lengths(gold, predicted)
     chosen = _with_words if version == "2.0" else list
     return np.asarray([max(score(answer, prediction) for answer in chosen(answers))
                        for answers, prediction in zip(gold, predicted, strict=True)], np.float64)
-
-
-def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
-    """The mean of `exact`. Arguments and errors as of `answer_scores`."""
-    return float(answer_scores(exact, gold, predicted).mean())
-
-
-def answer_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> float:
-    """The mean of `overlap_or_empty`. Arguments and errors as of `answer_scores`."""
-    return float(answer_scores(overlap_or_empty, gold, predicted).mean())
-
-
-def exact_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> np.ndarray:
-    """float64 [n, 2]: the exact match of each question, and 1."""
-    scores = answer_scores(exact, gold, predicted)
-    return np.stack([scores, np.ones(len(scores))], 1)
-
-
-def overlap_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> np.ndarray:
-    """float64 [n, 2]: F1 of each question, and 1."""
-    scores = answer_scores(overlap_or_empty, gold, predicted)
-    return np.stack([scores, np.ones(len(scores))], 1)
 
 
 def _with_words(answers: Sequence[str]) -> list[str]:
@@ -110,8 +114,8 @@ def squad2_figures(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, st
     """
     ids = [key for key in gold if key in predicted]
     answerable = np.asarray([bool(gold[key]) for key in ids], bool)
-    raw = {name: answer_scores(score, [gold[key] for key in ids], [predicted[key] for key in ids])
-           for name, score in (("exact", exact), ("f1", overlap_or_empty))}
+    raw = {name: scores([gold[key] for key in ids], [predicted[key] for key in ids])
+           for name, scores in (("exact", exact_scores), ("f1", f1_scores))}
     null = np.asarray([null_scores[key] for key in ids]) if null_scores else np.zeros(len(ids))
     kept = {name: np.where(null > threshold, ~answerable, scores) for name, scores in raw.items()}
     figures = {}

@@ -91,7 +91,7 @@ def _squad(gold: str, predictions: str) -> Scores:
     answers, predicted = _read_squad(gold, predictions, "will receive score 0")
     text, figures = scripts.squad1(answers, predicted)
     return Scores(text, figures, _answer_samples(
-        ("exact_match", "f1"), list(answers.values()), [predicted.get(key, "") for key in answers]))
+        ("exact_match", "f1"), list(answers.values()), [predicted.get(key, "") for key in answers], "1.1"))
 
 
 def _squad2(gold: str, predictions: str, null_scores: str, na_prob_thresh: float) -> Scores:
@@ -103,11 +103,11 @@ def _squad2(gold: str, predictions: str, null_scores: str, na_prob_thresh: float
                         "expected a number for each prediction")
     text, figures = scripts.squad2(answers, predicted, null, na_prob_thresh)
     kept = ["" if null and null[key] > na_prob_thresh else predicted[key] for key in ids]
-    return Scores(text, figures, _answer_samples(("exact", "f1"), [answers[key] for key in ids], kept))
+    return Scores(text, figures, _answer_samples(("exact", "f1"), [answers[key] for key in ids], kept, "2.0"))
 
 
-def _answer_samples(names: Sequence[str], gold: Sequence, predicted: Sequence) -> dict[str, Sample]:
-    return {name: Sample(metric, gold, predicted, 100)
+def _answer_samples(names: Sequence[str], gold: Sequence, predicted: Sequence, version: str) -> dict[str, Sample]:
+    return {name: Sample(metric, gold, predicted, 100, {"version": version})
             for name, metric in zip(names, ("exact_match", "answer_f1"), strict=True)}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.metrics import entities
-from lmrep.metrics.answers import answer_scores, exact, overlap, squad2_figures
+from lmrep.metrics.answers import exact_scores, f1_scores, squad2_figures
 
 Tags = Sequence[Sequence[str]]
 
@@ -24,9 +24,9 @@ def squad1(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str]) -> t
                         "none of these: use --metric=squad2")
     ids = [key for key in gold if key in predicted]
     totals = {}
-    for name, score in (("exact_match", exact), ("f1", overlap)):
-        scores = answer_scores(score, [gold[key] for key in ids], [predicted[key] for key in ids], version="1.1")
-        totals[name] = 100.0 * sum(scores.tolist()) / len(gold)
+    for name, scores in (("exact_match", exact_scores), ("f1", f1_scores)):
+        each = scores([gold[key] for key in ids], [predicted[key] for key in ids], version="1.1")
+        totals[name] = 100.0 * sum(each.tolist()) / len(gold)
     return json.dumps(totals), totals
 
 

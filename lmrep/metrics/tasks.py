@@ -58,5 +58,5 @@ TASK_METRICS: Mapping[str, TaskMetric] = {
         Metric("conlleval recall", "recall", True, ".2%"), tags.conll_recall, tags.conll_sums, recall_of),
     "conll_f1": TaskMetric(_f1("conlleval F1"), tags.conll_f1, tags.conll_sums, f1_of),
     "exact_match": TaskMetric(accuracy_metric("Exact match"), qa.exact_match, qa.exact_sums, mean_of),
-    "answer_f1": TaskMetric(_f1("Answer F1"), qa.answer_f1, qa.overlap_sums, mean_of),
+    "answer_f1": TaskMetric(_f1("Answer F1"), qa.answer_f1, qa.f1_sums, mean_of),
 }

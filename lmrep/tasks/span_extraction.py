@@ -228,7 +228,10 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
             "answer": "" if refused else texts[i], "start": start, "end": end,
             "probability": float(np.exp(chosen - np.logaddexp.reduce(candidates))), "score": float(best.scores[0]),
             **({"null_score": float(nulls[i])} if c.unanswerable else {})})
-    return Result(metrics, predictions, *([gold, [each["answer"] for each in predictions]] if metrics else ()))
+    if not metrics:
+        return Result({}, predictions)
+    options = dict.fromkeys(("exact_match", "answer_f1"), {"version": _version(c)})
+    return Result(metrics, predictions, gold, [each["answer"] for each in predictions], options)
 
 
 def _search(
@@ -281,11 +284,15 @@ def _metrics(
     return metrics, threshold
 
 
+def _version(c: Config) -> str:
+    """The version of SQuAD whose script computes the metrics."""
+    return "2.0" if c.unanswerable else "1.1"
+
+
 def _scores(c: Config, gold: Sequence[Sequence[str]], texts: Sequence[str]) -> dict[str, np.ndarray]:
     """What an answer to each question scores, float64 [n]."""
-    version, f1 = ("2.0", qa.overlap_or_empty) if c.unanswerable else ("1.1", qa.overlap)
-    return {"exact_match": qa.answer_scores(qa.exact, gold, texts, version),
-            "answer_f1": qa.answer_scores(f1, gold, texts, version)}
+    version = _version(c)
+    return {"exact_match": qa.exact_scores(gold, texts, version), "answer_f1": qa.f1_scores(gold, texts, version)}
 
 
 def _mean_loss(units: Units, outputs: Outputs) -> float:

@@ -323,6 +323,9 @@ def test_every_metric_gives_intervals_around_its_figures(run):
     for name in ("exact", "f1"):
         low, high = found[f"{name}_interval"]
         assert found[name] == pytest.approx(200 / 3) and low < found[name] < high <= 100
+    found = figures(run("--metric=squad", *FILES, "--bootstrap=50", "--json",
+                        gold_json=squad({"a": ["the", "x"]}), pred_json={"a": "the"}))  # wrong in SQuAD 2.0
+    assert found["exact_match"] == 100 and found["exact_match_interval"] == [100, 100]
     out = run("--metric=conlleval", "--predictions=x.txt", "--bootstrap=50", x_txt=TOKENS)[1]
     assert "95 % interval of f1: 0 to 100 (50 resamples)" in out  # all of one sentence is right, none of the other
 

@@ -18,6 +18,7 @@ from lmrep.data.records.examples import arrange
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import default_config
+from lmrep.inference import task_evaluation
 from lmrep.metrics import answers as qa
 from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import TASKS
@@ -413,9 +414,21 @@ def test_figures_of_questions_that_all_have_answers_are_those_of_squad_1():
     assert found.metrics.keys() == {"loss", "exact_match", "answer_f1"}
     gold = [[text for text, _ in record.fields["answers"]] for record in records]
     answers = json.loads(qas.submission(Config(), records, found)["predictions.json"])
-    for name, score in (("exact_match", qa.exact), ("answer_f1", qa.overlap)):
-        assert found.metrics[name] == pytest.approx(qa.answer_scores(score, gold, list(answers.values()), "1.1").mean())
+    for name, scores in (("exact_match", qa.exact_scores), ("answer_f1", qa.f1_scores)):
+        assert found.metrics[name] == pytest.approx(scores(gold, list(answers.values()), "1.1").mean())
     assert all(answers.values()) and qas.submission(Config(), records, found).keys() == {"predictions.json"}
+
+
+def test_intervals_follow_the_script_of_the_figures():
+    record = question(context="the cat", answers=["the", "cat"])  # SQuAD 2.0 alone ignores answers without words
+    units, *_ = encoded([record])
+    at = {name: {(0, units.columns[name][0]): 50.0} for name in ("start", "end")}
+    for unanswerable, exact in ((False, 1.0), (True, 0.0)):
+        c = Config(unanswerable=unanswerable, threshold=1e9)
+        found = qas.score(c, [record], units, outputs_of(units, **at))
+        assert found.predicted == ["the"] and found.metrics["exact_match"] == exact
+        intervals = task_evaluation.intervals(found)
+        assert intervals == {name: [found.metrics[name]] * 2 for name in ("exact_match", "answer_f1")}
 
 
 def test_a_submission_needs_different_ids():
