@@ -26,6 +26,7 @@ from typing import Any
 
 from lmrep.cli.arguments import STEP, Arguments, Flag
 from lmrep.core.errors import UserError
+from lmrep.core.files import json_object
 
 FLAGS = {
     "input": Flag(None, "a file of texts, one per line, instead of standard input"),
@@ -134,21 +135,10 @@ def _records(file: Iterable[str], source: str, jsonl: bool) -> Iterator[tuple[st
         for number, line in enumerate(file, 1):
             if line.strip():
                 name = f"line {number:,} of {source}"
-                yield name, _record(line, name) if jsonl else {"text": line.rstrip("\r\n")}
+                yield name, json_object(line, name, '{"text": "..."}') if jsonl else {"text": line.rstrip("\r\n")}
     except UnicodeDecodeError as error:
         raise UserError(f"{source} is not UTF-8 text: {error.reason} at byte 0x{error.object[error.start]:02x}, "
                         f"after line {number:,}; convert it to UTF-8") from None
-
-
-def _record(line: str, name: str) -> dict:
-    """The JSON object in a line."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'{name} is not JSON: {error}; expected {{"text": "..."}}') from None
-    if not isinstance(record, dict):
-        raise UserError(f'{name} is {line.strip()[:60]}; expected {{"text": "..."}}')
-    return record
 
 
 def _json(record: dict) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from lmrep.core.errors import RunFault
+from lmrep.core.errors import RunFault, UserError
 
 MANIFEST = "manifest.json"
 
@@ -46,6 +46,17 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """`write_text` of `value` as indented JSON."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def json_object(text: str, where: str, expected: str = "a JSON object") -> dict[str, Any]:
+    """The JSON object that a text is. Raises UserError, which begins with `where`, for anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON: {error}; expected {expected}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is {text.strip()[:60]}; expected {expected}")
+    return value
 
 
 def sync(path: str | os.PathLike) -> None:

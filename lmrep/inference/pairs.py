@@ -2,7 +2,6 @@
 sentence of a pair the higher score."""
 
 import dataclasses
-import json
 import logging
 import math
 from collections import Counter
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import json_object
 from lmrep.core.progress import ProgressReporter
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.tokenizers import keeps_whitespace
@@ -88,13 +88,10 @@ def _read_file(file: Path) -> Iterator[Pair]:
 def _fields(line: bytes, where: str) -> list[str]:
     """The values of `FIELDS`. Raises UserError where one is missing, not text, or empty."""
     try:
-        record = json.loads(line.decode("utf-8-sig"))
+        text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{where} is not UTF-8 text; convert the file") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error}); expected an object with {', '.join(FIELDS)}") from None
-    if not isinstance(record, dict):
-        raise UserError(f"{where} holds no JSON object; expected one with the fields {', '.join(FIELDS)}")
+    record = json_object(text, where, f"an object with the fields {', '.join(FIELDS)}")
     for field in FIELDS:
         if field not in record:
             raise UserError(f"{where} has no field {field!r}; expected the fields {', '.join(FIELDS)}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
+from lmrep.core.files import json_object
 
 
 class Values(NamedTuple):
@@ -111,17 +112,7 @@ def _tsv(path: str) -> Iterator[tuple[int, dict[str, str]]]:
 def _json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines(path), 1):
         if line.strip():
-            yield number, _object(line, f"{path}, line {number}")
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is not a JSON object; expected {{...}}")
-    return value
+            yield number, json_object(line, f"{path}, line {number}")
 
 
 def _text(value: Any) -> str:
@@ -253,7 +244,7 @@ def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[l
 
 def read_squad(path: str) -> dict[str, list[str]]:
     """The gold answers of each question of a file in SQuAD's format, {id: texts}. Raises UserError."""
-    content = _object(text(path), path)
+    content = json_object(text(path), path)
     try:
         return {qa["id"]: [answer["text"] for answer in qa["answers"]]
                 for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
@@ -264,7 +255,7 @@ def read_squad(path: str) -> dict[str, list[str]]:
 
 def read_by_id(path: str, type_: type) -> dict[str, Any]:
     """A JSON object {id: value}, whose values are text (str) or numbers (float). Raises UserError."""
-    content = _object(text(path), path)
+    content = json_object(text(path), path)
     for key, value in content.items():
         good = isinstance(value, str) if type_ is str else (
             isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))

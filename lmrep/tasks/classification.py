@@ -7,9 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from lmrep.config.record import setting, suggestion
 from lmrep.core import prng
@@ -22,7 +20,7 @@ from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
-from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.capability import Predict
@@ -108,9 +106,8 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy."""
     y = logits(params, batch, key, c=c, model=model)
-    nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(batch["label"], 0))
-    metrics = sums(batch["weights"] > 0, accuracy=y.argmax(-1) == batch["label"])
-    return (nll * batch["weights"]).sum(), (metrics, carry)
+    value, metrics = heads.cross_entropy(y, batch["label"], batch["weights"])
+    return value, (metrics, carry)
 
 
 def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:

@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Tree, truncated_normal
 from lmrep.layers import dropout, linear
 from lmrep.models.base import Model, model_inputs
-from lmrep.objectives.base import Batch
+from lmrep.objectives.base import Batch, Metrics
+from lmrep.objectives.outputs import sums
 
 ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False), "relu": jax.nn.relu}
 
@@ -61,6 +63,19 @@ def apply(params: Tree, x: Array, c: Head, key: Array | None = None) -> Array:
     x = dropout.apply(keys[1], x, c.dropout).astype(jnp.float32)
     y = x @ params["out"]["kernel"]
     return y + params["out"]["bias"] if c.bias else y
+
+
+def cross_entropy(y: Array, target: Array, weights: Array, metric: str = "accuracy") -> tuple[Array, Metrics]:
+    """The mean cross-entropy of classes, and the sums of the metric that counts right ones.
+
+    Args:
+      y: float32 [..., classes], logits.
+      target: i32[...], the right class; anything where the weight is 0.
+      weights: float32 [...], which add to 1.
+      metric: its name.
+    """
+    nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(target, 0))
+    return (nll * weights).sum(), sums(weights > 0, **{metric: y.argmax(-1) == target})
 
 
 def pooled(params: Tree, batch: Batch, model: Model, c: Head, key: Array | None = None) -> Array:

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from lmrep.core import prng
 from lmrep.core.errors import UserError
@@ -19,7 +18,7 @@ from lmrep.data.records.encoding import Encoded, Units, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
-from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
@@ -89,10 +88,9 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of the right choice."""
-    y, target = logits(params, batch, key, c=c, model=model), batch["target"]
-    nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(target, 0))
-    metrics = sums(batch["weights"] > 0, accuracy=y.argmax(-1) == target)
-    return (nll * batch["weights"]).sum(), (metrics, carry)
+    y = logits(params, batch, key, c=c, model=model)
+    value, metrics = heads.cross_entropy(y, batch["target"], batch["weights"])
+    return value, (metrics, carry)
 
 
 def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:

@@ -230,7 +230,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
             **({"null_score": float(nulls[i])} if c.unanswerable else {})})
     if not metrics:
         return Result({}, predictions)
-    options = dict.fromkeys(("exact_match", "answer_f1"), {"version": _version(c)})
+    options = {name: {"version": _version(c)} for name in ("exact_match", "answer_f1")}
     return Result(metrics, predictions, gold, [each["answer"] for each in predictions], options)
 
 

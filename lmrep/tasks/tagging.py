@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from lmrep.config.record import setting, suggestion
 from lmrep.core import prng
@@ -21,7 +20,7 @@ from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context, model_inputs
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef
-from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import heads, schemes
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
@@ -249,9 +248,8 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of words."""
     y = logits(params, batch, key, c=c, model=model)
-    nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(batch["tag"], 0))
-    metrics = sums(batch["weights"] > 0, token_accuracy=y.argmax(-1) == batch["tag"])
-    return (nll * batch["weights"]).sum(), (metrics, carry)
+    value, metrics = heads.cross_entropy(y, batch["tag"], batch["weights"], "token_accuracy")
+    return value, (metrics, carry)
 
 
 def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:

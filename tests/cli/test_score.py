@@ -81,7 +81,7 @@ def test_squad2_with_null_scores(run):
     (squad({"a": ["x"]}), {"a": None}, "pred.json: the value of 'a' is None; expected the text of an answer"),
     (squad({"a": []}), {"a": "x"}, "1 questions have no answer, such as 'a'; SQuAD 1.1 has none of these: use"),
     ({"data": [{}]}, {}, "gold.json is not in SQuAD's format"),
-    (squad({"a": ["x"]}), "[1]", "pred.json is not a JSON object"),
+    (squad({"a": ["x"]}), "[1]", "pred.json is [1]; expected a JSON object"),
     (squad({"a": ["x"]}), "{", "pred.json is not JSON"),
 ])
 def test_bad_squad_files_are_refused(run, gold, predicted, message):

@@ -262,7 +262,7 @@ def test_a_tokenizer_json_of_other_rules_or_none_is_refused(tmp_path, family, ch
     ({"tokenizer_json": []}, "is not JSON"),
     ({"tokenizer_json": ["[" * 100_000]}, "is not JSON"),
     ({"tokenizer_json": ['{"a": "\\ud800"}']}, "is not JSON"),
-    ({"tokenizer_json": ["[1]"]}, "not a JSON object"),
+    ({"tokenizer_json": ["[1]"]}, "expected a JSON object"),
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenizer_class": "BertJapaneseTokenizer"}}, "BertJapanese"),
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"do_lower_case": "no"}}, "do_lower_case is no"),
     ({"vocab_txt": WORDS, "tokenizer_config_json": {"tokenize_chinese_chars": False}}, "tokenize_chinese_chars"),

@@ -268,7 +268,7 @@ def test_interval_of_a_mean_covers_it_in_95_percent_of_samples():
 @pytest.mark.parametrize(("lines", "message"), [
     ([LINE, {"sentence_good": " "}], "a.jsonl, line 2: sentence_good is ' '"),
     ([LINE, "", '{"sentence_good": 1'], "line 3 is not JSON"),
-    (["[1]"], "line 1 holds no JSON object"),
+    (["[1]"], r"line 1 is \[1\]; expected an object with the fields sentence_good"),
     ([json.dumps({k: v for k, v in LINE.items() if k != "UID"})], "line 1 has no field 'UID'"),
     ([{"sentence_bad": 7}], "line 1: sentence_bad is 7"),
     ([{"sentence_bad": "a \ud800"}], "line 1: 'a .*' is not Unicode"),

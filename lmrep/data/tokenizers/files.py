@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.core.errors import UserError
+from lmrep.core.files import json_object
 from lmrep.data.tokenizers.base import CONFIG
 
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
@@ -45,13 +46,11 @@ def read_lines(path: str | Path, expected: str = "text with one entry per line")
 
 def read_json(path: str | Path) -> dict[str, Any]:
     """The JSON object of a file. Raises UserError as `read_text`, and if it holds anything else."""
+    value = json_object(read_text(path, "JSON"), str(path))
     try:
-        value = json.loads(read_text(path, "JSON"))
-        json.dumps(value, ensure_ascii=False).encode()  # raises ValueError for lone surrogates
-    except (ValueError, RecursionError) as error:
+        json.dumps(value, ensure_ascii=False).encode()
+    except ValueError as error:  # lone surrogates
         raise UserError(f"{path} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is not a JSON object; expected {{...}}")
     return value
 
 
