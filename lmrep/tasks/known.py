@@ -38,23 +38,21 @@ SENTENCE = {"text": "sentence", "label": "label"}
 SENTENCES = {"text": "sentence1", "text2": "sentence2", "label": "label", "id": "index"}
 
 
-def _tfds(name: str, columns: Mapping[str, str], validation: str = "validation", **data: Any) -> dict[str, Any]:
-    return {"tfds": name, "train": "train", "validation": validation, "test": "test", "columns": dict(columns),
-            "test_columns": {}, **data}
-
-
 def _glue(
     name: str, columns: Mapping[str, str], metrics: tuple[str, ...] = ("accuracy",), task: str = "classification",
-    tfds_columns: Mapping[str, str] | None = None, tfds_validation: str = "validation",
+    tfds_columns: Mapping[str, str] | None = None, tfds_suffix: str = "",
     files: Mapping[str, str] = GLUE_FILES, data: Mapping[str, Any] = {}, labels: tuple[str, ...] = (),
     submissions: Mapping[str, str] = {}, **fields: Any,
 ) -> KnownSet:
-    """A set of GLUE. `labels` are the classes "0" and "1" of the files as TFDS names them."""
+    """A set of GLUE. In TFDS the classes "0" and "1" of the files are `labels`, and the names of the validation and the
+    test split end with `tfds_suffix`."""
     objective = {} if task == "regression" else {"metrics": metrics}
     return KnownSet(
         task, files, {"columns": dict(columns), **data},
-        _tfds(f"glue/{name}", tfds_columns or {**columns, "label": "label", "id": "idx"}, tfds_validation,
-              **({"label_map": {label: str(i) for i, label in enumerate(labels)}} if labels else {})),
+        {"tfds": f"glue/{name}", "train": "train", "validation": f"validation{tfds_suffix}",
+         "test": f"test{tfds_suffix}", "test_columns": {},
+         "columns": dict(tfds_columns or {**columns, "label": "label", "id": "idx"}),
+         **({"label_map": {label: str(i) for i, label in enumerate(labels)}} if labels else {})},
         {**objective, **fields}, metrics[0], submissions=submissions)
 
 
@@ -80,7 +78,7 @@ KNOWN: Mapping[str, KnownSet] = {
                  tfds_columns={"text": "question1", "text2": "question2", "label": "label", "id": "idx"},
                  data={"damaged_examples": 100,
                        "test_columns": {"text": "question1", "text2": "question2", "id": "id"}}),
-    "mnli": _glue("mnli", SENTENCES | {"label": "gold_label"}, tfds_validation="validation_matched",
+    "mnli": _glue("mnli", SENTENCES | {"label": "gold_label"}, tfds_suffix="_matched",
                   tfds_columns={"text": "premise", "text2": "hypothesis", "label": "label", "id": "idx"},
                   files={"train": "train.tsv", "validation": "dev_matched.tsv", "test": "test_matched.tsv"},
                   submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv",

@@ -128,6 +128,7 @@ def test_questions_have_their_context_and_answers(write):
     (squad(question(answers=[("", 3)])), ["question q1", "an answer is empty"]),
     (squad(question(is_impossible=True)), ["question q1", "is_impossible and has answers"]),
     (squad(question(answers=()) | {"answers": "Normandy"}), ["question q1", "'Normandy'", "answer_start"]),
+    (squad(question(), question()), ["qas[1] has the id 'q1', which ", "qas[0] has too"]),
     (squad(question(question="  ")), ["question q1", "question is empty"]),
     (squad({"id": "q1"}), ["qas[0]", "no 'question'", "id"]),
     (squad(question(), context=" "), ["question q1", "context is empty"]),

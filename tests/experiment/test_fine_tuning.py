@@ -29,6 +29,8 @@ def test_known_sets_give_checked_configs(name, data):
     assert experiment.checkpoint.best in TASKS[KNOWN[name].task].objective.metrics
     if data == "tfds":
         assert experiment.data.tfds and experiment.data.train == "train"
+        splits = (experiment.data.validation, experiment.data.test)
+        assert (splits == ("validation_matched", "test_matched")) == (name == "mnli")  # it has two of each
 
 
 @pytest.mark.parametrize("page", PAGES)

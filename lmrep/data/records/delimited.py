@@ -115,7 +115,7 @@ def _is_number(spec: str) -> bool:
 def tsv_lines(job: Job) -> Lines:
     """Cells between tabs. Quotes are characters like any other."""
     for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
-        if line.strip():
+        if line.strip(" "):
             yield number, line.split("\t")
 
 

@@ -105,12 +105,15 @@ def detect(path: Path, config: Config) -> str:
 
 def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserError | None:
     """Applies `label_until` and `label_map`, and adds the label before the mapping to `labels`. None: left out; an
-    error: not the number of a choice."""
+    error: no label, or not the number of a choice."""
     label = record.fields.get("label")
     if label is None:
         return record
     if config.label_until:
         label = label.split(config.label_until)[0]
+        if not label:
+            return UserError(f"{record.where}: nothing precedes config.data.label_until={config.label_until!r} in the "
+                             f"label {record.fields['label']!r}; {values.CORRECT}")
     labels.add(label)
     label = config.label_map.get(label, label)
     if not label:

@@ -8,12 +8,13 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.json_lines import parse
-from lmrep.data.records.values import convert, json_type
+from lmrep.data.records.values import CORRECT, convert, json_type
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
     """A record for each question; `answers` is [] where `is_impossible`. Raises UserError if the file has another
-    structure."""
+    structure. Predictions are written by id, so that two questions with one id are an error."""
+    seen: dict[str, str] = {}
     value = parse(files.text(job.path, job.config.encoding), str(job.path))
     if isinstance(value, UserError):
         raise value
@@ -21,7 +22,10 @@ def read(job: Job) -> Iterator[Record | UserError]:
         for path_, paragraph in _items(article, "paragraphs", path):
             context = _get(paragraph, "context", str, path_)
             for path__, question in _items(paragraph, "qas", path_):
-                yield _record(job, context, question, path__)
+                found = _record(job, context, question, path__)
+                if isinstance(found, Record) and found.id and seen.setdefault(found.id, path__) != path__:
+                    found = UserError(f"{path__} has the id {found.id!r}, which {seen[found.id]} has too; {CORRECT}")
+                yield found
 
 
 def _record(job: Job, context: str, question: Any, where: str) -> Record | UserError:

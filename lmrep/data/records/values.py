@@ -30,7 +30,8 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
         if found is None:
             if job.optional(field):
                 continue
-            return missing_column(where, field, path, value, "fields")
+            return UserError(f"{where}: {path!r} is null; {CORRECT}") if path in value else \
+                missing_column(where, field, path, value, "fields")
         try:
             fields[field] = convert(field, found)
         except ValueError as error:
@@ -86,7 +87,7 @@ def _label(value: Any) -> str:
         return "true" if value else "false"
     if not isinstance(value, str | int | float):
         raise ValueError("a string, a number or a Boolean")
-    return str(value)
+    return str(value).strip()
 
 
 def _strings(value: Any) -> list[str]:
