@@ -166,7 +166,7 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
     ("a.tsv", "text\tlabel\na b\tx\n\t\n", {}, ["line 3", "label is empty"]),
     ("a.tsv", "text\tlabel\na\t:x\n", {"label_until": ":"}, ["line 2", "nothing precedes", "':x'"]),
     ("a.jsonl", '{"text": "a", "label": " "}\n', {}, ["line 1", "label is empty"]),
-    ("a.jsonl", '{"text": "a", "label": null}\n', {"needed": ["label"]}, ["line 1", "'label' is null"]),
+    ("a.jsonl", '{"text": "a", "label": null}\n', {"needed": ["label"]}, ["line 1", "no 'label': it is null"]),
     ("a.tsv", b"text\tlabel\ncaf\xe9\tx\n", {}, ["a.tsv, line 2", "UTF-8", "0xe9", "encoding"]),
     ("a.tsv", "text\tlabel\n", {}, ["no examples"]),
     ("a.tsv", "", {}, ["no examples"]),

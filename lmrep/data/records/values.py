@@ -30,7 +30,7 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
         if found is None:
             if job.optional(field):
                 continue
-            return UserError(f"{where}: {path!r} is null; {CORRECT}") if path in value else \
+            return UserError(f"{where} has no {path!r}: it is null; {CORRECT}") if path in value else \
                 missing_column(where, field, path, value, "fields")
         try:
             fields[field] = convert(field, found)
