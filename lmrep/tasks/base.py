@@ -23,7 +23,8 @@ class Format:
     """How labelled examples become sequences."""
 
     long: str = setting("refuse", "texts longer than config.length: refuse them, truncate them (of a pair the longer "
-                        "text first), or read them in windows", choices=("refuse", "truncate", "windows"))
+                        "text first), or read them in windows (of a pair of the longer text, and the other one keeps "
+                        "at most half of the length)", choices=("refuse", "truncate", "windows"))
     stride: int = setting(128, "tokens between the starts of two windows", at_least=1)
     packed: bool = setting(False, "several examples in a sequence of config.length tokens, which do not attend to each "
                            "other; batch_size counts sequences")
@@ -172,15 +173,17 @@ class TextEncoder(NamedTuple):
                 return [(a[:capacity], None)]
             kept = truncate_pair(len(a), len(b), capacity)
             return [(a[: kept[0]], b[: kept[1]])]
-        # Windows of the only text, or of the second one; the first keeps at most half of the unit.
         if b is None:
-            return [(a[start:end], None) for start, end in windows(len(a), capacity, self._stride(capacity))]
+            return [(part, None) for part in self._windows(a, capacity)]
+        # Windows of the longer text; the other one keeps at most half of the unit.
+        if len(a) > len(b):
+            b = b[: max(capacity // 2, capacity - len(a))]
+            return [(part, b) for part in self._windows(a, capacity - len(b))]
         a = a[: max(capacity // 2, capacity - len(b))]
-        room = capacity - len(a)
-        return [(a, b[start:end]) for start, end in windows(len(b), room, self._stride(room))]
+        return [(a, part) for part in self._windows(b, capacity - len(a))]
 
-    def _stride(self, capacity: int) -> int:
-        return min(self.format.stride, max(1, capacity))
+    def _windows(self, ids: np.ndarray, capacity: int) -> list[np.ndarray]:
+        return [ids[start:end] for start, end in windows(len(ids), capacity, min(self.format.stride, capacity))]
 
 
 class TaskDef(NamedTuple):

@@ -148,7 +148,14 @@ def test_windows_cover_every_token_and_the_label_is_that_of_their_mean(long):
             assert all(window[1:-1] == text[3 * n : 3 * n + 7] for n, window in enumerate(windows))
             assert windows[-1][1:-1][-1] == text[-1]
         else:
-            assert windows[-1][-2] == ids(task, record.fields["text2"])[-1]
+            [sep], first = task.layout.tail, ids(task, record.fields["text"])
+            parts = [(window[1 : window.index(sep)], window[window.index(sep) + 1 : -1]) for window in windows]
+            second = ids(task, record.fields["text2"])
+            longer = len(first) <= len(second)
+            assert parts[0][longer][0] == (first, second)[longer][0]
+            assert parts[-1][longer][-1] == (first, second)[longer][-1]
+            kept = (second, first)[longer][: max(3, 6 - max(len(first), len(second)))]
+            assert all(part[not longer] == kept for part in parts)
     logs, result = np.stack(task.outputs(task.examples()).arrays["log_probabilities"]), task.score()
     for i, prediction in enumerate(result.predictions):
         mean = np.exp(logs[units.example == i].mean(0))
