@@ -10,6 +10,8 @@
   glue:TASK            a published file of GLUE (dev.tsv) and predictions as they are submitted (index and prediction
                        between a tab), or one per line. TASK is CoLA, SST-2, MRPC, QQP, STS-B, MNLI-m, MNLI-mm, QNLI,
                        RTE, WNLI, or AX, the diagnostic set (diagnostic-full.tsv).
+  glue                 all of these but AX and their average, from the folder of the published files (MRPC/dev.tsv) and
+                       one of predictions (MRPC.tsv).
   accuracy, matthews, f1, macro_f1, pearson, spearman
                        one value per line, or a field of .tsv or .jsonl files. These are matched by id, where both
                        files have a field id, index or idx.
@@ -22,8 +24,8 @@ from lmrep.core.errors import UserError
 
 FLAGS = {
     "metric": Flag(None, "what to compute, see above"),
-    "gold": Flag(None, "the file of gold values"),
-    "predictions": Flag(None, "the file of predictions"),
+    "gold": Flag(None, "the file of gold values; of glue, a folder"),
+    "predictions": Flag(None, "the file of predictions; of glue, a folder"),
     "null_scores": Flag("", "squad2: a JSON file of null scores"),
     "na_prob_thresh": Flag(1.0, "squad2: null scores above it mean no answer"),
     "strict": Flag(False, "seqeval: tags that break the scheme are no entity"),

@@ -1,6 +1,11 @@
 """The tasks of GLUE (Wang et al. 2019): the gold files as published, the form of submissions, and the metrics."""
 
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
@@ -36,14 +41,42 @@ TASKS = {
     "MRPC": GlueTask(("f1", "accuracy"), BINARY, "Quality"),
     "QQP": GlueTask(("f1", "accuracy"), BINARY, "is_duplicate"),
     "STS-B": GlueTask(("pearson", "spearman"), (), "score"),
-    "MNLI-m": GlueTask(("accuracy",), NLI, "gold_label"),
-    "MNLI-mm": GlueTask(("accuracy",), NLI, "gold_label"),
+    "MNLI-m": GlueTask(("accuracy",), NLI, "gold_label", "dev_matched.tsv"),
+    "MNLI-mm": GlueTask(("accuracy",), NLI, "gold_label", "dev_mismatched.tsv"),
     "MNLI": GlueTask(("accuracy",), NLI, "gold_label"),
     "QNLI": GlueTask(("accuracy",), ENTAILMENT),
     "RTE": GlueTask(("accuracy",), ENTAILMENT),
     "WNLI": GlueTask(("accuracy",), BINARY),
     "AX": GlueTask(("matthews",), NLI, "Label", "diagnostic-full.tsv"),
 }
+
+
+AVERAGED = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI")
+
+
+def average(figures: Mapping[str, Mapping[str, float]]) -> tuple[float, int]:
+    """GLUE's score: the mean over tasks of the mean of each task's figures, of which those of both sets of MNLI are
+    one's.
+
+    Args:
+      figures: task of `AVERAGED` -> metric -> value.
+
+    Returns:
+      (the score, the number of tasks, 9 at most).
+    """
+    tasks = defaultdict(list)
+    for name, values in figures.items():
+        tasks[_folder(name)].append(np.mean(list(values.values())))
+    return float(np.mean([np.mean(values) for values in tasks.values()])), len(tasks)
+
+
+def gold_file(folder: str, name: str) -> str:
+    """The file with the labels of a task in the folder of all published files."""
+    return str(Path(folder, _folder(name), TASKS[name].file))
+
+
+def _folder(name: str) -> str:
+    return "MNLI" if name.startswith("MNLI") else name
 
 
 def find(name: str) -> str:

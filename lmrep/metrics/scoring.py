@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -52,9 +53,10 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
     """Scores a file of predictions.
 
     Args:
-      metric: squad, squad2, conlleval, seqeval, glue:TASK, or a metric of `LABEL_METRICS`.
-      gold: the file of gold values. May be None for conlleval and seqeval, whose one file may hold both.
-      predictions: the file of predictions.
+      metric: squad, squad2, conlleval, seqeval, glue:TASK, glue, or a metric of `LABEL_METRICS`.
+      gold: the file of gold values; of glue, the folder of all tasks' published files. May be None for conlleval and
+        seqeval, whose one file may hold both.
+      predictions: the file of predictions; of glue, a folder of files named after tasks.
       **options: those that `SCORERS` names for it, with their defaults in `DEFAULTS`.
 
     Raises:
@@ -62,9 +64,10 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
     """
     name, _, task = metric.partition(":")
     if name == "glue":
-        if not task:
-            raise UserError(f"glue needs a task: {', '.join(f'glue:{key}' for key in glue.TASKS)}")
-        task = glue.find(task)
+        if not task and not all(path and Path(path).is_dir() for path in (gold, predictions)):
+            raise UserError(f"glue needs a task: {', '.join(f'glue:{key}' for key in glue.TASKS)}; or folders "
+                            "as --gold and --predictions, for all tasks")
+        task = task and glue.find(task)
     elif metric not in SCORERS:
         known = ["glue:TASK" if key == "glue" else key for key in SCORERS]
         raise UserError(f"there is no metric {metric!r}"
@@ -80,7 +83,7 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
         raise UserError(f"--metric={metric} needs --predictions=FILE with gold and predicted tags in the last two "
                         "columns, or --gold=FILE too")
     chosen = {key: value for key, value in (DEFAULTS | options).items() if key in taken}
-    if task:
+    if name == "glue":
         chosen["task"] = task
     elif name in LABEL_METRICS:
         chosen["metric"] = name
@@ -150,9 +153,27 @@ def _seqeval(gold: str | None, predictions: str | None, strict: bool, scheme: st
 
 
 def _glue(gold: str, predictions: str, task: str) -> Scores:
+    if not task:
+        return _glue_folders(gold, predictions)
     truth, predicted = glue.read_gold(gold, task), glue.read_predictions(predictions, task)
     names = glue.TASKS[task].metrics
     return _labels(truth, predicted, names, {name: {} for name in names} | {"f1": {"positive": "1"}})
+
+
+def _glue_folders(gold: str, predictions: str) -> Scores:
+    """The scores of the tasks that have a file of predictions, such as CoLA.tsv, and GLUE's average of them."""
+    found = {task: _glue(glue.gold_file(gold, task), str(path), task) for task in glue.AVERAGED
+             if (path := Path(predictions, f"{task}.tsv")).is_file()}
+    if not found:
+        raise UserError(f"{predictions} has no predictions; expected a file of each task, such as "
+                        f"{glue.AVERAGED[0]}.tsv")
+    values = {task: {name: scores.figures[name] for name in scores.samples} for task, scores in found.items()}
+    score, tasks = glue.average(values)
+    lines = [f"{task}: {', '.join(scores.text.splitlines()[:-1])}" for task, scores in found.items()]
+    return Scores("\n".join([*lines, f"Average of {tasks} tasks of 9: {100 * score:.1f}"]),
+                  {**values, "average": score, "tasks": tasks},
+                  {f"{task} {name}": sample for task, scores in found.items() for name, sample in
+                   scores.samples.items()})
 
 
 def _label_metric(gold: str, predictions: str, metric: str, gold_field: str, prediction_field: str,

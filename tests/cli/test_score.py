@@ -230,6 +230,41 @@ def test_glue_matches_by_id_where_the_gold_file_has_ids(run):
                        s_tsv=submission))["accuracy"] == pytest.approx(2 / 3)
 
 
+def test_the_average_of_glue_takes_the_mean_of_each_task_first(run, tmp_path):
+    """MRPC, QQP and STS-B have two figures, and MNLI two sets. AX does not count."""
+    (tmp_path / "sub").mkdir()
+    for task, (gold, labels, _) in GOLD.items():
+        if task != "MNLI":
+            file = tmp_path / glue.gold_file("glue", task)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(gold)
+            (tmp_path / "sub" / f"{task}.tsv").write_text(
+                "index\tprediction\n" + "".join(f"{i}\t{label}\n" for i, label in enumerate(labels.split())))
+    assert (tmp_path / "glue/MNLI/dev_mismatched.tsv").is_file()
+    words = ("--metric=glue", "--gold=glue", "--predictions=sub")
+    expected = (0.5 + 2 / 3 + 2 / 3 + (0.9176629 + 1) / 2 + 2 / 3 + 0.5 + 1 + 1 + 0) / 9
+    found = figures(run(*words, "--json"))
+    assert found["average"] == pytest.approx(expected) and found["tasks"] == 9
+    assert found["STS-B"] == pytest.approx({"pearson": 0.9176629, "spearman": 1})
+    lines = run(*words)[1].splitlines()
+    assert lines[2] == "MRPC: F1 of the positive class: 66.67%, Accuracy: 66.67%"
+    assert lines[-1] == f"Average of 9 tasks of 9: {100 * expected:.1f}"
+    for file in (tmp_path / "sub").iterdir():
+        file.unlink()
+    assert "sub has no predictions; expected a file of each task, such as CoLA.tsv" in run(*words)[2]
+
+
+@pytest.mark.parametrize("row, score", [  # of the README of google-research/bert, with 62.3 for WNLI
+    ((0.0, 85.9, (81.1, 71.8), (75.4, 73.3), (66.4, 86.2), 74.8, 74.3, 84.1, 57.9, 62.3), 65.8),
+    ((27.8, 89.7, (83.4, 76.2), (78.8, 77.0), (68.1, 87.0), 77.6, 77.0, 86.4, 61.8, 62.3), 71.2),
+    ((38.0, 89.6, (86.6, 81.6), (80.4, 78.4), (69.6, 87.9), 80.0, 79.1, 87.7, 62.2, 62.3), 73.5)])
+def test_the_average_of_glue_is_that_of_published_figures(row, score):
+    values = {task: dict(enumerate(each if isinstance(each, tuple) else (each,)))
+              for task, each in zip(glue.AVERAGED, row, strict=True)}
+    found, tasks = glue.average(values)
+    assert round(found, 1) == score and tasks == 9
+
+
 def test_glue_warns_of_constant_predictions(run):
     code, out, err = run("--metric=glue:CoLA", "--gold=dev.tsv", "--predictions=p.txt", dev_tsv=GOLD["CoLA"][0],
                          p_txt="1\n1\n1\n")
