@@ -277,7 +277,8 @@ def figures(
       over its paradigms, and a paradigm has its `phenomenon` too.
     """
     sums, means = scores.sums, scores.sums / scores.counts
-    by_sum, by_mean = outcomes(sums[good], sums[bad]), outcomes(means[good], means[bad])
+    # The scores of identical sentences differ by rounding where they were in batches of other shapes.
+    by_sum, by_mean = (np.where(identical, 0.5, outcomes(x[good], x[bad])) for x in (sums, means))
     names = np.array([pair.paradigm for pair in pairs])
     columns = np.stack([by_sum, by_mean, by_sum == 0.5, identical, by_sum != by_mean])
     phenomenon = {pair.paradigm: pair.phenomenon for pair in pairs}

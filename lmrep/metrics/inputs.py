@@ -22,13 +22,13 @@ def labels(gold: Sequence, predicted: Sequence) -> tuple[np.ndarray, np.ndarray,
     """Labels as indices.
 
     Args:
-      gold, predicted: [n] labels, all strings or all numbers; other values are compared as their strings.
+      gold, predicted: [n] labels, all strings or all numbers.
 
     Returns:
       int64 [n] and int64 [n], indices into the third: the labels that occur, sorted.
 
     Raises:
-      UserError: there are none, or other numbers of them.
+      UserError: there are none, other numbers of them, or a mixture of types.
     """
     check_lengths(gold, predicted)
     values = [_plain(value) for value in (*gold, *predicted)]

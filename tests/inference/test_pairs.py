@@ -233,14 +233,21 @@ def test_rounding_makes_no_difference():
 # Accuracies
 
 
+def test_identical_sentences_are_ties_whatever_their_scores():
+    some, scores = [pair("The dog", "the dog")] * 2, Scores(np.array([-1.0, -1.1]), np.array([2, 2]))
+    found = pairs.figures(some, scores, np.array([0, 0]), np.array([1, 1]), np.array([True, False]))
+    assert (found["accuracy"], found["per_token_accuracy"]) == (0.75, 0.75)
+    assert found["ties"] == found["identical"] == 1
+
+
 def test_accuracies_are_means_over_paradigms():
     some = [pair("", "", "a", "x")] * 4 + [pair("", "", "b", "x")] * 2 + [pair("", "", "c", "y")] * 2
     good = np.arange(8)
     sums = np.concatenate([-np.array([1, 1, 1, 3, 3, 3, 1, 2.0]), np.full(8, -2.0)])
-    found = pairs.figures(some, Scores(sums, np.array([1] * 8 + [1] * 7 + [2])), good, good + 8, good == 7)
+    found = pairs.figures(some, Scores(sums, np.array([1] * 8 + [1] * 7 + [2])), good, good + 8, good < 0)
     assert {name: entry["accuracy"] for name, entry in found["paradigms"].items()} == {"a": 0.75, "b": 0, "c": 0.75}
     assert {name: entry["accuracy"] for name, entry in found["phenomena"].items()} == {"x": 0.375, "y": 0.75}
-    assert found["accuracy"] == 0.5 and found["pairs"] == 8 and found["ties"] == found["identical"] == 1
+    assert found["accuracy"] == 0.5 and found["pairs"] == 8 and (found["ties"], found["identical"]) == (1, 0)
     assert found["disagreeing"] == 1 and found["paradigms"]["c"]["per_token_accuracy"] == 0.5
     assert found["paradigms"]["b"]["phenomenon"] == "x"
     text = pairs.table(found | {"summary": "a score"})
