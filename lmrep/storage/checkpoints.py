@@ -125,8 +125,9 @@ class Checkpoints:
             self._orbax.close()
 
     def clean(self) -> None:
-        """Removes what killed saves and deletions left, and completes a save that only lacked its final name. Only for
-        the holder of the workdir's lock: to anyone else, a save in progress looks the same."""
+        """Removes what killed saves and deletions left, and empty directories beside checkpoints, and completes a save
+        that only lacked its final name. Only for the holder of the workdir's lock: to anyone else, a save in progress
+        looks the same."""
         if jax.process_index() != 0:
             return
         try:
@@ -134,6 +135,10 @@ class Checkpoints:
                 self._complete_or_remove(leftover)
             for leftover in self.directory.glob(f"{REMOVED}*"):
                 _remove(leftover)
+            filled, empty = self._directories()
+            for step in empty if filled else ():
+                (self.directory / str(step)).rmdir()
+                log.info("removed %s, an empty directory", self.directory / str(step))
         except OSError as error:
             raise RunFault(f"{error.filename or self.directory} cannot be removed: {error.strerror}; remove it by "
                            "hand, or give another --workdir") from error
@@ -216,9 +221,18 @@ class Checkpoints:
     # Reading
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, damaged or not, in order."""
-        names = [p.name for p in self.directory.iterdir() if p.is_dir()] if self.directory.is_dir() else []
-        return sorted(int(name) for name in names if _is_step(name))
+        """The steps that have a checkpoint, damaged or not, in order. Empty directories count only where there is no
+        other, so that a run whose checkpoints were emptied does not start over."""
+        filled, empty = self._directories()
+        return filled or empty
+
+    def _directories(self) -> tuple[list[int], list[int]]:
+        """(steps whose directories hold something, steps whose directories are empty), in order."""
+        found: tuple[list[int], list[int]] = [], []
+        for path in self.directory.iterdir() if self.directory.is_dir() else ():
+            if _is_step(path.name) and path.is_dir():
+                found[not any(path.iterdir())].append(int(path.name))
+        return sorted(found[0]), sorted(found[1])
 
     def newest(self, accept: Callable[[int], bool] = lambda step: True) -> int | None:
         """The newest step that `accept` takes and whose checkpoint is undamaged; None if there is no such step. Damaged

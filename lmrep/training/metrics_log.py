@@ -68,7 +68,8 @@ class MetricsLog:
             steps = [_step_of(line) for line in lines]
             damaged = [number for number, line_step in enumerate(steps, 1) if line_step is None]
             if lines and not lines[-1].endswith(b"\n"):  # truncated when its run was killed
-                damaged = damaged[:-1]
+                log.info("the last line of %s is incomplete and dropped, because its run was killed", self._path)
+                damaged = [number for number in damaged if number < len(lines)]
             if damaged:
                 others = f", and {len(damaged) - 1} more" if damaged[1:] else ""
                 log.warning("line %d of %s is damaged and dropped%s", damaged[0], self._path, others)

@@ -191,8 +191,22 @@ def test_empty_or_a_copied_directory_is_not_a_checkpoint(opened, caplog):
     (checkpoints.directory / "9").mkdir()
     shutil.copytree(checkpoints.directory / "1", checkpoints.directory / "8")
     (checkpoints.directory / "notes").mkdir()
-    assert checkpoints.newest() == 1
-    assert "checkpoint 9" in caplog.text and "checkpoint 8" in caplog.text and "copy of checkpoint 1" in caplog.text
+    assert checkpoints.steps() == [1, 8] and checkpoints.newest() == 1
+    assert "checkpoint 9" not in caplog.text
+    assert "checkpoint 8" in caplog.text and "copy of checkpoint 1" in caplog.text
+    with caplog.at_level("INFO"):
+        checkpoints.clean()
+    assert f"removed {checkpoints.directory / '9'}, an empty directory" in caplog.text
+    assert {path.name for path in checkpoints.directory.iterdir()} == {"1", "8", "notes"}
+
+
+def test_empty_directories_alone_do_not_let_a_run_start_over(opened):
+    checkpoints = opened()
+    (checkpoints.directory / "9").mkdir(parents=True)
+    checkpoints.clean()
+    assert checkpoints.steps() == [9]
+    with pytest.raises(RunFault, match=r"none of the checkpoints .*will not start over"):
+        checkpoints.newest()
 
 
 def test_refuses_to_start_over_where_no_checkpoint_verifies(opened):

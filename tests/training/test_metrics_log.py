@@ -49,13 +49,17 @@ def test_a_resumed_log_equals_an_uninterrupted_one(tmp_path):
 
 
 @pytest.mark.parametrize("torn", ['{"step": 2', '{"step": 2, "split": "train"}', "\0\0\0\0", '"step"\n', "2\n", "\n"])
-def test_an_incomplete_line_is_dropped(tmp_path, torn):
+def test_an_incomplete_line_is_dropped(tmp_path, torn, caplog):
     run(tmp_path, [1])
     intact = (tmp_path / "metrics.jsonl").read_bytes()
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write(torn)
-    run(tmp_path, [], resumed=2)
+    with caplog.at_level("INFO"):
+        run(tmp_path, [], resumed=2)
     assert (tmp_path / "metrics.jsonl").read_bytes() == intact
+    (record,) = caplog.records
+    incomplete = not torn.endswith("\n")
+    assert ("last line of" in record.getMessage() and record.levelname == "INFO") == incomplete
 
 
 def test_a_damaged_line_in_the_middle_is_reported(tmp_path, caplog):
