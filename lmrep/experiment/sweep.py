@@ -18,7 +18,9 @@ from lmrep.config.record import flatten_config
 from lmrep.core.errors import RunFault, UserError
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
+from lmrep.experiment.config import TaskExperiment
 from lmrep.experiment.settings import MAX_RUNS, Fields
+from lmrep.experiment.task_data import best_metric
 from lmrep.metrics import Metric
 from lmrep.storage import provenance
 from lmrep.storage.workdir import write_json
@@ -122,7 +124,7 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
             raise UserError("--config.seed and --seeds are given; leave one of them out")
     base = load(argument, overrides).to_dict()
     flat = _flat(base)
-    found, seen, metric, metrics = [], {}, "", {}
+    found, seen, decided, metric, metrics = [], {}, {}, "", {}
     for fields, name in zip(settings, names(settings), strict=True):
         try:
             config = load(*_merged(argument, overrides, fields))
@@ -137,14 +139,23 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
         if key in seen:
             raise UserError(f"settings {seen[key]} and {name} are the same config; give it once")
         seen[key] = name
-        if metric and experiment.checkpoint.best != metric:
-            raise UserError(f"settings are compared by checkpoint.best, which is {metric!r} in one and "
-                            f"{experiment.checkpoint.best!r} in another; give all the same")
-        metric = experiment.checkpoint.best
+        best = experiment.checkpoint.best or _best_metric(experiment, decided)
+        if metric and best != metric:
+            raise UserError(f"settings are compared by checkpoint.best, which is {metric!r} in one and {best!r} in "
+                            "another; give all the same")
+        metric = best
         metrics |= checks.metrics(experiment)
         found.append(Setting(name, fields, changes))
     return Plan(file, argument, tuple(overrides), data_dir, tuple(found), tuple(seeds) or (flat["seed"],),
                 json.loads(json.dumps(base)), metric, metrics)
+
+
+def _best_metric(experiment: TaskExperiment, decided: dict[str, str]) -> str:
+    """The metric that a task's training data decides. The data is read once for settings that read the same."""
+    key = repr((experiment.data, experiment.objective))
+    if key not in decided:
+        decided[key] = best_metric(experiment)
+    return decided[key]
 
 
 def extended(old: Plan, new: Plan) -> Plan:

@@ -48,8 +48,7 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
       UserError: with file and line, for data that the task cannot use.
     """
     task = TASKS[experiment.objective["name"]]
-    if not experiment.data.train:
-        raise UserError("data.train is empty; give the training examples: --config.data.train=train.tsv")
+    _check_given(experiment)
     found = {split: records.read(experiment.data, split, (*task.fields, *task.targets))
              for split in records.SPLITS if getattr(experiment.data, split)}
     if limit := experiment.evaluation.examples:
@@ -66,13 +65,35 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     loaded = _tokenizer(tokenizer, task.fields + task.optional, found["train"])
     model = experiments.build_model(experiment, loaded.size)
     objective = experiment.objective | dataclasses.asdict(config)
-    best = experiment.checkpoint.best or task.best or config.metrics[0]
-    checkpoint = dataclasses.replace(experiment.checkpoint, best=best)
+    checkpoint = dataclasses.replace(experiment.checkpoint, best=_best(experiment, task, config))
     experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
     if stage.format.both_orders:
         found["train"] = _both_orders(found["train"])
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in found.items()}
     return PreparedTask(_with_steps(experiment, stores["train"]), loaded, found, stores)
+
+
+def best_metric(experiment: TaskExperiment) -> str:
+    """The validation metric that checkpoints are compared by. Where neither `checkpoint.best` nor the task names one,
+    the training data is read, which decides.
+
+    Raises:
+      UserError: as `prepare_task`.
+    """
+    task, config = TASKS[experiment.objective["name"]], experiments.resolve_stages(experiment)[0].objective
+    if not (experiment.checkpoint.best or task.best or config.metrics):
+        _check_given(experiment)
+        config = task.resolve(config, records.read(experiment.data, "train", (*task.fields, *task.targets)))
+    return _best(experiment, task, config)
+
+
+def _best(experiment: TaskExperiment, task: TaskDef, config: Any) -> str:
+    return experiment.checkpoint.best or task.best or config.metrics[0]
+
+
+def _check_given(experiment: TaskExperiment) -> None:
+    if not experiment.data.train:
+        raise UserError("data.train is empty; give the training examples: --config.data.train=train.tsv")
 
 
 def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, training: Sequence[Record]) -> None:

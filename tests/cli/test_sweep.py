@@ -247,6 +247,18 @@ def test_task_has_the_grid_of_a_paper_and_is_compared_at_its_best_validation(hom
     assert plan.loads_best and plan.metrics["accuracy"].baseline == "majority_accuracy"
 
 
+def test_training_data_decides_the_metric_of_tags(home):
+    entities, plain = home / "entities.conll", home / "plain.conll"
+    entities.write_text("Ann B-PER\nleft O\n")
+    plain.write_text("Ann NOUN\nleft VERB\n")
+    flags = ["sweep", "--config=tasks/tag.py:size=tiny", "--noreport", "--grid=batch_size=8,16"]
+    for file, metric in ((entities, "entity_f1"), (plain, "token_accuracy")):
+        result = small.command(*flags, f"--workdir={home}/{metric}", f"--config.data.train={file}")
+        assert len(calls(home, metric)) == 2 and sweep.read(home / metric).metric == metric, result
+    result = small.command(*flags, f"--workdir={home}/none", f"--config.data.train={home}/none.conll")
+    assert result.code == 2 and "match no file" in result.err and not (home / "none").exists()
+
+
 @pytest.mark.parametrize(("flags", "message"), [
     ([], "lmrep sweep needs settings or seeds"),
     (["--grid="], "the grid is empty"),
