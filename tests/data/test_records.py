@@ -147,7 +147,7 @@ def test_damaged_examples_are_left_out_up_to_a_number(write, caplog):
     records = train(path, damaged_examples=2)
     assert [(r.fields["text"], r.id) for r in records] == [("a", "0"), ("c", "3")]
     assert "line 3 has 1 columns" in caplog.text
-    refused(path, "line 4", damaged_examples=1)
+    refused(path, "more than 1 examples", "the first", "line 3", damaged_examples=1)
 
 
 def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
@@ -158,6 +158,10 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
 @pytest.mark.parametrize(("name", "content", "settings", "words"), [
     ("a.tsv", "text\tlabel\na\tx\n", {"columns": {"text": "sentense"}}, ["line 1", "'sentense'", "text, label"]),
     ("a.tsv", "sentence\tlabel\na\tx\n", {"columns": {"text": "sentense"}}, ["did you mean 'sentence'"]),
+    ("a.tsv", "text\tx\na\tx\n", {"needed": ["text", "label"]}, ["no 'label'", "{'label': 'x'}", "from 0"]),
+    ("a.csv", "body;class\na;x\n", {"columns": {"text": "body"}}, ["separated by ';'", "commas"]),
+    ("a.jsonl", '{"a": "b"}\n' * 3, {"columns": {"text": "c"}, "damaged_examples": 2},
+     ["more than 2 examples", "the first", "line 1"]),
     ("a.tsv", "a\tb\nc\td\n", {"columns": {"text": "2"}}, ["2 columns", "no column 2"]),
     ("a.tsv", "gj04\t1\n", {}, ["'gj04', '1'", "set config.data.columns"]),
     ("a.tsv", "text\tlabel\na\tx\ty\n", {}, ["line 2", "3 columns", "the header 2"]),

@@ -105,7 +105,13 @@ def _missing(job: Job, field: str, spec: str, first: list[str]) -> UserError:
     if job.config.header == "no":
         return UserError(f"{job.path}: config.data.columns names {spec!r} for the field {field!r}, but header is "
                          "no; give the column's number, from 0")
-    return missing_column(f"{job.path}, line 1", field, spec, first)
+    if len(first) == 1 and (separator := next((each for each in "\t;|" if each in first[0]), "")):
+        expected = "tabs" if files.suffix(job.path) == ".tsv" else "commas"
+        return UserError(f"{job.path}, line 1 has one column, {first[0]!r}; its columns seem to be separated by "
+                         f"{separator!r}, and those of this format by {expected}: convert the file")
+    error = missing_column(f"{job.path}, line 1", field, spec, first)
+    numbers = f"; in a file without a header, by number from 0, such as {{{field!r}: '0'}}"
+    return UserError(f"{error}{numbers}") if job.config.header == "auto" else error
 
 
 def _is_number(spec: str) -> bool:

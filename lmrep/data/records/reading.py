@@ -39,7 +39,8 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
         if isinstance(item, UserError):
             damaged.append(item)
             if len(damaged) > config.damaged_examples:
-                raise item
+                raise UserError(f"more than {config.damaged_examples} examples of {pattern} cannot be read; the first: "
+                                f"{damaged[0]}") if config.damaged_examples else item
         elif item:
             records.append(item if item.id else item._replace(id=str(count)))
     if damaged:

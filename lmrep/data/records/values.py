@@ -53,8 +53,9 @@ def missing_column(where: str, field: str, name: str, names: Any, what: str = "c
     """The error about a field that is not in the file; `names` are those that are there."""
     needed = "" if field == name else f" for the field {field!r}"
     there = ", ".join(map(str, names)) or "none"
+    found = field if field in names else next((each for each in names if each not in FIELDS), "name")
     return UserError(f"{where} has no {name!r}{needed}{suggestion(name, names)}; it has the {what} {there}: set "
-                     f"config.data.columns, such as {{{field!r}: {next(iter(names), 'name')!r}}}")
+                     f"config.data.columns, such as {{{field!r}: {found!r}}}")
 
 
 def _follow(value: Any, path: str) -> Any:
