@@ -49,7 +49,8 @@ def at_least(limit: int) -> Bounds:
 
 
 # The flag of every command that reads a trained run.
-STEP = Flag(-1, "the step of the checkpoint to read; -1: the newest")
+STEP = Flag(-1, "the step of the checkpoint to read; -1: the newest, or the best where checkpoint.load "
+            "is best, as it is of tasks")
 DATA_DIR = Flag("", "the directory of token stores (default: $LMREP_DATA_DIR or ~/.cache/lmrep)")
 
 

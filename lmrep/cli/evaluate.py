@@ -1,8 +1,9 @@
 """Prints the metrics of a trained run on a split of its corpus, or on other text files. They are also written to
 eval.json in the workdir, and added to eval.jsonl, which keeps every evaluation.
 
-A run of a task predicts its validation data, another --split, or other labelled or unlabelled --files of the same form.
-Its predictions are written to predictions/ in the workdir, also in the form that the benchmark takes.
+A run of a task predicts its validation data, another --split, or other labelled or unlabelled --files of the same form,
+with the columns of the run's config, and prints bootstrap 95 % intervals beside the metrics. Its predictions are
+written to predictions/ in the workdir, also in the form that the benchmark takes.
 
 With --stride, it prints the sliding-window perplexity of a model that predicts from left to right: token_perplexity;
 word_perplexity, which compares models of different tokenizers; and bits_per_byte. A document (with --files, a file) is
@@ -25,7 +26,8 @@ from lmrep.core.messages import show_messages
 
 FLAGS = {
     "split": Flag(None, "train, validation or test (by default test; of a task, validation)"),
-    "files": Flag("", "a glob of text files to evaluate on, instead of a split of the run's own corpus"),
+    "files": Flag("", "a glob of text files (of a task, labelled or unlabelled files) to evaluate on, instead of a "
+                  "split of the run's own data"),
     "examples": Flag(0, "the number of examples, from the first on (with --stride, documents; with --pairs, pairs "
                      "of each paradigm); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),
@@ -43,16 +45,17 @@ def run(arguments: Arguments) -> int:
     """The command."""
     workdir = arguments.required_workdir()
 
-    from lmrep import api
     from lmrep.experiment.choices import ALL_OBJECTIVES
     from lmrep.inference import pairs
+    from lmrep.inference.evaluate import evaluate_with_intervals
     from lmrep.metrics import COMMON
 
     show_messages()
     flags = arguments.flags
-    values = api.evaluate(workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
-                          step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length,
-                          pairs=flags.pairs, pll=flags.pll)
+    values, intervals = evaluate_with_intervals(
+        workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
+        step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
+        pll=flags.pll)
     if flags.pairs:
         print(pairs.table(values))
         return 0
@@ -63,5 +66,7 @@ def run(arguments: Arguments) -> int:
         known |= definition.metrics
     for name, value in values.items():
         form = "," if isinstance(value, int) else known[name].format if name in known else ".6g"
-        print(f"{name:{width}}  {value:{form}}")
+        low, high = intervals.get(name, (None, None))
+        interval = "" if low is None else f"   95 % interval {low:{form}} to {high:{form}}"
+        print(f"{name:{width}}  {value:{form}}{interval}")
     return 0

@@ -59,13 +59,13 @@ COMMANDS = {
         "check everything that a run needs before it starts",
         "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart", CONFIG, computes=False),
     "evaluate": Command(
-        "compute the metrics of a trained run on held-out documents",
+        "compute the metrics of a trained run on held-out documents or labelled examples",
         "lmrep evaluate --workdir=runs/quickstart"),
     "score": Command(
         "score predictions of any program as the official scripts do",
         "lmrep score --metric=squad2 --gold=dev-v2.0.json --predictions=predictions.json", (), computes=False),
     "predict": Command(
-        "fill in masked words, continue texts, or find replaced words",
+        "label texts, fill in masked words, continue texts, or find replaced words",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."', words="[TEXT ...]"),
     "pages": Command(
         "list the experiment files that come with lmrep, or copy one",
@@ -209,7 +209,7 @@ def overview() -> str:
     """The help of `lmrep` itself."""
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
-    return f"""lmrep pretrains contextual language representations and uses them.
+    return f"""lmrep pretrains contextual language representations, fine-tunes them and uses them.
 
 Usage: lmrep COMMAND [--config=FILE.py[:key=value,...]] [--workdir=DIR] [--config.FIELD=VALUE ...]
 

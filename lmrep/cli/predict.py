@@ -1,17 +1,20 @@
-"""Prints what a trained model predicts: it fills in masked words, continues texts, or finds replaced words, by its
-objective.
+"""Prints what a trained model predicts: it labels texts, fills in masked words, continues texts, or finds replaced
+words, by its objective.
 
-Texts are arguments, or lines of a file or of standard input.
+Texts are arguments, or lines of a file or of standard input; blank lines are skipped.
 
   A masked language model prints the most probable tokens for each [MASK] (or <mask>, with RoBERTa's tokenizer).
   A causal language model prints continuations of each text.
   ELECTRA prints each text with the replaced tokens between asterisks, and for each token the probability that it was
   replaced. Its generator fills in texts with [MASK].
+  A fine-tuned model prints its prediction, for example a class and its probability, before each text. A tab stands
+  between the two texts of a pair, a question and its context, or a text and its choices.
 
 With --jsonl, a line is a JSON object as {"text": "The [MASK] of a list."}. The output has the same objects in the same
 order, each with one more field: "masks", for each mask a list of {"word": ..., "probability": ...}; "continuations", a
 list of texts; or "replaced", for each token {"word": ..., "start": ..., "end": ..., "probability": ...}, where
-[start, end) are its characters. Output is flushed after every 256 lines."""
+[start, end) are its characters. An object for a fine-tuned model has the fields of the task, such as text and text2,
+and the output adds those of its prediction, such as "label". Output is flushed after every 256 lines."""
 
 import contextlib
 import dataclasses
@@ -30,7 +33,7 @@ from lmrep.core.files import json_object
 
 FLAGS = {
     "input": Flag(None, "a file of texts, one per line, instead of standard input"),
-    "jsonl": Flag(False, "read and write JSON Lines"),
+    "jsonl": Flag(False, "read and write JSON Lines, see above"),
     "step": STEP,
 }
 LINES = 256  # predicted together
@@ -64,6 +67,8 @@ def run(arguments: Arguments) -> int:
     if not arguments.words and not own.input and sys.stdin.isatty():
         raise UserError('lmrep predict needs a text: lmrep predict --workdir=DIR "The [MASK] of a list is an integer."')
     source = "standard input" if own.input is None else own.input
+    if (own.input or "").endswith(".jsonl") and not own.jsonl:
+        log.warning("each line of %s is read as a text; give --jsonl for JSON Lines", own.input)
     with _open(own.input) as file:
         numbered = ((None, {"text": text}) for text in arguments.words) if arguments.words else _records(
             file, source, own.jsonl)
@@ -98,8 +103,8 @@ def _predictions(
     known = list(dict.fromkeys(field.name for capability in trained.capabilities
                                for field in dataclasses.fields(capability.options)))
     if unknown := sorted(options.keys() - set(known)):
-        raise UserError(f"--{unknown[0]} is no option of a model that {trained.capabilities[-1].summary}; its options "
-                        f"are {', '.join(f'--{name}' for name in known) or 'none'}")
+        its = f"its options are {', '.join(f'--{name}' for name in known)}" if known else "leave it out"
+        raise UserError(f"--{unknown[0]} is no option of a model that {trained.capabilities[-1].summary}; {its}")
     prompts = [_prompt(trained, record, name) for record, name in zip(records, names, strict=True)]
     predictions = trained.predict(prompts, names=names, **options)
     for record, prompt, prediction in zip(records, prompts, predictions, strict=True):

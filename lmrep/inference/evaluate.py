@@ -83,6 +83,15 @@ def evaluate(
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run gives sentences no score.
     """
+    return evaluate_with_intervals(directory, split, data_dir, examples, step, files, stride, length, pairs, pll)[0]
+
+
+def evaluate_with_intervals(
+    directory: str | os.PathLike, split: str | None = None, data_dir: str | os.PathLike | None = None,
+    examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
+    length: int | None = None, pairs: str | os.PathLike = "", pll: str = "",
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """As `evaluate`: (its metrics, {metric: [low, high]}, the bootstrap 95 % intervals of those of a task)."""
     if examples is not None and examples < 1:
         raise UserError(f"examples is {examples}; expected at least 1")
     if files and split:
@@ -93,7 +102,7 @@ def evaluate(
     if pairs:
         if files or split or stride is not None:
             raise UserError("pairs are given, and files, a split or a stride too; leave these out")
-        return _minimal_pairs(directory, step, pairs, pll, examples)
+        return _minimal_pairs(directory, step, pairs, pll, examples), {}
     if pll:
         raise UserError(f"pll is {pll!r}, a score of minimal pairs; give pairs too")
     run = load(directory, step)
@@ -104,7 +113,7 @@ def evaluate(
         number, values, intervals = evaluate_task(run, split, files, examples)
         _record(directory, run, {"files": files} if files else {"split": split or "validation"}, {"examples": number},
                 values, {"intervals": intervals})
-        return values
+        return values, intervals
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
     try:
         if stride is None:
@@ -117,7 +126,7 @@ def evaluate(
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
     _record(directory, run, {"files": files} if files else {"split": split}, settings, values)
-    return values
+    return values, {}
 
 
 def _minimal_pairs(

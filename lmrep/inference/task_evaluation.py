@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.files import write_json, write_text
 from lmrep.data import records
@@ -45,6 +46,9 @@ def evaluate_task(
     """
     stage = stage_at(run.experiment, run.step)
     task, data, split = TASKS[stage.objective_name], run.experiment.data, split or "validation"
+    if split not in records.SPLITS:
+        raise UserError(f"the split is {split!r}; expected one of {', '.join(records.SPLITS)}"
+                        f"{suggestion(split, records.SPLITS)}")
     if files:
         data, split = other_files(data, files), "test"
     elif not getattr(data, split):

@@ -38,7 +38,7 @@ class Predict:
         optional: Sequence[str] = (), from_text: Callable[[tuple[str, ...]], Mapping[str, Any]] | None = None,
     ):
         self.name, self.summary, self._fields, self._optional, self._show = name, summary, fields, optional, show
-        self._from_text = from_text or (lambda texts: dict(zip((*fields, *optional), texts, strict=False)))
+        self._from_text = from_text or self._in_order
 
     def accepts(self, text: Any) -> bool:
         """Always: a run of a task does nothing else."""
@@ -55,7 +55,11 @@ class Predict:
             where = (names[i] if names else None) or (repr(example)[:60] if isinstance(example, str)
                                                       else f"example {i}")
             if isinstance(example, str | tuple | list):
-                example = self._from_text((example,) if isinstance(example, str) else tuple(example))
+                texts = (example,) if isinstance(example, str) else tuple(example)
+                try:
+                    example = self._from_text(texts)
+                except ValueError as error:
+                    raise UserError(f"{where} has {len(texts)} texts; expected {error}") from None
             if not isinstance(example, Mapping):
                 raise UserError(f"{where} is {example!r}; expected a text, a tuple of texts, or a dict with the fields "
                                 f"{', '.join(self._fields)}")
@@ -68,6 +72,13 @@ class Predict:
                     record.fields[name] = self._converted(name, example[name], where)
             found.append(record)
         return found
+
+    def _in_order(self, texts: tuple[str, ...]) -> dict[str, str]:
+        """Texts as the fields, in order. Raises ValueError where there are too many."""
+        names = (*self._fields, *self._optional)
+        if len(texts) > len(names):
+            raise ValueError(f"at most {len(names)}: {', '.join(names)}")
+        return dict(zip(names, texts, strict=False))
 
     @staticmethod
     def _converted(name: str, value: Any, where: str) -> Any:

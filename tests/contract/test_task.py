@@ -6,6 +6,7 @@ import random
 import pytest
 
 import lmrep
+from lmrep.core.errors import UserError
 from lmrep.models import MODELS
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS
@@ -78,15 +79,30 @@ def test_it_predicts(home):
     assert command("predict", f"--workdir={home}/run", "bird fish").endswith("\tbird fish\n")
     answer = small.command("predict", f"--workdir={home}/run", "--jsonl", stdin='{"question": "bird fish"}\n')
     assert answer.code == 2 and "has no 'text'" in answer.err
+    for extra in (("a", "b", "c"), ["a", "b", "c"]):
+        with pytest.raises(UserError, match="has 3 texts; expected at most 1: text"):
+            run.predict([extra])
+
+
+def test_json_lines_that_are_read_as_texts_are_reported(home):
+    file = tiny.write(home / "texts.jsonl", [{"text": "bird fish"}])
+    answer = small.command("predict", f"--workdir={home}/run", f"--input={file}")
+    assert answer.code == 0 and "give --jsonl for JSON Lines" in answer.err
+    answer = small.command("predict", f"--workdir={home}/run", f"--input={file}", "--jsonl")
+    assert answer.code == 0 and "--jsonl" not in answer.err
+    answer = small.command("predict", f"--workdir={home}/run", "--k=3", "bird")
+    assert answer.code == 2 and "--k is no option of a model that" in answer.err
 
 
 def test_it_is_evaluated(home):
     metrics = lmrep.evaluate(home / "run")
     [line] = [line for line in small.lines(home / "run", "validation") if line["step"] == lmrep.load(home / "run").step]
     assert metrics == pytest.approx({name: line[name] for name in metrics}, rel=1e-4)
-    assert "micro_f1" in command("evaluate", f"--workdir={home}/run")
+    [shown] = [line for line in command("evaluate", f"--workdir={home}/run").splitlines() if "micro_f1" in line]
     low, high = json.loads((home / "run/eval.json").read_text())["intervals"]["micro_f1"]
-    assert low <= metrics["micro_f1"] <= high
+    assert low <= metrics["micro_f1"] <= high and shown.endswith(f"95 % interval {low:.2%} to {high:.2%}")
+    refused = small.command("evaluate", f"--workdir={home}/run", "--split=validatoin")
+    assert refused.code == 2 and "did you mean 'validation'" in refused.err
     predicted = [json.loads(line) for line in (home / "run/predictions/validation.jsonl").open()]
     assert topics.micro_f1([line["tags"] for line in predicted],
                            [line["prediction"]["topics"] for line in predicted]) == metrics["micro_f1"]
