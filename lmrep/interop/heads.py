@@ -78,7 +78,7 @@ class TaskHead(NamedTuple):
       grouped: whether the sequences are choices, of which one is chosen.
       windows: whether published code reads long texts in windows, too.
       kept: fields of the task's config that config.json keeps under `task_specific_params`, since it has no keys of its
-        own for them.
+        own for them, where they are not those of the class.
     """
 
     title: str
@@ -91,8 +91,9 @@ class TaskHead(NamedTuple):
 
 
 TASK_HEADS = {
-    "classification": TaskHead("class logits", True, problem_type="single_label_classification"),
-    "regression": TaskHead("predicted values", True, 1, problem_type="regression"),
+    "classification": TaskHead("class logits", True, problem_type="single_label_classification",
+                               kept=("end_of_text",)),
+    "regression": TaskHead("predicted values", True, 1, problem_type="regression", kept=("end_of_text",)),
     "tagging": TaskHead("tag logits", False, windows=True),
     "span_extraction": TaskHead("start and end logits", False, 2, windows=True,
                                 kept=("unanswerable", "threshold")),

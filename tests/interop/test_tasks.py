@@ -14,6 +14,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import default_config
 from lmrep.interop import conversion, init_from
 from lmrep.interop.heads import PublishedTask
+from lmrep.interop.huggingface import task_classes
 from lmrep.interop.huggingface.read import describe, read, specs
 from lmrep.interop.huggingface.write import from_network, write
 from lmrep.models import transformer
@@ -122,6 +123,8 @@ def test_padding_of_gpt2_is_no_token_that_ends_a_text(specials, end_of_text, pad
     checkpoint, remarks = from_network(config, params, specials, SEQUENCE, task)
     assert checkpoint.config_json["pad_token_id"] == pad and len(remarks) == bool(remark)
     assert re.search(remark, "".join(remarks))
+    again = task_classes.read_task(checkpoint.family.tasks, checkpoint.config_json, "config.json")
+    assert again.head.end_of_text == end_of_text
 
 
 @pytest.mark.parametrize(("changed", "message"), [

@@ -180,7 +180,8 @@ def config_json(task: PublishedTask, own: TaskClass) -> dict[str, Any]:
         labels = task.labels or ("LABEL_0",)
         found |= {"num_labels": len(labels), "id2label": {str(i): label for i, label in enumerate(labels)},
                   "label2id": {label: i for i, label in enumerate(labels)}}
-    if kept := {name: task.fields[name] for name in head.kept if name in task.fields}:
+    kept = {name: task.fields[name] for name in head.kept if name in task.fields}
+    if kept := {name: value for name, value in kept.items() if value != getattr(own.head, name, None)}:
         found["task_specific_params"] = {task.name: kept}
     return found | ({own.dropout_keys[0]: task.fields["dropout"]} if own.dropout_keys and "dropout" in task.fields
                     else {})
