@@ -1,9 +1,10 @@
 """Compares two checkpoints, parameter by parameter.
 
-A and B are workdirs (their newest checkpoint is read) or published directories. For each parameter that differs it
-prints the largest absolute difference, the norm of the difference relative to that of A, and the layer, with the
-largest difference first. Where a run keeps averaged parameters (optimizer.ema) these are compared, since every command
-uses them. The exit code is 0 whether they differ or not."""
+A and B are workdirs (their newest checkpoint is read, or the best one where checkpoint.load says so, as it does for
+tasks) or published directories. For each parameter that differs it prints the largest absolute difference, the norm of
+the difference relative to that of A, and the layer, with the largest difference first. Where a run keeps averaged
+parameters (optimizer.ema) these are compared, since every command uses them. The exit code is 0 whether they
+differ or not."""
 
 from lmrep.cli.arguments import Arguments, Flag
 from lmrep.core.errors import UserError

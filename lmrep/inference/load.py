@@ -353,6 +353,13 @@ class Run:
         return {special[role] for role in roles if role in special}
 
 
+def chosen_step(checkpoints: Checkpoints, experiment: experiments.Experiment) -> int | None:
+    """The step that is read where none is given: that of the newest checkpoint that verifies, or of the best one where
+    the config says so (`checkpoint.load`). None if there is no checkpoint."""
+    best = checkpoints.best() if experiment.checkpoint.load == "best" else None
+    return checkpoints.newest() if best is None else best
+
+
 def load(directory: str | os.PathLike, step: int | None = None) -> Run:
     """The run in a workdir, at its newest checkpoint that verifies, its best one where its config says so
     (`checkpoint.load`), or `step`. A remote one is downloaded.
@@ -376,8 +383,7 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
         if step is not None and step not in steps:
             raise UserError(f"{directory} holds no checkpoint {step}; it holds {', '.join(map(str, steps))}")
         if step is None:
-            best = checkpoints.best() if experiment.checkpoint.load == "best" else None
-            step = checkpoints.newest() if best is None else best
+            step = chosen_step(checkpoints, experiment)
         params = averaging.parameters(checkpoints, step, experiment.evaluation.averaged)
     experiment = labelled.with_tuned(experiment, directory, step)
     params = jax.device_put(params, jax.local_devices()[0])

@@ -22,9 +22,10 @@ import numpy as np
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
+from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.inference.load import Run, load
+from lmrep.inference.load import Run, chosen_step, load
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
@@ -243,8 +244,8 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
 
 
 def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
-    """(every array of a workdir's newest checkpoint, or of a published directory, by our path, or by its name if it has
-    none; a description for people).
+    """(every array of the checkpoint that is read of a workdir, its best one where `checkpoint.load` says so, or of a
+    published directory, by our path, or by its name if it has none; a description for people).
 
     Of a run that keeps averaged parameters, these are returned, as when it is loaded, unless its
     `evaluation.averaged` is false or `raw` is true.
@@ -256,12 +257,13 @@ def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], s
     if not is_workdir(directory):
         checkpoint = read(directory)
         return checkpoint.params | checkpoint.extra_tensors, "as published"
-    used = workdir.read_config(directory)["config"].get("evaluation", {}).get("averaged", True)
-    with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
-        step = checkpoints.newest()
+    experiment = experiments.parse(workdir.read_config(directory)["config"])
+    best = checks.best_direction(experiment)
+    with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
+        step = chosen_step(checkpoints, experiment)
         if step is None:
             raise UserError(f"{directory} holds no checkpoint yet")
-        averaged = used and not raw and checkpoints.holds(step, averaging.AVERAGE)
+        averaged = experiment.evaluation.averaged and not raw and checkpoints.holds(step, averaging.AVERAGE)
         params = averaging.parameters(checkpoints, step, averaged)
     extra = directory / FOLDER / EXTRA
     return (flatten(params) | (tensor_files.read(extra)[0] if extra.exists() else {}),

@@ -379,6 +379,22 @@ def test_run_with_averages_is_compared_by_its_averages(tmp_path):
     assert "equal: all" in small.command("diff", "--raw", workdir, tmp_path / "plain").out
 
 
+def test_run_that_loads_its_best_checkpoint_is_compared_by_it(tmp_path):
+    workdir = given.workdir(tmp_path)
+    raw = conversion.arrays(workdir)[0]
+    with contextlib.closing(Checkpoints(workdir / "checkpoints", best="min")) as checkpoints:
+        for step, loss in ((5, 0.1), (6, 0.2)):
+            checkpoints.save(step, {"params": unflatten({path: x + step for path, x in raw.items()})}, {}, loss)
+        checkpoints.wait()
+    assert conversion.arrays(workdir)[1] == "step 6"
+    record = json.loads((workdir / "config.json").read_text())
+    record["config"]["checkpoint"]["load"] = "best"
+    (workdir / "config.json").write_text(json.dumps(record))
+    found, which = conversion.arrays(workdir)
+    assert which == "step 5" and lmrep.load(workdir).step == 5
+    assert same(found, {path: x + 5 for path, x in raw.items()})
+
+
 def test_shape_differences_and_nan_are_reported():
     from lmrep.interop.differences import compare
 
