@@ -28,8 +28,8 @@ FLAGS = {
     "split": Flag(None, "train, validation or test (by default test; of a task, validation)"),
     "files": Flag("", "a glob of text files (of a task, labelled or unlabelled files) to evaluate on, instead of a "
                   "split of the run's own data"),
-    "examples": Flag(0, "the number of examples, from the first on (with --stride, documents; with --pairs, pairs "
-                     "of each paradigm); 0: all"),
+    "examples": Flag(0, "the number of examples, from the first on (of a task, at equal distances; with --stride, "
+                     "documents; with --pairs, pairs of each paradigm); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),
     "length": Flag(None, "with --stride, tokens in a window; by default the length that the run was trained with, or, "
                    "of a converted checkpoint, the longest that the network takes", int),

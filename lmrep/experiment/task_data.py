@@ -51,8 +51,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     _check_given(experiment)
     found = {split: records.read(experiment.data, split, (*task.fields, *task.targets))
              for split in records.SPLITS if getattr(experiment.data, split)}
-    if limit := experiment.evaluation.examples:
-        found |= {split: own[:limit] for split, own in found.items() if split == "validation"}
+    if "validation" in found:
+        found["validation"] = records.spread(found["validation"], experiment.evaluation.examples)
     stage = experiments.resolve_stages(experiment)[0]
     if experiment.init:
         _check_labels(experiment, task, stage.objective, found["train"])

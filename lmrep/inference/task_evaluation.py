@@ -54,7 +54,7 @@ def evaluate_task(
     elif not getattr(data, split):
         known = ", ".join(name for name in records.SPLITS if getattr(data, name))
         raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
-    own = records.read(data, split, (*task.fields, *task.targets))[:examples]
+    own = records.spread(records.read(data, split, (*task.fields, *task.targets)), examples)
     result = labelled.predict_records(run, own, files or split)
     write(run, Path(files).name.partition("*")[0].partition(".")[0] or "files" if files else split, own, result)
     return len(own), result.metrics, intervals(result)

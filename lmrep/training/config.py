@@ -27,7 +27,8 @@ class EvaluationConfig:
 
     every: int = setting(1000, "steps between validations; the first and the last step always validate; 0, for "
                          "labelled examples: once an epoch", at_least=0)
-    examples: int = setting(2048, "validation examples, from the first on; 0: all", at_least=0)
+    examples: int = setting(2048, "validation examples: the first ones, of labelled data those at equal distances; 0: "
+                            "all", at_least=0)
     averaged: bool = setting(True, "if optimizer.ema is set: validate with the averaged parameters, and use them "
                              "wherever the run is loaded")
     seed: int = setting(0, "of the masks, sentence pairs and other draws of evaluations, whatever the seed of the run",

@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.data.records import FIELDS, READERS, Config, fingerprint, read
+from lmrep.data.records import FIELDS, READERS, Config, fingerprint, read, spread
 
 
 def train(path, needed=(), **settings):
@@ -211,3 +211,9 @@ def test_another_encoding_can_be_set(write):
 
 def test_fields_are_documented():
     assert {"text", "label", "words", "tags", "context", "answers", "choices"} <= set(FIELDS)
+
+
+def test_some_examples_are_taken_at_equal_distances():
+    own = list(range(10))
+    assert spread(own, 4) == [0, 2, 5, 7]
+    assert spread(own, 10) == spread(own, 20) == spread(own, 0) == own

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lmrep.config.record import choose
@@ -128,3 +128,9 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names[:8])) + ", ..." * (len(names) > 8)
 
 
+def spread(own: Sequence[Record], count: int | None) -> Sequence[Record]:
+    """`count` of the records at equal distances, so that files with one class after another keep all of them; all
+    records where there are fewer, or `count` is 0 or None."""
+    if not count or count >= len(own):
+        return own
+    return [own[i * len(own) // count] for i in range(count)]
