@@ -13,8 +13,9 @@
   glue                 all of these but AX and their average, from the folder of the published files (MRPC/dev.tsv) and
                        one of predictions (MRPC.tsv).
   accuracy, matthews, f1, macro_f1, pearson, spearman
-                       one value per line, or a field of .tsv or .jsonl files. These are matched by id, where both
-                       files have a field id, index or idx.
+                       one value per line, or a field of .tsv or .jsonl files (such as predictions/validation.jsonl of
+                       a run, which has gold values and predictions). These are matched by id, where both files have a
+                       field id, index or idx.
 
 Figures of SQuAD and conlleval are in percent, the others between 0 and 1 (-1 for correlations) in --json. Where gold
 values or predictions are constant, correlations are not defined and are reported as 0."""
@@ -32,7 +33,8 @@ FLAGS = {
     "scheme": Flag("IOB2", "seqeval, with --strict: IOB1, IOB2, IOE1, IOE2, BIOES or BILOU"),
     "positive": Flag("1", "f1: the positive class"),
     "gold_field": Flag("", "the field of gold values in .tsv and .jsonl (default: label, gold or score)"),
-    "prediction_field": Flag("", "the field of predictions (default: prediction, predicted, label or score)"),
+    "prediction_field": Flag("", "the field of predictions (default: prediction, predicted, label or score); dots name "
+                             "fields of JSON objects, as in prediction.label"),
     "bootstrap": Flag(0, "resamples for 95 % intervals, for example 1000; 0: no intervals", bounds=at_least(0)),
     "seed": Flag(0, "of the resamples", bounds=at_least(0)),
     "json": Flag(False, "print all figures as JSON"),

@@ -33,6 +33,7 @@ class Values(NamedTuple):
 GOLD_FIELDS = ("label", "gold", "score")
 PREDICTED_FIELDS = ("prediction", "predicted", "label", "score")
 ID_FIELDS = ("id", "index", "idx")
+NESTED_FIELDS = ("label", "value", "choice")  # of a prediction that `lmrep` wrote
 
 
 def text(path: str) -> str:
@@ -67,7 +68,8 @@ def read_values(path: str, field: str, usual: Sequence[str]) -> Values:
 
     Args:
       path: the file.
-      field: the field of .tsv and .jsonl files; "": the first of `usual` that is there.
+      field: the field of .tsv and .jsonl files, or of JSON in objects its dotted path; "": the first of `usual` that is
+        there, and of an object, such as a prediction that `lmrep` wrote, the first of `NESTED_FIELDS`.
       usual: names of fields.
 
     Raises:
@@ -88,10 +90,10 @@ def read_values(path: str, field: str, usual: Sequence[str]) -> Values:
             field = field or next((name for name in usual if name in record), usual[0])
             id_field = next((name for name in ID_FIELDS if name in record and name != field), None)
         for name in filter(None, (field, id_field)):
-            if name not in record:
+            if _follow(record, name) is None and name not in record:
                 raise UserError(f"{path}, line {number} has no field {name!r}, only {', '.join(record)}; name the "
                                 "field with --gold_field or --prediction_field")
-        values.append(_text(record[field]))
+        values.append(_text(_plain(_follow(record, field), field, usual, f"{path}, line {number}")))
         numbers.append(number)
         if id_field:
             ids.append(_text(record[id_field]))
@@ -113,6 +115,28 @@ def _json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             yield number, json_object(line, f"{path}, line {number}")
+
+
+def _follow(record: Any, field: str) -> Any:
+    """The value of a field, whose name may be a dotted path; None where there is none."""
+    if field in record:
+        return record[field]
+    for name in field.split("."):
+        record = record.get(name) if isinstance(record, dict) else None
+    return record
+
+
+def _plain(value: Any, field: str, usual: Sequence[str], where: str) -> Any:
+    """A value that is no object and no list. Raises UserError where there is none."""
+    if not isinstance(value, dict | list):
+        return value
+    if isinstance(value, dict) and (name := next((name for name in NESTED_FIELDS if name in value), None)):
+        return _plain(value[name], f"{field}.{name}", usual, where)
+    flag = "--gold_field" if usual is GOLD_FIELDS else "--prediction_field"
+    if isinstance(value, dict):
+        raise UserError(f"{where}: {field!r} is an object with {', '.join(value) or 'no fields'}; name one of them "
+                        f"with {flag}={field}.{next(iter(value), 'name')}")
+    raise UserError(f"{where}: {field!r} is a list; expected one value: name its field with {flag}")
 
 
 def _text(value: Any) -> str:

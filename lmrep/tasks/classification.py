@@ -26,6 +26,7 @@ from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glu
 from lmrep.tasks.capability import Predict
 
 METRICS = ("accuracy", "f1", "macro_f1", "matthews")
+WRITTEN = 10  # classes of a prediction, the most probable ones; and that of the record
 
 
 @dataclass(frozen=True)
@@ -116,22 +117,31 @@ def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str,
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """The most probable class of each text, by the mean of its windows' log-probabilities."""
+    """The most probable class of each text, by the mean of its windows' log-probabilities. Of more than `WRITTEN`
+    classes, a prediction has the probabilities of the most probable ones and of the record's own."""
     means = mean_by_example(np.stack(outputs.arrays["log_probabilities"]), units.example, len(records))
     probabilities = np.exp(means - np.logaddexp.reduce(means, -1, keepdims=True))
     chosen = [c.labels[i] for i in probabilities.argmax(-1)]
-    predictions: list[dict[str, Any]] = [
-        {"label": label, "probabilities": dict(zip(c.labels, map(float, row), strict=True))}
-        for label, row in zip(chosen, probabilities, strict=True)]
     gold = [record.fields.get("label") for record in records]
+    numbers, options = {label: i for i, label in enumerate(c.labels)}, {"f1": {"positive": c.positive or c.labels[1]}}
+    predictions: list[dict[str, Any]] = [
+        {"label": label, "probabilities": {c.labels[i]: float(row[i]) for i in _written(row, numbers.get(own))}}
+        for label, row, own in zip(chosen, probabilities, gold, strict=True)]
     if None in gold:
         return Result({}, predictions)
-    numbers, options = {label: i for i, label in enumerate(c.labels)}, {"f1": {"positive": c.positive or c.labels[1]}}
     true = np.array([numbers[label] for label in gold])
     metrics = {"loss": float((np.logaddexp.reduce(means, -1) - means[np.arange(len(true)), true]).mean()),
                "majority_accuracy": float(np.bincount(true).max() / len(true)),
                **figures(dict.fromkeys(("accuracy", *c.metrics)), gold, chosen, options)}
     return Result(metrics, predictions, gold, chosen, options)
+
+
+def _written(row: np.ndarray, own: int | None) -> list[int]:
+    """The numbers of the classes whose probabilities a prediction has."""
+    if len(row) <= WRITTEN:
+        return list(range(len(row)))
+    found = np.argsort(-row, kind="stable")[:WRITTEN].tolist()
+    return found if own is None or own in found else [*found, own]
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:

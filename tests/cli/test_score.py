@@ -316,6 +316,24 @@ def test_fields_are_named_by_flags(run):
     assert "p.tsv, line 2 has no field 'prediction', only guess; name the field with" in run(*words, **files)[2]
 
 
+def test_predictions_of_a_run_are_read(run):
+    words = ("--gold=v.jsonl", "--predictions=v.jsonl")
+    classes = [{"id": str(i), "text": "t", "label": label, "prediction": {"label": "b", "probabilities": {"b": 0.7}}}
+               for i, label in enumerate("abb")]
+    content = "\n".join(map(json.dumps, classes))
+    assert run("--metric=accuracy", *words, v_jsonl=content)[1] == "Accuracy: 66.67%\nExamples: 3\n"
+    assert run("--metric=accuracy", *words, "--prediction_field=prediction.label")[1].startswith("Accuracy: 66.67%")
+    code, _, err = run("--metric=accuracy", *words, "--prediction_field=prediction.probabilities")
+    assert code == 2 and "--prediction_field=prediction.probabilities.b" in err and "0.7" not in err
+    code, _, err = run("--metric=accuracy", *words, "--prediction_field=prediction.name")
+    assert code == 2 and "v.jsonl, line 1 has no field 'prediction.name'" in err
+    numbers = "\n".join(json.dumps({"label": str(i), "prediction": {"value": 2.0 * i}}) for i in range(3))
+    assert run("--metric=pearson", *words, v_jsonl=numbers)[1] == "Pearson correlation: 1.0000\nExamples: 3\n"
+    tags = json.dumps({"tags": ["O"], "prediction": {"tags": ["O"], "probabilities": [1.0]}})
+    code, _, err = run("--metric=accuracy", *words, "--gold_field=tags", v_jsonl=tags)
+    assert code == 2 and "'tags' is a list; expected one value" in err
+
+
 @pytest.mark.parametrize("metric, gold, predicted, message", [
     ("accuracy", "a\nb\n", "a\nc\n", "p.txt, line 2 has the label 'c', which g.txt lacks; there are a, b"),
     ("accuracy", "a\n\nb\n", "a\nb\n", "g.txt, line 2 is empty"),

@@ -249,6 +249,23 @@ def test_metrics_count_every_example_once_and_no_empty_one(task, batch_size):
         "loss": -np.log(probability).mean()}, rel=1e-5)
 
 
+def test_predictions_have_the_most_probable_of_many_classes_and_the_own_one():
+    labels = tuple(f"class{i}" for i in range(30))
+    task = tiny.Tiny("classification", [{"text": "cat", "label": label} for label in labels])
+    logs = [np.log(np.arange(1, 31) / 465)] * 30
+    result = task.task.score(task.config, task.records, task.encode()[0], Outputs({"log_probabilities": logs}))
+    best = [label for _, label in sorted(zip(logs[0], task.config.labels, strict=True), reverse=True)][:10]
+    assert result.metrics["loss"] == pytest.approx(-np.mean(logs[0]))
+    for record, prediction in zip(task.records, result.predictions, strict=True):
+        probabilities, own = prediction["probabilities"], record.fields["label"]
+        assert list(probabilities) == best + [own] * (own not in best) and prediction["label"] == best[0]
+        number = task.config.labels.index(own)
+        assert task.task.compare(task.config, record, prediction).loss == pytest.approx(-logs[0][number])
+    unlabelled = [record._replace(fields={"text": "cat"}) for record in task.records]
+    result = task.task.score(task.config, unlabelled, task.encode()[0], Outputs({"log_probabilities": logs}))
+    assert all(list(prediction["probabilities"]) == best for prediction in result.predictions)
+
+
 def scored(labels, chosen, **fields):
     """The metrics of predictions."""
     task = tiny.Tiny("classification", [{"text": "cat", "label": label} for label in labels], **fields)
