@@ -130,7 +130,8 @@ def convert(type_: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(convert(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
-        return {str(k): convert(arguments[1], v, f"{where}.{k}") for k, v in value.items()}
+        return {str(k): str(v) if arguments[1] is str and type(v) is int else convert(arguments[1], v, f"{where}.{k}")
+                for k, v in value.items()}  # numbers of columns and labels are text
     if type_ is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type_ is int and isinstance(value, float) and value.is_integer():

@@ -4,11 +4,17 @@ A message says what was found, what was expected and what to do, in one or two l
 shows its traceback.
 """
 
+import re
+
 
 class UserError(Exception):
     """Refused before anything was written: a bad config, bad input, a workdir in use. Exit code 2."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        """The message, in which control characters, as of a binary file, are escaped."""
+        return re.sub(r"[\0-\t\v-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], super().__str__())
 
 
 class ConfigError(UserError):

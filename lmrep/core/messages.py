@@ -1,4 +1,4 @@
-"""Messages for people: the package's log on standard error, in one form for every command, and sizes."""
+"""Messages for people: the package's log on standard error, in one form for every command, sizes and numbers."""
 
 import logging
 import sys
@@ -29,3 +29,8 @@ def byte_size(n: float) -> str:
             return f"{n:.3g} {unit}"
         n /= 1000
     return f"{n:,.3g} TB" if n < 999.5 else f"{n:,.0f} TB"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and a noun, in the plural unless it is 1: 1 column, 2 columns."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -35,7 +35,7 @@ def evaluate_task(
     Args:
       run: of a task.
       split: "train", "validation" or "test"; None for "validation".
-      files: a glob of other files, which may lack targets.
+      files: a path or glob of other files, or several between commas, which may lack targets.
       examples: how many, from the first on; None for all.
 
     Returns:
@@ -56,8 +56,14 @@ def evaluate_task(
         raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
     own = records.spread(records.read(data, split, (*task.fields, *task.targets)), examples)
     result = labelled.predict_records(run, own, files or split)
-    write(run, Path(files).name.partition("*")[0].partition(".")[0] or "files" if files else split, own, result)
+    write(run, _name(files) if files else split, own, result)
     return len(own), result.metrics, intervals(result)
+
+
+def _name(files: str) -> str:
+    """The name of the predictions for other files."""
+    stems = (Path(one).name.partition("*")[0].partition(".")[0] for one in files.split(","))
+    return "-".join(filter(None, stems))[:100] or "files"
 
 
 def other_files(data: records.Config, files: str) -> records.Config:

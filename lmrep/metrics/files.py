@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
 from lmrep.core.files import json_object
+from lmrep.core.messages import counted
 
 
 class Values(NamedTuple):
@@ -230,7 +231,7 @@ def read_columns(path: str, min_columns: int) -> Columns:
             continue
         width = width or len(cells)
         if len(cells) != width or width < min_columns:
-            raise UserError(f"{path}, line {number} has {len(cells)} column{'s' * (len(cells) > 1)}; expected "
+            raise UserError(f"{path}, line {number} has {counted(len(cells), 'column')}; expected "
                             + (f"{width}, as on the first line" if width >= min_columns else
                                f"at least {min_columns}, the last of them tags"))
         sentence.append((number, cells))

@@ -9,6 +9,7 @@ import numpy as np
 
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
+from lmrep.core.messages import counted
 from lmrep.metrics import files
 from lmrep.metrics.files import Values
 
@@ -107,7 +108,7 @@ def read_gold(path: str, name: str) -> Values:
             if headed:
                 continue
         if len(cells) != width:
-            raise UserError(f"{path}, line {number} has {len(cells)} columns and the first line {width}")
+            raise UserError(f"{path}, line {number} has {counted(len(cells), 'column')} and the first line {width}")
         values.append(cells[column])
         lines.append(number)
         ids.append(cells[index] if index is not None else str(len(ids)))
@@ -126,8 +127,8 @@ def read_predictions(path: str, name: str) -> Values:
     width = len(rows[0][1]) if rows else 1
     for number, cells in rows:
         if len(cells) != width or width > 2:
-            raise UserError(f"{path}, line {number} has {len(cells)} columns; expected index and prediction, or a "
-                            "prediction alone, on every line")
+            raise UserError(f"{path}, line {number} has {counted(len(cells), 'column')}; expected index and "
+                            "prediction, or a prediction alone, on every line")
     values = Values(path, [cells[-1] for _, cells in rows], [number for number, _ in rows],
                     [cells[0] for _, cells in rows] if width == 2 else None)
     return _checked(values, name)

@@ -281,7 +281,7 @@ RTE = GOLD["RTE"][0]
     (RTE, "index\tprediction\n0\tentailment\n2\tentailment\n", "p.txt has no prediction for 1 id ('1') of dev.tsv"),
     (RTE, "0\tentailment\n1\tentailment\n2\tentailment\n", "p.txt has predictions for 1 id ('2'), which dev.tsv does"),
     (RTE, "0\tentailment\n0\tentailment\n", "p.txt, line 2: the id '0' is on line 1 too"),
-    (RTE, "0\tentailment\nentailment\n", "p.txt, line 2 has 1 columns; expected index and prediction"),
+    (RTE, "0\tentailment\nentailment\n", "p.txt, line 2 has 1 column; expected index and prediction"),
     (RTE, "", "p.txt has no examples"),
     ("index\tsentence1\tsentence2\n0\ta\tb\n", "entailment\n", "expected one named 'label', as in dev.tsv of RTE"),
     (RTE + "2\tonly two\n", "entailment\n", "dev.tsv, line 4 has 2 columns and the first line 4"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from lmrep.config import record
-from lmrep.config.record import choose, read, setting, suggestion
+from lmrep.config.record import choose, convert, read, setting, suggestion
 from lmrep.core.errors import UserError
 
 
@@ -49,6 +49,13 @@ def test_values_are_converted_only_without_loss():
                        "inner": {"rate": 1}, "stages": [{"rate": 0.25}, Inner(0.75)]})
     assert got == Outer(20, "beta", False, 3, (0.0, 0.5), {"x": 1.0}, Inner(1.0), (Inner(0.25), Inner(0.75)))
     assert isinstance(got.steps, int) and isinstance(got.betas[0], float) and isinstance(got.weights["x"], float)
+
+
+def test_whole_numbers_in_tables_of_text_become_text():
+    assert convert(dict[str, str], {"label": 0, 1: "a"}, "columns") == {"label": "0", "1": "a"}
+    for value in (1.5, True, None):
+        with pytest.raises(UserError, match=r"columns\.label is .*; expected a string"):
+            convert(dict[str, str], {"label": value}, "columns")
 
 
 def test_instance_is_returned_unchanged():

@@ -2,7 +2,8 @@
 
 import logging
 
-from lmrep.core.messages import byte_size, show_messages
+from lmrep.core.errors import UserError
+from lmrep.core.messages import byte_size, counted, show_messages
 
 
 def test_messages_go_to_standard_error(capsys):
@@ -16,6 +17,14 @@ def test_messages_go_to_standard_error(capsys):
     finally:
         package.handlers, package.level, package.propagate = before
     assert capsys.readouterr().err == "warning: checkpoint 3 is damaged\na note\n"
+
+
+def test_nouns_are_plural_unless_there_is_one():
+    assert [counted(n, "column") for n in (0, 1, 2, 1500)] == ["0 columns", "1 column", "2 columns", "1,500 columns"]
+
+
+def test_control_characters_of_errors_are_escaped():
+    assert str(UserError("a\tb\x1b[1m\x00 caf\u00e9\nnext")) == "a\\tb\\x1b[1m\\x00 caf\u00e9\nnext"
 
 
 def test_sizes_have_three_digits_and_a_unit():

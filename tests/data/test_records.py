@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.data.records import FIELDS, READERS, Config, fingerprint, read, spread
+from lmrep.data.records import FIELDS, READERS, Config, delimited, fingerprint, read, spread
 
 
 def train(path, needed=(), **settings):
@@ -67,6 +67,21 @@ def test_csv_is_quoted_and_cells_may_hold_line_breaks(write):
     assert records[1].where == "a.csv, line 4"
 
 
+@pytest.mark.parametrize(("content", "separator"), [
+    ("text;label\nOne, two;x\nThree;y\n", ";"), ("text|label\na;b|x\nc;d|y\n", "|"), ("text\tlabel\na,b\tx\n", "\t"),
+    ('"text";"label"\n"a, ""b""; c";x\n', ";"), ("text,label\na;b,x\nc,y,z\nd,y\n", ","), ("text\na;b\nc;d\n", ","),
+    ('text,label\n"a;\n;b",x\n', ","), ("Good, really;1\nBad;0\n", ";"), ("", ",")])
+def test_separator_of_csv_is_that_of_most_lines(content, separator):
+    assert delimited.find_separator(content) == separator
+
+
+def test_separator_can_be_set(write):
+    expected = [{"text": "One, two", "label": "x"}]
+    assert fields(write("a.csv", "text;label\r\nOne, two;x\r\n")) == expected
+    assert fields(write("b.csv", "text\tlabel\nOne, two\tx\n"), separator="tab") == expected
+    assert fields(write("b.tsv", "text;label\nOne, two;x\n"), separator=";") == expected
+
+
 def test_choices_are_read_from_several_columns(write):
     path = write("a.csv", "sent,e0,e1,e2,gold\nHe,ran,sat,slept,2\n")
     columns = {"text": "sent", "choices": "e0,e1,e2", "label": "gold"}
@@ -91,6 +106,16 @@ def test_json_objects_have_fields_of_their_own_names(write, array):
     assert [r.id for r in records] == ["5", "x", "2"]
     assert records[0].fields == {"text": "One.", "label": "1"}  # a number is not a list of words
     assert records[1].where == ("a.json, item 1" if array else "a.json, line 2")
+
+
+def test_json_objects_may_be_the_list_data_of_one(write):
+    expected = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+    for content in ({"data": expected}, {"name": "set", "n": 2, "data": expected}):
+        assert fields(write("a.json", json.dumps(content))) == fields(write("b.json", json.dumps(content, indent=1))) \
+            == expected
+    lines = "".join(json.dumps({"data": [each], "text": "c"}) + "\n" for each in expected)
+    assert fields(write("a.jsonl", lines)) == [{"text": "c"}] * 2
+    assert fields(write("a.jsonl", '{"data": [1, 2], "text": "c"}')) == [{"text": "c"}]
 
 
 def test_json_lists_are_words_tags_choices_and_answers(write):
@@ -123,6 +148,14 @@ def test_files_of_a_glob_are_read_in_order_and_decompressed(write):
     assert records[1].where == "d/2/b.jsonl.gz, line 1"
 
 
+def test_several_paths_and_globs_are_read_in_their_order(write):
+    for name in ("b1.tsv", "a.tsv", "b2.tsv", "c,d.tsv"):
+        write(name, f"text\n{name}\n")
+    assert [f["text"] for f in fields("b*.tsv, a.tsv,b1.tsv")] == ["b1.tsv", "b2.tsv", "a.tsv"]
+    assert [f["text"] for f in fields("c,d.tsv")] == ["c,d.tsv"]
+    refused("a.tsv,e.tsv", "'e.tsv' match no file")
+
+
 def test_remote_files_are_read_like_local_ones(write):
     store = fsspec.filesystem("memory")
     store.pipe("/records/a.tsv", b"text\tlabel\none\tx\n")
@@ -130,6 +163,8 @@ def test_remote_files_are_read_like_local_ones(write):
     records = train("memory://records/*")
     assert [r.fields["text"] for r in records] == ["one", "two"]
     assert records[0].where.endswith("records/a.tsv, line 2")
+    both = "memory://records/a.tsv,memory://records/b.jsonl.gz"
+    assert [r.fields["text"] for r in train(both)] == ["one", "two"]
     refused("memory://records/*.csv", "no file in that store")
     refused("no_such_store://a.tsv", "no_such_store")
 
@@ -146,7 +181,7 @@ def test_damaged_examples_are_left_out_up_to_a_number(write, caplog):
     path = write("a.tsv", "text\tlabel\na\tx\nb\n\t\tx\nc\ty\n")
     records = train(path, damaged_examples=2)
     assert [(r.fields["text"], r.id) for r in records] == [("a", "0"), ("c", "3")]
-    assert "line 3 has 1 columns" in caplog.text
+    assert "line 3 has 1 column " in caplog.text
     refused(path, "more than 1 examples", "the first", "line 3", damaged_examples=1)
 
 
@@ -159,13 +194,14 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
     ("a.tsv", "text\tlabel\na\tx\n", {"columns": {"text": "sentense"}}, ["line 1", "'sentense'", "text, label"]),
     ("a.tsv", "sentence\tlabel\na\tx\n", {"columns": {"text": "sentense"}}, ["did you mean 'sentence'"]),
     ("a.tsv", "text\tx\na\tx\n", {"needed": ["text", "label"]}, ["no 'label'", "{'label': 'x'}", "from 0"]),
-    ("a.csv", "body;class\na;x\n", {"columns": {"text": "body"}}, ["separated by ';'", "commas"]),
+    ("a.tsv", "body;class\na;x\n", {"columns": {"text": "body"}}, ["separated by ';'", "config.data.separator=';'"]),
+    ("a.csv", "body;class\na;x\n", {"columns": {"text": "body"}, "separator": ","}, ["config.data.separator=';'"]),
     ("a.jsonl", '{"a": "b"}\n' * 3, {"columns": {"text": "c"}, "damaged_examples": 2},
      ["more than 2 examples", "the first", "line 1"]),
     ("a.tsv", "a\tb\nc\td\n", {"columns": {"text": "2"}}, ["2 columns", "no column 2"]),
     ("a.tsv", "gj04\t1\n", {}, ["'gj04', '1'", "set config.data.columns"]),
     ("a.tsv", "text\tlabel\na\tx\ty\n", {}, ["line 2", "3 columns", "the header 2"]),
-    ("a.tsv", "a\tx\nb\n", {"columns": {"text": "0"}}, ["line 2", "1 columns", "line 1 2"]),
+    ("a.tsv", "a\tx\nb\n", {"columns": {"text": "0"}}, ["line 2", "1 column ", "line 1 2"]),
     ("a.tsv", "text\tlabel\n \tx\n", {}, ["line 2", "text is empty"]),
     ("a.tsv", "text\tlabel\na b\tx\n\t\n", {}, ["line 3", "label is empty"]),
     ("a.tsv", "text\tlabel\na\t:x\n", {"label_until": ":"}, ["line 2", "nothing precedes", "':x'"]),
@@ -194,7 +230,12 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
     ("a.jsonl.gz", b"plain", {"format": "jsonl"}, ["not an intact gzip file"]),
     ("a.jsonl.gz", gzip.compress(b'{"text": "a"}' * 99)[:-20], {"format": "jsonl"}, ["not an intact gzip file"]),
     ("a.tsv", "text\na\n", {"encoding": "utf8x"}, ["'utf8x'"]),
-    ("a.tsv", "text\na\n", {"encoding": "utf-16"}, ["convert the files to UTF-8"]),
+    ("a.tsv", "text\na\n", {"encoding": "base64"}, ["'base64'"]),
+    ("a.tsv", "text\na\n".encode("utf-16"), {}, ["a.tsv begins", "UTF-16", "'utf-8'; set it to utf-16"]),
+    ("a.txt", "text\na\n".encode("utf-16"), {}, ["set it to utf-16"]),
+    ("a.tsv", b"a\0\x1b[1m\x07\tb\n", {"needed": ["text"]}, [r"a\x00\x1b[1m\x07, b"]),
+    ("a.tsv", "\t".join("x" * i for i in range(1, 999)) + "\n", {"needed": ["text"]}, ["xxx, ...: set"]),
+    ("a.json", '{"data": [{"body": "a"}]}', {"needed": ["text"]}, ["a.json, data[0] has no 'text'", "fields body"]),
 ])
 def test_bad_files_are_refused(write, name, content, settings, words):
     refused(write(name, content), *words, **settings)
@@ -207,6 +248,11 @@ def test_a_split_without_files_is_refused(write):
 
 def test_another_encoding_can_be_set(write):
     assert fields(write("a.tsv", "text\ncaf\u00e9\n".encode("latin-1")), encoding="latin-1") == [{"text": "caf\u00e9"}]
+    content = "text,label\r\n\u010a\u0a0a,x\r\ny,z\r\n"
+    expected = [{"text": "\u010a\u0a0a", "label": "x"}, {"text": "y", "label": "z"}]
+    for encoding in ("utf-16", "utf-16-be", "utf-32"):
+        assert fields(write("a.csv", content.encode(encoding)), encoding=encoding) == expected
+    assert fields(write("a.txt", '{"text": "a"}\n'.encode("utf-16")), encoding="utf-16") == [{"text": "a"}]
 
 
 def test_fields_are_documented():

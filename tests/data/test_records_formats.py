@@ -56,12 +56,12 @@ def test_columns_between_tabs_may_hold_spaces(write):
 def test_a_test_file_of_words_alone_has_no_tags(write):
     path = write("a.conll", "one\ntwo\n\nthree\n")
     assert fields(path, "test", format="columns") == [{"words": ["one", "two"]}, {"words": ["three"]}]
-    refused(path, "line 1", "found 1 columns", format="columns")
+    refused(path, "line 1", "found 1 column,", format="columns")
 
 
 @pytest.mark.parametrize(("content", "settings", "words"), [
     ("a O\nb B-X I-X\n", {}, ["line 2", "3 columns", "expected 2"]),
-    ("a O\nb\n", {}, ["line 2", "1 columns", "expected 2"]),
+    ("a O\nb\n", {}, ["line 2", "1 column;", "expected 2"]),
     ("a O\n", {"columns": {"tags": "2"}}, ["2 columns", "'2'", "0 to 1"]),
     ("a O\n", {"columns": {"tags": "ner"}}, ["'ner'"]),
     ("a O\n", {"needed": ["text"]}, ["words and tags", "'text'"]),
@@ -132,8 +132,9 @@ def test_questions_have_their_context_and_answers(write):
     (squad(question(question="  ")), ["question q1", "question is empty"]),
     (squad({"id": "q1"}), ["qas[0]", "no 'question'", "id"]),
     (squad(question(), context=" "), ["question q1", "context is empty"]),
-    ('{"version": "1", "data": [{"paragraph": []}]}', ["a.json, data[0]", "no 'paragraphs'", "paragraph"]),
-    ('{"version": "1", "data": {}}', ["a.json", "an object in 'data'", "a list"]),
+    ('{"version": "1", "data": [{"title": "paragraphs", "paragraph": []}]}',
+     ["a.json, data[0]", "no 'paragraphs'", "paragraph"]),
+    ('{"version": "1", "data": {"paragraphs": []}}', ["a.json", "an object in 'data'", "a list"]),
     ('{"version": "1", "data": []}', ["no examples"]),
     ('{"version": "1",\n "data": [}', ["a.json, line 2", "not JSON"]),
 ])
@@ -207,6 +208,9 @@ def test_folders_are_classes(folder):
 def test_bad_folders_are_refused(folder, write):
     refused(folder, "no subfolder 'ned'", "did you mean 'neg'", classes=("pos", "ned"))
     refused("train/pos", "no subfolder with .txt files")
+    write("tables/a.tsv", "text\tlabel\n")
+    for split in ("train", "test"):
+        refused("tables", "no subfolder with .txt files", "a glob: tables/*.tsv", split=split)
     refused("train/a.txt", "not a folder", format="folders")
     refused(folder, "train is a folder", "tsv", format="tsv")
     write("train/neg/1_1.txt", " \n")

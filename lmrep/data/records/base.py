@@ -43,8 +43,8 @@ SPLITS = ("train", "validation", "test")
 class Config:
     """Labelled data: one or more files of each split, or a TFDS data set."""
 
-    train: str = setting("", "the training files: a path or a glob, on this machine or remote, .gz or not; or a split "
-                         "of a TFDS data set")
+    train: str = setting("", "the training files: a path, a glob, or several of them between commas, on this machine "
+                         "or remote, .gz or not; or a split of a TFDS data set")
     validation: str = setting("", "the validation files; empty: none")
     test: str = setting("", "the test files, which may lack labels; empty: none")
     format: str = setting("auto", "a reader of `READERS`; auto: by the files' names and beginnings")
@@ -55,12 +55,15 @@ class Config:
                                            "have others")
     header: str = setting("auto", "whether the first line of TSV and CSV files names the columns; auto: if every name "
                           "in `columns` is there", choices=("auto", "yes", "no"))
+    separator: str = setting("auto", "what separates the cells of CSV and TSV files; auto: tabs in TSV, and in CSV the "
+                             "one of , ; | and tab that gives the first lines the same number of cells",
+                             choices=("auto", ",", ";", "|", "tab"))
     label_until: str = setting("", "keep what precedes this of a label: ':' makes LOC of LOC:city")
     label_map: dict[str, str] = setting({}, "label in the files -> label to use, or '' to leave the example out; other "
                                         "labels stay as they are")
     classes: tuple[str, ...] = setting((), "folders: the subfolders to read; empty: all that hold .txt files")
     phrases: bool = setting(False, "phrase trees: train on every phrase, not on the full sentences alone")
-    encoding: str = setting("utf-8", "the encoding of the files, such as latin-1")
+    encoding: str = setting("utf-8", "the encoding of the files, such as latin-1 or utf-16")
     damaged_examples: int = setting(0, "how many examples of a split that cannot be read are left out, with a warning, "
                                     "before one is refused", at_least=0)
     tfds: str = setting("", "a TFDS data set, such as glue/sst2; train, validation and test are its splits")

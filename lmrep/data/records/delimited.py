@@ -1,16 +1,21 @@
 """TSV and CSV: an example a line, in columns that the first line names or that are numbered."""
 
+import contextlib
 import csv
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from lmrep.core.errors import UserError
+from lmrep.core.messages import counted
 from lmrep.data.records import files
 from lmrep.data.records.base import FIELDS, Job, ReaderDef, Record
-from lmrep.data.records.values import CORRECT, missing_column
+from lmrep.data.records.values import CORRECT, listed, missing_column, short
 
 Lines = Iterator[tuple[int, list[str] | UserError]]
+SEPARATORS = ",;\t|"
+SAMPLE = 20  # examples by which the separator of a CSV file is found
 READABLE = [field for field in FIELDS if field != "answers"] + ["id"]
 
 
@@ -47,8 +52,8 @@ def read(job: Job, split_lines: Callable[[Job], Lines]) -> Iterator[Record | Use
         if isinstance(cells, UserError):
             yield cells
         elif len(cells) != layout.width:
-            yield UserError(f"{job.path}, line {number} has {len(cells)} columns and {named} {layout.width}; expected "
-                            f"as many: {CORRECT}")
+            yield UserError(f"{job.path}, line {number} has {counted(len(cells), 'column')} and {named} "
+                            f"{layout.width}; expected as many: {CORRECT}")
         else:
             yield _record(layout, cells, f"{job.path}, line {number}")
 
@@ -83,8 +88,8 @@ def find_columns(first: list[str], job: Job) -> Layout:
         found |= {field: [names[field]] for field in READABLE
                   if field in names and field not in wanted and names[field] not in used}
     if not set(found) - {"id", "label", "tags"}:
-        raise UserError(f"{job.path}: the first line has the columns {', '.join(map(repr, first))}, none of which is a "
-                        "field with text; set config.data.columns, by name ({'text': 'sentence'}) or by number "
+        raise UserError(f"{job.path}: the first line has the columns {listed(first, short)}, none of which is a field "
+                        "with text; set config.data.columns, by name ({'text': 'sentence'}) or by number "
                         "({'text': '3'})")
     return Layout(header, {field: columns[0] for field, columns in found.items() if field != "choices"},
                   {field: columns for field, columns in found.items() if field == "choices"}, len(first))
@@ -100,15 +105,15 @@ def _has_header(wanted: dict[str, list[str]], names: dict[str, int], job: Job) -
 
 def _missing(job: Job, field: str, spec: str, first: list[str]) -> UserError:
     if _is_number(spec) or "," in spec:
-        return UserError(f"{job.path} has {len(first)} columns, numbered from 0; there is no column {spec} for the "
-                         f"field {field!r}")
+        return UserError(f"{job.path} has {counted(len(first), 'column')}, numbered from 0; there is no column "
+                         f"{spec} for the field {field!r}")
     if job.config.header == "no":
         return UserError(f"{job.path}: config.data.columns names {spec!r} for the field {field!r}, but header is "
                          "no; give the column's number, from 0")
-    if len(first) == 1 and (separator := next((each for each in "\t;|" if each in first[0]), "")):
-        expected = "tabs" if files.suffix(job.path) == ".tsv" else "commas"
-        return UserError(f"{job.path}, line 1 has one column, {first[0]!r}; its columns seem to be separated by "
-                         f"{separator!r}, and those of this format by {expected}: convert the file")
+    if len(first) == 1 and (separator := next((each for each in SEPARATORS if each in first[0]), "")):
+        name = "tab" if separator == "\t" else separator
+        return UserError(f"{job.path}, line 1 has one column, {short(first[0])}; its columns seem to be separated by "
+                         f"{separator!r}: set config.data.separator={name!r}")
     error = missing_column(f"{job.path}, line 1", field, spec, first)
     numbers = f"; in a file without a header, by number from 0, such as {{{field!r}: '0'}}"
     return UserError(f"{error}{numbers}") if job.config.header == "auto" else error
@@ -119,16 +124,20 @@ def _is_number(spec: str) -> bool:
 
 
 def tsv_lines(job: Job) -> Lines:
-    """Cells between tabs. Quotes are characters like any other."""
+    """Cells between tabs, or `separator`. Quotes are characters like any other."""
+    separator = _separator(job) or "\t"
     for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
         if line.strip(" "):
-            yield number, line.split("\t")
+            yield number, line.split(separator)
 
 
 def csv_lines(job: Job) -> Lines:
-    """Cells between commas, quoted as RFC 4180 says: "" in quotes is a quote, and quoted cells may hold line breaks."""
+    """Cells between commas, or what else separates them, quoted as RFC 4180 says: "" in quotes is a quote, and quoted
+    cells may hold line breaks."""
     csv.field_size_limit(2**31 - 1)  # 128 KiB otherwise, less than a long document
-    table = csv.reader((line + "\n" for line in files.lines(job.path, job.config.encoding)), strict=True)
+    separator = _separator(job) or find_separator(files.beginning(job.path, job.config.encoding))
+    table = csv.reader((line + "\n" for line in files.lines(job.path, job.config.encoding)), strict=True,
+                       delimiter=separator)
     while True:
         number = table.line_num + 1
         try:
@@ -137,11 +146,32 @@ def csv_lines(job: Job) -> Lines:
             return
         except csv.Error as error:
             lines = f"line {number}" if table.line_num <= number else f"lines {number} to {table.line_num}"
-            yield number, UserError(f"{job.path}, {lines}: not valid CSV ({error}); a cell with quotes, commas or line "
-                                    "breaks is quoted, and a quote in it is doubled")
+            yield number, UserError(f"{job.path}, {lines}: not valid CSV ({error}); a cell with quotes, {separator!r} "
+                                    "or line breaks is quoted, and a quote in it is doubled")
             continue
         if cells:
             yield number, cells
+
+
+def _separator(job: Job) -> str:
+    """That of the config; "" for auto."""
+    return {"auto": "", "tab": "\t"}.get(job.config.separator, job.config.separator)
+
+
+def find_separator(beginning: str) -> str:
+    """The separator of a CSV file: the one by which most of its first lines have as many cells as line 1, two or more;
+    of equal ones the first of `SEPARATORS`."""
+    lines = beginning.splitlines(keepends=True)
+    return max(SEPARATORS, key=lambda separator: _agreement(lines, separator))  # the first of equal ones
+
+
+def _agreement(lines: list[str], separator: str) -> float:
+    """The fraction of the first examples with as many cells as the first one; 0 where that has one cell."""
+    widths = []
+    with contextlib.suppress(csv.Error):  # not valid CSV, or the end of the beginning
+        widths.extend(len(cells) for cells in itertools.islice(
+            csv.reader(lines, strict=True, delimiter=separator), SAMPLE) if cells)
+    return widths.count(widths[0]) / len(widths) if widths and widths[0] > 1 else 0.0
 
 
 TSV = ReaderDef(lambda job: read(job, tsv_lines), (".tsv",))

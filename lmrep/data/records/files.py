@@ -5,6 +5,7 @@ import contextlib
 import glob
 import gzip
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +14,34 @@ from typing import BinaryIO
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 
+MARKS = {"utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
 BEGINNING = 2**16  # bytes by which a format is detected
 
 
 def find(pattern: str, split: str) -> list[Path]:
-    """The files and folders of a path or a glob, sorted. Raises UserError if there is none."""
+    """The files and folders of a path or a glob, sorted, or of several of them between commas, in their order and each
+    once. Raises UserError if one of them has none."""
+    if not remote.as_url(pattern) and (found := _matches(pattern)):  # commas may be part of a name
+        return found
+    several = list(filter(None, map(str.strip, re.split(r",(?![^{]*\})", pattern))))  # {a,b} is one glob
+    return list(dict.fromkeys(path for one in several or [pattern] for path in _find(one, split)))
+
+
+def _find(pattern: str, split: str) -> list[Path]:
     if remote.as_url(pattern):
         return _find_remote(pattern, split)
-    path = os.path.expanduser(pattern)
-    found = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
-    if not found:
+    if not (found := _matches(pattern)):
+        path = os.path.expanduser(pattern)
         where = "" if os.path.isabs(path) else f" in {os.getcwd()}"
         raise UserError(f"the {split} files {pattern!r} match no file{where}; check the path, and quote a glob so that "
                         "the shell leaves it alone")
+    return found
+
+
+def _matches(pattern: str) -> list[Path]:
+    """The local files and folders of a path or a glob, sorted."""
+    path = os.path.expanduser(pattern)
+    found = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
     if len(found) > 1:  # ** matches folders too
         found = [match for match in found if not os.path.isdir(match)] or found
     return [Path(match) for match in found]
@@ -48,21 +64,29 @@ def suffix(path: Path) -> str:
 def beginning(path: Path, encoding: str) -> str:
     """The first BEGINNING bytes of a file as text; what cannot be decoded is left out."""
     with _opened(path) as file:
-        return file.read(BEGINNING).decode(_codec(encoding), errors="ignore").removeprefix("\ufeff")
+        content = file.read(BEGINNING)
+        _check_mark(path, content, encoding)
+        return content.decode(_codec(encoding), errors="ignore").removeprefix("\ufeff")
 
 
 def lines(path: Path, encoding: str) -> Iterator[str]:
     """The lines of a file, without line break (LF or CRLF) and byte order mark. Raises UserError with file and line."""
     codec = _codec(encoding)
+    if "\n\t".encode(codec) != b"\n\t":  # UTF-16: a line break is not one byte
+        content = text(path, encoding)
+        yield from content.removesuffix("\n").split("\n") if content else ()
+        return
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
+            if number == 1:
+                _check_mark(path, line, encoding)
             try:
-                text = line.decode(codec)
+                found = line.decode(codec)
             except UnicodeDecodeError as error:
                 raise UserError(_undecodable(path, number, error, encoding)) from error
             if number == 1:
-                text = text.removeprefix("\ufeff")
-            yield text.removesuffix("\n").removesuffix("\r")
+                found = found.removeprefix("\ufeff")
+            yield found.removesuffix("\n").removesuffix("\r")
 
 
 def text(path: Path, encoding: str) -> str:
@@ -70,11 +94,20 @@ def text(path: Path, encoding: str) -> str:
     codec = _codec(encoding)
     with _opened(path) as file:
         content = file.read()
+    _check_mark(path, content, encoding)
     try:
         return content.decode(codec).removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise UserError(_undecodable(path, number, error, encoding)) from error
+
+
+def _check_mark(path: Path, content: bytes, encoding: str) -> None:
+    """Refuses a file whose byte order mark is that of UTF-16 or UTF-32, where that is not the encoding."""
+    marked = next((name for name, marks in MARKS.items() if content.startswith(marks)), None)
+    if marked and not _codec(encoding).startswith(("utf-16", "utf-32")):
+        raise UserError(f"{path} begins with the byte order mark of {marked.upper()}, and config.data.encoding is "
+                        f"{encoding!r}; set it to {marked}")
 
 
 def _undecodable(path: Path, number: int, error: UnicodeDecodeError, encoding: str) -> str:
@@ -84,14 +117,11 @@ def _undecodable(path: Path, number: int, error: UnicodeDecodeError, encoding: s
 
 def _codec(encoding: str) -> str:
     try:
-        name = codecs.lookup(encoding).name
-        if "\n\t".encode(name) == b"\n\t":
-            return name
+        "".encode(encoding)  # refuses those that are no encodings of text, such as base64
+        return codecs.lookup(encoding).name
     except LookupError as error:
         raise UserError(f"config.data.encoding is {encoding!r}, which Python does not know; expected one such "
-                        "as utf-8, latin-1 or cp1252") from error
-    raise UserError(f"config.data.encoding is {encoding!r}, in which ASCII characters are not single bytes; convert "
-                    "the files to UTF-8")
+                        "as utf-8, latin-1, cp1252 or utf-16") from error
 
 
 @contextlib.contextmanager

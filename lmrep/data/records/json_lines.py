@@ -1,4 +1,4 @@
-"""JSON Lines (an object a line), and one JSON array of objects."""
+"""JSON Lines (an object a line), and one JSON array of objects, which may be the field `data` of an object."""
 
 import json
 import re
@@ -9,16 +9,29 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import files, values
 from lmrep.data.records.base import Job, ReaderDef, Record
 
+# The beginning of an object with a list under "data", perhaps after fields of one value.
+DATA = re.compile(r'\s*\{\s*("[^"]*"\s*:\s*("[^"]*"|[-\w.]+)\s*,\s*)*"data"\s*:\s*\[')
+
 
 def read(job: Job) -> Iterator[Record | UserError]:
     """The examples of a file. Raises UserError if it is an array that is not valid JSON."""
-    if files.beginning(job.path, job.config.encoding).lstrip().startswith("["):
+    beginning = files.beginning(job.path, job.config.encoding)
+    if beginning.lstrip().startswith("["):
         array = parse(files.text(job.path, job.config.encoding), str(job.path))
         if isinstance(array, UserError):
             raise array
         for number, value in enumerate(array):
             yield values.from_object(value, job, f"{job.path}, item {number}")
         return
+    if DATA.match(beginning):
+        value = parse(files.text(job.path, job.config.encoding), str(job.path))
+        if isinstance(value, dict) and all(isinstance(item, dict) for item in value["data"]):
+            for number, item in enumerate(value["data"]):
+                yield values.from_object(item, job, f"{job.path}, data[{number}]")
+            return
+        if isinstance(value, UserError) and isinstance(parse(next(files.lines(job.path, job.config.encoding)), ""),
+                                                           UserError):
+            raise value  # else an object a line, with a field of this name
     for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
         if line.strip():
             where = f"{job.path}, line {number}"

@@ -70,9 +70,8 @@ def _get(value: Any, key: str, type_: type, path: str) -> Any:
 
 
 def detects(beginning: str) -> bool:
-    """Whether a file begins as SQuAD's do."""
-    return re.match(r'\s*\{\s*"(version|data)"', beginning) is not None or (
-        '"paragraphs"' in beginning and '"qas"' in beginning)
+    """Whether a file is an object and has paragraphs, as SQuAD's do."""
+    return re.match(r'\s*\{\s*"', beginning) is not None and '"paragraphs"' in beginning
 
 
 DEFINITION = ReaderDef(read, (".json",), detects)

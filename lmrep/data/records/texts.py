@@ -33,11 +33,14 @@ def read_folders(job: Job) -> Iterator[Record | UserError]:
         if name not in folders:
             raise UserError(f"{job.path} has no subfolder {name!r} with .txt files{suggestion(name, folders)}; it has "
                             f"{', '.join(folders) or 'none'}: correct config.data.classes")
-    if not folders and job.split == "test":
-        for path in _texts(job.path):
-            yield _record(job, path, {})
-    elif not folders:
-        raise UserError(f"{job.path} has no subfolder with .txt files; expected one for each class")
+    single = _texts(job.path) if job.split == "test" and not folders else []
+    for path in single:
+        yield _record(job, path, {})
+    if not folders and not single:
+        others = sorted({files.suffix(path) for path in job.path.iterdir() if path.is_file()} - {"", ".txt"})
+        raise UserError(f"{job.path} has no subfolder with .txt files; expected one for each class"
+                        + (f", or, for files of other formats, a glob: {job.path / '*'}{others[0]}" if others
+                           else ""))
     for name in job.config.classes or folders:
         for path in _texts(folders[name]):
             yield _record(job, path, {"label": name})

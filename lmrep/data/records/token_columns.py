@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from lmrep.core.errors import UserError
+from lmrep.core.messages import counted
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.values import CORRECT, missing_column
@@ -29,7 +30,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
             if columns["tags"] == columns["words"]:  # the words alone
                 if job.split != "test":
                     raise UserError(f"{job.path}, line {lines[0][0]} has no column of tags beside the words: found "
-                                    f"{width} columns, expected at least 2, between tabs or white space")
+                                    f"{counted(width, 'column')}, expected at least 2, between tabs or white space")
                 del columns["tags"]
         yield _record(job, lines, columns, width, "")
 
@@ -66,7 +67,7 @@ def _sentences(job: Job, split: Callable[[str], list[str]]) -> Iterator[list[Lin
 def _record(job: Job, lines: list[Line], columns: dict[str, int], width: int, name: str) -> Record | UserError:
     for number, cells in lines:
         if len(cells) != width:
-            return UserError(f"{job.path}, line {number} has {len(cells)} columns; expected {width}"
+            return UserError(f"{job.path}, line {number} has {counted(len(cells), 'column')}; expected {width}"
                              f"{', tab-separated' if width == len(CONLLU) else ', as the first line has'}: {CORRECT}")
     fields = {field: [cells[column] for _, cells in lines] for field, column in columns.items()}
     return Record(fields, name, f"{job.path}, line {lines[0][0]}")
@@ -76,8 +77,8 @@ def _number(job: Job, field: str, name: str, width: int) -> int:
     if field not in ("words", "tags"):
         raise UserError(f"{job.path} is a column file, with words and tags alone; there is no field {field!r}")
     if not re.fullmatch("-?[0-9]+", name) or not -width <= int(name) < width:
-        raise UserError(f"{job.path} has {width} columns; the column {name!r} for the field {field!r} is not one of "
-                        f"0 to {width - 1}, or -1 for the last")
+        raise UserError(f"{job.path} has {counted(width, 'column')}; the column {name!r} for the field {field!r} is "
+                        f"not one of 0 to {width - 1}, or -1 for the last")
     return int(name) % width
 
 

@@ -1,5 +1,6 @@
 """Values found in files become the fields of a record, and are checked."""
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -35,7 +36,7 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
         try:
             fields[field] = convert(field, found)
         except ValueError as error:
-            return UserError(f"{where}: {path!r} is {_short(found)}; expected {error} for the field {field!r}")
+            return UserError(f"{where}: {path!r} is {short(found)}; expected {error} for the field {field!r}")
     used = {*job.columns, *job.columns.values()}
     for field in (*FIELDS, "id"):
         if field not in used and value.get(field) is not None:
@@ -44,7 +45,7 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
             except ValueError:
                 continue  # something else that has the name of a field
     if not fields.keys() - {*TARGETS, "id"}:
-        return UserError(f"{where} has the fields {', '.join(map(repr, value)) or 'none'}, none of which is a field "
+        return UserError(f"{where} has the fields {listed(value, repr) or 'none'}, none of which is a field "
                          "with text; set config.data.columns, such as {'text': 'sentence'}")
     return Record(fields, fields.pop("id", ""), where)
 
@@ -52,8 +53,9 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
 def missing_column(where: str, field: str, name: str, names: Any, what: str = "columns") -> UserError:
     """The error about a field that is not in the file; `names` are those that are there."""
     needed = "" if field == name else f" for the field {field!r}"
-    there = ", ".join(map(str, names)) or "none"
+    there = listed(names) or "none"
     found = field if field in names else next((each for each in names if each not in FIELDS), "name")
+    found = found if len(found) <= 80 else "name"
     return UserError(f"{where} has no {name!r}{needed}{suggestion(name, names)}; it has the {what} {there}: set "
                      f"config.data.columns, such as {{{field!r}: {found!r}}}")
 
@@ -140,7 +142,7 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
     for field in ("words", "tags", "choices"):
         values = fields.get(field)
         if values is not None and (not values or not all(value and not value.isspace() for value in values)):
-            found = f"one of the {field} is empty: {_short(values)}" if values else f"the {field} are empty"
+            found = f"one of the {field} is empty: {short(values)}" if values else f"the {field} are empty"
             return UserError(f"{where}: {found}; {CORRECT}")
     if "words" in fields and "tags" in fields and len(fields["words"]) != len(fields["tags"]):
         return UserError(f"{where} has {len(fields['words'])} words and {len(fields['tags'])} tags; expected a tag for "
@@ -166,8 +168,8 @@ def _check_answers(record: Record) -> UserError | None:
         if not answer:
             return UserError(f"{record.where}: an answer is empty; an unanswerable question has no answers")
         if found != answer:
-            return UserError(f"{record.where}: the answer {_short(answer)} is not at character {start} of the context, "
-                             f"where {_short(found)} is found; expected offsets in characters, from 0")
+            return UserError(f"{record.where}: the answer {short(answer)} is not at character {start} of the context, "
+                             f"where {short(found)} is found; expected offsets in characters, from 0")
     return None
 
 
@@ -177,6 +179,13 @@ def json_type(value: Any) -> str:
         type(value), "a number")
 
 
-def _short(value: Any) -> str:
+def listed(names: Collection[Any], show: Callable[[Any], str] = str) -> str:
+    """The names of a file's columns, the first 20 and shortened, for messages."""
+    shown = [text if len(text := show(name)) <= 80 else f"{text[:77]}..." for name in itertools.islice(names, 20)]
+    return ", ".join(shown) + ", ..." * (len(names) > 20)
+
+
+def short(value: Any) -> str:
+    """The `repr` of a value, shortened, for messages."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
