@@ -131,7 +131,9 @@ def test_overrides_do_not_change_the_given_config(home):
 
 
 def test_package_exports_its_interface():
-    assert {"train", "evaluate", "load", "__version__"} <= set(dir(lmrep))
+    assert {"train", "evaluate", "load", "UserError", "RunFault", "__version__"} <= set(dir(lmrep))
+    assert lmrep.UserError is UserError and issubclass(lmrep.RunFault, Exception)
+    assert set(lmrep.__all__) <= set(dir(lmrep)) and all(getattr(lmrep, name) for name in lmrep.__all__)
     assert not [name for name in dir(lmrep) if not name.startswith("_") and name not in lmrep.__all__]
     assert "Trains an experiment" in lmrep.train.__doc__
     assert (resources.files(lmrep) / "py.typed").is_file()

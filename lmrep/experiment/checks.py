@@ -12,13 +12,14 @@ import jax
 
 from lmrep.core import remote
 from lmrep.core.errors import UserError
-from lmrep.data import tokenizers
+from lmrep.data import records, tokenizers
 from lmrep.data.store.prepare import Prepared
 from lmrep.distributed import process_group
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS, Experiment, TaskExperiment
+from lmrep.experiment.task_data import PreparedTask
 from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, read_config
@@ -99,14 +100,17 @@ def check_shared(directory: Path, seconds: float = 60) -> None:
         time.sleep(0.5)
 
 
-def run_record(experiment: Experiment, prepared: Prepared, stages: Sequence[Stage]) -> dict:
+def run_record(experiment: Experiment, prepared: Prepared | PreparedTask, stages: Sequence[Stage]) -> dict:
     """The contents of config.json: everything that decides what the run computes."""
+    labelled = {"records": {split: records.fingerprint(own) for split, own in prepared.records.items()}} if isinstance(
+        prepared, PreparedTask) else {}
     return {
         "config": dataclasses.asdict(experiment),
         "data": {
             "tokenizer": prepared.tokenizer.fingerprint,
             **{split: store.fingerprint for split, store in prepared.stores.items()},
             "plans": [stage.fingerprint for stage in stages],
+            **labelled,
         },
     }
 
@@ -135,6 +139,19 @@ def check_same_config(directory: Path, steps: Sequence[int], experiment: Experim
         check_resumable(directory, steps, record, experiment)
 
 
+def _changed_files(previous: dict, record: dict) -> list[str]:
+    """A line for each split of a task that has other examples in the second `run_record`; none for a run that has no
+    fingerprints of its `records`."""
+    lines, (old, new) = [], (each["data"].get("records", {}) for each in (previous, record))
+    for split in records.SPLITS if old and new else ():
+        if old.get(split) == new.get(split):
+            continue
+        before, after = (each["config"]["data"][split] or "none" for each in (previous, record))
+        lines.append(f"data.{split}: {before} has other examples than before" if before == after else
+                     f"data.{split}: {before} -> {after}, with other examples")
+    return lines
+
+
 def check_resumable(directory: Path, steps: Sequence[int], record: dict, experiment: Experiment) -> None:
     """Refuses to resume a run whose numbers the new config or data would change.
 
@@ -157,10 +174,14 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
     # A field that was added since had its default's effect before.
     previous = {**previous, "config": dataclasses.asdict(experiments.parse(previous["config"]))}
     task = TASK_RESUMABLE_FIELDS if isinstance(experiment, TaskExperiment) else ()
-    ignored = tuple(f"config.{pattern}" for pattern in (*RESUMABLE_FIELDS, *task))
-    if lines := provenance.differences(json.loads(json.dumps(previous)), json.loads(json.dumps(record)), ignored):
-        raise UserError(f"{directory} holds a run of another configuration:\n  " + "\n  ".join(lines)
-                        + "\nGive these fields their previous values to resume it, or another --workdir to start anew")
+    files = _changed_files(previous, record) if task else []
+    ignored = (*(f"config.{pattern}" for pattern in (*RESUMABLE_FIELDS, *task)),
+               "data.*" if files else "data.records.*")
+    lines = provenance.differences(json.loads(json.dumps(previous)), json.loads(json.dumps(record)), ignored)
+    if lines or files:
+        raise UserError(f"{directory} holds a run of another configuration:\n  " + "\n  ".join([*lines, *files])
+                        + "\nGive these fields their previous values" + " and examples" * bool(files)
+                        + " to resume it, or another --workdir to start anew")
     if steps[-1] > experiment.steps:
         raise UserError(f"{directory} holds a run at step {steps[-1]:,}, and steps is {experiment.steps:,}; "
                         f"set steps to {steps[-1]} or more, or give another --workdir")

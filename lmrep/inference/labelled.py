@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.files import write_text
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.records import Record
@@ -44,8 +45,12 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
     stage = stage_at(run.experiment, run.step)
     task = TASKS[stage.objective_name]
     if examples is None:
-        for record in own:
-            task.check(stage.objective, record)
+        try:
+            for record in own:
+                task.check(stage.objective, record)
+        except ConfigError as error:  # the run's config is fixed
+            raise UserError(f"{error.problem}; correct it, or leave the example out: this run cannot predict it") \
+                from error
         examples = tokenized(run.experiment, run.model, run.tokenizer, own, name)
     # A few texts are not worth a copy of the parameters for each device.
     devices = jax.local_device_count() if examples.lengths.sum() > _batch_tokens() else 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from lmrep.config.record import setting, suggestion
 from lmrep.core import prng
-from lmrep.core.errors import UserError
+from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.records import Record
@@ -65,8 +65,9 @@ def check(c: Config, record: Record) -> None:
     """Refuses a label that the training data lacks."""
     label = record.fields.get("label")
     if label is not None and label not in c.labels:
-        raise UserError(f"{record.where}: the label is {label!r}, and the training data has {', '.join(c.labels[:20])}"
-                        f"{suggestion(label, c.labels)}; correct it, or list all labels in --config.objective.labels")
+        raise ConfigError(f"{record.where}: the label is {label!r}, and the training data has "
+                          f"{', '.join(c.labels[:20])}{suggestion(label, c.labels)}",
+                          "correct it, or list all labels in --config.objective.labels")
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lmrep.config.record import setting, suggestion
 from lmrep.core import prng
-from lmrep.core.errors import UserError
+from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.records import Record
@@ -95,8 +95,9 @@ def check(c: Config, record: Record) -> None:
             raise UserError(f"{schemes.describe(record, i, tag)}, which is not of the scheme {c.scheme}: correct it, "
                             "or set --config.objective.scheme")
         if tag not in c.labels:
-            raise UserError(f"{schemes.describe(record, i, tag)}, and the training data has {', '.join(c.labels[:20])}"
-                            f"{suggestion(tag, c.labels)}; correct it, or list all tags in --config.objective.labels")
+            raise ConfigError(f"{schemes.describe(record, i, tag)}, and the training data has "
+                              f"{', '.join(c.labels[:20])}{suggestion(tag, c.labels)}",
+                              "correct it, or list all tags in --config.objective.labels")
     if c.scheme != "none" and (i := schemes.fault(c.scheme, tags)) >= 0:
         last = f"after {tags[i - 1]!r}" if i else "at the beginning of a sentence"
         other = {"BIO": "IOB1", "IOB1": "BIO"}.get(c.scheme)

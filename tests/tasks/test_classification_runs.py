@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -132,6 +133,44 @@ def test_eight_devices_give_the_predictions_of_one(home, trained, tmp_path):
 
 
 # From checkpoints
+
+
+def test_resuming_with_other_examples_names_the_files(home, trained, tmp_path):
+    workdir = shutil.copytree(trained[0], tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+    other = tiny.write(tmp_path / "other.jsonl", examples(44, 5))
+    changed = config(home)
+    changed.data.validation = str(other)
+    with pytest.raises(UserError) as error:
+        lmrep.train(changed, workdir)
+    lines = str(error.value).splitlines()
+    assert lines[1:-1] == [f"  data.validation: {home / 'dev.jsonl'} -> {other}, with other examples"]
+    changed = config(home)
+    changed.data.train = str(tiny.write(tmp_path / "train.jsonl", examples(120, 5)))
+    previous = json.loads((workdir / "config.json").read_text())
+    previous["config"]["data"]["train"] = changed.data.train
+    (workdir / "config.json").write_text(json.dumps(previous))
+    with pytest.raises(UserError) as error:
+        lmrep.train(changed, workdir)
+    assert str(error.value).splitlines()[1:-1] == [
+        f"  data.train: {changed.data.train} has other examples than before"]
+    shutil.copy(home / "dev.jsonl", tmp_path / "copy.jsonl")
+    changed = config(home)
+    changed.data.validation, changed.data.train = str(tmp_path / "copy.jsonl"), str(home / "train.jsonl")
+    del previous["data"]["records"]  # a run that has none of these fingerprints resumes
+    (workdir / "config.json").write_text(json.dumps(previous))
+    assert lmrep.train(changed, workdir).steps == STEPS
+
+
+def test_unknown_labels_of_other_files_give_no_advice_on_the_config(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny.write(tmp_path / "other.jsonl", [*examples(3, 6), {"text": "cat", "label": "poz"}])
+    with pytest.raises(UserError) as error:
+        lmrep.evaluate(trained[0], files="other.jsonl")
+    assert "other.jsonl, line 4: the label is 'poz'" in str(error.value) and "--config" not in str(error.value)
+    for name in "ab":
+        tiny.write(tmp_path / f"{name}.jsonl", examples(3, 6))
+    lmrep.evaluate(trained[0], files="a.jsonl,b.jsonl")
+    assert (trained[0] / "predictions/a-b.jsonl").read_text().count("\n") == 6
 
 
 @pytest.fixture(scope="module")
