@@ -49,9 +49,9 @@ TABLE = (
                                                       "validation": "ud-english-ewt/*-dev.conllu"},
          "token_accuracy", ("--config.epochs=3", "--config.length=128"), True),
     Task("WNUT-17", "wnut17", {"train": "wnut17/*train*", "validation": "wnut17/*dev*"}, "entity_f1",
-         ("--config.epochs=10", "--config.length=128"), True),
+         ("--config.epochs=6", "--config.length=128"), True),
     Task("SQuAD 2.0, half of dev", "squad2", {"train": "squad-train.json", "validation": "squad-validation.json"},
-         "answer_f1", ("--config.epochs=3", "--config.length=128", "--config.format.stride=64"), True),
+         "answer_f1", ("--config.epochs=2", "--config.length=128", "--config.format.stride=64"), True),
     Task("CoLA", "cola", {"train": "glue/CoLA/train.tsv", "validation": "glue/CoLA/dev.tsv"}, "matthews",
          ("--config.epochs=5",), False),
     Task("MRPC", "mrpc", {"train": "glue/MRPC/train.tsv", "validation": "glue/MRPC/dev.tsv"}, "f1",
@@ -66,8 +66,8 @@ TABLE = (
 NETWORK = tuple(f"--config.model.{field}" for field in ("norm=pre", "activation=gelu", "init_stddev=0.0625"))
 
 
-def train(log, *words):
-    """Runs `lmrep train`, with its output in a file."""
+def run_lmrep(log, *words):
+    """Runs a command of lmrep, with its output in a file."""
     with open(log, "w", encoding="utf8") as file:
         code = subprocess.run([sys.executable, "-m", "lmrep", *words], stdout=file, stderr=subprocess.STDOUT).returncode
     if code:
@@ -85,7 +85,7 @@ def pretrain(args, workdir):
         network = ("--config.model.vocab=0", *NETWORK) if name == "causal" else ()
         init = "" if name == "causal" else f",init={workdir / 'causal'}"
         page = TASKS.parent / "bert.py"
-        train(workdir / f"{name}.log", "train",
+        run_lmrep(workdir / f"{name}.log", "train",
               f"--config={page}:model=bert_mini,data=files,format=packed,objective={objective}{init}",
               f"--workdir={workdir / name}", f"--config.data.files={args.text}", "--config.data.documents=blank_line",
               *(("--config.tokenizer.vocab_size=8192",) if not init else ()), *network, "--config.model.dropout=0",
@@ -116,10 +116,10 @@ def fine_tune(task, start, seed, args, workdir, pretrained):
     scratch = () if start == "pretrained" else (
         f"--config.tokenizer.vocab_file={pretrained / 'tokenizer'}", *NETWORK)
     began = time.monotonic()
-    train(run.parent / f"{start}-{seed}.log", "train", f"--config={TASKS / task.page}.py:{network},recipe=bert_small",
-          f"--workdir={run}", f"--config.seed={seed}", "--config.log.report=false", "--config.log.tensorboard=false",
-          *(f"--config.data.{split}={folder / file}" for split, file in task.files.items()), *scratch,
-          *task.flags)
+    run_lmrep(run.parent / f"{start}-{seed}.log", "train",
+              f"--config={TASKS / task.page}.py:{network},recipe=bert_small", f"--workdir={run}",
+              f"--config.seed={seed}", "--config.log.report=false", "--config.log.tensorboard=false",
+              *(f"--config.data.{split}={folder / file}" for split, file in task.files.items()), *scratch, *task.flags)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     value = max(line[task.metric] for line in lines if line["split"] == "validation" and line["step"] > 0)
     result.write_text(json.dumps({"value": value, "seconds": round(time.monotonic() - began)}))
@@ -142,10 +142,10 @@ def minimal_pairs(args, workdir, run):
     """BLiMP, as a line of the table."""
     result = workdir / f"blimp-{args.pairs or 'all'}.json"
     if not result.exists():
-        import lmrep
-
         began = time.monotonic()
-        values = lmrep.evaluate(run, pairs=str(Path(args.data) / "blimp"), examples=args.pairs or None)
+        run_lmrep(workdir / "blimp.log", "evaluate", f"--workdir={run}", f"--pairs={Path(args.data) / 'blimp'}",
+                  f"--examples={args.pairs}")
+        values = json.loads((run / "eval.json").read_text())["metrics"]
         result.write_text(json.dumps({"value": values["accuracy"], "seconds": round(time.monotonic() - began)}))
     found = json.loads(result.read_text())
     return (f"| BLiMP, {args.pairs or 'all'} pairs of each paradigm ({found['seconds']} s) | accuracy | | "

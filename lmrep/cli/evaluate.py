@@ -45,6 +45,7 @@ def run(arguments: Arguments) -> int:
     """The command."""
     workdir = arguments.required_workdir()
 
+    from lmrep.core.host import use_devices_per_core
     from lmrep.experiment.choices import ALL_OBJECTIVES
     from lmrep.inference import pairs
     from lmrep.inference.evaluate import evaluate_with_intervals
@@ -52,6 +53,8 @@ def run(arguments: Arguments) -> int:
 
     show_messages()
     flags = arguments.flags
+    if flags.pairs:
+        use_devices_per_core()
     values, intervals = evaluate_with_intervals(
         workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,

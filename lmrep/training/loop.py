@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from lmrep.core.errors import RunFault, Stopped
 from lmrep.core.host import peak_memory
 from lmrep.core.params import Array
-from lmrep.core.sharding import batch_sharding, replicated, use_mesh
+from lmrep.core.sharding import batch_sharding, use_mesh
 from lmrep.distributed.agreement import Stop, should_stop, stop_flag
 from lmrep.distributed.watchdog import COMPILING, Watch
 from lmrep.objectives.base import Batch, Carry, Metrics
@@ -35,7 +35,7 @@ from lmrep.training.loop_state import LoopState, Throughput
 from lmrep.training.metrics_log import MetricsLog, Progress, format_metrics
 from lmrep.training.stages import Stage, best_direction, copy_params, locate_stage, schedule_start, set_params
 from lmrep.training.state import TrainState
-from lmrep.training.step import train_step
+from lmrep.training.step import compiled_train_step
 
 log = logging.getLogger(__name__)
 
@@ -182,15 +182,14 @@ class Trainer:
         """The step and the evaluator of a stage, compiled once."""
         if index not in self._compiled:
             stage, evaluator = self._stages[index], None
-            step = partial(train_step, objective=stage.objective, optimizer=stage.optimizer, seed=self._seed,
-                           microbatches=stage.microbatches)
+            step = compiled_train_step(stage.objective, stage.optimizer, self._mesh, stage.batch_size, self._seed,
+                                       stage.microbatches)
             if stage.validation is not None and stage.score is not None:
                 evaluator = Predictor(stage.objective, self._mesh, stage.batch_size, stage.score)
             elif stage.validation is not None:
                 evaluator = Evaluator(stage.objective, self._mesh, stage.batch_size, self._config.evaluation.seed,
                                       stage.microbatches)
-            out_shardings = self._layout(stage), replicated(self._mesh)
-            self._compiled[index] = jax.jit(step, donate_argnums=0, out_shardings=out_shardings), evaluator
+            self._compiled[index] = step, evaluator
         return self._compiled[index]
 
     # Where training starts

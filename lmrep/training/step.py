@@ -6,10 +6,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
 from lmrep.core.params import Array, Tree
+from lmrep.core.sharding import replicated
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
-from lmrep.training.state import TrainState, trainable
+from lmrep.training.state import TrainState, layout, trainable
 
 # Draws for different purposes come from different keys of one seed.
 PREPARE, DROPOUT, EVALUATION = 0, 1, 2
@@ -74,6 +76,17 @@ def train_step(
     initial = objective.carry(batch["example"].shape[0])
     skipped = state.replace(step=updated.step, carry=Carry(initial.per_example, state.carry.shared))
     return jax.tree.map(partial(jnp.where, apply), updated, skipped), metrics
+
+
+def compiled_train_step(
+    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, batch_size: int, seed: int,
+    microbatches: int = 1,
+) -> jax.stages.Wrapped:
+    """`train_step` (state, batch[, max_loss]) as it runs on a mesh, compiled at its first call: the state is donated
+    and keeps its layout."""
+    step = partial(train_step, objective=objective, optimizer=optimizer, seed=seed, microbatches=microbatches)
+    out_shardings = layout(objective, optimizer, batch_size, mesh), replicated(mesh)
+    return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
 
 
 def evaluation_step(

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from lmrep.core import host
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.store import prepare, scan, token_store, tokenize
@@ -67,7 +68,7 @@ def test_there_are_several_parts(complete):
 def test_any_number_of_processes_gives_the_same_bytes(complete, tmp_path, monkeypatch, counted, processes):
     ready, config = complete
     monkeypatch.setattr(prepare, "SMALL", 0)
-    monkeypatch.setattr(tokenize, "cores", lambda: processes)
+    monkeypatch.setattr(host, "cores", lambda: processes)
     again = prepare.prepare(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory) and not counted
 
@@ -75,12 +76,13 @@ def test_any_number_of_processes_gives_the_same_bytes(complete, tmp_path, monkey
 # Sets the parts as above, has two processes tokenize, and dies of `kill -9` at one of several moments.
 KILLED = """
 import os, signal, sys
+from lmrep.core import host
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare, scan, token_store, tokenize
 if __name__ == "__main__":
     files, data_dir, moment, part = sys.argv[1:]
     prepare.PART, prepare.BATCH, prepare.SMALL = int(part), 700, 0
-    tokenize.cores = lambda: 2
+    host.cores = lambda: 2
     die = lambda: os.kill(os.getpid(), signal.SIGKILL)
     if moment == "training":
         tokenizers.Tokenizer.save = lambda *_: die()
@@ -203,7 +205,7 @@ def test_a_build_continues_after_a_real_disk_was_full(complete, small_disk, tmp_
 def test_a_killed_child_is_a_fault_and_the_build_continues(complete, tmp_path, monkeypatch):
     ready, config = complete
     monkeypatch.setattr(prepare, "SMALL", 0)
-    monkeypatch.setattr(tokenize, "cores", lambda: 1)
+    monkeypatch.setattr(host, "cores", lambda: 1)
     original = scan.Report.add
 
     def kill_children(report, count):
@@ -251,4 +253,4 @@ def test_children_import_nothing_heavy():
 
 
 def test_cores_are_those_of_the_cpu_affinity():
-    assert 1 <= tokenize.cores() <= len(os.sched_getaffinity(0))
+    assert 1 <= host.cores() <= len(os.sched_getaffinity(0))

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lmrep.core import host
 from lmrep.core.errors import ConfigError, RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
 from lmrep.core.messages import byte_size
@@ -309,7 +310,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
         skipping.add(len(next(documents)[2]))
     report = Report("tokenizing", total, progress, done)
     splits = [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
-    processes = tokenize.cores() if total - done > SMALL else 0
+    processes = host.cores() if total - done > SMALL else 0
     with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", _batches(documents),
                                                     processes, keep)) as stream:
         for number, batches in itertools.groupby(stream, lambda each: each[0].part):

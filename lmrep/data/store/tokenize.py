@@ -10,7 +10,6 @@ import contextlib
 import os
 import pickle
 import queue
-import re
 import signal
 import subprocess
 import sys
@@ -202,13 +201,3 @@ def _receive(file: BinaryIO) -> Any:
         return pickle.load(file)
     except (EOFError, pickle.UnpicklingError):
         return None
-
-
-def cores() -> int:
-    """Cores that this process may use: those of its CPU affinity, limited by the quota of its container."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError):
-        quota = re.match(r"(\d+) (\d+)", Path("/sys/fs/cgroup/cpu.max").read_text())
-        if quota:
-            return max(1, min(bound, int(quota[1]) // int(quota[2])))
-    return bound

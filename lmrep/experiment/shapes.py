@@ -1,0 +1,76 @@
+"""The stages of an experiment as shapes alone, before there are data: for checks, and for plans of hardware that is not
+here."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+
+from lmrep.core.sharding import batch_sharding
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data import tokenizers
+from lmrep.data.formats.base import batch_struct
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_FORMATS
+from lmrep.experiment.config import Experiment
+from lmrep.training import optimizers
+from lmrep.training.stages import Stage
+from lmrep.training.stages import check as check_stages
+from lmrep.training.state import TrainState, abstract
+
+
+class StageShapes(NamedTuple):
+    """A stage without its data.
+
+    Attributes:
+      plan: its fields, resolved.
+      stage: as the trainer takes it.
+      state: `jax.ShapeDtypeStruct`s of the training state, with their shardings on the mesh.
+    """
+
+    plan: experiments.StagePlan
+    stage: Stage
+    state: TrainState
+
+
+def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Mesh | AbstractMesh) -> list[StageShapes]:
+    """The stages on a mesh.
+
+    Args:
+      experiment: of any kind.
+      vocabulary: of its tokenizer; None for what is known of one before it is trained.
+      mesh: of devices that may not be here.
+
+    Raises:
+      UserError: a network, objective or optimizer cannot be built, or stages cannot follow each other.
+    """
+    vocabulary = vocabulary or untrained_vocabulary(experiment)
+    network = build.model(experiment, vocabulary)
+    plans, stages = experiments.resolve_stages(experiment), []
+    for i, plan in enumerate(plans):
+        objective = build.objective(plan, network, vocabulary)
+        optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
+        stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size,
+                      plan.microbatches, start=plan.start)
+        stages.append(StageShapes(plan, stage, abstract(objective, optimizer, plan.batch_size, mesh)))
+    check_stages([one.stage for one in stages])
+    return stages
+
+
+def batch(plan: experiments.StagePlan, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
+    """The global batch of a stage of pretraining, laid out on the mesh."""
+    fields = ALL_FORMATS[plan.format_name].fields(plan.format)
+    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=batch_sharding(mesh))
+            for name, x in batch_struct(fields, b=plan.batch_size, t=plan.length).items()}
+
+
+def untrained_vocabulary(experiment: Experiment) -> Vocabulary:
+    """What is known of a vocabulary before it is trained: its maximal size and its special tokens."""
+    size = tokenizers.size(experiment.tokenizer)
+    size = min(size, experiments.model_config(experiment, size).vocab)
+    specials = tokenizers.TOKENIZERS[experiment.tokenizer.name].specials
+    return Vocabulary(size, {role: i for i, role in enumerate(specials)}, np.ones(size, bool),
+                      np.zeros(size, np.int64))
