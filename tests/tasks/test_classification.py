@@ -80,6 +80,20 @@ def test_a_single_class_is_refused(tmp_path):
         prepare_task(experiment, experiment.tokenizer)
 
 
+def test_training_pairs_are_read_in_both_orders(tmp_path):
+    own = [{"text": "cat dog", "text2": "bird", "label": "pos"}, {"text": "fish", "label": "neg"}]
+    train, dev = (tiny.write(tmp_path / f"{name}.jsonl", own) for name in ("train", "dev"))
+    config = tiny.config("classification", train, dev, format__both_orders=True)
+    experiment = experiments.parse(config)
+    prepared = prepare_task(experiment, experiment.tokenizer)
+    texts = [(record.fields["text"], record.fields.get("text2")) for record in prepared.records["train"]]
+    assert texts == [("cat dog", "bird"), ("bird", "cat dog"), ("fish", None)]
+    assert prepared.stores["train"].examples == 3 and prepared.stores["validation"].examples == 2
+    train.write_text(train.read_text().splitlines()[1] + "\n" + '{"text": "cat", "label": "pos"}\n')
+    with pytest.raises(UserError, match=r"format.both_orders is True, and .*line 1 has no second text"):
+        prepare_task(experiment, experiment.tokenizer)
+
+
 # Long texts
 
 
