@@ -54,7 +54,7 @@ def test_an_incomplete_line_is_dropped(tmp_path, torn, caplog):
     intact = (tmp_path / "metrics.jsonl").read_bytes()
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write(torn)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "lmrep"):
         run(tmp_path, [], resumed=2)
     assert (tmp_path / "metrics.jsonl").read_bytes() == intact
     (record,) = caplog.records
