@@ -194,7 +194,7 @@ def test_empty_or_a_copied_directory_is_not_a_checkpoint(opened, caplog):
     assert checkpoints.steps() == [1, 8] and checkpoints.newest() == 1
     assert "checkpoint 9" not in caplog.text
     assert "checkpoint 8" in caplog.text and "copy of checkpoint 1" in caplog.text
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "lmrep"):
         checkpoints.clean()
     assert f"removed {checkpoints.directory / '9'}, an empty directory" in caplog.text
     assert {path.name for path in checkpoints.directory.iterdir()} == {"1", "8", "notes"}
