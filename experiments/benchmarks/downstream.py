@@ -9,8 +9,8 @@ out. Everything is trained by `lmrep train`, one run after another, and a run th
 command continues where it was stopped. SQuAD's file is split in two by article, one for training.
 
 It prints a table, and writes it to WORKDIR/table.md: the mean over the seeds of the metric of each task, its standard
-deviation, and a 95 % interval of the difference, by Student's t over the seeds. Cost: about an hour of pretraining
-(BERT mini, --pretrain_steps batches of 32 sequences of 128 tokens) and some three of fine-tuning on two cores.
+deviation, and a 95 % interval of the difference, by Student's t over the seeds. Cost on two cores: about an hour
+of pretraining (BERT mini, --pretrain_steps batches of 32 sequences of 128 tokens), and several of fine-tuning.
 """
 
 import argparse
@@ -61,7 +61,7 @@ TABLE = (
 )
 
 
-# BERT mini in the form that learns most within an hour: layer norm before each block and initial weights as wide as
+# BERT mini as the quick start has its network: layer norm before each block, and initial weights as wide as
 # 1 / sqrt(width). From scratch the network is the same.
 NETWORK = tuple(f"--config.model.{field}" for field in ("norm=pre", "activation=gelu", "init_stddev=0.0625"))
 
@@ -77,8 +77,8 @@ def run_lmrep(log, *words):
 def pretrain(args, workdir):
     """The pretrained run: a fifth of its steps with next-token prediction, then masked tokens.
 
-    Every token is a target of the first objective, so that attention forms within minutes; with masked tokens alone the
-    loss stays near that of single words for some thousand steps. (Gisserot-Boukhlef et al., 2025, compare both orders.)
+    Every token is a target of the first objective, so that attention forms within minutes. With masked tokens alone the
+    loss on Wikipedia was still 6.4 after 1,250 steps; this way it was 5.9 after as many of both, and 4.7 after 2,000.
     """
     first = args.pretrain_steps // 5
     for name, objective, steps in (("causal", "causal", first), ("pretrained", "masked", args.pretrain_steps - first)):
