@@ -102,12 +102,13 @@ def shown(page):
 
 
 def choices(page):
-    """The flags in the README's tables of choices, some with choices after a colon."""
-    rows = re.findall(r"^\|[^|]*\| `(:|--config\.)([^`]*)` \|$", page.read_text(), re.MULTILINE)
-    for start, rest in rows:
-        choice, *flags = shlex.split(start + rest)
-        named = choice.startswith(":")
-        yield [f"--config=experiments/bert.py{choice if named else ''}", *([] if named else [choice]), *flags]
+    """The flags in the README's tables of choices, some with choices after a colon; those of tasks go with a task."""
+    for section in re.split(r"^## ", page.read_text(), flags=re.MULTILINE):
+        file = "tasks/classify.py" if section.startswith("Tasks") else "bert.py"
+        for start, rest in re.findall(r"^\|[^|]*\| `(:|--config\.)([^`]*)` \|$", section, re.MULTILINE):
+            choice, *flags = shlex.split(start + rest)
+            named = choice.startswith(":")
+            yield [f"--config=experiments/{file}{choice if named else ''}", *([] if named else [choice]), *flags]
 
 
 README = ROOT / "README.md"
