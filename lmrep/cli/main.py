@@ -58,6 +58,9 @@ COMMANDS = {
     "doctor": Command(
         "check everything that a run needs before it starts",
         "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart", CONFIG, computes=False),
+    "plan": Command(
+        "plan memory, time and cost of a run on hardware that is not here",
+        "lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:16x16", CONFIG, computes=False),
     "evaluate": Command(
         "compute the metrics of a trained run on held-out documents or labelled examples",
         "lmrep evaluate --workdir=runs/quickstart"),

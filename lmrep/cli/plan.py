@@ -1,0 +1,60 @@
+"""Plans a run for hardware that is not here: compiles its own training step ahead of time, and prints for a chip the
+memory by kind, the FLOPs, the bytes of each collective, the least step time that these allow, and the time, chip-hours,
+energy and price of the whole run.
+
+    lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:16x16 --price=1.2
+    lmrep plan --config=experiments/quickstart.py --topology=cpu:8
+
+--search tries meshes, recomputation (execution.remat) and accumulation (microbatches), and ranks what fits. With
+--workdir the plan is kept in its plan.json, and shown in plan.html. TPU topologies need libtpu: pip install
+'lmrep[plan]'. Nothing runs on a TPU: step times are lower bounds, which real steps do not reach."""
+
+import json
+import sys
+from pathlib import Path
+
+from lmrep.cli.arguments import Arguments, Flag, at_least
+from lmrep.core.errors import UserError
+
+FLAGS = {
+    "topology": Flag("", "v5e:16x16, v5p:4x4x4, v6e:8x8: a TPU slice by its chips; cpu:8: devices of this CPU"),
+    "slices": Flag(1, "how many such slices, joined by the slow network", bounds=at_least(1)),
+    "price": Flag(0.0, "of a chip-hour", bounds=at_least(0)),
+    "watts": Flag(0.0, "that a chip draws under load; 0: as its vendor says, where it does", bounds=at_least(0)),
+    "search": Flag(False, "try meshes, recomputation and accumulation"),
+    "candidates": Flag(12, "how many settings --search compiles at most", bounds=at_least(1)),
+    "output": Flag("", "a JSON file for the plan"),
+}
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    flags = arguments.flags
+    if not flags.topology:
+        raise UserError("lmrep plan needs the hardware: --topology=v5e:16x16, or --topology=cpu:8")
+    config = arguments.load_config()
+
+    from lmrep.experiment import config as experiments
+    from lmrep.planning import cost, hardware, plan, search, table
+
+    found = hardware.find(flags.topology, flags.slices)
+    if flags.search:
+        def progress(number: int, limit: int, choice: search.Choice) -> None:
+            print(f"{number}/{limit} {choice.flags}: {'fits' if choice.fits else 'does not fit'}", file=sys.stderr)
+
+        choices = search.search(config, found, flags.candidates, progress)
+        print(table.ranking([(choice.flags, choice.plans) for choice in choices], found), end="\n\n")
+        best = choices[0]
+        config, plans = search.with_fields(config, best.fields), best.plans
+        print(f"{'the fastest that fits' if best.fits else 'none fits; the first'}: {best.flags}\n")
+    else:
+        plans = plan.plan(experiments.parse(config), found)
+    total = cost.of_run(plans, found, flags.price, flags.watts)
+    print(table.text(plans, found, total))
+    record = cost.record(plans, found, total, config.to_dict())
+    if flags.search:
+        record["search"] = [{"fields": dict(choice.fields), "fits": choice.fits, "seconds": choice.seconds,
+                             "memory": max(each.memory.needed for each in choice.plans)} for choice in choices]
+    for path in [flags.output] if flags.output else []:
+        Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+    return 0 if all(each.fits for each in plans) else 2

@@ -1,0 +1,170 @@
+"""Hardware that a run is planned for: slices of TPU chips that need not be here, or devices of this machine's CPU."""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.experiment.config import host_memory
+
+GB = 2**30
+
+
+class Chip(NamedTuple):
+    """A chip.
+
+    Attributes:
+      title: for people.
+      memory: bytes that programs may allocate.
+      flops: dense peak in bfloat16, in floating-point operations per second.
+      bandwidth: of its memory, bytes per second.
+      interconnect: bytes per second that it sends to others of its slice over all its links together.
+      network: bytes per second that it sends to other slices.
+      dimensions: of the torus that slices are made of.
+      wrap: number of chips along a dimension from which its ends are joined.
+      watts: that it draws under load; None where the vendor does not say.
+    """
+
+    title: str
+    memory: float
+    flops: float
+    bandwidth: float
+    interconnect: float
+    network: float
+    dimensions: int
+    wrap: int
+    watts: float | None = None
+
+
+# Cloud TPU's documentation of each version. Memory: what XLA allocates of it. Network: of a host, divided by its chips.
+CHIPS = {
+    "v5e": Chip("TPU v5e", 15.75 * GB, 197e12, 819e9, 200e9, 200e9 / 8 / 8, 2, 16),
+    "v5p": Chip("TPU v5p", 95.74 * GB, 459e12, 2765e9, 600e9, 200e9 / 8 / 4, 3, 4),
+    "v6e": Chip("TPU v6e", 31.25 * GB, 918e12, 1640e9, 448e9, 800e9 / 8 / 8, 2, 16),
+}
+
+
+class Hardware(NamedTuple):
+    """Devices to plan for.
+
+    Attributes:
+      name: as on the command line, "v5e:16x16".
+      chip: each of them.
+      devices: in JAX's order; programs are compiled for them, and need not run on them.
+      slices: how many slices they form, which the slow network joins.
+    """
+
+    name: str
+    chip: Chip
+    devices: list[jax.Device]
+    slices: int = 1
+
+    def speed(self, groups: np.ndarray, order: list[jax.Device]) -> float:
+        """Bytes per second that each chip sends in collectives within groups, numbers of the devices in `order`."""
+        members = [order[i] for i in groups[0]]
+        if len({slice_of(device) for device in members}) > 1:
+            return self.chip.network
+        if not self.chip.dimensions:
+            return self.chip.interconnect
+        coordinates = np.array([device.coords for device in members])
+        extents = [len(set(column)) for column in coordinates.T if len(set(column)) > 1]
+        links = sum(1.0 if extent % self.chip.wrap == 0 else 0.5 for extent in extents)  # a ring, or a line
+        return self.chip.interconnect * max(links, 0.5) / self.chip.dimensions
+
+
+def slice_of(device: jax.Device) -> int:
+    """The number of the slice of a device."""
+    return getattr(device, "slice_index", 0) or 0
+
+
+def find(name: str, slices: int = 1) -> Hardware:
+    """The hardware that a name describes.
+
+    Args:
+      name: "v5e:16x16", a slice by the chips along each of its dimensions; or "cpu:8", devices of this machine's CPU,
+        whose speed is measured now.
+      slices: of that shape each, joined by the slow network.
+
+    Raises:
+      UserError: there is no such hardware, or libtpu is not installed.
+    """
+    version, _, shape = name.partition(":")
+    if version == "cpu" and shape.isdecimal() and int(shape):
+        if slices > 1:
+            raise UserError(f"--slices is {slices}, and {name} has no slices; choose a TPU topology")
+        return _host(name, int(shape))
+    if version not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
+        raise UserError(f"--topology is {name!r}; expected a TPU version ({', '.join(CHIPS)}) and the chips along each "
+                        "dimension of a slice, such as v5e:16x16 or v5p:4x4x4, or devices of the CPU, such as cpu:8")
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nothing is known of this machine's TPU, if any
+    from jax.experimental import topologies
+
+    options = {"num_slices": slices} if slices > 1 else {}
+    try:
+        with quiet():
+            found = topologies.get_topology_desc(name, platform="tpu", **options)
+    except Exception as error:
+        if "not installed" in str(error):
+            raise UserError("to compile for TPUs that are not here, install libtpu: pip install 'lmrep[plan]'"
+                            ) from None
+        detail = str(error).strip().splitlines()[0]
+        raise UserError(f"libtpu knows no topology {name}: {detail}") from None
+    return Hardware(name, CHIPS[version], list(found.devices), slices)
+
+
+def _host(name: str, count: int) -> Hardware:
+    with contextlib.suppress(RuntimeError):  # the backend has started
+        jax.config.update("jax_num_cpu_devices", count)
+    devices = jax.devices("cpu")
+    if len(devices) < count:
+        raise UserError(f"--topology is {name}, and JAX has started with {len(devices)} CPU device(s); set "
+                        f"XLA_FLAGS=--xla_force_host_platform_device_count={count}")
+    flops, bandwidth = _measured()
+    chip = Chip("CPU device", host_memory() / count, flops / count, bandwidth / count, bandwidth / count / 2, 0.0, 0, 1)
+    return Hardware(name, chip, devices[:count])
+
+
+def _measured() -> tuple[float, float]:
+    """(floating-point operations per second of float32 matrix products, bytes per second) of this machine."""
+    def seconds(f, *arguments) -> float:
+        f = jax.jit(f)
+        jax.block_until_ready(f(*arguments))
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            jax.block_until_ready(f(*arguments))
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    n, m = 1024, 2**25
+    square, line = jnp.ones((n, n)), jnp.ones(m)
+    return 2 * n**3 / seconds(jnp.dot, square, square), 8 * m / seconds(lambda x: x + 1, line)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[Callable[[], str]]:
+    """A context without what libraries in C++ print to standard error; gives a function that returns it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+
+        def printed() -> str:
+            file.seek(0)
+            return file.read().decode(errors="replace")
+
+        try:
+            yield printed
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)

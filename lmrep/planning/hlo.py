@@ -1,0 +1,383 @@
+"""What a compiled program does, read from the text of its optimized HLO: matrix products, memory traffic, collectives,
+and what its forward pass keeps for the backward pass.
+
+XLA's own cost analysis counts the body of a loop once; here it counts once per iteration.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
+               "ragged-all-to-all")
+# Operations that move no data by themselves.
+FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call",
+                  "after-all", "partition-id", "replica-id", "add-dependency", "opt-barrier", "iota"})
+_BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
+_OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
+_CALLED = re.compile(r"(?:body|calls|to_apply|true_computation|false_computation|called_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"(?:branch_computations|called_computations)=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_OPERANDS = re.compile(r"%([\w.\-]+)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+
+
+class Operation(NamedTuple):
+    """A line of HLO.
+
+    Attributes:
+      name: unique in its module.
+      type: of its result: "bf16[8,128]{1,0}", or a tuple.
+      opcode: "fusion".
+      operands: names.
+      arguments: what stands between the parentheses, as text.
+      attributes: what follows them, as text.
+      root: whether it is its computation's result.
+    """
+
+    name: str
+    type: str
+    opcode: str
+    operands: tuple[str, ...]
+    arguments: str
+    attributes: str
+    root: bool
+
+    @property
+    def source(self) -> str:
+        """The path of JAX transformations and functions that it comes from; "" where that is not known."""
+        found = _OP_NAME.search(self.attributes)
+        return found[1] if found else ""
+
+
+class Collective(NamedTuple):
+    """A collective operation.
+
+    Attributes:
+      opcode: of `COLLECTIVES`.
+      groups: numbers of the devices that take part together, [groups, devices], in the order of the mesh.
+      bytes: of the full array: the result of an all-gather, the operand of a reduce-scatter.
+      times: how often it runs.
+      source: as `Operation.source`.
+    """
+
+    opcode: str
+    groups: np.ndarray
+    bytes: int
+    times: int
+    source: str
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each device sends in all its runs, with ring algorithms."""
+        devices = self.groups.shape[1]
+        if self.opcode in ("collective-permute", "collective-broadcast"):
+            return float(self.bytes * self.times)
+        factor = 2 if self.opcode == "all-reduce" else 1
+        return factor * (devices - 1) / devices * self.bytes * self.times
+
+
+class Program:
+    """A compiled program of one device, as `jax.stages.Compiled.as_text` gives it."""
+
+    def __init__(self, text: str):
+        self.computations: dict[str, dict[str, Operation]] = {}
+        self.entry = ""
+        current: dict[str, Operation] = {}
+        for line in text.splitlines():
+            if found := _COMPUTATION.match(line):
+                current = self.computations.setdefault(found[2], {})
+                if found[1]:
+                    self.entry = found[2]
+            elif found := _OPERATION.match(line):
+                operation = _operation(line, found)
+                current[operation.name] = operation
+
+    @cached_property
+    def times(self) -> Counter[str]:
+        """How often each computation runs. Computations that are fused into an operation are not counted."""
+        times: Counter[str] = Counter()
+
+        def run(name: str, count: int) -> None:
+            times[name] += count
+            for operation in self.computations[name].values():
+                if operation.opcode in ("while", "call", "conditional", "async-start"):
+                    trips = self._trips(operation) if operation.opcode == "while" else 1
+                    for called in _called(operation):
+                        run(called, count * trips)
+
+        run(self.entry, 1)
+        return times
+
+    def _trips(self, loop: Operation) -> int:
+        """Iterations of a loop: as the compiler says, or the constant that its counter is compared with."""
+        if known := _TRIPS.search(loop.attributes):
+            return int(known[1])
+        condition = re.search(r"condition=%?([\w.\-]+)", loop.attributes)[1]
+        constants = [int(operation.arguments) for operation in self._nested(condition)
+                     if operation.opcode == "constant" and re.match(r"[su]\d+\[\]", operation.type)
+                     and operation.arguments.isdecimal()]
+        return max(constants, default=1)
+
+    def _nested(self, name: str) -> Iterator[Operation]:
+        """The operations of a computation and of those that it calls."""
+        for operation in self.computations[name].values():
+            yield operation
+            for called in _called(operation):
+                yield from self._nested(called)
+
+    def operations(self) -> Iterator[tuple[str, Operation, int]]:
+        """(computation, operation, how often it runs); a fusion is one operation."""
+        for name, count in self.times.items():
+            for operation in self.computations[name].values():
+                yield name, operation, count
+
+    # Matrix products
+
+    def flops(self) -> float:
+        """Floating-point operations of the matrix products that one device computes."""
+        total = 0.0
+        for name, operation, count in self.operations():
+            total += count * self._flops(name, operation)
+        return total
+
+    def _flops(self, computation: str, operation: Operation) -> float:
+        if operation.opcode == "fusion":
+            return sum(self._flops(called, each) for called in _called(operation)
+                       for each in self.computations[called].values())
+        types = self.computations[computation]
+        if operation.opcode == "dot":
+            left = _shape(types[operation.operands[0]].type)
+            contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", operation.attributes)
+            return 2.0 * math.prod(_shape(operation.type)) * math.prod(
+                left[int(axis)] for axis in contracted[1].split(",") if axis)
+        if operation.opcode == "convolution":  # what XLA makes of matrix products on TPUs
+            return _convolution(operation, *(_shape(types[name].type) for name in operation.operands[:2]))
+        if operation.opcode == "custom-call" and "matmul" in operation.attributes.lower() and operation.operands:
+            left = _shape(types[operation.operands[0]].type)
+            return 2.0 * math.prod(_shape(operation.type)) * left[-1]
+        return 0.0
+
+    # Memory
+
+    def traffic(self) -> float:
+        """Bytes that one device reads from and writes to its main memory: operands and results of each operation. Of an
+        array that an operation only slices or updates, the slice counts. Arrays in a faster memory (another memory
+        space in their layout, as TPUs have) do not count."""
+        return float(sum(self._traffic(name, operation) * count for name, operation, count in self.operations()
+                         if operation.opcode not in FREE and not operation.opcode.endswith("-done")))
+
+    def _traffic(self, computation: str, operation: Operation) -> int:
+        types = self.computations[computation]
+        read = [type_bytes(types[name].type) for name in operation.operands if name in types]
+        if operation.opcode.endswith("-start"):  # (destination, source, ...)
+            parts = _elements(operation.type) if operation.type.startswith("(") else [operation.type]
+            sizes = [type_bytes(part, everywhere=True) for part in parts]
+            moved = min((size for size in sizes[:2] if size), default=0)
+            return moved * sum("S(" not in part for part in parts[:2])
+        result = type_bytes(operation.type)
+        if operation.opcode in ("dynamic-slice", "slice", "gather"):
+            return 2 * result
+        if operation.opcode == "dynamic-update-slice":
+            return 2 * read[1]
+        if operation.opcode != "fusion":
+            return result + sum(read)
+        body = self.computations[_called(operation)[0]]
+        total = 0
+        for parameter in (each for each in body.values() if each.opcode == "parameter"):
+            users = [each for each in body.values() if parameter.name in each.operands]
+            size = type_bytes(types[operation.operands[int(parameter.arguments)]].type)
+            if not size:
+                continue
+            if users and all(each.opcode == "dynamic-slice" for each in users):
+                size = sum(type_bytes(each.type, everywhere=True) for each in users)
+            elif users and all(each.opcode == "dynamic-update-slice" and each.operands[0] == parameter.name
+                               for each in users):
+                size = sum(type_bytes(body[each.operands[1]].type, everywhere=True) for each in users)
+            total += size
+        root = next(each for each in body.values() if each.root)
+        if root.opcode == "dynamic-update-slice" and result:  # in place
+            result = type_bytes(body[root.operands[1]].type, everywhere=True)
+        return total + result
+
+    def saved_bytes(self) -> int:
+        """Bytes that the forward pass keeps for the backward pass on one device: arrays that operations of `jvp` make
+        and operations of its `transpose` read."""
+        entry = self.computations[self.entry]
+        users: dict[str, list[Operation]] = {}
+        for operation in entry.values():
+            for name in operation.operands:
+                users.setdefault(name, []).append(operation)
+
+        def is_read(operation: Operation) -> bool:
+            """Whether the backward pass reads it, through operations that only pass it on."""
+            return any("transpose(" in user.source if user.opcode not in ("bitcast", "get-tuple-element", "tuple")
+                       else is_read(user) for user in users.get(operation.name, ()))
+
+        total = 0
+        for operation in entry.values():
+            if operation.opcode in FREE - {"get-tuple-element", "iota", "call"} or "transpose(" in operation.source:
+                continue
+            if operation.opcode == "get-tuple-element":
+                made = entry.get(operation.operands[0])
+                if made is None or made.opcode != "while" or _index(operation) in self._unchanged(made):
+                    continue
+                forward = "jvp(" in made.source and "transpose(" not in made.source
+            else:
+                forward = "jvp(" in operation.source and not operation.type.startswith("(")
+            if forward and is_read(operation):
+                total += type_bytes(operation.type)
+        return total
+
+    def _unchanged(self, loop: Operation) -> set[int]:
+        """Which elements of a loop's state its body passes on as they are."""
+        body = self.computations[re.search(r"body=%?([\w.\-]+)", loop.attributes)[1]]
+        root = next(each for each in body.values() if each.root)
+        return {i for i, name in enumerate(root.operands)
+                if body[name].opcode == "get-tuple-element" and _index(body[name]) == i
+                and body[body[name].operands[0]].opcode == "parameter"}
+
+    # Collectives
+
+    def collectives(self, devices: int) -> list[Collective]:
+        """The collectives of a program over that many devices, without those of a single device."""
+        found = []
+        for _, operation, count in self.operations():
+            opcode = operation.opcode.removesuffix("-start")
+            inner = [(opcode, operation)] if opcode in COLLECTIVES else [
+                ("reduce-scatter" if "all-reduce-scatter" in operation.name + called else each.opcode, each)
+                for called in (_called(operation) if operation.opcode == "fusion" else ())
+                for each in self.computations[called].values()
+                if each.opcode.removesuffix("-start") in COLLECTIVES]
+            for opcode, each in inner:
+                groups = np.asarray(_groups(each.attributes, devices))
+                if groups.shape[1] < 2:
+                    continue
+                size = _result_bytes(each)
+                if each.opcode.startswith("reduce-scatter"):
+                    size *= groups.shape[1]
+                found.append(Collective(opcode.removesuffix("-start"), groups, size, count, each.source))
+        return found
+
+
+def type_bytes(text: str, everywhere: bool = False) -> int:
+    """Bytes in main memory of an array or a tuple of arrays: "(bf16[2,3]{1,0}, f32[])" -> 16. With `everywhere` also of
+    those in other memory spaces ("{1,0:S(1)}")."""
+    return sum(math.ceil(_bits(dtype) * math.prod(int(n) for n in shape.split(",") if n) / 8)
+               for dtype, shape, layout in _ARRAY.findall(text) if everywhere or "S(" not in layout)
+
+
+def _bits(dtype: str) -> int:
+    if dtype in _BITS:
+        return _BITS[dtype]
+    digits = re.match(r"[a-z]+(\d+)", dtype)
+    return int(digits[1]) if digits else 0
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """The dimensions of an array type."""
+    return tuple(int(n) for n in _ARRAY.search(text)[2].split(",") if n)
+
+
+def _operation(line: str, found: re.Match) -> Operation:
+    rest = line[found.end():]
+    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    result, rest = rest[:end], rest[end:].lstrip()
+    start = rest.index("(")
+    stop = _closing(rest, start)
+    arguments = rest[start + 1: stop]
+    return Operation(found[2], result, rest[:start], tuple(_OPERANDS.findall(arguments)), arguments, rest[stop + 1:],
+                     bool(found[1]))
+
+
+def _closing(text: str, start: int) -> int:
+    """The position of the parenthesis that closes the one at `start`."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[i], 0)
+        if not depth:
+            return i
+    return len(text) - 1
+
+
+def _elements(text: str) -> list[str]:
+    """The elements of a tuple type."""
+    parts, depth, begin = [], 0, 1
+    for i, character in enumerate(text):
+        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
+        if (character == "," and depth == 1) or (character == ")" and depth == 0):
+            parts.append(text[begin:i].strip())
+            begin = i + 1
+    return parts
+
+
+def _called(operation: Operation) -> list[str]:
+    branches = _BRANCHES.search(operation.attributes)
+    return _CALLED.findall(operation.attributes) + (_OPERANDS.findall(branches[1]) if branches else [])
+
+
+def _index(element: Operation) -> int:
+    return int(re.search(r"index=(\d+)", element.attributes)[1])
+
+
+def _result_bytes(operation: Operation) -> int:
+    """Bytes of the result of a collective, in any memory. One that is started returns its operands, too."""
+    text = operation.type
+    if operation.opcode.endswith("-start") and text.startswith("(") and operation.opcode != "all-reduce-start":
+        parts = _elements(text)
+        text = parts[1] if len(parts) > 1 else parts[0]
+    return type_bytes(text, everywhere=True)
+
+
+def _groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:
+    """The groups of a collective: numbers of devices in the order of the mesh."""
+    if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
+        return [[int(n) for n in pair.split(",")] for pair in re.findall(r"(\d+,\d+)", pairs[1] + "}")] or [[0]]
+    if listed := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
+        return [[int(n) for n in group.split(",") if n] for group in re.findall(r"\{([\d,]*)\}", listed[1])]
+    if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
+        return _iota(iota[2], iota[3]).reshape([int(n) for n in iota[1].split(",")])
+    if mesh := re.search(r"replica_groups=(?:@)?mesh\[([^\]]*)\](?:, *device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? *"
+                         r"\{([^}]*)\}", attributes):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh[1])}
+        numbers = _iota(mesh[2], mesh[3]) if mesh[2] else np.arange(math.prod(sizes.values()))
+        names, inside = list(sizes), re.findall(r"'([^']*)'", mesh[4])
+        order = [names.index(name) for name in (*(n for n in names if n not in inside), *inside)]
+        numbers = numbers.reshape(tuple(sizes.values())).transpose(order)
+        return numbers.reshape(-1, math.prod(sizes[name] for name in inside))
+    return [list(range(devices))]
+
+
+def _iota(shape: str, transposed: str | None) -> np.ndarray:
+    dimensions = [int(n) for n in shape.split(",")]
+    numbers = np.arange(math.prod(dimensions)).reshape(dimensions)
+    return numbers.transpose([int(n) for n in transposed.split(",")]) if transposed else numbers
+
+
+def _convolution(operation: Operation, left: tuple[int, ...], right: tuple[int, ...]) -> float:
+    """FLOPs of a convolution, without products by the zeros of padding and dilation."""
+    labels = _LABELS.search(operation.attributes)
+    result = _shape(operation.type)
+    window = {key: value.split("x") for key, value in re.findall(r"(\w+)=([\d_x\-]+)", (
+        re.search(r"window=\{([^}]*)\}", operation.attributes) or [0, ""])[1])}
+    products = 2.0 * result[labels[3].index("b")] * result[labels[3].index("f")] * right[labels[2].index("i")]
+    for i in range(sum(character.isdecimal() for character in labels[2])):
+        def field(name: str, default: str, i: int = i) -> str:
+            return window.get(name, [default] * (i + 1))[i]
+
+        size, stride = int(field("size", "1")), int(field("stride", "1"))
+        low, inner = int(field("pad", "0_0").split("_")[0]), int(field("lhs_dilate", "1"))
+        outer, extent = int(field("rhs_dilate", "1")), left[labels[1].index(str(i))]
+        positions = (np.arange(result[labels[3].index(str(i))])[:, None] * stride - low
+                     + np.arange(size)[None, :] * outer)
+        inside = (positions >= 0) & (positions <= (extent - 1) * inner) & (positions % inner == 0)
+        products *= int(inside.sum())
+    return products

@@ -1,0 +1,274 @@
+"""What a run will need on hardware that is not here: its own training step, compiled ahead of time.
+
+The step time is a lower bound by the roofline model (Williams et al., 2009): a chip needs at least the time of its
+matrix products at peak, of its memory traffic at full bandwidth, and of what it sends.
+"""
+
+import contextlib
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import Mesh
+
+from lmrep.core.messages import byte_size
+from lmrep.core.params import Tree, flatten
+from lmrep.core.sharding import make_mesh, use_mesh
+from lmrep.experiment import config as experiments
+from lmrep.experiment import shapes
+from lmrep.experiment.config import Experiment
+from lmrep.experiment.shapes import StageShapes
+from lmrep.planning import flops
+from lmrep.planning.hardware import Hardware, quiet, slice_of
+from lmrep.planning.hlo import Collective, Program
+from lmrep.training.state import trainable
+from lmrep.training.step import compiled_train_step
+
+REPEATED = 1.1  # times the products of the step, from which they count as computed more than once
+LARGE = 2**20  # bytes from which an array counts as large
+
+
+class Memory(NamedTuple):
+    """Bytes on each chip.
+
+    Attributes:
+      parameters, optimizer: of the training state; optimizer includes what a recurrent network carries.
+      batch: of the input.
+      activations: what the forward pass keeps for the backward pass.
+      temporaries: everything else that exists at the same time, such as gradients and gathered parameters.
+      program: the compiled step itself.
+      needed: their sum.
+      available: what programs may allocate; 0 where unknown.
+    """
+
+    parameters: int
+    optimizer: int
+    batch: int
+    activations: int
+    temporaries: int
+    program: int
+    needed: int
+    available: int
+
+
+class Transfer(NamedTuple):
+    """Collectives of one kind.
+
+    Attributes:
+      opcode: "all-gather".
+      axes: of the mesh, that they run over.
+      count: how many run in a step.
+      bytes: that each chip sends in a step.
+      largest: bytes of the largest array.
+      seconds: that sending takes at least.
+      slices: whether it crosses between slices.
+    """
+
+    opcode: str
+    axes: tuple[str, ...]
+    count: int
+    bytes: float
+    largest: int
+    seconds: float
+    slices: bool
+
+
+class StepPlan(NamedTuple):
+    """The training step of a stage.
+
+    Attributes:
+      stage: its name.
+      steps: how many; None for a task whose number of steps its data decide.
+      batch_size, length, microbatches: of the global batch.
+      mesh: axis -> size.
+      memory: on each chip.
+      flops: of the step's matrix products, on all chips together, with recomputation.
+      executed: of the matrix products that one chip computes.
+      traffic: bytes that one chip reads from and writes to its memory.
+      transfers: by kind and axes.
+      compute, bandwidth, network: seconds that each of these takes at least.
+      warnings: what is wasteful or will fail, and what to change.
+      compile_seconds: that compiling took here.
+    """
+
+    stage: str
+    steps: int | None
+    batch_size: int
+    length: int
+    microbatches: int
+    mesh: dict[str, int]
+    memory: Memory
+    flops: float
+    executed: float
+    traffic: float
+    transfers: tuple[Transfer, ...]
+    compute: float
+    bandwidth: float
+    network: float
+    warnings: tuple[str, ...]
+    compile_seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits the memory of a chip."""
+        return not self.memory.available or self.memory.needed <= self.memory.available
+
+    @property
+    def seconds(self) -> float:
+        """That a step takes at least, if computing, reading and sending overlap completely."""
+        return max(self.compute, self.bandwidth, self.network)
+
+    @property
+    def limit(self) -> str:
+        """What bounds the step time."""
+        return max((self.compute, "matrix products"), (self.bandwidth, "memory bandwidth"),
+                   (self.network, "communication"))[1]
+
+    def utilisation(self, peak: float) -> float:
+        """The largest possible fraction of the chips' peak that the step's products use."""
+        return self.flops / math.prod(self.mesh.values()) / peak / self.seconds
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte of memory traffic."""
+        return self.executed / self.traffic if self.traffic else math.inf
+
+
+def plan(experiment: Experiment, hardware: Hardware) -> list[StepPlan]:
+    """The plan of every stage of an experiment.
+
+    Raises:
+      UserError: the mesh does not fit the devices, the batch or the network.
+    """
+    sizes = experiments.check_mesh(experiment, len(hardware.devices))
+    mesh = make_mesh(*sizes, devices=hardware.devices[: math.prod(sizes)])
+    stages, plans = shapes.without_data(experiment, None, mesh), []
+    for i, one in enumerate(stages):
+        same = [plans[j] for j in range(i) if _program(stages[j]) == _program(one)]
+        plans.append(same[0]._replace(stage=one.plan.name, steps=one.plan.steps) if same
+                     else plan_stage(one, shapes.batch(one.plan, mesh), mesh, hardware))
+    return plans
+
+
+def _program(one: StageShapes) -> tuple:
+    """What decides the program of a stage."""
+    plan = one.plan
+    return plan.length, plan.batch_size, plan.microbatches, plan.objective, plan.format, repr(plan.optimizer)
+
+
+def plan_stage(one: StageShapes, batch: Tree, mesh: Mesh, hardware: Hardware) -> StepPlan:
+    """The plan of a stage, whose step is compiled for `mesh`."""
+    stage, began, order = one.stage, time.monotonic(), list(mesh.devices.flat)
+    step = compiled_train_step(stage.objective, stage.optimizer, mesh, stage.batch_size, 0, stage.microbatches)
+    traced = flops.of_train_step(stage.objective, stage.optimizer, batch, stage.microbatches)
+    with use_mesh(mesh):
+        lowered = step.lower(one.state, batch)
+    state = one.state
+    parameters, optimizer = _on_chip(state.params), _on_chip((state.opt_state, state.carry))
+    available, program, needed, temporary, code, printed = int(hardware.chip.memory), None, None, 0, 0, ""
+    with quiet() as messages, uncached():
+        try:
+            compiled = lowered.compile()
+        except Exception as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            needed = _required(str(error))
+        else:
+            found = compiled.memory_analysis()
+            temporary, code = found.temp_size_in_bytes, found.generated_code_size_in_bytes
+            program = Program(compiled.as_text())
+        printed = messages()
+    saved = min(program.saved_bytes(), temporary) if program else 0
+    inputs = _on_chip(batch)
+    total = parameters + optimizer + inputs + temporary + code
+    if needed is not None:
+        temporary = max(needed - parameters - optimizer - inputs, 0)
+        total = max(needed, total, available + 1)
+    memory = Memory(parameters, optimizer, inputs, saved, temporary - saved, code, total, available)
+    collectives = program.collectives(mesh.size) if program else []
+    transfers = _transfers(collectives, mesh, order, hardware)
+    executed = program.flops() if program else traced / mesh.size
+    traffic = program.traffic() if program else 0.0
+    made = StepPlan(
+        one.plan.name, None if one.plan.steps == experiments.UNKNOWN_STEPS else one.plan.steps, stage.batch_size,
+        one.plan.length, stage.microbatches, dict(mesh.shape), memory, float(traced), executed, traffic, transfers,
+        max(executed, traced / mesh.size) / hardware.chip.flops, traffic / hardware.chip.bandwidth,
+        sum(each.seconds for each in transfers), (), time.monotonic() - began)
+    return made._replace(warnings=tuple(_warnings(made, one, mesh, printed, program)))
+
+
+@contextlib.contextmanager
+def uncached() -> Iterator[None]:
+    """A context in which JAX compiles everything anew: the text of a program from its compilation cache lacks the names
+    of operations."""
+    previous = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", previous)
+        compilation_cache.reset_cache()
+
+
+def _on_chip(tree: Any) -> int:
+    """Bytes of arrays on one chip."""
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _required(message: str) -> int:
+    """Bytes that a program would need, of XLA's message that they are not there; 0 where it does not say."""
+    units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    found = [float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)([KMGT]?)\b", message)
+             if unit and "." in number]
+    return int(max(found, default=0))
+
+
+def _transfers(
+    collectives: Sequence[Collective], mesh: Mesh, order: list[jax.Device], hardware: Hardware,
+) -> tuple[Transfer, ...]:
+    """Collectives by kind and axes, those that take longest first."""
+    found: dict[tuple, list[Collective]] = {}
+    for each in collectives:
+        crossing = len({slice_of(order[i]) for i in each.groups[0]}) > 1
+        found.setdefault((each.opcode, axes_of(each.groups, mesh), crossing), []).append(each)
+    transfers = [Transfer(opcode, axes, sum(each.times for each in group), sum(each.sent for each in group),
+                          max(each.bytes for each in group),
+                          sum(each.sent / hardware.speed(each.groups, order) for each in group), crossing)
+                 for (opcode, axes, crossing), group in found.items()]
+    return tuple(sorted(transfers, key=lambda each: -each.seconds))
+
+
+def axes_of(groups: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
+    """The axes of the mesh along which the devices of a group differ."""
+    coordinates = np.unravel_index(groups, tuple(mesh.shape.values()))
+    return tuple(name for name, values in zip(mesh.shape, coordinates, strict=True)
+                 if (values != values[:, :1]).any())
+
+
+def _warnings(made: StepPlan, one: StageShapes, mesh: Mesh, printed: str, program: Program | None) -> list[str]:
+    found, memory = [], made.memory
+    if not made.fits:
+        found.append(f"it needs {byte_size(memory.needed)} of a chip's {byte_size(memory.available)}")
+    if made.executed > REPEATED * made.flops / mesh.size:
+        found.append(f"each chip computes {made.executed * mesh.size / made.flops:.2f} times its share of the matrix "
+                     "products: part of them is replicated; use sizes that the mesh divides, or a smaller tensor axis")
+    replicated = [path for path, x in flatten(trainable(one.state.params)).items()
+                  if x.sharding.is_fully_replicated and math.prod(x.shape) * x.dtype.itemsize >= LARGE]
+    if replicated and mesh.size > mesh.shape["data"]:
+        found.append(f"replicated on all chips: {', '.join(replicated[:3])}{' ...' if replicated[3:] else ''}; the "
+                     "mesh does not divide them: use a multiple of it, such as another model.vocab")
+    if "nvoluntary full rematerialization" in printed:
+        found.append("the partitioner replicates an activation to lay it out anew (involuntary full rematerialization)")
+    if program:
+        again = Counter(operation.opcode for _, operation, _ in program.operations() if ".remat" in operation.name)
+        if total := sum(again.values()):
+            found.append(f"memory is short: the compiler recomputes {total} operations; --config.execution.remat=dots "
+                         "chooses what is recomputed")
+    return found

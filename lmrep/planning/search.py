@@ -1,0 +1,129 @@
+"""Searches the settings of a run that change its speed and memory alone: mesh, recomputation and accumulation."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from lmrep.config import loading
+from lmrep.core.errors import UserError
+from lmrep.core.sharding import AXES, make_mesh
+from lmrep.experiment import config as experiments
+from lmrep.experiment import shapes
+from lmrep.experiment.config import Experiment
+from lmrep.layers.stack import REMAT
+from lmrep.planning.hardware import Hardware
+from lmrep.planning.plan import StepPlan, plan
+
+MAX_TENSOR = 8  # chips along the tensor axis, whose communication is on the path of every layer
+MICROBATCHES = (1, 2, 4, 8)
+
+
+class Choice(NamedTuple):
+    """A setting.
+
+    Attributes:
+      fields: of the config, by dotted path.
+      experiment: with them.
+      plans: of its stages.
+    """
+
+    fields: Mapping[str, Any]
+    experiment: Experiment
+    plans: list[StepPlan]
+
+    @property
+    def flags(self) -> str:
+        """As on the command line."""
+        return " ".join(f"--config.{name}={value}" for name, value in self.fields.items())
+
+    @property
+    def fits(self) -> bool:
+        return all(each.fits for each in self.plans)
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps, or of one of each stage where their number is not known."""
+        return sum((each.steps or 1) * each.seconds for each in self.plans)
+
+
+def search(
+    config: Any, hardware: Hardware, limit: int = 12, progress: Callable[[int, int, Choice], None] = lambda *_: None,
+) -> list[Choice]:
+    """Settings that were planned, those that fit first, the fastest first.
+
+    For each mesh the setting that recomputes least is planned first; where it does not fit, those that need less
+    memory, until one does. Meshes are tried in the order of a rough estimate of what they communicate.
+
+    Args:
+      config: of the experiment.
+      hardware: to plan for.
+      limit: how many settings are compiled at most.
+      progress: called after each, with its number and the limit.
+
+    Raises:
+      UserError: no mesh fits the experiment and the devices.
+    """
+    found: list[Choice] = []
+    meshes = list(_meshes(config, hardware))
+    if not meshes:
+        raise UserError(f"no mesh of {len(hardware.devices)} devices fits the batch and the network; change batch_size")
+    pending = [iter(_settings(config, sizes)) for sizes in meshes]
+    while pending and len(found) < limit:
+        for settings in list(pending):
+            if len(found) == limit:
+                break
+            fields = next(settings, None)
+            choice = fields and _planned(config, fields, hardware)
+            if choice:
+                found.append(choice)
+                progress(len(found), limit, choice)
+            if fields is None or (choice and choice.fits):
+                pending.remove(settings)
+    return sorted(found, key=lambda choice: (not choice.fits, choice.seconds))
+
+
+def _planned(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> Choice | None:
+    try:
+        experiment = experiments.parse(with_fields(config, fields))
+        experiments.check_mesh(experiment, len(hardware.devices))
+    except UserError:
+        return None  # for example, microbatches that the mesh does not divide
+    return Choice(fields, experiment, plan(experiment, hardware))
+
+
+def with_fields(config: Any, fields: Mapping[str, Any]) -> Any:
+    """A copy of the config with these fields."""
+    return loading.apply_overrides(config.copy_and_resolve_references(), [(k, str(v)) for k, v in fields.items()])
+
+
+def _settings(config: Any, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Settings for a mesh, from the fastest to those that need the least memory."""
+    mesh = {f"mesh.{axis}": size for axis, size in zip(AXES, sizes, strict=True)}
+    for microbatches, remat in itertools.product(MICROBATCHES, REMAT):
+        yield {**mesh, "execution.remat": remat, "microbatches": microbatches}
+
+
+def _meshes(config: Any, hardware: Hardware) -> list[tuple[int, ...]]:
+    """Meshes that the experiment fits, those that communicate least first."""
+    chips, found = len(hardware.devices), {}
+    powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
+    for fsdp, tensor in itertools.product(powers, powers):
+        if chips % (fsdp * tensor) or tensor > MAX_TENSOR:
+            continue
+        sizes = (chips // fsdp // tensor, fsdp, tensor)
+        fields = {f"mesh.{axis}": size for axis, size in zip(AXES, sizes, strict=True)}
+        try:
+            experiment = experiments.parse(with_fields(config, fields))
+            experiments.check_mesh(experiment, chips)
+        except UserError:
+            continue
+        mesh = make_mesh(*sizes, devices=hardware.devices)
+        state = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+                    for one in shapes.without_data(experiment, None, mesh) for x in jax.tree.leaves(one.state))
+        # States that leave no memory at all come last; tensor axes communicate activations of every layer.
+        found[sizes] = (state > hardware.chip.memory > 0, tensor, fsdp > 1, -fsdp if state > hardware.chip.memory / 4
+                        else fsdp)
+    return sorted(found, key=found.get)

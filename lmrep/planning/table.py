@@ -1,0 +1,100 @@
+"""Plans as text."""
+
+import math
+from collections.abc import Sequence
+
+from lmrep.core.messages import byte_size
+from lmrep.planning.cost import Cost
+from lmrep.planning.hardware import Hardware
+from lmrep.planning.plan import Memory, StepPlan
+
+MEMORY = {"parameters": "parameters", "optimizer": "optimizer state", "batch": "batch",
+          "activations": "activations kept for the backward pass", "temporaries": "other temporaries",
+          "program": "program"}
+
+
+def text(plans: Sequence[StepPlan], hardware: Hardware, cost: Cost | None) -> str:
+    """A table with a column for each stage, the cost of the run, and warnings."""
+    chip, peak = hardware.chip, hardware.chip.flops
+    rows: list[tuple[str, ...]] = []
+
+    def row(name: str, show) -> None:
+        rows.append((name, *(show(plan) for plan in plans)))
+
+    row("stage", lambda p: p.stage or "training")
+    row("batch", lambda p: f"{p.batch_size:,} x {p.length:,}"
+        + (f" in {p.microbatches} microbatches" if p.microbatches > 1 else ""))
+    row("memory of a chip", lambda p: f"{byte_size(p.memory.needed)}{_of(p.memory)}{'' if p.fits else ': NO FIT'}")
+    for field, name in MEMORY.items():
+        row(f"  {name}", lambda p, field=field: byte_size(getattr(p.memory, field)))
+    row("FLOPs of a step", lambda p: f"{p.flops:.4g}")
+    row("  per chip", lambda p: f"{p.executed:.4g}")
+    row("memory traffic of a chip", lambda p: byte_size(p.traffic))
+    row("FLOPs per byte", lambda p: f"{p.intensity:.3g}; balanced at {peak / chip.bandwidth:.3g}")
+    kinds = sorted({(each.opcode, each.axes, each.slices) for plan in plans for each in plan.transfers},
+                   key=lambda kind: (kind[1], kind[0]))
+    for opcode, axes, slices in kinds:
+        def sent(plan: StepPlan, kind=(opcode, axes, slices)) -> str:
+            found = next((each for each in plan.transfers if (each.opcode, each.axes, each.slices) == kind), None)
+            return f"{byte_size(found.bytes)} in {found.count:,}" if found else ""
+        row(f"{opcode} over {' x '.join(axes)}{', between slices' if slices else ''}", sent)
+    for name, field in (("matrix products", "compute"), ("memory", "bandwidth"), ("communication", "network")):
+        row(f"  time at peak: {name}", lambda p, field=field: duration(getattr(p, field)))
+    row("step time, at least", lambda p: f"{duration(p.seconds)} ({p.limit})")
+    row("utilisation, at most", lambda p: f"{p.utilisation(peak):.0%}")
+    widths = [max(len(line[i]) for line in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in rows]
+    shape = plans[0].mesh
+    head = (f"{len(hardware.devices):,} x {chip.title} ({hardware.name}"
+            f"{f', {hardware.slices} slices' if hardware.slices > 1 else ''}), mesh {' x '.join(shape)} = "
+            f"{' x '.join(map(str, shape.values()))}")
+    if (used := math.prod(shape.values())) < len(hardware.devices):
+        head += f": {used} of {len(hardware.devices)} chips are used"
+    end = ["", _cost(cost, plans)]
+    end += [f"warning: {f'stage {plan.stage}: ' if len(plans) > 1 else ''}{one}"
+            for plan in plans for one in plan.warnings]
+    return "\n".join([head, "", *lines, *end])
+
+
+def _of(memory: Memory) -> str:
+    return f", {memory.needed / memory.available:.0%} of {byte_size(memory.available)}" if memory.available else ""
+
+
+def _cost(cost: Cost | None, plans: Sequence[StepPlan]) -> str:
+    if cost is None:
+        return "the number of steps depends on the data: no cost of the whole run"
+    parts = [f"the run of {sum(plan.steps for plan in plans):,} steps takes at least {hours(cost.hours)}, "
+             f"{cost.chip_hours:,.3g} chip-hours", f"utilisation at most {cost.utilisation:.0%}"]
+    parts.append("energy unknown: the vendor does not say the chip's power (--watts=N)" if cost.kilowatt_hours is None
+                 else f"{cost.kilowatt_hours:,.3g} kWh of the chips")
+    if cost.price is not None:
+        parts.append(f"price {cost.price:,.2f}")
+    return "; ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """0.0012 -> "1.2 ms"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def hours(number: float) -> str:
+    """A duration in hours, or days."""
+    return f"{number / 24:.3g} days" if number >= 72 else f"{number:.3g} hours" if number >= 1 else (
+        f"{number * 60:.3g} minutes")
+
+
+def ranking(found: Sequence[tuple[str, Sequence[StepPlan]]], hardware: Hardware) -> str:
+    """A line for each choice of `--search`: fields, step time, what bounds it, memory."""
+    rows = [("", "step, at least", "bound by", "memory", "of a chip")]
+    for flags, plans in found:
+        slowest = max(plans, key=lambda plan: plan.memory.needed)
+        memory = slowest.memory
+        time = sum((plan.steps or 1) * plan.seconds for plan in plans) / sum(plan.steps or 1 for plan in plans)
+        rows.append((flags, duration(time) if slowest.fits else "does not fit", plans[-1].limit if slowest.fits else "",
+                     byte_size(memory.needed), f"{memory.needed / memory.available:.0%}" if memory.available else ""))
+    widths = [max(len(line[i]) for line in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+                     for line in rows)

@@ -1,0 +1,120 @@
+"""Plans of steps on devices of the CPU, and what is made of them."""
+
+import json
+import math
+
+import jax
+import pytest
+
+from lmrep.cli import main
+from lmrep.core.errors import UserError
+from lmrep.experiment import config as experiments
+from lmrep.planning import cost, flops, hardware, plan, search, table
+from tests import small
+
+CHIP = hardware.Chip("chip", 10 * 2**20, 1e12, 1e11, 1e10, 1e9, 0, 1, 100.0)
+
+
+def on(count, chip=CHIP):
+    return hardware.Hardware(f"cpu:{count}", chip, jax.devices()[:count])
+
+
+def planned(count=4, chip=CHIP, **fields):
+    config = search.with_fields(small.config("texts"), fields)
+    return plan.plan(experiments.parse(config), on(count, chip))[0]
+
+
+@pytest.fixture(scope="module")
+def sharded():
+    return planned(4, **{"mesh.data": 1, "mesh.fsdp": 4})
+
+
+def test_the_state_is_counted_on_each_chip(sharded):
+    whole = planned(1)
+    assert whole.memory.optimizer >= 2 * whole.memory.parameters  # Adam's moments
+    assert sharded.memory.parameters < 0.4 * whole.memory.parameters
+    assert sharded.memory.batch == whole.memory.batch / 4
+
+
+def test_memory_adds_up(sharded):
+    *parts, needed, available = sharded.memory
+    assert sum(parts) == needed and available == CHIP.memory and sharded.fits
+
+
+def test_products_are_shared_by_the_chips(sharded):
+    assert sharded.executed * 4 == pytest.approx(sharded.flops, rel=0.05)
+    assert sharded.flops == planned(1).flops
+
+
+def test_parameters_are_gathered_over_their_axis(sharded):
+    kinds = {(each.opcode, each.axes) for each in sharded.transfers}
+    assert ("all-gather", ("fsdp",)) in kinds and all(each.axes == ("fsdp",) for each in sharded.transfers)
+
+
+def test_the_slowest_of_three_bounds_the_step(sharded):
+    assert sharded.seconds == max(sharded.compute, sharded.bandwidth, sharded.network)
+    assert sharded.utilisation(CHIP.flops) == pytest.approx(sharded.flops / 4 / 1e12 / sharded.seconds)
+    slow = planned(4, CHIP._replace(interconnect=1e3), **{"mesh.data": 1, "mesh.fsdp": 4})
+    assert slow.limit == "communication"
+
+
+def test_what_does_not_fit_is_said():
+    found = planned(1, CHIP._replace(memory=1000))
+    assert not found.fits and "it needs" in found.warnings[0]
+
+
+def test_the_cost_of_a_run_is_that_of_its_steps(sharded):
+    found = cost.of_run([sharded], on(4), price=2.0)
+    assert found.hours == pytest.approx(sharded.steps * sharded.seconds / 3600)
+    assert found.chip_hours == pytest.approx(4 * found.hours) and found.price == pytest.approx(2 * found.chip_hours)
+    assert found.kilowatt_hours == pytest.approx(found.chip_hours * 0.1)
+    assert cost.of_run([sharded._replace(steps=None)], on(4)) is None
+
+
+def test_search_ranks_what_fits_first():
+    tight = CHIP._replace(memory=planned(2).memory.needed * 0.9)
+    found = search.search(small.config("texts"), on(2, tight), limit=6)
+    assert found[0].fits or not any(choice.fits for choice in found)
+    assert [choice.fits for choice in found] == sorted((choice.fits for choice in found), reverse=True)
+    meshes = {tuple(choice.plans[0].mesh.values()) for choice in found}
+    assert {(2, 1, 1), (1, 2, 1)} <= meshes and all(math.prod(mesh) == 2 for mesh in meshes)
+    assert "--config.mesh.data=" in table.ranking([(c.flags, c.plans) for c in found], on(2))
+
+
+def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
+    words = ["plan", "--config=experiments/bert.py:size=tiny", "--topology=cpu:2", "--config.stages=()",
+             f"--output={tmp_path / 'plan.json'}", "--price=3"]
+    assert main.main(words) == 0
+    printed = capsys.readouterr().out
+    for text in ("step time, at least", "price", "mesh data x fsdp x tensor = 2 x 1 x 1"):
+        assert text in printed
+    kept = json.loads((tmp_path / "plan.json").read_text())
+    assert kept["hardware"]["devices"] == 2 and kept["stages"][0]["fits"] and kept["config"]["name"]
+
+
+@pytest.mark.parametrize("name, message", [
+    ("v9:2x2", "expected a TPU version"), ("v5e", "expected a TPU version"), ("cpu:0", "expected a TPU version"),
+    ("cpu:99", "JAX has started with 8")])
+def test_hardware_that_does_not_exist_is_refused(name, message, monkeypatch):
+    monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
+    with pytest.raises(UserError, match=message):
+        hardware.find(name)
+
+
+def test_what_xla_needs_is_read_from_its_message():
+    message = "Ran out of memory in memory space hbm. Used 17.25G of 15.75G hbm. Exceeded hbm capacity by 1.50G."
+    assert plan._required(message) == 17.25 * 2**30
+
+
+def test_flops_are_those_of_the_traced_step(sharded):
+    assert sharded.flops == flops.of_train_step(*_step())
+
+
+def _step():
+    from lmrep.core.sharding import make_mesh
+    from lmrep.experiment import shapes
+
+    mesh = make_mesh(1)
+    one = shapes.without_data(experiments.parse(small.config("texts")), None, mesh)[0]
+    return one.stage.objective, one.stage.optimizer, shapes.batch(one.plan, mesh)
