@@ -1,8 +1,9 @@
 """Several processes as one run: how they join, agree and fail together.
 
 JAX finds the other processes: `jax.distributed.initialize` detects Slurm, Open MPI before version 5, Kubernetes (with
-the `kubernetes` package) and TPU slices. JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID take precedence.
-A process without any of these trains alone.
+the `kubernetes` package) and TPU slices. The ranks of torchrun and of MPI's other launchers (PMI: MPICH, Intel MPI,
+Cray) are read here. JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID take precedence. A process without
+any of these trains alone; one of several that cannot tell which it is, is refused.
 
 JAX aborts a process that cannot join. `start` turns that into one message and exit code 2.
 
@@ -41,48 +42,130 @@ class Process(NamedTuple):
       index: of this process, from 0.
       local_count: number of processes on this host.
       local_index: of this process among those on its host.
+      address: HOST:PORT of the coordinator; "" if only JAX can tell.
     """
 
     count: int
     index: int
     local_count: int = 1
     local_index: int = 0
+    address: str = ""
+
+
+class Launcher(NamedTuple):
+    """The environment variables by which a launcher tells a process its rank: the first that is set of each tuple."""
+
+    count: tuple[str, ...]
+    index: tuple[str, ...]
+    local_count: tuple[str, ...]
+    local_index: tuple[str, ...]
+
+
+SLURM = Launcher(("SLURM_STEP_NUM_TASKS",), ("SLURM_PROCID",), (), ("SLURM_LOCALID",))
+OPEN_MPI = Launcher(("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+                    ("OMPI_COMM_WORLD_LOCAL_RANK",))
+PMI = Launcher(("PMI_SIZE",), ("PMI_RANK",), ("MPI_LOCALNRANKS", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"),
+               ("MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"))
+TORCHRUN = Launcher(("WORLD_SIZE",), ("RANK",), ("LOCAL_WORLD_SIZE",), ("LOCAL_RANK",))
+MVAPICH = Launcher(("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_LOCAL_SIZE",),
+                   ("MV2_COMM_WORLD_LOCAL_RANK",))
+# One may start another on each of its hosts (srun torchrun), which then counts. Innermost last.
+LAUNCHERS = (SLURM, OPEN_MPI, MVAPICH, PMI, TORCHRUN)
 
 
 def launched(environment: Mapping[str, str]) -> Process | None:
-    """This process, as described by JAX's variables, srun or mpirun; None if it is alone or only JAX can tell.
+    """This process, as described by JAX's variables or by its launcher; None if it is alone or only JAX can tell.
+
+    JAX_NUM_PROCESSES=1 makes a process alone under any launcher.
 
     Raises:
       UserError: the variables are incomplete or contradict each other.
     """
-    def number(name: str, default: int = 0) -> int:
-        text = environment.get(name, "")
-        if text and not text.isdecimal():
-            raise UserError(f"{name} is {text!r}; expected a whole number")
-        return int(text) if text else default
-
-    address = environment.get(ADDRESS)
-    if address and not (re.fullmatch(r".+:\d{1,5}", address) and 0 < int(address.rpartition(":")[2]) < 2**16):
-        raise UserError(f"the coordinator's address is {address!r}; expected HOST:PORT in {ADDRESS}, with a port from "
-                        "1 to 65535")
-    process = Process(1, 0)
-    # An interactive shell of an allocation has SLURM_NTASKS > 1, but is a step of one task.
-    if (count := number("SLURM_STEP_NUM_TASKS", 1)) > 1:
-        nodes = number("SLURM_STEP_NUM_NODES", 1)
-        process = Process(count, number("SLURM_PROCID"), -(-count // max(nodes, 1)), number("SLURM_LOCALID"))
-    elif (count := number("OMPI_COMM_WORLD_SIZE", 1)) > 1:
-        process = Process(count, number("OMPI_COMM_WORLD_RANK"), number("OMPI_COMM_WORLD_LOCAL_SIZE", 1),
-                          number("OMPI_COMM_WORLD_LOCAL_RANK"))
+    _check_address(environment.get(ADDRESS))
     present = [name for name in (ADDRESS, COUNT, INDEX) if environment.get(name)]
-    if present and process.count == 1 and number(COUNT) != 1 and len(present) < 3:
+    if COUNT in present and _number(environment, COUNT) == 1 and not _number(environment, INDEX):
+        return None
+    process = _ranked(environment)
+    if present and process is None and len(present) < 3:
         missing = [name for name in (ADDRESS, COUNT, INDEX) if name not in present]
         raise UserError(f"{' and '.join(present)} is set without {' and '.join(missing)}; set all three ({ADDRESS}="
                         "HOST:PORT of process 0), or none to train alone")
-    process = process._replace(count=number(COUNT, process.count), index=number(INDEX, process.index))
+    process = process or Process(1, 0)
+    process = process._replace(count=_number(environment, COUNT, process.count),
+                               index=_number(environment, INDEX, process.index),
+                               address=environment.get(ADDRESS) or process.address)
     if process.index >= process.count:
         raise UserError(f"this is process {process.index} of {process.count}; expected an index from 0 to "
                         f"{process.count - 1} ({INDEX}, {COUNT})")
     return process if process.count > 1 else None
+
+
+def _ranked(environment: Mapping[str, str]) -> Process | None:
+    """This process by the ranks of its launcher; None if there is none, or if it is the launcher's only process.
+
+    Raises:
+      UserError: a variable says that there are several processes, and none which of them this is.
+    """
+    ranks = {launcher: rank for launcher in LAUNCHERS if (rank := _rank(launcher, environment))}
+    if not ranks:
+        explicit = environment.get(COUNT) and environment.get(INDEX)
+        sizes = [name for launcher in LAUNCHERS for name in launcher.count if environment.get(name)]
+        several = [name for name in sizes if _number(environment, name) > 1]
+        if not explicit and (several or ("PMIX_RANK" in environment and not sizes)):
+            name = several[0] if several else "PMIX_RANK"
+            raise UserError(f"{name} is {environment[name]}, so that this seems to be one of several processes, but "
+                            "the environment does not say which of how many. Set JAX_COORDINATOR_ADDRESS=HOST:PORT of "
+                            f"process 0, {COUNT} and {INDEX}, or {COUNT}=1 to train alone")
+        return None
+    innermost = [*ranks.values()][-1]
+    # Several name the same rank, as under srun --mpi=pmi2: JAX finds the coordinator of the outer ones.
+    launcher, rank = next((launcher, rank) for launcher, rank in ranks.items() if rank == innermost)
+    local_count = _first(launcher.local_count, environment, 1)
+    if launcher is SLURM:
+        local_count = -(-rank[0] // max(_number(environment, "SLURM_STEP_NUM_NODES", 1), 1))
+    address = _torchrun_address(environment) if launcher is TORCHRUN else ""
+    return Process(*rank, local_count, _first(launcher.local_index, environment, 0), address)
+
+
+def _rank(launcher: Launcher, environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """(number of processes, index of this one) of a launcher that has started several; None if it has not."""
+    count = _first(launcher.count, environment, 1)
+    if count < 2 or not any(environment.get(name) for name in launcher.index):
+        return None
+    return count, _first(launcher.index, environment, 0)
+
+
+def _torchrun_address(environment: Mapping[str, str]) -> str:
+    """The coordinator's address where torchrun, or a program that sets its variables, has started the processes."""
+    host, port = environment.get("MASTER_ADDR"), _number(environment, "MASTER_PORT")
+    if environment.get(ADDRESS):
+        return environment[ADDRESS]
+    if not host or not port:
+        raise UserError(f"RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT; set {ADDRESS}=HOST:PORT of "
+                        f"process 0, or {COUNT}=1 to train alone")
+    if "TORCHELASTIC_RUN_ID" in environment:  # torchrun itself listens at MASTER_PORT
+        port += 1 if port < 2**16 - 1 else -1
+    address = f"{host}:{port}"
+    _check_address(address)
+    return address
+
+
+def _check_address(address: str | None) -> None:
+    if address and not (re.fullmatch(r".+:\d{1,5}", address) and 0 < int(address.rpartition(":")[2]) < 2**16):
+        raise UserError(f"the coordinator's address is {address!r}; expected HOST:PORT in {ADDRESS}, with a port from "
+                        "1 to 65535")
+
+
+def _number(environment: Mapping[str, str], name: str, default: int = 0) -> int:
+    text = environment.get(name, "")
+    if text and not text.isdecimal():
+        raise UserError(f"{name} is {text!r}; expected a whole number")
+    return int(text) if text else default
+
+
+def _first(names: tuple[str, ...], environment: Mapping[str, str], default: int) -> int:
+    """The value of the first of these variables that is set."""
+    return next((_number(environment, name) for name in names if environment.get(name)), default)
 
 
 def local_devices(process: Process, environment: Mapping[str, str]) -> list[int]:
@@ -121,9 +204,10 @@ def start() -> None:
     if process:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         options |= {"num_processes": process.count, "process_id": process.index,
+                    "coordinator_address": process.address or None,
                     "local_device_ids": local_devices(process, os.environ)}
-    if process and process.index == 0 and os.environ.get(ADDRESS) and not os.environ.get(BIND_ADDRESS):
-        _check_port(process, int(os.environ[ADDRESS].rpartition(":")[2]))
+    if process and process.index == 0 and process.address and not os.environ.get(BIND_ADDRESS):
+        _check_port(process, int(process.address.rpartition(":")[2]))
     with _reported(_description(process), int(seconds)):
         try:
             jax.distributed.initialize(**options)
@@ -157,7 +241,7 @@ def _jax_may_detect(environment: Mapping[str, str]) -> bool:
 
 def _description(process: Process | None) -> str:
     name = f"process {process.index} of {process.count}" if process else "this process"
-    address = os.environ.get(ADDRESS)
+    address = process.address if process else os.environ.get(ADDRESS)
     return f"{name} on {socket.gethostname()}" + (f" (coordinator {address})" if address else "")
 
 

@@ -15,21 +15,41 @@ SLURM = {"SLURM_JOB_ID": "100", "SLURM_STEP_NODELIST": "n[03-04,7],m1", "SLURM_S
          "SLURM_NTASKS": "8", "SLURM_STEP_NUM_NODES": "4", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}
 MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
        "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+PMI = {"PMI_SIZE": "8", "PMI_RANK": "6", "MPI_LOCALNRANKS": "4", "MPI_LOCALRANKID": "2"}  # MPICH, Intel MPI
+TORCH = {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "h",
+         "MASTER_PORT": "29500"}
+TORCHRUN = TORCH | {"TORCHELASTIC_RUN_ID": "none"}
 EXPLICIT = {"JAX_COORDINATOR_ADDRESS": "h:99", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
 
 
 @pytest.mark.parametrize(("environment", "expected"), [
     ({}, None),
-    (EXPLICIT, Process(2, 1)),
+    (EXPLICIT, Process(2, 1, address="h:99")),
     (EXPLICIT | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, None),
     ({"JAX_NUM_PROCESSES": "1"}, None),
     (SLURM, Process(8, 5, 2, 1)),
     (SLURM | {"SLURM_STEP_NUM_NODES": "8", "SLURM_LOCALID": "0"}, Process(8, 5, 1, 0)),
-    (SLURM | {"JAX_COORDINATOR_ADDRESS": "h:99"}, Process(8, 5, 2, 1)),
+    (SLURM | {"JAX_COORDINATOR_ADDRESS": "h:99"}, Process(8, 5, 2, 1, "h:99")),
     (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, None),  # the interactive shell of an allocation
     ({name: text for name, text in SLURM.items() if "STEP" not in name}, None),  # the batch script itself
     (MPI, Process(4, 3, 2, 1)),
     (MPI | {"OMPI_COMM_WORLD_SIZE": "1"}, None),
+    (SLURM | {"JAX_NUM_PROCESSES": "1"}, None),
+    (PMI, Process(8, 6, 4, 2)),
+    (PMI | {"JAX_COORDINATOR_ADDRESS": "h:99"}, Process(8, 6, 4, 2, "h:99")),
+    (PMI | {"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
+    ({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),
+    (SLURM | {"PMI_SIZE": "8", "PMI_RANK": "5"}, Process(8, 5, 2, 1)),  # srun --mpi=pmi2
+    (SLURM | {"PMI_SIZE": "32", "PMI_RANK": "21", "MPI_LOCALNRANKS": "4"}, Process(32, 21, 4)),  # srun mpiexec
+    ({"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "1"}, Process(2, 1)),
+    (TORCHRUN, Process(8, 5, 4, 1, "h:29501")),
+    (TORCHRUN | {"MASTER_PORT": "65535"}, Process(8, 5, 4, 1, "h:65534")),
+    (TORCHRUN | {"JAX_COORDINATOR_ADDRESS": "h:99"}, Process(8, 5, 4, 1, "h:99")),
+    (TORCH, Process(8, 5, 4, 1, "h:29500")),  # another program than torchrun sets its variables
+    (SLURM | TORCHRUN | {"WORLD_SIZE": "64", "RANK": "40"}, Process(64, 40, 4, 1, "h:29501")),  # srun torchrun
+    (SLURM | {"WORLD_SIZE": "8", "MASTER_ADDR": "h"}, Process(8, 5, 2, 1)),  # exported by a batch script
+    (TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}, None),
+    (EXPLICIT | TORCHRUN, Process(2, 1, 4, 1, "h:99")),
     ({"JOB_COMPLETION_INDEX": "1"}, None),
 ])
 def test_process_is_read_from_the_environment(environment, expected):
@@ -44,6 +64,13 @@ def test_process_is_read_from_the_environment(environment, expected):
     (EXPLICIT | {"JAX_PROCESS_ID": "2"}, "process 2 of 2; expected an index from 0 to 1"),
     (EXPLICIT | {"JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID is '-1'; expected a whole number"),
     (EXPLICIT | {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES is 'two'; expected a whole number"),
+    ({"WORLD_SIZE": "4"}, "WORLD_SIZE is 4, so that this seems to be one of several processes"),
+    ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS is 4, so that .* or JAX_NUM_PROCESSES=1 to train alone"),
+    ({"PMIX_RANK": "0"}, "PMIX_RANK is 0, so that this seems to be one of several processes"),
+    ({"PMI_SIZE": "4", "PMI_RANK": "one"}, "PMI_RANK is 'one'; expected a whole number"),
+    ({"PMI_SIZE": "4", "PMI_RANK": "4"}, "process 4 of 4; expected an index from 0 to 3"),
+    (TORCH | {"MASTER_PORT": ""}, "RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT"),
+    (TORCH | {"MASTER_PORT": "99999"}, "with a port from 1 to 65535"),
     (EXPLICIT | {"JAX_COORDINATOR_ADDRESS": "host"}, "address is 'host'; expected HOST:PORT"),
     (EXPLICIT | {"JAX_COORDINATOR_ADDRESS": "host:99999"}, "with a port from 1 to 65535"),
 ])
@@ -128,6 +155,20 @@ def test_ranks_of_open_mpi_join_at_the_address_that_jax_detects(address):
     assert join(*ranks) == [(0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
 
 
+def test_processes_of_torchrun_join_beside_its_own_port(address):
+    host, _, port = address.rpartition(":")
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": str(int(port) - 1), "TORCHELASTIC_RUN_ID": "none"}
+    with socket.create_server((host, int(port) - 1)):  # torchrun's
+        assert join(*(common | {"RANK": str(rank)} for rank in range(2))) == [
+            (0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
+
+
+def test_ranks_of_mpich_join_at_the_given_address(address):
+    common = {"PMI_SIZE": "2", "JAX_COORDINATOR_ADDRESS": address}
+    assert join(*(common | {"PMI_RANK": str(rank)} for rank in range(2))) == [
+        (0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
+
+
 def test_processes_that_do_not_find_each_other_end_with_one_message(address):
     results = join(explicit(address, 3, 0), explicit("no-such-host.invalid:1", 3, 1), seconds=3)
     for index, (code, _, message) in enumerate(results):
@@ -150,6 +191,7 @@ def test_a_port_that_is_in_use_is_reported(address):
     assert code and "could not start: " in message and "to another one" in message
 
 
-def test_ranks_without_a_coordinator_are_refused():
-    ((code, _, message),) = join(MPI)  # Open MPI 5
+@pytest.mark.parametrize("environment", [MPI, PMI], ids=["Open MPI 5", "MPICH"])
+def test_ranks_without_a_coordinator_are_refused(environment):
+    ((code, _, message),) = join(environment)
     assert code and "found no coordinator: " in message and "Set JAX_COORDINATOR_ADDRESS to HOST:PORT" in message
