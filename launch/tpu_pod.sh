@@ -3,14 +3,21 @@
 #
 #   export TPU=NAME ZONE=us-central2-b [PROJECT=...]
 #   launch/tpu_pod.sh install                       # install this repository and its packages on every host
+#   launch/tpu_pod.sh check                         # check that all hosts together see the TPUs
 #   launch/tpu_pod.sh doctor WORKDIR EXPERIMENT...  # check on every host what training needs
 #   launch/tpu_pod.sh train WORKDIR EXPERIMENT[:part=choice,...] [--config.field=value ...]
 #   launch/tpu_pod.sh logs                          # follow the log of the first host; logs 3: of host 3
 #   launch/tpu_pod.sh stop                          # SIGTERM: the hosts agree on a step, save and exit
 #   launch/tpu_pod.sh status                        # whether each host is training, or its exit code
 #
-# The slice must exist: gcloud compute tpus tpu-vm create "$TPU" --zone="$ZONE" --accelerator-type=v4-32 \
-#   --version=tpu-ubuntu2204-base
+# The slice must exist: gcloud compute tpus tpu-vm create "$TPU" --zone="$ZONE" --accelerator-type=TYPE --version=IMAGE
+#   TPU                 TYPE, for example    IMAGE
+#   Trillium (v6e)      v6e-16               v2-alpha-tpuv6e
+#   v5p                 v5p-16               v2-alpha-tpuv5
+#   v5e                 v5litepod-16         v2-alpha-tpuv5-lite
+#   v4 and older        v4-32                tpu-ubuntu2204-base
+# Ironwood (TPU7x) is available on Kubernetes only: launch/kubernetes.sh. The images have Python 3.10, which lmrep does
+# not support: `install` brings Python $PYTHON of its own, with uv, and needs access to the internet.
 # WORKDIR and the data must have the same path on every host, for example on a mounted Filestore. The run continues when
 # the ssh connection ends.
 set -euo pipefail
@@ -18,21 +25,62 @@ TPU=${TPU:?TPU is missing: the name of the slice}
 ZONE=${ZONE:?ZONE is missing: its zone, for example us-central2-b}
 PROJECT=${PROJECT:-} # default: that of `gcloud config`
 HOST_DIR=${HOST_DIR:-lmrep} # on each host, in the home directory
+PYTHON=${PYTHON:-3.12}
 where=(--zone="$ZONE" ${PROJECT:+--project="$PROJECT"})
 
 # Runs a shell command on one host, or on all.
 on() { gcloud compute tpus tpu-vm ssh "$TPU" "${where[@]}" --worker="$1" --command="$2"; }
 
-action=${1:?an action is missing: install, doctor, train, logs, stop or status}
+# These three run on a host, in its copy of the repository. A step that fails is named with its host.
+fail() {
+  echo "$(hostname): $1" >&2
+  exit 1
+}
+
+install_here() { # PYTHON
+  export UV_UNMANAGED_INSTALL=$PWD/uv PATH=$PWD/uv:$PATH
+  command -v uv > /dev/null || curl --location --silent --show-error --fail https://astral.sh/uv/install.sh | sh
+  command -v uv > /dev/null ||
+    fail "uv cannot be installed from https://astral.sh/uv; install it (pip install uv) or allow access to the internet"
+  rm -rf venv
+  uv venv --quiet --python "$1" venv || fail "uv cannot install Python $1"
+  uv pip install --quiet --python venv/bin/python --editable '.[tpu]' || fail "the packages cannot be installed"
+  venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "venv has $(venv/bin/python --version); lmrep needs Python 3.11 or newer"
+  version=$(venv/bin/lmrep --version) || fail "lmrep does not start"
+  echo "$(hostname): $version, $(venv/bin/python --version)"
+}
+
+check_here() { # all hosts at the same time: the TPUs of a slice are initialized together
+  JAX_PLATFORMS=tpu venv/bin/python - <<'PYTHON' || fail "JAX does not find the TPUs; the message above says why"
+import socket
+from lmrep.distributed import process_group
+process_group.start()
+import jax
+print(f"{socket.gethostname()}: process {jax.process_index()} of {jax.process_count()}, JAX {jax.__version__} sees "
+      f"{jax.local_device_count()} of {jax.device_count()} devices, {jax.devices()[0].device_kind}", flush=True)
+PYTHON
+}
+
+action=${1:?an action is missing: install, check, doctor, train, logs, stop or status}
 shift
 case $action in
   install)
     here=$(cd "$(dirname "$0")/.." && pwd)
     package=$(mktemp -d)/lmrep.tar.gz
-    tar --create --gzip --file="$package" --exclude-vcs --directory="$here" setup.py README.md lmrep experiments
+    tar --create --gzip --file="$package" --exclude-vcs --directory="$here" \
+      setup.py pyproject.toml README.md lmrep experiments
     gcloud compute tpus tpu-vm scp "$package" "$TPU:lmrep.tar.gz" "${where[@]}" --worker=all
-    on all "mkdir -p $HOST_DIR && tar --extract --gzip --file=lmrep.tar.gz --directory=$HOST_DIR && cd $HOST_DIR &&
-      python3 -m venv venv && venv/bin/pip install --quiet -e '.[tpu]' && venv/bin/lmrep --version"
+    rm -r "$(dirname "$package")"
+    on all "mkdir -p $HOST_DIR && tar --extract --gzip --file=lmrep.tar.gz --directory=$HOST_DIR && cd $HOST_DIR || exit
+      $(declare -f fail install_here)
+      install_here $PYTHON"
+    "$0" check
+    ;;
+  check)
+    on all "cd $HOST_DIR || exit
+      $(declare -f fail check_here)
+      check_here"
     ;;
   doctor | train)
     workdir=${1:?WORKDIR is missing}
@@ -42,9 +90,9 @@ case $action in
     if [[ $action == doctor ]]; then
       on all "cd $HOST_DIR && $line"
     else
-      # setsid: a new session, which survives the ssh connection.
+      # setsid: a new session, which survives the ssh connection. JAX_PLATFORMS: not on the CPU where a TPU is missing.
       run="echo \$\$ > train.pid; $line; echo \$? > train.code"
-      on all "cd $HOST_DIR && rm -f train.code && export JAX_COMPILATION_CACHE_DIR=~/.cache/lmrep/compiled || exit
+      on all "cd $HOST_DIR && rm -f train.code && export JAX_PLATFORMS=\${JAX_PLATFORMS:-tpu,cpu} || exit
         setsid nohup bash -c $(printf '%q' "$run") >> train.log 2>&1 < /dev/null &"
       echo "started; launch/tpu_pod.sh logs follows the log"
     fi
@@ -54,5 +102,5 @@ case $action in
   stop) on all "pkill --signal TERM --parent \$(cat $HOST_DIR/train.pid)" ;;
   status) on all "cd $HOST_DIR && if [ -e train.code ]; then echo \"\$(hostname): ended with \$(cat train.code)\"; else
       echo \"\$(hostname): process \$(cat train.pid) trains\"; fi" ;;
-  *) echo "there is no action $action; expected install, doctor, train, logs, stop or status" >&2; exit 2 ;;
+  *) echo "there is no action $action; expected install, check, doctor, train, logs, stop or status" >&2; exit 2 ;;
 esac

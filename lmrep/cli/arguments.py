@@ -51,6 +51,9 @@ def at_least(limit: int) -> Bounds:
 # The flag of every command that reads a trained run.
 STEP = Flag(-1, "the step of the checkpoint to read; -1: the newest, or the best where checkpoint.load "
             "is best, as it is of tasks")
+# The flag of every command that compiles programs.
+COMPILATION_CACHE = Flag(True, "keep compiled programs for the next start ($JAX_COMPILATION_CACHE_DIR; default: "
+                               "$LMREP_DATA_DIR/compiled or ~/.cache/lmrep/compiled)")
 DATA_DIR = Flag("", "the directory of token stores (default: $LMREP_DATA_DIR or ~/.cache/lmrep)")
 
 

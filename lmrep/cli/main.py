@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from lmrep.cli.arguments import COMMON, Flag, parse
+from lmrep.cli.arguments import COMMON, COMPILATION_CACHE, Flag, parse
 from lmrep.config.record import suggestion
+from lmrep.core import compilation_cache
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import check_address_space, keep_memory
 from lmrep.core.messages import show_messages
@@ -197,15 +198,18 @@ def run(words: Sequence[str]) -> int:
         check_address_space()
     if os.environ.get("LMREP_KEEP_MEMORY") == "1":
         keep_memory()  # before JAX is imported
+    if command.computes:
+        (compilation_cache.enable if arguments.flags.compilation_cache else compilation_cache.disable)()
     show_messages(logging.WARNING)  # commands that take long show more
     return module.run(arguments) or 0
 
 
 def flags_of(name: str) -> dict[str, Flag]:
-    """The flags that a command takes, those of `COMMON` first."""
+    """The flags that a command takes, those of `COMMON` first, and --compilation_cache last if it computes."""
     module = importlib.import_module(f"lmrep.cli.{name}")
     own = module.flags() if hasattr(module, "flags") else getattr(module, "FLAGS", {})
-    return {key: COMMON[key] for key in COMMANDS[name].common} | own
+    computing = {"compilation_cache": COMPILATION_CACHE} if COMMANDS[name].computes else {}
+    return {key: COMMON[key] for key in COMMANDS[name].common} | own | computing
 
 
 def overview() -> str:

@@ -10,10 +10,10 @@ grid that the paper searched when fine-tuning, and --grid=paper what get_sweep o
 itself is trained with every seed. All configs are checked before the first run starts.
 
 Each run is an `lmrep train` in a process of its own, in WORKDIR/SETTING/seed=N; its output is in seed=N.log. The runs
-share compiled programs in $JAX_COMPILATION_CACHE_DIR (default: ~/.cache/lmrep/compiled). The same command, or lmrep
-sweep --workdir=WORKDIR, continues: finished runs are kept, interrupted ones resumed, failed ones trained again with
---retry only. It may add settings and seeds. Several processes can work on one sweep at the same time; --task=I
---tasks=N takes every Nth run, for array jobs (see launch/slurm_sweep.sh). After Ctrl-C the current run is saved.
+share compiled programs (see --compilation_cache). The same command, or lmrep sweep --workdir=WORKDIR, continues:
+finished runs are kept, interrupted ones resumed, failed ones trained again with --retry only. It may add settings and
+seeds. Several processes can work on one sweep at the same time; --task=I --tasks=N takes every Nth run, for array jobs
+(see launch/slurm_sweep.sh). After Ctrl-C the current run is saved.
 
 Settings are compared by the validation metric that checkpoint.best names, at the last validation of each run or, with
 checkpoint.load=best, at its best one. The results are in results.tsv, results.json and report.html. A run has failed if

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
-from lmrep.core import remote
+from lmrep.core import compilation_cache, remote
 from lmrep.core.errors import UserError
 from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
@@ -33,6 +33,8 @@ def run(arguments: Arguments) -> int:
     """The command."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     process_group.start()
+    if process_group.joined() and flags.compilation_cache:
+        compilation_cache.enable(several_processes=True)
     config = process_group.agreed(lambda: config_of(arguments))
 
     from lmrep import api

@@ -15,7 +15,6 @@ from lmrep.analysis.sweep import Ending
 from lmrep.core.errors import UserError
 
 COMMAND = (sys.executable, "-m", "lmrep", "train")
-CACHE = "JAX_COMPILATION_CACHE_DIR"
 INTERRUPTED, TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM
 POLL_SECONDS = 0.5
 TAIL = 4096  # bytes
@@ -64,10 +63,9 @@ def train(flags: Sequence[str], workdir: Path, log: BinaryIO, show: Callable[[st
       How it ended, and the exit code with which the caller is to stop too: 0 where it is not.
     """
     command = [*COMMAND, *flags, f"--workdir={workdir}"]
-    environment = os.environ | {CACHE: os.environ.get(CACHE) or os.path.expanduser("~/.cache/lmrep/compiled")}
     begin, start = log.tell(), time.monotonic()
     # A session of its own: a Ctrl-C in the terminal reaches this process alone.
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
                                stderr=subprocess.STDOUT, start_new_session=True)
     try:
         stop = _wait(process, lambda: show(_last_line(Path(log.name), begin)), show)

@@ -182,6 +182,7 @@ class Trainer:
         """The step and the evaluator of a stage, compiled once."""
         if index not in self._compiled:
             stage, evaluator = self._stages[index], None
+            self._show_compiling()
             step = compiled_train_step(stage.objective, stage.optimizer, self._mesh, stage.batch_size, self._seed,
                                        stage.microbatches)
             if stage.validation is not None and stage.score is not None:
@@ -229,6 +230,7 @@ class Trainer:
         if previous is not None and stage.start is None:
             params = jax.device_put(set_params(previous.params, stage.init_values), layout.params)
             return previous.replace(params=params, carry=self._initial_carry(stage))
+        self._show_compiling()
         create = partial(states.create, stage.objective, stage.optimizer, stage.batch_size)
         state = jax.jit(create, static_argnums=0, out_shardings=layout)(self._seed)
         params = state.params
@@ -263,6 +265,10 @@ class Trainer:
             self._show_progress(step, self._stages[index])
             if step % self._config.log.every == 0 or step == self._ends[-1]:
                 self._log(step, index)
+
+    def _show_compiling(self) -> None:
+        if self._progress:
+            self._progress.show("compiling")
 
     def _show_progress(self, step: int, stage: Stage) -> None:
         if self._progress is None:

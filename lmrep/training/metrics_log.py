@@ -258,6 +258,10 @@ class Progress:
         self._line.write(self._text)
         self._line.close()
 
+    def show(self, text: str) -> None:
+        """Shows a text until the next step ends, for example while a program is compiled."""
+        self._line.write(text)
+
     def update(self, step: int, metrics: Mapping[str, str], tokens_per_second: float | None = None,
                utilisation: float | None = None) -> None:
         """Shows that `step` has ended.

@@ -40,6 +40,10 @@ class Profile:
             log.warning("no profile: tracing begins after step %s, and the last step was %s",
                         f"{self._first:,}", f"{self._step:,}")
 
+    def show(self, text: str) -> None:
+        """As `Progress.show`."""
+        self._progress.show(text)
+
     def update(self, step: int, metrics: Mapping[str, str], *rates: float | None) -> None:
         """As `Progress.update`."""
         self._progress.update(step, metrics, *rates)

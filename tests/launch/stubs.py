@@ -20,6 +20,15 @@ with open({calls!r}, "a") as file:
 sys.exit(int(os.environ.get("STUB_CODE", "0")))
 """
 
+# Records its call, and makes programs in place of those that it would install.
+UV = RECORDER.replace("sys.exit(", """\
+if sys.argv[1] == "venv":
+    Path("venv/bin").mkdir(parents=True)
+    for name in ("python", "lmrep"):
+        Path("venv/bin", name).write_text(Path(sys.argv[0]).read_text())
+        Path("venv/bin", name).chmod(0o755)
+sys.exit(sys.argv[1] == os.environ.get("FAILS") or """)
+
 # The command of this checkout, by this interpreter.
 LMREP = """#!/bin/bash
 PYTHONPATH={root} exec {python} -m lmrep.cli.main "$@"

@@ -1,12 +1,15 @@
 """Each launch script, executed with recorders in place of the programs of clusters: the commands that it runs."""
 
+import os
+import re
 import shutil
+import socket
 import subprocess
 import time
 
 import pytest
 
-from tests.launch.stubs import GCLOUD, LAUNCH, Stubs
+from tests.launch.stubs import GCLOUD, LAUNCH, ROOT, UV, Stubs
 from tests.small import finish
 
 ARGUMENTS = ("runs/the run", "experiments/bert.py:size=base,data=files", "--config.data.files=/data/*.txt",
@@ -57,8 +60,6 @@ def test_script_is_valid_and_names_missing_arguments(script, stubs):
 def test_one_machine(stubs, writable):
     arguments, train = writable
     assert commands(stubs, "one_machine.sh", *arguments) == [train]
-    (call,) = stubs.called()
-    assert call["environment"]["JAX_COMPILATION_CACHE_DIR"]
     assert commands(stubs, "one_machine.sh", *arguments, code=143, STUB_CODE="143")
 
 
@@ -98,9 +99,29 @@ def test_slurm_sweep_takes_the_runs_of_its_task(stubs):
     assert stubs.calls.with_name("calls.again").read_text() == "requeue 9\n"
 
 
+@pytest.mark.parametrize(("step", "message"), [
+    ("venv", "uv cannot install Python 3.12"), ("pip", "the packages cannot be installed")])
+def test_tpu_pod_names_the_step_and_the_host_that_failed(stubs, step, message):
+    stubs.add("gcloud", GCLOUD)
+    stubs.add("uv", UV)
+    answer = finish(stubs.start("tpu_pod.sh", "install", **CLOUD, FAILS=step))
+    assert answer.code == 1 and answer.err == f"{socket.gethostname()}: {message}\n"
+
+
+def test_tpu_pod_names_the_check_that_failed(stubs, tmp_path):
+    stubs.add("gcloud", GCLOUD)
+    python = tmp_path / "host0/lmrep/venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/bash\necho no TPU >&2; exit 1\n")
+    python.chmod(0o755)
+    answer = finish(stubs.start("tpu_pod.sh", "check", **CLOUD))
+    assert answer.code == 1
+    assert answer.err == f"no TPU\n{socket.gethostname()}: JAX does not find the TPUs; the message above says why\n"
+
+
 def test_slurm_sends_a_signal_before_the_end_and_runs_one_task_per_node():
     options = [line.split()[1] for line in (LAUNCH / "slurm.sh").read_text().splitlines() if line.startswith("#SBATCH")]
-    assert {"--signal=TERM@120", "--requeue", "--open-mode=append", "--ntasks-per-node=1"} <= set(options)
+    assert {"--signal=TERM@120", "--requeue", "--open-mode=append", "--ntasks-per-node=1", "--mem=0"} <= set(options)
 
 
 def test_tpu_pod_runs_on_all_hosts(stubs):
@@ -111,16 +132,21 @@ def test_tpu_pod_runs_on_all_hosts(stubs):
 
 
 def test_tpu_pod_installs_runs_and_returns_the_exit_code(stubs, tmp_path):
-    """Two hosts, each a folder, in which the shell commands run; `lmrep` is a recorder."""
+    """Two hosts, each a folder, in which the shell commands run; `uv` makes recorders in place of its programs."""
     stubs.add("gcloud", GCLOUD)
-    stubs.add("python3", "#!/bin/bash\nmkdir -p venv/bin; for name in pip lmrep; do "
-                         "cp \"$(dirname \"$0\")/lmrep\" venv/bin/$name; done\n")
+    stubs.add("uv", UV)
     installed = commands(stubs, "tpu_pod.sh", "install", **CLOUD)
-    assert [call[0] for call in installed] == ["pip", "lmrep"] * 2
-    assert installed[0] == ["pip", "install", "--quiet", "-e", ".[tpu]"]
+    assert [call[0] for call in installed] == ["uv", "uv", "python", "lmrep", "python"] * 2 + ["python"] * 2
+    assert installed[0] == ["uv", "venv", "--quiet", "--python", "3.12", "venv"]
+    assert installed[1] == ["uv", "pip", "install", "--quiet", "--python", "venv/bin/python", "--editable", ".[tpu]"]
+    check = stubs.called()[-1]
+    assert check["environment"]["JAX_PLATFORMS"] == "tpu"
+    compile(check["stdin"], "check", "exec")
     assert (tmp_path / "host1/lmrep/experiments/bert.py").exists()
+    assert (tmp_path / "host1/lmrep/pyproject.toml").exists()
+    before = len(installed)
     checked = commands(stubs, "tpu_pod.sh", "doctor", *ARGUMENTS[:2], **CLOUD)
-    assert checked[4:] == [["lmrep", "doctor", *TRAIN[2:4]]] * 2
+    assert checked[before:] == [["lmrep", "doctor", *TRAIN[2:4]]] * 2
 
     for host in (0, 1):
         run = tmp_path / f"host{host}/lmrep/venv/bin/lmrep"
@@ -129,6 +155,7 @@ def test_tpu_pod_installs_runs_and_returns_the_exit_code(stubs, tmp_path):
     logs = [tmp_path / f"host{host}/lmrep/train.log" for host in (0, 1)]
     wait(lambda: all(log.exists() and "trains" in log.read_text() for log in logs))
     assert [call["words"] for call in stubs.called()][-2:] == [TRAIN] * 2
+    assert stubs.called()[-1]["environment"]["JAX_PLATFORMS"] == os.environ.get("JAX_PLATFORMS", "tpu,cpu")
     assert finish(stubs.start("tpu_pod.sh", "status", **CLOUD)).out.count(" trains\n") == 2
     assert finish(stubs.start("tpu_pod.sh", "stop", **CLOUD)).code == 0
     codes = [log.with_name("train.code") for log in logs]
@@ -163,8 +190,62 @@ def test_kubernetes_applies_an_indexed_job_with_a_service(stubs):
     assert service["metadata"]["name"] == pod["subdomain"] == "bert" and service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] >= 120
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8} and container["image"] == "registry/lmrep:1"
+    limits = {"cpu": 64, "memory": "256Gi", "nvidia.com/gpu": 8}
+    assert container["resources"] == {"requests": limits, "limits": limits}
+    assert container["image"] == "registry/lmrep:1" and environment["JAX_PLATFORMS"] == "cuda,cpu"
+    assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "disk"
     printed = finish(stubs.start("kubernetes.sh", *ARGUMENTS, **settings, SHOW="1")).out
     assert list(yaml.safe_load_all(printed)) == [service, job] and len(stubs.called()) == 1
+
+
+@pytest.mark.parametrize(("topology", "chips", "hosts"), [("4x4", 4, 4), ("2x2x4", 4, 4), ("2x4", 8, 1)])
+def test_kubernetes_runs_a_pod_on_each_host_of_a_tpu_slice(stubs, topology, chips, hosts):
+    yaml = pytest.importorskip("yaml")
+    settings = {"IMAGE": "r/lmrep", "CLAIM": "disk", "NAME": "bert", "TPU": "tpu-v6e-slice", "TOPOLOGY": topology,
+                "CHIPS": str(chips), "CPUS": "100", "MEMORY": "300Gi", "SHOW": "1"}
+    service, job = yaml.safe_load_all(finish(stubs.start("kubernetes.sh", *ARGUMENTS, **settings)).out)
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] + container["args"] == TRAIN
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+                                   "cloud.google.com/gke-tpu-topology": topology}
+    limits = {"cpu": 100, "memory": "300Gi", "google.com/tpu": chips}
+    assert container["resources"] == {"requests": limits, "limits": limits}
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == hosts
+    assert job["spec"]["completionMode"] == "Indexed" and pod["subdomain"] == service["metadata"]["name"] == "bert"
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert environment["JAX_NUM_PROCESSES"] == str(hosts) and environment["JAX_PLATFORMS"] == "tpu,cpu"
+    assert environment["JAX_COORDINATOR_ADDRESS"] == "bert-0.bert:8476"
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({}, "TOPOLOGY is ''; expected that of the slice"), ({"TOPOLOGY": "16"}, "TOPOLOGY is '16'; expected"),
+    ({"TOPOLOGY": "1x2"}, "a slice of 1x2 has 2 chips, which hosts with CHIPS=4 each cannot have")])
+def test_kubernetes_refuses_a_slice_that_cannot_be(stubs, settings, message):
+    answer = finish(stubs.start("kubernetes.sh", *ARGUMENTS, IMAGE="i", CLAIM="c", TPU="tpu-v6e-slice", **settings))
+    assert answer.code == 2 and message in answer.err and not stubs.called()
+
+
+@pytest.mark.parametrize("slice", [{}, {"TPU": "tpu-v5p-slice", "TOPOLOGY": "2x2x4"}], ids=["GPUs", "TPUs"])
+def test_kubernetes_manifests_match_the_schema(stubs, slice):
+    yaml, validate = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
+    shown = finish(stubs.start("kubernetes.sh", *ARGUMENTS, IMAGE="i", CLAIM="c", SHOW="1", **slice)).out
+    for manifest in yaml.safe_load_all(shown):
+        validate.validate(manifest, validate.latest_version(), strict=True)
+
+
+def test_dockerfile_copies_what_is_there_and_installs_an_extra_that_is_there():
+    """It is checked and not built: that takes a container engine and gigabytes."""
+    file = LAUNCH / "Dockerfile"
+    text = file.read_text()
+    sources = [word for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    assert {"setup.py", "lmrep", "experiments"} <= set(sources) and all((ROOT / source).exists() for source in sources)
+    kept = [line[1:] for line in (LAUNCH / "Dockerfile.dockerignore").read_text().split() if line.startswith("!")]
+    assert sorted(kept) == sorted(sources)
+    for extra in re.findall(r"EXTRA=(\w+)", text):
+        assert f'"{extra}": [' in (ROOT / "setup.py").read_text()
+    assert int(re.search(r"^USER (.*)$", text, re.MULTILINE)[1]) > 0
+    if shutil.which("hadolint"):
+        subprocess.run(["hadolint", file], check=True)

@@ -287,6 +287,17 @@ def test_progress_on_a_terminal_rewrites_one_line():
 
 
 @pytest.mark.parametrize("terminal", [True, False])
+def test_progress_shows_a_text_until_the_first_step_ends(terminal):
+    file = io.StringIO()
+    with Progress(10, Screen(file, force_terminal=terminal, width=120)) as progress:
+        for _ in range(2):
+            progress.show("compiling")
+        progress.update(1, {"loss": "2.5"})
+    shown = file.getvalue()
+    assert shown.count("compiling") == 1 and shown.index("compiling") < shown.index("step 1/10")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("error", [BrokenPipeError, OSError])
 def test_a_closed_terminal_does_not_stop_the_run(caplog, terminal, error):
     class Gone(io.StringIO):
