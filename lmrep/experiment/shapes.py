@@ -11,15 +11,18 @@ from jax.sharding import AbstractMesh, Mesh
 from lmrep.core.sharding import batch_sharding
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
-from lmrep.data.formats.base import batch_struct
+from lmrep.data.formats.base import FIELDS
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS
 from lmrep.experiment.config import Experiment
+from lmrep.tasks import TASKS
 from lmrep.training import optimizers
 from lmrep.training.stages import Stage
 from lmrep.training.stages import check as check_stages
 from lmrep.training.state import TrainState, abstract
+
+CHOICES = 4  # of an example of a task that chooses, before there are data
 
 
 class StageShapes(NamedTuple):
@@ -61,10 +64,16 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
 
 
 def batch(plan: experiments.StagePlan, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
-    """The global batch of a stage of pretraining, laid out on the mesh."""
-    fields = ALL_FORMATS[plan.format_name].fields(plan.format)
-    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=batch_sharding(mesh))
-            for name, x in batch_struct(fields, b=plan.batch_size, t=plan.length).items()}
+    """The global batch of a stage, laid out on the mesh. One of a task has texts of the full length, one in each
+    sequence or `CHOICES` in each example."""
+    fields = {name: FIELDS[name] for name in ALL_FORMATS[plan.format_name].fields(plan.format)}
+    sizes = {"b": (plan.batch_size,), "t": (plan.length,), "n": (1,)}
+    if task := TASKS.get(plan.objective_name):
+        fields |= task.columns
+        if task.grouped:
+            sizes |= {"t": (CHOICES, plan.length), "n": (CHOICES,)}
+    return {name: jax.ShapeDtypeStruct(tuple(n for axis in field.axes for n in sizes[axis]), field.dtype,
+                                       sharding=batch_sharding(mesh)) for name, field in fields.items()}
 
 
 def untrained_vocabulary(experiment: Experiment) -> Vocabulary:

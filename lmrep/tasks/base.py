@@ -10,7 +10,7 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, single_text
+from lmrep.data.formats.base import TEXT_FIELDS, Field, FormatDef, single_text
 from lmrep.data.records import TARGETS, Record
 from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
 from lmrep.data.tokenizers import Tokenizer
@@ -36,8 +36,9 @@ def _no_spans(*_):
     raise TypeError("labelled examples are no spans of a token store")
 
 
-FORMAT = FormatDef(Format, "examples-1", single_text, _no_spans, fields=lambda c: (*TEXT_FIELDS, "unit"),
-                   repeats=lambda c: 1, packed=lambda c: c.packed)
+FORMAT = FormatDef(Format, "examples-1", single_text, _no_spans,
+                   fields=lambda c: (*TEXT_FIELDS, "unit", "first", "last"), repeats=lambda c: 1,
+                   packed=lambda c: c.packed)
 
 
 class Outputs(NamedTuple):
@@ -203,6 +204,7 @@ class TaskDef(NamedTuple):
       check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
       encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
       score: (config, records, units, outputs) -> Result.
+      columns: what a batch has beside the fields of `FORMAT`.
       best: the metric by which checkpoints are compared; "": the first of the resolved config's `metrics`.
       submission: (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name
         begins with "predictions" where there is one file.
@@ -220,6 +222,7 @@ class TaskDef(NamedTuple):
     encode: Callable[[Any, Sequence[Record], TextEncoder], tuple[Units, int]]
     score: Callable[[Any, Sequence[Record], Units, Outputs], Result]
     best: str
+    columns: Mapping[str, Field] = {}
     resolve: Callable[[Any, Sequence[Record]], Any] = lambda config, records: config
     check: Callable[[Any, Record], None] = lambda config, record: None
     optional: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from lmrep.core import prng
 from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import accuracy_metric
@@ -163,7 +164,9 @@ DEFINITION = TaskDef(
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
         capabilities=(Predict("classify", "classifies texts", ("text",), show, ("text2",)),),
         published=heads.PUBLISHED),
-    fields=("text",), optional=("text2",), targets=("label",), resolve=resolve, check=check, encode=encode, score=score,
+    fields=("text",), optional=("text2",), targets=("label",),
+    columns={"label": Field("bn", np.int32, "number of the class; -1 where it is not known")},
+    resolve=resolve, check=check, encode=encode, score=score,
     best="accuracy", submission=submission,
     initial={"objective/classification/dense": "objective/pair/pooler"},
 )

@@ -13,6 +13,7 @@ from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, collect
 from lmrep.metrics import accuracy_metric
@@ -132,6 +133,9 @@ DEFINITION = TaskDef(
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False)},
         capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),
         published=heads.PUBLISHED),
-    fields=("text", "choices"), targets=("label",), check=check, encode=encode, score=score, best="accuracy",
+    fields=("text", "choices"), targets=("label",),
+    columns={"label": Field("bn", np.int32, "number of the right choice"),
+             "choice": Field("bn", np.int32, "1 for a choice, 0 where an example has fewer")},
+    check=check, encode=encode, score=score, best="accuracy",
     grouped=True, initial={"objective/multiple_choice/dense": "objective/pair/pooler"},
 )

@@ -14,6 +14,7 @@ from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import Metric
@@ -141,7 +142,9 @@ DEFINITION = TaskDef(
         capabilities=(Predict("rate", "predicts a number for each text", ("text",),
                               lambda prediction: f"{prediction['value']:.4g}", ("text2",)),),
         published=heads.PUBLISHED),
-    fields=("text",), optional=("text2",), targets=("label",), check=lambda c, record: number(record) and None,
+    fields=("text",), optional=("text2",), targets=("label",),
+    columns={"label": Field("bn", np.float32, "the number; NaN where it is not known")},
+    check=lambda c, record: number(record) and None,
     encode=encode, score=score, best="pearson",
     submission=submission, compare=compare, initial={"objective/regression/dense": "objective/pair/pooler"},
 )

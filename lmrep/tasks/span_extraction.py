@@ -20,6 +20,7 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, assemble, collect, windows
 from lmrep.data.tokenizers import Tokenizer
@@ -279,6 +280,7 @@ def _metrics(
         metrics[f"{name}_at_0"] = float(np.where(odds > 0, empty[name], values).mean())
         if answerable.any():
             metrics[f"has_answer_{name.removeprefix('answer_')}"] = float(scores[answerable].mean())
+            metrics[f"forced_{name.removeprefix('answer_')}"] = float(values[answerable].mean())
         if not answerable.all() and name == "exact_match":
             metrics["no_answer_accuracy"] = float(scores[~answerable].mean())
     return metrics, threshold
@@ -357,6 +359,8 @@ DEFINITION = TaskDef(
             "has_answer_exact_match": accuracy_metric("Exact match, answerable questions", headline=False),
             "has_answer_f1": _f1("Answer F1, answerable questions"),
             "no_answer_accuracy": accuracy_metric("Accuracy, unanswerable questions", headline=False),
+            "forced_exact_match": accuracy_metric("Exact match of the best span, answerable questions", headline=False),
+            "forced_f1": _f1("F1 of the best span, answerable questions"),
             "exact_match_at_0": accuracy_metric("Exact match at threshold 0", headline=False),
             "answer_f1_at_0": _f1("Answer F1 at threshold 0"),
             "always_empty_f1": _f1("Answer F1 of no answer to any question"),
@@ -365,6 +369,10 @@ DEFINITION = TaskDef(
         capabilities=(Predict("answer", "answers questions about a text", ("question", "context"), show,
                               from_text=from_text),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
-    fields=("question", "context"), targets=("answers",), check=check, encode=encode, score=score, best="answer_f1",
+    fields=("question", "context"), targets=("answers",),
+    columns={name: Field("bn", np.int32, f"position in the text of {what}") for name, what in (
+        ("start", "the answer's first token; -1 where it is not known"), ("end", "the answer's last token; -1 as well"),
+        ("null", "the token that stands for no answer"))},
+    check=check, encode=encode, score=score, best="answer_f1",
     tuned={"threshold": "threshold"}, submission=submission, compare=compare,
 )

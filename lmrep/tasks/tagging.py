@@ -14,6 +14,7 @@ from lmrep.core import prng
 from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, assemble, collect
 from lmrep.metrics import accuracy_metric
@@ -341,5 +342,8 @@ DEFINITION = TaskDef(
             "majority_accuracy": accuracy_metric("Accuracy of the most frequent tag", headline=False)},
         capabilities=(Tag("tag", "tags the words of sentences", ("words",), show=str),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
-    fields=("words",), targets=("tags",), resolve=resolve, check=check, encode=encode, score=score, best="",
+    fields=("words",), targets=("tags",),
+    columns={"word": Field("bt", np.int32, "number of each token's word; -1 for none"),
+             "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere")},
+    resolve=resolve, check=check, encode=encode, score=score, best="",
     submission=submission, compare=compare)

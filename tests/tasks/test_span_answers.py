@@ -134,7 +134,10 @@ def test_figures_are_those_of_the_official_script_on_the_written_files():
                         "has_answer_f1": "HasAns_f1", "no_answer_accuracy": "NoAns_exact"}.items():
         assert 100 * metrics[name] == pytest.approx(figures[other]), name
     # Without a threshold in the way, the best that the script finds is what was found.
-    candid = qas.submission(c, records, qas.score(Config(unanswerable=True, threshold=1e9), records, units, outputs))
+    always = qas.score(Config(unanswerable=True, threshold=1e9), records, units, outputs)
+    assert always.metrics["has_answer_f1"] == metrics["forced_f1"] >= metrics["has_answer_f1"]
+    assert always.metrics["has_answer_exact_match"] == metrics["forced_exact_match"]
+    candid = qas.submission(c, records, always)
     assert official(records, candid, 1e9)["best_f1"] == pytest.approx(100 * metrics["answer_f1"])
     at_zero = official(records, candid, 0.0)
     assert 100 * metrics["answer_f1_at_0"] == pytest.approx(at_zero["f1"])

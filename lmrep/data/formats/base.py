@@ -45,6 +45,9 @@ FIELDS = {
                                        "swapped"),
     "reset": Field("b", np.int32, "1 where the example does not continue the one at the same index of the previous "
                                   "batch, so that a carried state starts from its initial value"),
+    "unit": Field("bn", np.int32, "of labelled examples: number of the text in each segment; -1 for none"),
+    "first": Field("bn", np.int32, "of labelled examples: position of the first token of each text"),
+    "last": Field("bn", np.int32, "of labelled examples: position of the last token of each text"),
     "following": Field("b", np.int32, "the token that follows the example's last one in the text, which is the first "
                                       "token of the next example; -1 where the text ends"),
 }
