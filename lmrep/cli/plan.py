@@ -51,6 +51,12 @@ def run(arguments: Arguments) -> int:
         plans = plan.plan(experiments.parse(config), found)
     total = cost.of_run(plans, found, flags.price, flags.watts)
     print(table.text(plans, found, total))
+    if not all(each.fits for each in plans) and not flags.search:
+        print("\nlooking for a change that makes it fit", file=sys.stderr)
+        change = search.first_that_fits(config, plans, found, progress=lambda choice: print(
+            f"{choice.flags}: {table.fit(choice.plans)}", file=sys.stderr))
+        print(f"it fits with {change.flags}: {table.fit(change.plans)}" if change else
+              "nothing that was tried makes it fit: recomputation, accumulation, sharding; use more chips")
     record = cost.record(plans, found, total, config.to_dict())
     if flags.search:
         record["search"] = [{"fields": dict(choice.fields), "fits": choice.fits, "seconds": choice.seconds,

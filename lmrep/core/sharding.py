@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree, is_spec
 
 Rules = Mapping[str, Any]  # logical axis -> mesh axis, several mesh axes, or None
@@ -34,10 +36,26 @@ _active: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", de
 def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, devices: list | None = None) -> Mesh:
     """A mesh of data * fsdp * tensor devices, by default the first ones.
 
-    Neighboring devices are along the `tensor` axis, then along `fsdp`: these axes communicate most.
+    Neighboring devices are along the `tensor` axis, then along `fsdp`: these axes communicate most. Slices of TPUs,
+    between which the network is slow, are along `data`.
+
+    Raises:
+      UserError: the devices belong to several slices, whose number does not divide `data`.
     """
     devices = devices or jax.devices()[: data * fsdp * tensor]
-    return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    slices = len({slice_of(device) for device in devices})
+    if slices == 1:
+        return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    if data % slices:
+        raise UserError(f"mesh.data is {data}, and the devices are in {slices} slices; make it a multiple of {slices}, "
+                        "so that only gradients are sent between slices")
+    arranged = mesh_utils.create_hybrid_device_mesh((data // slices, fsdp, tensor), (slices, 1, 1), devices)
+    return Mesh(arranged, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def slice_of(device: jax.Device) -> int:
+    """The number of the TPU slice of a device; 0 for other devices."""
+    return getattr(device, "slice_index", 0) or 0
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.errors import UserError
+from lmrep.core.sharding import slice_of
 from lmrep.experiment.config import host_memory
 
 GB = 2**30
@@ -77,13 +78,10 @@ class Hardware(NamedTuple):
             return self.chip.interconnect
         coordinates = np.array([device.coords for device in members])
         extents = [len(set(column)) for column in coordinates.T if len(set(column)) > 1]
+        if np.prod(extents) != len(members):
+            extents = extents[:1]  # they are no block of the torus: at least one link
         links = sum(1.0 if extent % self.chip.wrap == 0 else 0.5 for extent in extents)  # a ring, or a line
         return self.chip.interconnect * max(links, 0.5) / self.chip.dimensions
-
-
-def slice_of(device: jax.Device) -> int:
-    """The number of the slice of a device."""
-    return getattr(device, "slice_index", 0) or 0
 
 
 def find(name: str, slices: int = 1) -> Hardware:

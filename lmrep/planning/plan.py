@@ -19,13 +19,13 @@ from jax.sharding import Mesh
 
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten
-from lmrep.core.sharding import make_mesh, use_mesh
+from lmrep.core.sharding import make_mesh, slice_of, use_mesh
 from lmrep.experiment import config as experiments
 from lmrep.experiment import shapes
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.shapes import StageShapes
 from lmrep.planning import flops
-from lmrep.planning.hardware import Hardware, quiet, slice_of
+from lmrep.planning.hardware import Hardware, quiet
 from lmrep.planning.hlo import Collective, Program
 from lmrep.training.state import trainable
 from lmrep.training.step import compiled_train_step

@@ -85,6 +85,38 @@ def search(
     return sorted(found, key=lambda choice: (not choice.fits, choice.seconds))
 
 
+def first_that_fits(
+    config: Any, plans: Sequence[StepPlan], hardware: Hardware, limit: int = 6,
+    progress: Callable[[Choice], None] = lambda _: None,
+) -> Choice | None:
+    """The first change that makes a run fit, of those that change least: recomputation, accumulation, sharding.
+
+    Args:
+      config: of the experiment.
+      plans: of its stages, of which one does not fit.
+      hardware: to plan for.
+      limit: how many changes are compiled at most.
+      progress: called after each.
+    """
+    chips, worst = len(hardware.devices), max(plans, key=lambda plan: plan.memory.needed)
+    state = 2 * worst.memory.parameters + worst.memory.optimizer  # with gradients
+    fsdp = {"mesh.data": 1, "mesh.fsdp": chips // worst.mesh["tensor"]} if worst.mesh["fsdp"] < chips else {}
+    accumulated = [{"execution.remat": "full"},
+                   *({"execution.remat": "full", "microbatches": worst.microbatches * 2**i} for i in (1, 2, 3, 4))]
+    changes = [fsdp, *({**fsdp, **change} for change in accumulated)] if state > worst.memory.available / 2 else [
+        *accumulated, fsdp, *({**fsdp, **change} for change in accumulated)]
+    tried = 0
+    for fields in filter(None, changes):
+        if tried == limit:
+            break
+        if choice := _planned(config, fields, hardware):
+            tried += 1
+            progress(choice)
+            if choice.fits:
+                return choice
+    return None
+
+
 def _planned(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> Choice | None:
     try:
         experiment = experiments.parse(with_fields(config, fields))

@@ -56,6 +56,12 @@ def text(plans: Sequence[StepPlan], hardware: Hardware, cost: Cost | None) -> st
     return "\n".join([head, "", *lines, *end])
 
 
+def fit(plans: Sequence[StepPlan]) -> str:
+    """How the stage that needs most memory fits."""
+    worst = max(plans, key=lambda plan: plan.memory.needed)
+    return f"{byte_size(worst.memory.needed)}{_of(worst.memory)}{'' if worst.fits else ': does not fit'}"
+
+
 def _of(memory: Memory) -> str:
     return f", {memory.needed / memory.available:.0%} of {byte_size(memory.available)}" if memory.available else ""
 

@@ -63,6 +63,16 @@ def test_what_does_not_fit_is_said():
     assert not found.fits and "it needs" in found.warnings[0]
 
 
+def test_a_change_that_makes_it_fit_is_found_by_compiling_it():
+    whole = planned(2, **{"mesh.data": 2})
+    chip = CHIP._replace(memory=int(whole.memory.needed * 0.9))
+    config = search.with_fields(small.config("texts"), {"mesh.data": 2})
+    plans = plan.plan(experiments.parse(config), on(2, chip))
+    assert not plans[0].fits
+    found = search.first_that_fits(config, plans, on(2, chip))
+    assert found.fits and found.plans[0].memory.needed <= chip.memory and "--config." in found.flags
+
+
 def test_the_cost_of_a_run_is_that_of_its_steps(sharded):
     found = cost.of_run([sharded], on(4), price=2.0)
     assert found.hours == pytest.approx(sharded.steps * sharded.seconds / 3600)
