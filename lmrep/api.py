@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import Run, load
 from lmrep.interop import init_from
 from lmrep.planning import flops
-from lmrep.storage import mirror, provenance, workdir
+from lmrep.storage import provenance, remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import CONFIG
 from lmrep.tasks import TASKS
@@ -91,7 +91,7 @@ def train(
       config: an experiment's config, or its file with choices after a colon, as `--config` takes it:
         "experiments/bert.py:size=tiny", or "bert" for the one that comes with the package.
       directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, tensorboard/, checkpoints/,
-        report.html. A remote one (gs://bucket/runs/x) is trained on this machine and mirrored there.
+        report.html. It may be in a remote store (gs://bucket/runs/x).
       data_dir: the directory of token stores; by default $LMREP_DATA_DIR or ~/.cache/lmrep.
       command: the command line, for provenance.jsonl.
       profile: how many steps to trace, into `directory`/profile; 0: none.
@@ -106,16 +106,24 @@ def train(
     check_address_space()
     config = _load_config(config, overrides)
     if url := remote.as_url(directory):
-        mirror.check_single_process(url, jax.process_count())
-        experiments.check_mesh(experiments.parse(config), jax.device_count())  # before anything is fetched
-        with mirror.mirrored(url) as local:
-            return train(config, local, data_dir=data_dir, command=command, profile=profile)
-    directory, data_dir = Path(directory), Path(data_dir or default_data_dir())
+        experiments.check_mesh(experiments.parse(config), jax.device_count())  # before anything is downloaded
+        with remote_workdir.training(url) as run:
+            return _train(config, run.directory, run.checkpoints, url, data_dir, command, profile)
+    return _train(config, Path(directory), Checkpoints, None, data_dir, command, profile)
+
+
+def _train(
+    config: Mapping[str, Any], directory: Path, checkpoints_of: Callable[..., Checkpoints], url: str | None,
+    data_dir: str | os.PathLike | None, command: Sequence[str], profile: int,
+) -> Outcome:
+    """`train` in a local directory, with checkpoints that `checkpoints_of` makes; of the run at `url`, if it is in a
+    remote store."""
+    data_dir = Path(data_dir or default_data_dir())
     experiment = experiments.parse(config)
     sizes = experiments.check_mesh(experiment, jax.device_count())
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
     keep, best = experiment.checkpoint.keep, experiment.checkpoint.keep_best
-    checkpoints = Checkpoints(directory / "checkpoints", keep, best, checks.best_direction(experiment))
+    checkpoints = checkpoints_of(directory / "checkpoints", keep, best, checks.best_direction(experiment))
     steps = checkpoints.steps()
     fresh = not steps
     if experiment.init and fresh:  # either all processes read it, or none
@@ -127,13 +135,15 @@ def train(
     checks.check_same_record(record)
 
     with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
-        by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
+        if not url:
+            by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
         stack.callback(checkpoints.close)
         checkpoints.clean()
         agreed(lambda: checks.check_resumable(directory, checkpoints.steps(), record, experiment))
         resumed = checkpoints.newest()
         by_first_process(lambda: _write_record(directory, record, prepared, command))
-        agreed(lambda: checks.check_shared(directory))
+        if not url:
+            agreed(lambda: checks.check_shared(directory))
         metrics = progress = None
         if jax.process_index() == 0:
             metrics = logs.MetricsLog(directory, [make(resumed) for make in writers])
@@ -150,14 +160,17 @@ def train(
         config = TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults)
         Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch), config,
                 peak and peak * mesh.size).run(resumed)
-    return _finish(directory, data_dir, experiment, prepared)
+    return _finish(directory, url, data_dir, experiment, prepared)
 
 
-def _finish(directory: Path, data_dir: Path, experiment: Experiment, prepared: Prepared | PreparedTask) -> Outcome:
+def _finish(
+    directory: Path, url: str | None, data_dir: Path, experiment: Experiment, prepared: Prepared | PreparedTask
+) -> Outcome:
     """Writes the predictions of a task and the report of a run that has ended."""
     best = None
     if isinstance(prepared, PreparedTask):
-        run = agreed(lambda: load(directory))  # all processes read a checkpoint together
+        run = agreed(lambda: load(url or directory))  # all processes read a checkpoint together
+        run = dataclasses.replace(run, directory=directory)  # where it writes
         best = by_first_process(lambda: _predict_splits(run, prepared))
     if experiment.log.report:
         _report(directory, data_dir)
@@ -256,8 +269,8 @@ def _report(directory: Path, data_dir: Path) -> None:
 
 def _outcome(directory: Path, experiment: Experiment) -> Outcome:
     """The last validation of the run in `directory`, and the first that compares with it, from its metrics.jsonl."""
-    lines = [json.loads(line) for line in (directory / logs.METRICS).read_text().splitlines()]
-    validations = [line for line in lines if line["split"] == "validation"]
+    validations = by_first_process(lambda: [line for line in map(
+        json.loads, (directory / logs.METRICS).read_text().splitlines()) if line["split"] == "validation"])
     compared = build.comparable(validations, experiments.resolve_stages(experiment))
     before, after = ({k: v for k, v in line.items() if k not in ("step", "split")}
                      for line in (compared[0], compared[-1])) if compared else ({}, {})

@@ -16,7 +16,7 @@ from tests.small import SECONDS
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload([
     "jax", "flax", "orbax.checkpoint", "pytest", "rich.live", "lmrep.api", "lmrep.analysis.report", "lmrep.cli.train",
-    "lmrep.distributed.watchdog", "lmrep.storage.mirror", "lmrep.training.loop", "tests.small"])
+    "lmrep.distributed.watchdog", "lmrep.storage.remote_workdir", "lmrep.training.loop", "tests.small"])
 
 
 class Child:

@@ -37,9 +37,9 @@ def run(arguments: Arguments) -> int:
         raise UserError(f"--part is {flags.part!r}; it needs --to=huggingface and a run that has two networks")
 
     from lmrep.interop import conversion
-    from lmrep.storage import mirror
+    from lmrep.storage import remote_workdir
 
-    source, target = mirror.local_copy(arguments.words[0], arguments.step), Path(arguments.words[1])
+    source, target = remote_workdir.local_copy(arguments.words[0], arguments.step), Path(arguments.words[1])
     check_source(source, arguments.words[0], flags.to)
     if conversion.is_workdir(source) != (flags.to == "huggingface"):
         raise UserError(f"{source} is a workdir already; to write a published directory, add --to=huggingface"

@@ -19,10 +19,10 @@ def run(arguments: Arguments) -> int:
     a, b = arguments.words
 
     from lmrep.interop import conversion, differences
-    from lmrep.storage import mirror
+    from lmrep.storage import remote_workdir
 
     (one, description_a), (other, description_b) = (
-        conversion.arrays(mirror.local_copy(path), arguments.flags.raw) for path in (a, b))
+        conversion.arrays(remote_workdir.local_copy(path), arguments.flags.raw) for path in (a, b))
     print(f"{a} ({description_a})\n{b} ({description_b})\n"
           f"{differences.describe(differences.compare(one, other), a, b)}")
     return 0

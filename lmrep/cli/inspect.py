@@ -23,13 +23,13 @@ def run(arguments: Arguments) -> int:
 
     from lmrep import api
     from lmrep.experiment import config, inspection
-    from lmrep.storage import mirror, workdir
+    from lmrep.storage import remote_workdir, workdir
 
     show_messages()
     if config_dict is not None:
         experiment = config.parse(config_dict)
     else:
-        path = mirror.local_copy(arguments.workdir, checkpoints=False)
+        path = remote_workdir.local_copy(arguments.workdir, checkpoints=False)
         recorded = workdir.read_config(path)
         if "train" not in recorded["data"]:
             raise UserError(f"{arguments.workdir} was converted, not trained, and has no data to inspect")

@@ -20,13 +20,13 @@ def run(arguments: Arguments) -> int:
     from lmrep import api
     from lmrep.analysis import report
     from lmrep.core import remote
-    from lmrep.storage import mirror
+    from lmrep.storage import remote_workdir
 
     show_messages()
     flags = arguments.flags
-    path = report.write([mirror.local_copy(directory) for directory in directories], flags.output or None,
+    path = report.write([remote_workdir.local_copy(directory) for directory in directories], flags.output or None,
                         data_dir=flags.data_dir or api.default_data_dir())
     if len(directories) == 1 and not flags.output and (url := remote.as_url(directories[0])):
-        mirror.upload(url, path)
+        remote_workdir.upload(url, path)
     print(path)
     return 0

@@ -61,10 +61,10 @@ def config_of(arguments: Arguments) -> Any:
     if workdir and not arguments.config_file and (
             remote.as_url(workdir) or (Path(workdir) / "config.json").is_file()):
         from lmrep.config.loading import apply_overrides
-        from lmrep.storage import mirror
+        from lmrep.storage import remote_workdir
         from lmrep.storage.workdir import read_config
 
-        there = mirror.local_copy(workdir, checkpoints=False)
+        there = remote_workdir.local_copy(workdir, checkpoints=False)
         recorded, given = read_config(there)["config"], {path for path, _ in arguments.overrides}
         if "epochs" in given and "steps" not in given:  # the steps on record are those of the previous epochs
             recorded = {**recorded, "steps": 0}
@@ -142,10 +142,10 @@ def samples(run, texts: Sequence[str]) -> str:
 
 def next_steps(workdir: str, data_dir: str, text: str, report: bool = True) -> str:
     """Commands to try next, for a run whose report.html was written, or was not."""
-    from lmrep.storage import mirror
+    from lmrep.storage import remote_workdir
 
     url = remote.as_url(workdir)
-    page = f"{shlex.quote(str(mirror.training_dir(url) if url else workdir))}/report.html"
+    page = f"{shlex.quote(str(remote_workdir.training_dir(url) if url else workdir))}/report.html"
     look = f"open {page} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
     # In double quotes if it has apostrophes and nothing special between them.

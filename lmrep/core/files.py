@@ -100,13 +100,22 @@ class Damaged(Exception):
 def seal(directory: Path, record: dict) -> None:
     """Flushes `directory` to the disk, then writes its manifest: `record` (JSON), the size and SHA-256 of every file,
     and the manifest's own SHA-256."""
+    write_json(directory / MANIFEST, signed({**record, "files": file_hashes(directory)}))
+
+
+def file_hashes(directory: Path) -> dict[str, list]:
+    """{name: [size, SHA-256]} of all files of `directory`, which are flushed to the disk."""
     files = {}
     for path in sorted(directory.rglob("*")):
         sync(path)
         if path.is_file():
             files[str(path.relative_to(directory))] = [path.stat().st_size, _sha256(path)]
-    content = {**record, "files": files}
-    write_json(directory / MANIFEST, {**content, "sha256": digest(content)})
+    return files
+
+
+def signed(content: dict) -> dict:
+    """A manifest's content with its own SHA-256."""
+    return {**content, "sha256": digest(content)}
 
 
 def verified(directory: Path, trusted: Collection[str] = ()) -> dict:
@@ -136,10 +145,17 @@ def manifest(directory: Path) -> dict:
       Damaged: the manifest is missing or changed.
     """
     try:
-        content = json.loads((directory / MANIFEST).read_bytes())
-        sha256 = content.pop("sha256")
+        content = (directory / MANIFEST).read_bytes()
     except OSError as error:
         raise Damaged(f"{MANIFEST} cannot be read ({error.strerror})") from error
+    return parse_manifest(content)
+
+
+def parse_manifest(text: bytes) -> dict:
+    """The content of a manifest, checked against its own SHA-256. Raises Damaged if it is changed."""
+    try:
+        content = json.loads(text)
+        sha256 = content.pop("sha256")
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{MANIFEST} is not what was saved") from error
     if sha256 != digest(content):

@@ -1,10 +1,13 @@
 """Files in remote stores: `gs://bucket/path`, `s3://...`, and all other protocols of fsspec."""
 
 import contextlib
+import logging
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,11 @@ from lmrep.core.errors import RunFault, UserError
 
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "adlfs", "abfs": "adlfs",
             "http": "aiohttp requests", "https": "aiohttp requests", "hf": "huggingface_hub"}
+PATIENCE = 900.0  # seconds for which a run tries again where its store refuses
+PAUSE = 5.0  # seconds between two attempts
+TRANSFERS = 8  # files at a time
+
+log = logging.getLogger(__name__)
 
 
 def as_url(path: str | os.PathLike) -> str | None:
@@ -48,19 +56,61 @@ def file_system(url: str, what: str, example: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def user_errors(url: str) -> Iterator[None]:
-    """Turns the errors of a store into UserErrors that name `url`."""
+def user_errors(url: str, *passed: type[Exception]) -> Iterator[None]:
+    """Turns the errors of a store, except those of the types `passed`, into UserErrors that name `url`."""
     try:
         yield
-    except (UserError, RunFault):
+    except (UserError, RunFault, *passed):
         raise
     except Exception as error:
         raise UserError(f"cannot reach {url}: {describe(error)}; check the address, the network and the "
                         "credentials") from error
 
 
+class Refused(RunFault):
+    """A store refused for too long. The message is its last error."""
+
+
+def persistent(url: str, action: Callable[[], Any], patience: float | None = None) -> Any:
+    """The result of `action()`, which is tried again while the store at `url` refuses.
+
+    Args:
+      url: for messages.
+      action: reads from the store or writes to it; may be interrupted at any point.
+      patience: seconds until an error is final, by default `PATIENCE`.
+
+    Raises:
+      FileNotFoundError: a file does not exist.
+      Refused: the store refused for `patience` seconds.
+    """
+    patience = PATIENCE if patience is None else patience
+    deadline, reported = time.monotonic() + patience, ""
+    while True:
+        try:
+            return action()
+        except (UserError, RunFault, FileNotFoundError):
+            raise
+        except Exception as error:
+            why = describe(error)
+            if time.monotonic() + PAUSE > deadline:
+                raise Refused(why) from error
+            if why != reported:
+                log.warning("%s refuses: %s; trying again every %g s for at most %g s", url, why, PAUSE, patience)
+            reported = why
+            time.sleep(PAUSE)
+
+
+def transfer(action: Callable[[str], Any], names: Iterable[str]) -> None:
+    """Calls `action` with each name, several at a time."""
+    with ThreadPoolExecutor(TRANSFERS) as pool:
+        for _ in pool.map(action, names):
+            pass
+
+
 def describe(error: Exception) -> str:
     """An exception as one line."""
+    if isinstance(error, UserError | RunFault):
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
     return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
@@ -77,9 +127,11 @@ class Store:
         self.url = url
         self._system, self._top = file_system(url, what, example)
 
-    def names(self) -> list[str]:
+    def names(self, folder: str = "") -> list[str]:
+        """The names of all files, or of those in a folder."""
         self._system.invalidate_cache()  # other processes write there too
-        return sorted(posixpath.relpath(name, self._top) for name in self._system.find(self._top))
+        found = self._system.find(f"{self._top}/{folder}".rstrip("/"))
+        return sorted(posixpath.relpath(name, self._top) for name in found)
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if it does not exist."""
@@ -102,6 +154,7 @@ class Store:
 
     def remove(self, name: str) -> None:
         """Removes a file or a directory, if it exists."""
+        self._system.invalidate_cache()
         with contextlib.suppress(FileNotFoundError):
             self._system.rm(self._path(name), recursive=True)
 

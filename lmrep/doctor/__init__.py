@@ -19,7 +19,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.doctor import labelled, machine, run, text
 from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Result
 from lmrep.experiment.config import TaskExperiment
-from lmrep.storage import mirror
+from lmrep.storage import remote_workdir
 
 __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
 
@@ -41,7 +41,7 @@ def examine(
     data_dir = Path(data_dir or api.default_data_dir())
     url = None if workdir is None else remote.as_url(workdir)
     if url:
-        workdir = mirror.training_dir(url)  # where this machine will train it
+        workdir = remote_workdir.training_dir(url)  # where this machine will train it
     checks = _Checks({} if workdir is None else {"--workdir": Path(workdir)})
     checks("address space", machine.address_space)
     if checks.findings[-1].mark == FAILED:
@@ -55,7 +55,7 @@ def examine(
     checks("memory", machine.memory, "network", "mesh")
     checks("workdir", run.writable, "--workdir")
     if url:
-        checks("remote", partial(run.store, url, processes))
+        checks("remote", partial(run.store, url))
         checks("resuming", partial(run.resuming_remote, url), "remote", "config", "store?")
     else:
         checks("resuming", run.resuming, "--workdir", "config", "store?")

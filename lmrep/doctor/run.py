@@ -20,8 +20,9 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, TaskExperiment
 from lmrep.experiment.shapes import StageShapes
 from lmrep.interop import init_from
-from lmrep.storage import claims, mirror, workdir
+from lmrep.storage import lease, remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
+from lmrep.storage.remote_checkpoints import CHECKPOINTS, complete_steps
 from lmrep.tasks import TASKS
 from lmrep.training import metrics_log as logs
 from lmrep.training.state import specs_of
@@ -50,13 +51,12 @@ def writable(directory: Path) -> Result:
     return Result(f"{directory} {text}, and no run holds it")
 
 
-def store(url: str, processes: int) -> Result:
+def store(url: str) -> Result:
     """The remote workdir can be reached, and no other run holds it. Gives the steps of its checkpoints."""
-    mirror.check_single_process(url, processes)
     with remote.user_errors(url):
-        found = mirror.open_store(url)
-        claims.check_free(url, claims.mark(found))
-        steps = mirror.complete_steps(found.names())
+        found = remote_workdir.open_store(url)
+        lease.check_free(url, lease.read(found))
+        steps = complete_steps(found.names(CHECKPOINTS))
     return Result(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; write "
                   "access is checked when the run starts", steps)
 
@@ -65,7 +65,7 @@ def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: P
     """As `resuming`, without downloading checkpoints. Gives the step."""
     if not steps:
         return Result("a new run", None)
-    copy = mirror.download(url, checkpoints=False)
+    copy = remote_workdir.download(url, checkpoints=False)
     try:
         _check_same(copy, steps, experiment, found)
     except UserError as error:

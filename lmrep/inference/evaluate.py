@@ -37,7 +37,7 @@ from lmrep.inference.load import Run, load
 from lmrep.inference.perplexity import Perplexity
 from lmrep.inference.task_evaluation import evaluate_task, finite_or_text
 from lmrep.objectives.base import Objective
-from lmrep.storage import mirror, workdir
+from lmrep.storage import remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.jsonl import append
 from lmrep.storage.workdir import read_config
@@ -154,14 +154,14 @@ def _record(
     newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
     workdir.write_json(newest, result)
     if url := remote.as_url(directory):
-        mirror.merge_lines(url, every)
+        remote_workdir.merge_lines(url, every)
     append(every, result)
     log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}",
              " ".join(["split"] * ("split" in subject) + [*subject.values()]),
              ", ".join(f"{name} {value:,}" for name, value in settings.items()))
     if url:
-        mirror.upload(url, newest)
-        mirror.upload(url, every)
+        remote_workdir.upload(url, newest)
+        remote_workdir.upload(url, every)
 
 
 def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:

@@ -28,7 +28,7 @@ from lmrep.inference.encode import EncodedText, Layers
 from lmrep.models.base import Encoded, Inputs, Model, model_inputs
 from lmrep.objectives.base import Capability, Objective
 from lmrep.objectives.capabilities import ReplacedToken, Sampling
-from lmrep.storage import averaging, mirror
+from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
 
@@ -368,7 +368,7 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
       UserError: there is no run, or no checkpoint of that step.
       RunFault: no checkpoint verifies, or the tokenizer has changed.
     """
-    directory = mirror.local_copy(directory, step)
+    directory = remote_workdir.local_copy(directory, step)
     record = read_config(directory)
     experiment = experiments.parse(record["config"])
     tokenizer = tokenizers.load(directory / "tokenizer")

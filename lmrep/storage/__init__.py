@@ -1,1 +1,1 @@
-"""Work directories, checkpoints and their copies in remote stores."""
+"""Work directories and checkpoints, on disks and in remote stores."""

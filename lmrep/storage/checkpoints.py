@@ -11,7 +11,8 @@ Orbax writes to `.unfinished-3000`. Once its files are on the disk, the manifest
 takes an empty directory for the latest step, loads a flipped bit, and casts float32 to bfloat16, all without an error.
 The files hold raw arrays and JSON; nothing is unpickled or executed.
 
-In a run of several processes, each calls every method in the same order, on a file system that all share.
+In a run of several processes, each calls every method in the same order, on a file system that all share. Without one,
+`remote_checkpoints` writes to an object store.
 """
 
 import contextlib
@@ -22,7 +23,6 @@ import math
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -38,7 +38,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.distributed.agreement import by_first_process
-from lmrep.storage import workdir
+from lmrep.storage import orbax, workdir
 from lmrep.storage.leaves import abstract_array, array_type, leaves_by_path, mismatches, subtree
 
 UNFINISHED = ".unfinished-"
@@ -57,14 +57,15 @@ class Checkpoints:
       best: "min" or "max", whichever score is best.
     """
 
+    _shared = True  # whether all processes share the directory
+
     def __init__(self, directory: str | os.PathLike, keep: int = 3, keep_best: int = 1, best: str = "min"):
         self.directory = Path(directory).absolute()
+        self._name = str(self.directory)  # for messages
         self._keep, self._keep_best, self._sign = keep, keep_best, 1 if best == "min" else -1
-        # Compression would save 8 % of float parameters, and take cores from the training.
-        self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(use_compression=False))
+        self._orbax = orbax.checkpointer(self._shared)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future | None = None
-        _silence_orbax()
 
     # Writing
 
@@ -85,10 +86,10 @@ class Checkpoints:
         score = None if score is None or math.isnan(score) else float(score)
         manifest = {"step": int(step), "score": score, "meta": json.loads(json.dumps(meta)),
                     "arrays": {path: array_type(x) for path, x in arrays.items()}}
-        needed = sum(x.nbytes for x in arrays.values())
+        needed = sum(x.nbytes for x in arrays.values()) // (1 if self._shared else jax.process_count())
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            if jax.process_index() == 0:
+            if self._manages():
                 self._drop_unfinished(step)
             if shutil.disk_usage(self.directory).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -159,19 +160,35 @@ class Checkpoints:
         if jax.process_index() == 0:
             for later in self.steps():
                 if step is None or later > step:
-                    shutil.rmtree(self._set_aside(later))
+                    self._remove_step(later)
         multihost_utils.sync_global_devices("dropped")
 
     def _finish(self, step: int, manifest: dict, needed: int) -> None:
         """The rest of a save, on a separate thread."""
         try:
             self._orbax.wait_until_finished()
-            if jax.process_index() == 0:
-                workdir.seal(self._unfinished(step), manifest)
-                self._rename_to_final(step)
-                self._delete_old(step)
+            self._publish(step, manifest)
         except Exception as error:
             raise self._failure(step, needed, error) from error
+
+    # What differs where the processes share no file system
+
+    def _manages(self) -> bool:
+        """Whether this process makes and removes what is in the directory."""
+        return not self._shared or jax.process_index() == 0
+
+    def _publish(self, step: int, manifest: dict) -> None:
+        """Makes a checkpoint whose files Orbax has written one that counts."""
+        if jax.process_index() == 0:
+            workdir.seal(self._unfinished(step), manifest)
+            self._rename_to_final(step)
+            self._delete_old(step)
+
+    def _remove_step(self, step: int) -> None:
+        """Deletes a checkpoint."""
+        shutil.rmtree(self._set_aside(step))
+
+    # On the disk
 
     def _rename_to_final(self, step: int) -> None:
         final = self.directory / str(step)
@@ -194,7 +211,7 @@ class Checkpoints:
         steps = [s for s in self.steps() if s <= step]
         kept = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]
         for old in set(steps) - set(kept):
-            shutil.rmtree(self._set_aside(old))
+            self._remove_step(old)
 
     def _unfinished(self, step: int) -> Path:
         return self.directory / f"{UNFINISHED}{step}"
@@ -209,13 +226,13 @@ class Checkpoints:
         reason = by_system[1].strip() if by_system else getattr(error, "strerror", None) or str(error)
         existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
         free = shutil.disk_usage(existing).free
-        if jax.process_index() == 0:
+        if self._manages():
             with contextlib.suppress(OSError):
                 self._drop_unfinished(step)
         steps = [s for s in self.steps() if s != step]
         before = f"Checkpoint {steps[-1]} is untouched" if steps else "There is no earlier checkpoint"
         return RunFault(
-            f"checkpoint {step} could not be saved in {self.directory}: {reason} (it needs {byte_size(needed)}; "
+            f"checkpoint {step} could not be saved in {self._name}: {reason} (it needs {byte_size(needed)}; "
             f"{byte_size(free)} are free). {before}; fix the cause and give the same command again.")
 
     # Reading
@@ -296,7 +313,7 @@ class Checkpoints:
         manifest = self._manifest(step, workdir.verified)
         saved, expected = subtree(part, manifest["arrays"]), leaves_by_path(target, part)
         if lines := mismatches(saved, expected):
-            raise UserError("\n  ".join([f"checkpoint {step} in {self.directory} does not fit this run:", *lines]))
+            raise UserError("\n  ".join([f"checkpoint {step} in {self._name} does not fit this run:", *lines]))
         first_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         restore_args = {
             path: ocp.ArrayRestoreArgs(sharding=getattr(x, "sharding", None) or first_device, global_shape=x.shape,
@@ -306,6 +323,8 @@ class Checkpoints:
 
     def _load(self, step: int, arrays: dict[str, str], restore_args: dict[str, ocp.RestoreArgs]) -> dict[str, Any]:
         """The arrays at the paths of `arrays` ({path: dtype and shape})."""
+        if self._shared:  # it may be a copy of a run in a store
+            by_first_process(lambda: orbax.merge_processes(self.directory / str(step)))
         abstract = {path: abstract_array(text) for path, text in arrays.items()}
         filled = {path: x for path, x in abstract.items() if x.size}
         request = ocp.args.PyTreeRestore(
@@ -325,7 +344,7 @@ class Checkpoints:
             try:
                 return self._checked(step, check)
             except workdir.Damaged as damage:
-                raise RunFault(f"checkpoint {step} in {self.directory} cannot be used: {damage}") from None
+                raise RunFault(f"checkpoint {step} in {self._name} cannot be used: {damage}") from None
 
         return by_first_process(read)
 
@@ -342,11 +361,11 @@ class Checkpoints:
                 self._checked(step, workdir.verified)
                 return step
             except workdir.Damaged as damage:
-                log.warning("checkpoint %d in %s is damaged and skipped: %s", step, self.directory, damage)
+                log.warning("checkpoint %d in %s is damaged and skipped: %s", step, self._name, damage)
                 failures.append(f"{step}: {damage}")
         if failures:
             raise RunFault(
-                f"none of the checkpoints in {self.directory} is intact ({'; '.join(failures)}), and the run will not "
+                f"none of the checkpoints in {self._name} is intact ({'; '.join(failures)}), and the run will not "
                 "start over by itself. Restore an intact copy of one, or give another --workdir.")
         return None
 
@@ -372,20 +391,3 @@ def _remove(path: Path) -> None:
     else:
         path.unlink(missing_ok=True)
 
-
-def _silence_orbax() -> None:
-    """Suppresses the tracebacks that Orbax prints when a write fails, one for each array still being written: the
-    RunFault that follows says the same in one message."""
-    logging.getLogger("absl").addFilter(_not_from_orbax)
-    previous = sys.unraisablehook
-
-    def hook(unraisable) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
-            previous(unraisable)
-
-    if getattr(previous, "__module__", None) != __name__:
-        sys.unraisablehook = hook
-
-
-def _not_from_orbax(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.ERROR or f"{os.sep}orbax{os.sep}" not in record.pathname

@@ -1,0 +1,294 @@
+"""Workdirs in remote stores (`gs://bucket/runs/x`).
+
+    URL/config.json, metrics.jsonl, ...     uploaded completely whenever they have changed
+    URL/checkpoints/                        see `remote_checkpoints`
+    URL/lease.json                          see `lease`
+
+    ~/.cache/lmrep/workdirs/HASH/run/x      the local directory for training (or under $LMREP_DATA_DIR, if set)
+    ~/.cache/lmrep/workdirs/HASH/run-3/x    that of process 3, of several
+    ~/.cache/lmrep/workdirs/HASH/read/x     a local copy for reading
+
+The store alone counts: a run begins by downloading its files. If it is killed at any point it can continue on any
+machine, because the logs up to a checkpoint are uploaded before the checkpoint becomes complete.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import posixpath
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from lmrep.core import remote
+from lmrep.core.errors import RunFault, Stopped, UserError
+from lmrep.core.host import default_data_dir
+from lmrep.core.remote import Store
+from lmrep.distributed.agreement import by_first_process
+from lmrep.distributed.process_group import agreed
+from lmrep.storage import workdir
+from lmrep.storage.lease import LEASE, Lease
+from lmrep.storage.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints, complete_steps
+from lmrep.storage.workdir import CONFIG
+
+NOT_READ = ("tensorboard", "profile", "wandb")  # large, and not needed to continue a run
+PUT = ("eval.json", "eval.jsonl")  # written only by `upload`, from any machine that evaluates
+EVERY = 30.0  # seconds between uploads
+LAST_PATIENCE = 60.0  # seconds for which the last upload is tried again
+
+log = logging.getLogger(__name__)
+
+
+def cache_dir(url: str) -> Path:
+    """The directory for local copies of the run at `url`."""
+    return default_data_dir() / "workdirs" / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def training_dir(url: str, process: int = 0) -> Path:
+    """The local directory in which a process trains the run at `url`."""
+    return cache_dir(url) / (f"run-{process}" if process else "run") / posixpath.basename(url)
+
+
+def open_store(url: str) -> Store:
+    """The store of a remote workdir. Raises UserError if its protocol needs a package that is not installed."""
+    return Store(url, "--workdir", "gs://bucket/runs/one")
+
+
+# Reading
+
+
+def local_copy(path: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
+    """`path` itself, or for a remote workdir a local copy, as `download` makes it."""
+    url = remote.as_url(path)
+    return download(url, step, checkpoints) if url else Path(path)
+
+
+def download(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
+    """A local directory with the run at `url`, for reading.
+
+    Args:
+      url: of the remote workdir.
+      step: of the checkpoint to download; by default the best intact one where the run's `checkpoint.load` says so,
+        else the newest.
+      checkpoints: whether to download a checkpoint.
+
+    Raises:
+      UserError: the store cannot be reached, or has no such run or checkpoint.
+      RunFault: no checkpoint is intact.
+    """
+    local = cache_dir(url) / "read" / posixpath.basename(url)
+    with remote.user_errors(url), workdir.exclusive(cache_dir(url) / ".read"):
+        store = open_store(url)
+        names = store.names()
+        if CONFIG not in names:
+            raise UserError(f"there is no run in {url}: {CONFIG} is missing; give the --workdir of a run")
+        download_logs(store, names, local)
+        if checkpoints:
+            _download_checkpoint(store, local, complete_steps(names), step)
+        return local
+
+
+def _download_checkpoint(store: Store, local: Path, available: list[int], step: int | None) -> None:
+    """Downloads one checkpoint, and removes other local copies."""
+    if not available:
+        raise UserError(f"{store.url} holds no checkpoint yet; train first: lmrep train --workdir={store.url} ...")
+    if step is not None and step not in available:
+        raise UserError(f"{store.url} holds no checkpoint {step}; it holds {', '.join(map(str, available))}")
+    reuse = training_dir(store.url) / CHECKPOINTS
+    with contextlib.closing(RemoteCheckpoints(local / CHECKPOINTS, store=store, reuse=reuse)) as saved:
+        loads_best = workdir.read_config(local)["config"].get("checkpoint", {}).get("load") == "best"
+        chosen = saved.download_best() if step is None and loads_best else None
+        chosen = saved.download(step) if chosen is None else chosen
+    for path in (local / CHECKPOINTS).iterdir():
+        if path.name != str(chosen):
+            shutil.rmtree(path)
+
+
+def download_logs(store: Store, names: Iterable[str], local: Path) -> None:
+    """Makes the files of `local` a copy of the store's files `names`, except the checkpoints and NOT_READ."""
+    names = {name for name in names if name != LEASE and name.split("/")[0] not in (CHECKPOINTS, *NOT_READ)}
+    local.mkdir(parents=True, exist_ok=True)
+    for name, path in _files(local):
+        if name not in names and name.split("/")[0] not in NOT_READ:
+            path.unlink(missing_ok=True)
+    for name in names:
+        temporary = local / f".{uuid.uuid4().hex}"
+        store.download(name, temporary)
+        (local / name).parent.mkdir(parents=True, exist_ok=True)
+        temporary.replace(local / name)
+
+
+def merge_lines(url: str, path: Path) -> None:
+    """Prepends to a local file the lines that only its copy in the run at `url` has, as several machines may append to
+    it."""
+    with contextlib.suppress(Exception):  # `upload` reports a store that cannot be reached
+        theirs = (open_store(url).read(path.name) or b"").splitlines(keepends=True)
+        ours = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        path.write_bytes(b"".join(dict.fromkeys([*theirs, *ours])))
+
+
+def upload(url: str, path: Path) -> None:
+    """Uploads one file to the top directory of the run at `url`. Logs a warning if that fails."""
+    try:
+        open_store(url).write(path.name, path.read_bytes())
+    except Exception as error:
+        log.warning("%s could not be written to %s: %s; it is in %s", path.name, url, remote.describe(error), path)
+
+
+# Training
+
+
+class RemoteRun(NamedTuple):
+    """A run that trains in a remote store.
+
+    Attributes:
+      directory: this process's local directory for it.
+      checkpoints: makes its checkpoints, with the arguments of `Checkpoints`.
+    """
+
+    directory: Path
+    checkpoints: Callable[..., RemoteCheckpoints]
+
+
+@contextlib.contextmanager
+def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
+    """A context in which this process, or all processes of a run together, train the run at `url`, exclusively.
+
+    Process 0 uploads what it changes in its directory every `every` seconds and at the end, whether the run succeeds or
+    fails.
+
+    Raises:
+      UserError: the store cannot be reached, or another run holds it.
+      RunFault: at the end, if files could not be uploaded; the message lists them and the local directory.
+    """
+    index, failure, stop = jax.process_index(), None, threading.Event()
+    local = training_dir(url, index)
+    with contextlib.ExitStack() as stack:
+        store = agreed(lambda: _prepared(url, local, stack))
+        lease = Lease(store)
+        identity = by_first_process(lambda: _taken(lease))
+        lease = Lease(store, identity) if index else lease
+        if index == 0:
+            stack.callback(lease.release)
+        agreed(lambda: _download_run(store, local))
+        logs = Logs(store, local, lease)
+        thread = threading.Thread(target=logs.keep_up, args=(stop, every), name="upload", daemon=True)
+        if index == 0:
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(stop.set)
+        try:
+            yield RemoteRun(local, partial(RemoteCheckpoints, store=store, lease=lease, upload_logs=logs.push))
+        except BaseException as error:
+            failure = error
+            if isinstance(error, UserError):
+                raise UserError(str(error).replace(str(local), url)) from error
+            raise
+        finally:
+            stop.set()
+            if index == 0:
+                thread.join()
+                logs.finish(failure)
+
+
+def _prepared(url: str, local: Path, stack: contextlib.ExitStack) -> Store:
+    """The store at `url`, with the lock of the local directory taken."""
+    try:
+        stack.enter_context(workdir.lock(local.parent))
+    except UserError as error:
+        raise UserError(str(error).replace(str(local.parent), url)) from error
+    return open_store(url)
+
+
+def _taken(lease: Lease) -> str:
+    with remote.user_errors(lease.url):
+        return lease.take()
+
+
+def _download_run(store: Store, local: Path) -> None:
+    with remote.user_errors(store.url):
+        names = store.names()
+        if LEASE not in names:  # some stores omit files that they could not list
+            raise OSError("its list of files lacks what was just written")
+        download_logs(store, names, local)
+
+
+class Logs:
+    """Uploads the files of a run, except its checkpoints, to its store.
+
+    Args:
+      store: of the run.
+      local: the directory of the run on this machine, which equals the store.
+      lease: of the run.
+    """
+
+    def __init__(self, store: Store, local: Path, lease: Lease):
+        self._store, self._local, self._lease, self._lock = store, local, lease, threading.Lock()
+        self._seen = {name: _stamp(path) for name, path in _files(local)}  # of each file, when it was uploaded
+
+    def keep_up(self, stop: threading.Event, every: float) -> None:
+        """Calls `push` every `every` seconds until `stop` is set."""
+        reported = ""
+        while not stop.wait(every):
+            try:
+                self._lease.check()
+                self.push()
+                reported = ""
+            except Exception as error:
+                if (why := remote.describe(error)) != reported:
+                    log.warning("%s could not be brought up to date: %s; trying again every %g s",
+                                self._store.url, why, every)
+                reported = why
+
+    def push(self) -> None:
+        """Uploads the files that have changed. Raises the errors of the store, and RunFault if another run has taken
+        it."""
+        with self._lock:
+            for name, path, stamp in self._changed():
+                self._lease.check()
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    self._store.write(name, path.read_bytes())
+                    self._seen[name] = stamp
+
+    def finish(self, failure: BaseException | None) -> None:
+        """The last `push` of a run, which ended with `failure` (None: with success)."""
+        if isinstance(failure, UserError):
+            return  # nothing was written
+        try:
+            return remote.persistent(self._store.url, self.push, LAST_PATIENCE)
+        except Exception as error:
+            lacking = ", ".join([name for name, _, _ in self._changed()][:8])
+            text = (f"{self._store.url} lacks the last changes of {lacking}: {remote.describe(error)}. They are in "
+                    f"{self._local}; the same command continues from the last checkpoint in the store")
+        if failure is None or isinstance(failure, RunFault | Stopped):
+            raise RunFault(f"{failure}. And {text}" if failure else text) from failure
+        log.error("%s", text)
+
+    def _changed(self) -> list[tuple[str, Path, tuple[int, int]]]:
+        """The files to upload; none before there is a run."""
+        found = []
+        for name, path in _files(self._local) if (self._local / CONFIG).is_file() else ():
+            if path.name.startswith(".") or name in PUT:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if self._seen.get(name) != (stamp := _stamp(path)):
+                    found.append((name, path, stamp))
+        return found
+
+
+def _files(local: Path) -> list[tuple[str, Path]]:
+    """(name, path) of the files in a local directory, except those of checkpoints."""
+    found = [(path.relative_to(local).as_posix(), path) for path in sorted(local.rglob("*")) if path.is_file()]
+    return [(name, path) for name, path in found if not name.startswith(f"{CHECKPOINTS}/")]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns

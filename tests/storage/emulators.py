@@ -1,0 +1,69 @@
+"""Object stores that emulators stand for: S3 by moto, Google Cloud Storage by gcp-storage-emulator."""
+
+import importlib
+import socket
+
+import pytest
+
+
+class S3:
+    """An S3 server of this process, at `url`, for processes with this `environment`."""
+
+    packages, url = ("moto.server", "s3fs"), "s3://bucket/runs"
+
+    def __init__(self, directory):
+        self._port, self._server = free_port(), None
+        self.environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}", "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+        self.start()
+        import boto3
+
+        boto3.client("s3", endpoint_url=self.environment["AWS_ENDPOINT_URL"], region_name="us-east-1",
+                     aws_access_key_id="key", aws_secret_access_key="secret").create_bucket(Bucket="bucket")
+
+    def start(self):
+        from moto.server import ThreadedMotoServer
+
+        self._server = ThreadedMotoServer("127.0.0.1", self._port, verbose=False)
+        self._server.start()
+
+    def stop(self):
+        """Refuses connections until `start`. What is stored stays."""
+        self._server.stop()
+
+
+class GoogleCloudStorage:
+    """A server of Google Cloud Storage, as `S3`."""
+
+    packages, url = ("gcp_storage_emulator.server", "gcsfs"), "gs://bucket/runs"
+
+    def __init__(self, directory):
+        self._port, self._directory, self._server = free_port(), str(directory), None
+        # gcsfs would look for credentials to find out the type of the bucket.
+        self.environment = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{self._port}",
+                            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+        self.start()
+
+    def start(self):
+        from gcp_storage_emulator.server import create_server
+
+        self._server = create_server("127.0.0.1", self._port, data_dir=self._directory, default_bucket="bucket")
+        self._server.start()
+
+    def stop(self):
+        self._server.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def started(kind, directory):
+    """An emulator, or a skipped test where its packages are missing."""
+    for package in kind.packages:
+        pytest.importorskip(package, reason=f"needs the package {package.partition('.')[0]}: pip install -e '.[test]'")
+    importlib.invalidate_caches()
+    return kind(directory)
