@@ -86,9 +86,9 @@ def test_missing_remote_paths_are_refused(store):
 
 
 def test_errors_name_the_missing_package_of_a_protocol(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gcsfs", None)  # what an import then finds: nothing
-    with pytest.raises(UserError, match=r"gs:// needs a package that is not installed .*pip install gcsfs$"):
-        corpus("gs://bucket/*.txt")
+    monkeypatch.setitem(sys.modules, "adlfs", None)  # what an import then finds: nothing
+    with pytest.raises(UserError, match=r"az:// needs a package that is not installed .*pip install adlfs$"):
+        corpus("az://bucket/*.txt")
 
 
 def test_errors_name_local_files_that_vanish(tmp_path):
