@@ -23,7 +23,7 @@ FLAGS = {
     "watts": Flag(0.0, "that a chip draws under load; 0: as its vendor says, where it does", bounds=at_least(0)),
     "search": Flag(False, "try meshes, recomputation and accumulation"),
     "candidates": Flag(12, "how many settings --search compiles at most", bounds=at_least(1)),
-    "output": Flag("", "a JSON file for the plan"),
+    "output": Flag("", "the JSON file of the plan; a page is written beside it (default: plan.json in --workdir)"),
 }
 
 
@@ -32,35 +32,41 @@ def run(arguments: Arguments) -> int:
     flags = arguments.flags
     if not flags.topology:
         raise UserError("lmrep plan needs the hardware: --topology=v5e:16x16, or --topology=cpu:8")
-    config = arguments.load_config()
+    config, choices = arguments.load_config(), []
 
+    from lmrep.analysis.report import plan_page
     from lmrep.experiment import config as experiments
-    from lmrep.planning import cost, hardware, plan, search, table
+    from lmrep.planning import cost, hardware, plan, record, search, table
 
+    experiment = experiments.parse(config)
     found = hardware.find(flags.topology, flags.slices)
     if flags.search:
-        def progress(number: int, limit: int, choice: search.Choice) -> None:
-            print(f"{number}/{limit} {choice.flags}: {'fits' if choice.fits else 'does not fit'}", file=sys.stderr)
-
-        choices = search.search(config, found, flags.candidates, progress)
-        print(table.ranking([(choice.flags, choice.plans) for choice in choices], found), end="\n\n")
-        best = choices[0]
-        config, plans = search.with_fields(config, best.fields), best.plans
-        print(f"{'the fastest that fits' if best.fits else 'none fits; the first'}: {best.flags}\n")
+        choices = search.search(config, found, flags.candidates, lambda number, limit, choice: _say(
+            f"{number} of at most {limit}: {choice.flags}: {table.fit(choice.plans)}"))
+        print(table.aligned(table.ranking([(choice.flags, choice.plans) for choice in choices])), end="\n\n")
+        print(f"{'the fastest that fits' if choices[0].fits else 'none fits; the first'}: {choices[0].flags}\n")
+        config, plans = search.with_fields(config, choices[0].fields), choices[0].plans
     else:
-        plans = plan.plan(experiments.parse(config), found)
+        plans = plan.plan(experiment, found)
     total = cost.of_run(plans, found, flags.price, flags.watts)
     print(table.text(plans, found, total))
-    if not all(each.fits for each in plans) and not flags.search:
-        print("\nlooking for a change that makes it fit", file=sys.stderr)
-        change = search.first_that_fits(config, plans, found, progress=lambda choice: print(
-            f"{choice.flags}: {table.fit(choice.plans)}", file=sys.stderr))
+    if not choices and not all(each.fits for each in plans):
+        _say("\nlooking for a change that makes it fit")
+        change = search.first_that_fits(config, plans, found, progress=lambda choice: _say(
+            f"{choice.flags}: {table.fit(choice.plans)}"))
         print(f"it fits with {change.flags}: {table.fit(change.plans)}" if change else
               "nothing that was tried makes it fit: recomputation, accumulation, sharding; use more chips")
-    record = cost.record(plans, found, total, config.to_dict())
-    if flags.search:
-        record["search"] = [{"fields": dict(choice.fields), "fits": choice.fits, "seconds": choice.seconds,
-                             "memory": max(each.memory.needed for each in choice.plans)} for choice in choices]
-    for path in [flags.output] if flags.output else []:
-        Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+    if arguments.workdir or flags.output:
+        directory = Path(arguments.workdir or Path(flags.output).parent)
+        directory.mkdir(parents=True, exist_ok=True)
+        path = Path(flags.output) if flags.output else directory / record.FILE
+        content = json.loads(json.dumps(record.record(plans, found, total, config.to_dict(), choices), default=str))
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
+        page = path.with_suffix(".html")
+        page.write_text(plan_page.render(content), encoding="utf8")
+        print(f"\n{path}\n{page}")
     return 0 if all(each.fits for each in plans) else 2
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lmrep.planning.hardware import Hardware
 from lmrep.planning.plan import StepPlan
@@ -43,16 +43,3 @@ def of_run(plans: Sequence[StepPlan], hardware: Hardware, price: float = 0.0, wa
     products = sum(plan.steps * plan.flops for plan in plans)
     return Cost(seconds / 3600, chip_hours, chip_hours * power / 1000 if power else None,
                 chip_hours * price if price else None, products / (chips * hardware.chip.flops * seconds))
-
-
-def record(plans: Sequence[StepPlan], hardware: Hardware, cost: Cost | None, config: Any) -> dict[str, Any]:
-    """All of it as JSON."""
-    chip = hardware.chip._asdict()
-    return {"hardware": {"name": hardware.name, "devices": len(hardware.devices), "slices": hardware.slices,
-                         "chip": chip},
-            "stages": [{**plan._asdict(), "memory": plan.memory._asdict(),
-                        "transfers": [each._asdict() for each in plan.transfers], "fits": plan.fits,
-                        "seconds": plan.seconds, "limit": plan.limit,
-                        "utilisation": plan.utilisation(hardware.chip.flops), "intensity": plan.intensity}
-                       for plan in plans],
-            "cost": cost and cost._asdict(), "config": config}

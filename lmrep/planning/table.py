@@ -1,7 +1,7 @@
 """Plans as text."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lmrep.core.messages import byte_size
 from lmrep.planning.cost import Cost
@@ -12,14 +12,16 @@ MEMORY = {"parameters": "parameters", "optimizer": "optimizer state", "batch": "
           "activations": "activations kept for the backward pass", "temporaries": "other temporaries",
           "program": "program"}
 
+TIMES = {"matrix products": "compute", "memory": "bandwidth", "communication": "network"}
 
-def text(plans: Sequence[StepPlan], hardware: Hardware, cost: Cost | None) -> str:
-    """A table with a column for each stage, the cost of the run, and warnings."""
+
+def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]:
+    """Lines of a table: a name, and a cell for each stage."""
     chip, peak = hardware.chip, hardware.chip.flops
-    rows: list[tuple[str, ...]] = []
+    found: list[tuple[str, ...]] = []
 
-    def row(name: str, show) -> None:
-        rows.append((name, *(show(plan) for plan in plans)))
+    def row(name: str, show: Callable[[StepPlan], str]) -> None:
+        found.append((name, *(show(plan) for plan in plans)))
 
     row("stage", lambda p: p.stage or "training")
     row("batch", lambda p: f"{p.batch_size:,} x {p.length:,}"
@@ -35,25 +37,43 @@ def text(plans: Sequence[StepPlan], hardware: Hardware, cost: Cost | None) -> st
                    key=lambda kind: (kind[1], kind[0]))
     for opcode, axes, slices in kinds:
         def sent(plan: StepPlan, kind=(opcode, axes, slices)) -> str:
-            found = next((each for each in plan.transfers if (each.opcode, each.axes, each.slices) == kind), None)
-            return f"{byte_size(found.bytes)} in {found.count:,}" if found else ""
+            each = next((each for each in plan.transfers if (each.opcode, each.axes, each.slices) == kind), None)
+            return f"{byte_size(each.bytes)} in {each.count:,}" if each else ""
         row(f"{opcode} over {' x '.join(axes)}{', between slices' if slices else ''}", sent)
-    for name, field in (("matrix products", "compute"), ("memory", "bandwidth"), ("communication", "network")):
+    for name, field in TIMES.items():
         row(f"  time at peak: {name}", lambda p, field=field: duration(getattr(p, field)))
     row("step time, at least", lambda p: f"{duration(p.seconds)} ({p.limit})")
     row("utilisation, at most", lambda p: f"{p.utilisation(peak):.0%}")
-    widths = [max(len(line[i]) for line in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in rows]
+    return found
+
+
+def title(plans: Sequence[StepPlan], hardware: Hardware) -> str:
+    """The hardware and the mesh."""
     shape = plans[0].mesh
-    head = (f"{len(hardware.devices):,} x {chip.title} ({hardware.name}"
-            f"{f', {hardware.slices} slices' if hardware.slices > 1 else ''}), mesh {' x '.join(shape)} = "
-            f"{' x '.join(map(str, shape.values()))}")
-    if (used := math.prod(shape.values())) < len(hardware.devices):
-        head += f": {used} of {len(hardware.devices)} chips are used"
-    end = ["", _cost(cost, plans)]
-    end += [f"warning: {f'stage {plan.stage}: ' if len(plans) > 1 else ''}{one}"
-            for plan in plans for one in plan.warnings]
-    return "\n".join([head, "", *lines, *end])
+    slices = f", {hardware.slices} slices" if hardware.slices > 1 else ""
+    used, chips = math.prod(shape.values()), len(hardware.devices)
+    return (f"{chips:,} x {hardware.chip.title} ({hardware.name}{slices}), mesh {' x '.join(shape)} = "
+            f"{' x '.join(map(str, shape.values()))}"
+            f"{f': {used} of {chips} chips are used' if used < chips else ''}")
+
+
+def warnings(plans: Sequence[StepPlan]) -> list[str]:
+    """Those of all stages, each once."""
+    return list(dict.fromkeys(f"{f'stage {plan.stage}: ' if len(plans) > 1 else ''}{one}"
+                              for plan in plans for one in plan.warnings))
+
+
+def text(plans: Sequence[StepPlan], hardware: Hardware, cost: Cost | None) -> str:
+    """A table with a column for each stage, the cost of the run, and warnings."""
+    return "\n".join([title(plans, hardware), "", aligned(rows(plans, hardware)), "", summary(plans, cost),
+                      *(f"warning: {one}" for one in warnings(plans))])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A table with aligned columns."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+                     for line in lines)
 
 
 def fit(plans: Sequence[StepPlan]) -> str:
@@ -66,7 +86,8 @@ def _of(memory: Memory) -> str:
     return f", {memory.needed / memory.available:.0%} of {byte_size(memory.available)}" if memory.available else ""
 
 
-def _cost(cost: Cost | None, plans: Sequence[StepPlan]) -> str:
+def summary(plans: Sequence[StepPlan], cost: Cost | None) -> str:
+    """What the whole run takes."""
     if cost is None:
         return "the number of steps depends on the data: no cost of the whole run"
     parts = [f"the run of {sum(plan.steps for plan in plans):,} steps takes at least {hours(cost.hours)}, "
@@ -88,19 +109,18 @@ def duration(seconds: float) -> str:
 
 def hours(number: float) -> str:
     """A duration in hours, or days."""
-    return f"{number / 24:.3g} days" if number >= 72 else f"{number:.3g} hours" if number >= 1 else (
-        f"{number * 60:.3g} minutes")
+    for unit, size in (("days", 24), ("hours", 1), ("minutes", 1 / 60)):
+        if number >= (72 if unit == "days" else size):
+            return f"{number / size:.3g} {unit}"
+    return f"{number * 3600:.3g} seconds"
 
 
-def ranking(found: Sequence[tuple[str, Sequence[StepPlan]]], hardware: Hardware) -> str:
-    """A line for each choice of `--search`: fields, step time, what bounds it, memory."""
-    rows = [("", "step, at least", "bound by", "memory", "of a chip")]
+def ranking(found: Sequence[tuple[str, Sequence[StepPlan]]]) -> list[tuple[str, ...]]:
+    """Lines of a table, one for each choice of `--search`: flags, step time, what bounds it, memory."""
+    lines = [("", "step, at least", "bound by", "memory of a chip")]
     for flags, plans in found:
-        slowest = max(plans, key=lambda plan: plan.memory.needed)
-        memory = slowest.memory
-        time = sum((plan.steps or 1) * plan.seconds for plan in plans) / sum(plan.steps or 1 for plan in plans)
-        rows.append((flags, duration(time) if slowest.fits else "does not fit", plans[-1].limit if slowest.fits else "",
-                     byte_size(memory.needed), f"{memory.needed / memory.available:.0%}" if memory.available else ""))
-    widths = [max(len(line[i]) for line in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-                     for line in rows)
+        steps = [plan.steps or 1 for plan in plans]
+        time = sum(n * plan.seconds for n, plan in zip(steps, plans, strict=True)) / sum(steps)
+        fits = all(plan.fits for plan in plans)
+        lines.append((flags, duration(time) if fits else "", plans[-1].limit if fits else "", fit(plans)))
+    return lines

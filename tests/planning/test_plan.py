@@ -6,10 +6,11 @@ import math
 import jax
 import pytest
 
+from lmrep.analysis.report import plan_page
 from lmrep.cli import main
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
-from lmrep.planning import cost, flops, hardware, plan, search, table
+from lmrep.planning import cost, flops, hardware, plan, record, search, table
 from tests import small
 
 CHIP = hardware.Chip("chip", 10 * 2**20, 1e12, 1e11, 1e10, 1e9, 0, 1, 100.0)
@@ -88,7 +89,7 @@ def test_search_ranks_what_fits_first():
     assert [choice.fits for choice in found] == sorted((choice.fits for choice in found), reverse=True)
     meshes = {tuple(choice.plans[0].mesh.values()) for choice in found}
     assert {(2, 1, 1), (1, 2, 1)} <= meshes and all(math.prod(mesh) == 2 for mesh in meshes)
-    assert "--config.mesh.data=" in table.ranking([(c.flags, c.plans) for c in found], on(2))
+    assert "--config.mesh.data=" in table.aligned(table.ranking([(c.flags, c.plans) for c in found]))
 
 
 def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
@@ -101,6 +102,20 @@ def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
         assert text in printed
     kept = json.loads((tmp_path / "plan.json").read_text())
     assert kept["hardware"]["devices"] == 2 and kept["stages"][0]["fits"] and kept["config"]["name"]
+    page = (tmp_path / "plan.html").read_text()
+    assert kept["title"] in page and "activations kept for the backward pass" in page
+
+
+def test_the_plan_in_a_workdir_is_a_section_of_the_report(tmp_path, sharded):
+    assert plan_page.read(tmp_path) is None
+    kept = record.record([sharded], on(4), cost.of_run([sharded], on(4)), {"name": "small"})
+    (tmp_path / record.FILE).write_text(json.dumps(kept))
+    found = plan_page.read(tmp_path)
+    assert found["rows"] == [list(row) for row in table.rows([sharded], on(4))[1:]]
+    assert sum(fraction for _, fraction, _ in found["memory"][0][1]) == pytest.approx(
+        sharded.memory.needed / sharded.memory.available)
+    (tmp_path / record.FILE).write_text("{")
+    assert plan_page.read(tmp_path) is None
 
 
 @pytest.mark.parametrize("name, message", [

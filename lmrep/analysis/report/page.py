@@ -3,13 +3,10 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
 from typing import Any, NamedTuple
 
-import jinja2
-
-from lmrep.analysis.report import metrics, minimal_pairs, prose, run_data, task_page, task_prose
+from lmrep.analysis.report import assets, metrics, minimal_pairs, plan_page, prose, run_data, task_page, task_prose
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, meanings
 from lmrep.analysis.report.run_data import RunData
@@ -33,7 +30,7 @@ class Code(NamedTuple):
 def render(runs: Runs) -> str:
     """The HTML of the page."""
     run_list = [run for run, _ in runs]
-    return _environment().get_template("page.html.j2").render(
+    return assets.environment().get_template("page.html.j2").render(
         title=", ".join(run.label for run in run_list), labels=[run.label for run in run_list],
         several=len(runs) > 1, summaries=_per_run(runs, _summary), comparison=_comparison(run_list),
         differences=_differences(run_list), charts=metrics.charts(run_list),
@@ -43,28 +40,14 @@ def render(runs: Runs) -> str:
         all_tasks=all(run.is_task for run in run_list), task_baselines=task_page.baselines(run_list),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
         pairs=minimal_pairs.tables(run_list),
+        plans=[(run.label, found) for run in run_list if (found := plan_page.read(run.directory))],
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
                    for run, predictions in runs for one in predictions.attention],
         configs=_per_run(runs, _config), data=_per_run(runs, _data), speed=_speed(run_list),
-        reproduction=_per_run(runs, _reproduction), css=_asset("page.css"), script=_asset("page.js"),
+        reproduction=_per_run(runs, _reproduction), css=assets.read("page.css"), script=assets.read("page.js"),
         version=metadata.version("lmrep"), written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in run_list],
             "attention": [one._asdict() for _, predictions in runs for one in predictions.attention]})
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), autoescape=True, trim_blocks=True,
-                                     lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {"percent": prose.percent,
-                            "known": lambda value, show: show(value) if value is not None else ""}
-    return environment
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf8")
 
 
 def _per_run(runs: Runs, section: Callable[[RunData, Predictions], Any]) -> list[tuple[str, Any]]:

@@ -1,0 +1,40 @@
+"""A plan of `lmrep plan` as a page, and as a section of a run's report."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lmrep.analysis.report import assets
+from lmrep.core.messages import byte_size
+from lmrep.planning.record import FILE
+from lmrep.planning.table import MEMORY, TIMES, duration
+
+
+def render(record: Mapping[str, Any]) -> str:
+    """The HTML of a page about one plan, as `lmrep.planning.record.record` gives it."""
+    return assets.environment().get_template("plan_page.html.j2").render(
+        plan=section(record), name=record["config"].get("name", ""), css=assets.read("page.css"))
+
+
+def read(directory: Path) -> dict[str, Any] | None:
+    """The section of the plan in a workdir; None where there is none, or a damaged one."""
+    try:
+        return section(json.loads((directory / FILE).read_text(encoding="utf8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def section(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What templates/plan.html.j2 shows: texts, a table, and bars as parts of a whole."""
+    stages = record["stages"]
+    memory = max(max(stage["memory"]["needed"], stage["memory"]["available"]) for stage in stages) or 1
+    time = max(stage["seconds"] for stage in stages) or 1
+    return {
+        "title": record["title"], "summary": record["summary"], "warnings": record["warnings"],
+        "head": record["table"][0], "rows": record["table"][1:], "search": record["search"],
+        "memory": [(stage["stage"], [(name, stage["memory"][field] / memory, byte_size(stage["memory"][field]))
+                                     for field, name in MEMORY.items()],
+                    stage["memory"]["available"] / memory) for stage in stages],
+        "times": [(stage["stage"], [(name, stage[field] / time, duration(stage[field]))
+                                    for name, field in TIMES.items()]) for stage in stages]}
