@@ -9,7 +9,8 @@ batches are loaded as in training: shuffled, gathered from the store by two thre
 per second include padding; rates are the best of --rounds. `cpu` is the processor time per batch, which does not depend
 on other load of the machine. `seek` is the time to the first batch of a run that resumes after 100,000 batches,
 including the start of its threads. `crossings` is the mean number, per example, of documents that begin inside a
-segment.
+segment. The line below the table is about corpora that are larger than the cache of a store, which is a sixteenth of
+the free memory, at least 256 MB.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from lmrep.data.formats import FORMATS
 from lmrep.data.formats.stream import Stream
 from lmrep.data.mixture import Mixture, Sources
 from lmrep.data.store.prepare import prepare
+from lmrep.data.store.token_store import RECORD, Store
 
 SEEK_BATCHES = 100_000
 
@@ -52,15 +54,15 @@ def crossings(plan):
     return begins.sum() / plan.rows
 
 
-def load(plan, batch_size, first_step):
+def load(plan, batch_size, first_step, threads=2):
     """The batches of a run from `first_step` on."""
     return loader.batches(plan, batch_size=batch_size, indices=np.arange(batch_size), seed=0, first_step=first_step,
-                          last_step=10**9)
+                          last_step=10**9, threads=threads)
 
 
-def rate(plan, batch_size, seconds):
+def rate(plan, batch_size, seconds, threads):
     """(batches per second, processor seconds per batch) of the loader, after a few batches that fill its caches."""
-    batches, count = load(plan, batch_size, 0), 0
+    batches, count = load(plan, batch_size, 0, threads), 0
     for _ in range(8):
         next(batches)
     start, cpu = time.perf_counter(), time.process_time()
@@ -82,6 +84,19 @@ def seek(plan, batch_size):
     return elapsed
 
 
+def uncached(store, batches=20):
+    """Processor seconds per record that is read and decoded because it is not in the cache."""
+    records = np.arange(min(store.tokens // RECORD, 128))
+    cpu = 0.0
+    for _ in range(batches):
+        opened = Store(store.directory, store.split, store.vocabulary)
+        opened.take(np.array([0]))  # opens the files
+        start = time.process_time()
+        opened.take(records * RECORD)
+        cpu += time.process_time() - start
+    return cpu / batches / len(records)
+
+
 def main():
     """Parses flags, measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -90,6 +105,7 @@ def main():
     parser.add_argument("--data_dir", type=Path, default=default_data_dir())
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=2, help="that gather batches, as in training")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     flags = parser.parse_args()
@@ -110,12 +126,15 @@ def main():
         seconds = time.perf_counter() - start
         statistics = plan.statistics()
         rates, cpu_times = zip(
-            *(rate(plan, flags.batch_size, flags.seconds) for _ in range(flags.rounds)), strict=True)
+            *(rate(plan, flags.batch_size, flags.seconds, flags.threads) for _ in range(flags.rounds)), strict=True)
         seek_time = min(seek(plan, flags.batch_size) for _ in range(flags.rounds))
         print(f"{name:27}{plan.examples:10,}{statistics['tokens_per_example']:11.1f}"
               f"{statistics['padding']:9.2%}{crossings(plan):10.2f}{seconds:8.2f}{max(rates):11,.0f}"
               f"{max(rates) * flags.batch_size * flags.length:13,.0f}{1000 * min(cpu_times):8.2f}"
               f"{1000 * seek_time:9.1f}", flush=True)
+    seconds = min(uncached(store) for _ in range(flags.rounds))
+    print(f"a record that is not in the cache: {1e6 * seconds:.0f} microseconds of a processor; if each example needs "
+          f"one, at most {flags.length / seconds:,.0f} positions/s per processor")
 
 
 if __name__ == "__main__":

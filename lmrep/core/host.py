@@ -63,6 +63,23 @@ def cores() -> int:
     return bound
 
 
+def available_memory() -> int | None:
+    """Bytes that this process may still allocate; None where the system does not report it."""
+    found = []
+    with contextlib.suppress(OSError, AttributeError):
+        found.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]))
+    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where it has none
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        found.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    if not found:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        found.append(limit)
+    return max(0, min(found)) if found else None
+
+
 def use_devices_per_core() -> None:
     """Makes each core of this machine a device of JAX's CPU backend. Many small batches are computed faster side by
     side, one on each core, than each on all cores: BERT-mini scores 1.25 times the sentences on two cores. Call it

@@ -6,6 +6,7 @@ for step i.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 
 import grain
@@ -18,6 +19,7 @@ from lmrep.data.mixture import Mixture
 from lmrep.data.records.examples import Examples
 
 AnyPlan = Plan | Mixture | Examples
+BLOCK = 16  # steps whose examples are found together: finding one takes the time of an array operation, not of examples
 
 
 def batches(
@@ -71,8 +73,8 @@ def gather(plan: AnyPlan, numbers: np.ndarray, length: int = 0) -> Batch:
     ids, size = batch["tokens"].reshape(len(numbers), -1), plan.vocabulary.size
     if "following" in batch:
         ids = np.column_stack([ids, np.where(batch["following"] == -1, 0, batch["following"])])
-    wrong = ((ids < 0) | (ids >= size)).any(axis=1)
-    if wrong.any():
+    if ids.size and not 0 <= ids.min() <= ids.max() < size:
+        wrong = ((ids < 0) | (ids >= size)).any(axis=1)
         index = int(np.argmax(wrong))
         raise RunFault(f"example {numbers[index]} of the plan has ids from {ids[index].min()} to {ids[index].max()}; "
                        f"expected 0 to {size - 1}: the token store was made with another tokenizer or is damaged; "
@@ -81,16 +83,24 @@ def gather(plan: AnyPlan, numbers: np.ndarray, length: int = 0) -> Batch:
 
 
 def _prefetched(
-    plan: AnyPlan, numbers: Callable[[int], np.ndarray], indices: np.ndarray, first: int, last: int, threads: int,
-    prefetch: int,
+    plan: AnyPlan, numbers: Callable[[np.ndarray], np.ndarray], indices: np.ndarray, first: int, last: int,
+    threads: int, prefetch: int,
 ) -> Iterator[Batch]:
-    """The batches of some steps, with the examples at `indices` of the global batch, which `numbers` gives."""
+    """The batches of some steps, with the examples at `indices` of the global batch. `numbers` gives those of several
+    steps: int64[n, 1] -> int64[n, b]."""
+    @functools.lru_cache(maxsize=4)
+    def block(number: int) -> np.ndarray:
+        return numbers(number * BLOCK + np.arange(BLOCK)[:, None])
+
+    def numbers_of(step: int) -> np.ndarray:
+        return block(step // BLOCK)[step % BLOCK]
+
     def batch(step: int) -> Batch:
-        everywhere = numbers(step)
+        everywhere = numbers_of(step)
         shown = everywhere[indices]
         gathered = gather(plan, shown, plan.batch_length(everywhere))  # all hosts agree on the length
         if plan.contiguous:
-            previous = numbers(step - 1)[indices] if step else np.full_like(shown, -1)
+            previous = numbers_of(step - 1)[indices] if step else np.full_like(shown, -1)
             interrupted = (shown >= 0) & ~plan.continues(previous, shown)
             gathered["reset"] = np.maximum(gathered["reset"], interrupted.astype(np.int32))
         return gathered

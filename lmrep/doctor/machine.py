@@ -1,9 +1,6 @@
 """Checks of the network on this machine: mesh, memory and disk."""
 
-import contextlib
 import math
-import os
-import re
 import resource
 import shutil
 from pathlib import Path
@@ -14,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
-from lmrep.core.host import check_address_space
+from lmrep.core.host import available_memory, check_address_space
 from lmrep.core.messages import byte_size
 from lmrep.core.sharding import AXES, RULES, divides
 from lmrep.data import tokenizers
@@ -81,7 +78,7 @@ def memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
     limit, where = (device.memory_stats() or {}).get("bytes_limit"), f"each {device.device_kind} has"
     text = f"parameters, gradients and optimizer state take {byte_size(needed)} a device"
     if limit is None and device.platform == "cpu" and layout.size <= jax.device_count():
-        needed, limit, where = needed * layout.size, host_memory(), "the host has free for all of them"
+        needed, limit, where = needed * layout.size, available_memory(), "the host has free for all of them"
     if limit is None:
         return Result(f"{text}, activations not counted; the memory of the device is not known")
     text += f"; {where} {byte_size(limit)}; activations are not counted"
@@ -90,20 +87,6 @@ def memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
     if needed > limit:
         raise UserError(f"{text}; {fix}")
     return Result(text) if needed <= CROWDED * limit else Result(f"{text}, and may not fit: {fix}", True, WARNING)
-
-
-def host_memory() -> int | None:
-    """Bytes that this process may still allocate; None where the system does not report it."""
-    found = []
-    with contextlib.suppress(OSError, AttributeError):
-        found.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]))
-    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where it has none
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        found.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    if not found:
-        with contextlib.suppress(OSError, ValueError):
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(found, default=None)
 
 
 class Taken(NamedTuple):

@@ -67,6 +67,22 @@ def test_take_does_not_depend_on_the_cache_size(written, slots):
     np.testing.assert_array_equal(opened.take(np.arange(len(stream))), stream)
 
 
+def test_cache_takes_a_fraction_of_the_free_memory_and_at_least_its_minimum(written, monkeypatch):
+    _, directory, _, stream = written
+    monkeypatch.setattr(token_store, "CACHE_BYTES", 2 * RECORD * 2)
+    for memory, slots in ((None, 2), (0, 2), (16 * 5 * RECORD * 2, 5), (10**15, len(stream) // RECORD + 1)):
+        monkeypatch.setattr(token_store, "available_memory", lambda memory=memory: memory)
+        assert len(Store(directory, "validation", vocabulary(1000))._cache) == slots
+
+
+def test_records_with_another_header_are_decoded_by_tfds(written):
+    _, directory, _, stream = written
+    opened = Store(directory, "validation", vocabulary(1000))
+    opened._header = b"that of another version"
+    np.testing.assert_array_equal(opened.take(np.arange(len(stream))), stream)
+    assert opened._header and opened._header != b"that of another version"
+
+
 def test_recently_used_records_stay_in_the_cache(written):
     _, directory, _, _ = written
     opened = Store(directory, "validation", vocabulary(1000), cache_bytes=2 * RECORD * 2)

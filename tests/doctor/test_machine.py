@@ -99,7 +99,7 @@ def test_estimate_of_checkpoints_matches_their_size(home, config):
 
 
 def test_too_little_memory_fails(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "host_memory", lambda: 10**5)
+    monkeypatch.setattr(machine, "available_memory", lambda: 10**5)
     message = failed(examined(config, tmp_path / "run", tmp_path))["memory"]
     assert "100 kB" in message and "activations are not counted" in message and "mesh.fsdp" in message
 

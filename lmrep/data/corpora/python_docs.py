@@ -14,6 +14,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import os
 import pathlib
 import platform
 import re
@@ -35,7 +36,10 @@ def root() -> pathlib.Path:
 
 def sources(folder: pathlib.Path) -> list[pathlib.Path]:
     """The Python files of the corpus, in a fixed order."""
-    found = (path for path in folder.rglob("*.py") if not SKIPPED & set(path.relative_to(folder).parts))
+    found = []
+    for directory, folders, files in os.walk(folder):
+        folders[:] = set(folders) - SKIPPED  # installed packages may be many
+        found += [pathlib.Path(directory, name) for name in files if name.endswith(".py")]
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
 
 

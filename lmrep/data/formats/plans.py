@@ -124,18 +124,22 @@ class Plan:
         if lead is not None:
             tokens[begins[has_lead]] = lead
         tokens[ends[no_tail == 0] - 1] = tail
-        real = np.arange(self.length) < used[:, None]
+        shape = len(numbers), self.length
+        real = None if len(position) == shape[0] * shape[1] else np.arange(self.length) < used[:, None]
 
         def in_place(values: np.ndarray, padding: int = 0) -> np.ndarray:
-            array = np.full(real.shape, padding, np.int32)
+            if real is None:  # no padding
+                return values.astype(np.int32, copy=False).reshape(shape)
+            array = np.full(shape, padding, np.int32)
             array[real] = values
             return array
 
         return {
             "tokens": in_place(tokens, pad),
-            "segment_ids": in_place(np.repeat(segment + 1, sizes)),
+            "segment_ids": in_place(np.repeat((segment + 1).astype(np.int32), sizes)),
             "positions": in_place(position - np.repeat(segment_begins, sizes)),
-            "token_type_ids": in_place(np.repeat(in_segment if spans_per_segment == 2 else 0 * in_segment, sizes)),
+            "token_type_ids": (in_place(np.repeat(in_segment.astype(np.int32), sizes)) if spans_per_segment == 2
+                               else np.zeros(shape, np.int32)),
             "example": numbers.astype(np.int32),
             **{name: np.where(filled, column[rows], 0).astype(np.int32) for name, column in columns.items()},
             **({"following": self._following(numbers)} if self.contiguous else {}),

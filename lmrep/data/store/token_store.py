@@ -23,10 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from lmrep.core.errors import RunFault
+from lmrep.core.host import available_memory
 from lmrep.core.vocabulary import Vocabulary
 
-RECORD = 4096  # tokens of a record: 8 kB, 70 microseconds to read and decode
-CACHE_BYTES = 256 * 2**20
+RECORD = 4096  # tokens of a record: 8 kB, 35 microseconds to read and decode
+CACHE_BYTES = 256 * 2**20  # at least, where there is memory for more
+CACHE_FRACTION = 1 / 16  # of the memory that is available; several processes of a host have a cache each
 
 log = logging.getLogger(__name__)
 
@@ -202,6 +204,7 @@ class Store:
     """Random access to the tokens of one split.
 
     Attributes:
+      directory: where it is.
       split: its name, "train", "validation" or "test".
       tokens: number of tokens.
       sentences: int64[n + 1], memory-mapped; sentence i has the tokens `sentences[i]` up to `sentences[i + 1]`.
@@ -216,10 +219,13 @@ class Store:
     """
 
     def __init__(self, directory: str | pathlib.Path, split: str, vocabulary: Vocabulary, fingerprint: str = "",
-                 cache_bytes: int = CACHE_BYTES, damaged_records: int = 0):
+                 cache_bytes: int | None = None, damaged_records: int = 0):
         import tensorflow_datasets as tfds
 
-        self._directory = directory = pathlib.Path(directory)
+        if cache_bytes is None:
+            cache_bytes = max(CACHE_BYTES, int(CACHE_FRACTION * (available_memory() or 0)))
+
+        self.directory = directory = pathlib.Path(directory)
         self.split, self.vocabulary, self.fingerprint = split, vocabulary, fingerprint
         self.sentences = np.load(directory / "sentences.npy", mmap_mode="r")
         self.documents = np.load(directory / "documents.npy", mmap_mode="r")
@@ -237,6 +243,7 @@ class Store:
         self._lock = threading.Lock()
         self._ends = np.cumsum(self._records.dataset_info.splits[split].shard_lengths)
         self._damaged, self._budget = set(), damaged_records
+        self._header: bytes | None = None  # of the records that `_decode` has seen
 
     def take(self, index: np.ndarray) -> np.ndarray:
         """The tokens at flat positions of the stream.
@@ -246,15 +253,23 @@ class Store:
         unreadable.
         """
         index = np.asarray(index)
-        if index.size and not (index.min() >= 0 and index.max() < self.tokens):
+        if not index.size:
+            return np.zeros(index.shape, np.int32)
+        flat = index.reshape(-1)
+        if not (flat.min() >= 0 and flat.max() < self.tokens):
             raise IndexError(f"positions {index.min()} to {index.max()} are outside of the {self.tokens:,} tokens "
                              f"of split {self.split!r}")
-        record = index // RECORD
+        record = flat // RECORD
+        # Neighbours are mostly of one record: each run of them is looked up once.
+        first = np.flatnonzero(np.diff(record, prepend=-1))
+        runs, lengths = record[first], np.diff(first, append=len(flat))
         with self._lock:
-            slots = self._slots_of(record)
+            slots = self._slots_of(runs)
             if slots is not None:
-                return self._cache[slots, index - record * RECORD].astype(np.int32)
-        halves = np.array_split(index.reshape(-1), 2)  # it needs more records than the cache holds
+                shift = (slots - runs) * RECORD  # from a token's position in the stream to that in the cache
+                tokens = self._cache.reshape(-1)[flat + np.repeat(shift, lengths)]
+                return tokens.astype(np.int32).reshape(index.shape)
+        halves = np.array_split(flat, 2)  # it needs more records than the cache holds
         return np.concatenate([self.take(half) for half in halves]).reshape(index.shape)
 
     def _slots_of(self, record: np.ndarray) -> np.ndarray | None:
@@ -283,10 +298,21 @@ class Store:
     def _read(self, records: np.ndarray) -> list[np.ndarray]:
         if self._damaged.isdisjoint(records.tolist()):
             try:
-                return [record["tokens"] for record in self._records.__getitems__(records.tolist())]
+                return [self._decode(record, encoded) for record, encoded in zip(
+                    records.tolist(), self._records.data_source.__getitems__(records.tolist()), strict=True)]
             except Exception:  # readers raise various errors for files that are missing, truncated or damaged
                 log.debug("reading records one by one", exc_info=True)
         return [self._read_one(record) for record in records.tolist()]
+
+    def _decode(self, record: int, encoded: bytes) -> np.ndarray:
+        """The tokens of an encoded record: its last bytes, after a header that TFDS writes. TFDS itself decodes the
+        first one, and those with another header, in ten times as long."""
+        size = RECORD * self._cache.itemsize
+        if self._header is None or encoded[:-size] != self._header:
+            tokens = self._records.__getitems__([record])[0]["tokens"]
+            self._header = encoded[:-size] if encoded[-size:] == tokens.tobytes() else None
+            return tokens
+        return np.frombuffer(encoded, self._cache.dtype, offset=len(encoded) - size)
 
     def _read_one(self, record: int) -> np.ndarray:
         """A record; if it is unreadable and the budget allows it, unknown tokens."""
@@ -303,9 +329,9 @@ class Store:
         reason = "its checksum differs" if "NoneType" in reason else reason  # for which the readers return None
         shard = int(np.searchsorted(self._ends, record, side="right"))
         within = record - (int(self._ends[shard - 1]) if shard else 0)
-        found = f"record {within:,} of {self._directory / _shard(self.split, shard)} is damaged ({reason})"
+        found = f"record {within:,} of {self.directory / _shard(self.split, shard)} is damaged ({reason})"
         if len(self._damaged) == self._budget:
-            folder = self._directory.parent if (self._directory.parent / "counts.npy").exists() else self._directory
+            folder = self.directory.parent if (self.directory.parent / "counts.npy").exists() else self.directory
             raise RunFault(f"{found}, and data.damaged_records is {self._budget}; delete {folder}, and the next run "
                            "builds it again, or set --config.data.damaged_records to the number of records of a split "
                            "that may be read as unknown words")
