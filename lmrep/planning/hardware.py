@@ -121,7 +121,8 @@ def find(name: str, slices: int = 1) -> Hardware:
 
 def _host(name: str, count: int) -> Hardware:
     with contextlib.suppress(RuntimeError):  # the backend has started
-        jax.config.update("jax_num_cpu_devices", count)
+        if "device_count" not in os.environ.get("XLA_FLAGS", ""):
+            jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise UserError(f"--topology is {name}, and JAX has started with {len(devices)} CPU device(s); set "
