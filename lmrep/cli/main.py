@@ -77,6 +77,9 @@ COMMANDS = {
     "fields": Command(
         "list the fields of a config: default, bounds and meaning",
         "lmrep fields learning_rate --config=experiments/quickstart.py", ("config",), "[WORD ...]", computes=False),
+    "flops": Command(
+        "compute the floating-point operations of training by three conventions",
+        "lmrep flops --config=experiments/electra.py:size=small", CONFIG),
     "inspect": Command(
         "show statistics of the data, and training examples",
         "lmrep inspect --config=experiments/quickstart.py", CONFIG),

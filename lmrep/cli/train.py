@@ -1,8 +1,8 @@
 """Trains an experiment in a workdir: prepares data that is missing, trains, and resumes a run that was stopped.
 
 With --workdir alone, the run in it is resumed with its own config; --config.FIELD=VALUE changes fields that a resumed
-run may change. The workdir gets config.json, metrics.jsonl, timing.jsonl, provenance.jsonl, tokenizer/, tensorboard/
-and checkpoints/.
+run may change. The workdir gets config.json, metrics.jsonl, timing.jsonl, cost.jsonl, provenance.jsonl, tokenizer/,
+tensorboard/ and checkpoints/.
 
 Processes started together by srun, mpirun, a Kubernetes Job or on the hosts of a TPU slice train as one. Elsewhere set
 JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID; see launch/README.md. Process 0 prints;

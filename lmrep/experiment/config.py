@@ -28,7 +28,7 @@ from lmrep.models.base import Model, ModelDef, check_context
 from lmrep.objectives.base import Capability
 from lmrep.tasks import TASKS
 from lmrep.training import optimizers, schedules
-from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig
+from lmrep.training.config import CheckpointConfig, CostConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
 from lmrep.training.faults import check as check_faults
 from lmrep.training.stages import locate_stage
@@ -94,6 +94,7 @@ class Experiment:
     evaluation: EvaluationConfig = setting(EvaluationConfig(), "validation")
     log: LogConfig = setting(LogConfig(), "logging")
     faults: FaultsConfig = setting(FaultsConfig(), "how to handle faults in a long run")
+    cost: CostConfig = setting(CostConfig(), "assumptions about energy, CO2 and price")
     stages: tuple[StageConfig, ...] = setting((), "stages, in order; none: a single one")
     samples: tuple[str, ...] = setting((), "texts that the trained model is tried on at its end")
 
@@ -139,8 +140,8 @@ BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
 # Fields that a resumed run may change, since they change nothing that it computes, except rounding.
 RESUMABLE_FIELDS = (
     "name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every", "log.*",
-    "faults.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name", "sources.*.data.files",
-    "sources.*.data.damaged_records")
+    "faults.*", "cost.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name",
+    "sources.*.data.files", "sources.*.data.damaged_records")
 TASK_RESUMABLE_FIELDS = ("epochs", "data.train", "data.validation", "data.test")
 
 

@@ -27,6 +27,32 @@ class Encoded(NamedTuple):
     carry: Tree = None  # the state after the last token
 
 
+class TransformerSizes(NamedTuple):
+    """The numbers of a Transformer by which ELECTRA's script counts floating-point operations."""
+
+    layers: int
+    width: int
+    heads: int
+    mlp: int
+    embedding: int  # width of the tables
+    vocab: int
+
+
+class Sizes(NamedTuple):
+    """The numbers of a network by which published formulas count floating-point operations.
+
+    Attributes:
+      matrices: elements of all matrices that a token's vector is multiplied by, one for each time it is: those that
+        layers share count for every layer. Without embedding tables.
+      attention: the width of the attention, summed over the layers that attend to the full sequence; 0 without.
+      transformer: None for networks that are not a Transformer as BERT's.
+    """
+
+    matrices: int
+    attention: int = 0
+    transformer: TransformerSizes | None = None
+
+
 class Model(NamedTuple):
     """A network with its config bound, as pure functions.
 
@@ -54,6 +80,7 @@ class Model(NamedTuple):
       make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of
         the same width, for ELECTRA. None: not supported.
       activation, norm_eps, init: for the heads of objectives.
+      sizes: for published formulas of compute. None: they do not apply.
     """
 
     name: str
@@ -75,6 +102,7 @@ class Model(NamedTuple):
     activation: str = "gelu"
     norm_eps: float = 1e-12
     init: Initializer = normal()
+    sizes: Sizes | None = None
 
 
 class ModelDef(NamedTuple):

@@ -17,7 +17,7 @@ from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import dropout, linear
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, check_inputs
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
 
 GATES = {"lstm": 4, "rnn": 1}  # LSTM: input, forget, cell, output, in this order
 INPUTS = frozenset({"tokens", "attention_mask", "carry"})
@@ -63,6 +63,8 @@ def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> 
         decode=partial(decode, c=c, execution=execution),
         activation="tanh",
         init=uniform(c),
+        sizes=Sizes(sum(GATES[c.cell] * c.width * (d_in + c.width)
+                        for d_in in (c.table_width, *[c.width] * (c.layers - 1)))),
     )
 
 

@@ -20,7 +20,7 @@ from lmrep.layers import attention as attention_layer
 from lmrep.layers import dropout, embedding, linear, mlp, norm, stack
 from lmrep.layers.attention import AttentionMask, KVCache
 from lmrep.layers.mlp import ACTIVATIONS
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, check_inputs
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, TransformerSizes, check_inputs
 
 SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
            "all": ("attention", "attention_norm", "mlp", "mlp_norm")}
@@ -109,7 +109,16 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         start_cache=partial(start_cache, c=c, execution=execution),
         decode=partial(decode, c=c, execution=execution),
         make_generator=lambda fraction, layers=0: build(generator_config(c, fraction, layers), execution, name),
+        sizes=sizes(c),
     )
+
+
+def sizes(c: Config) -> Sizes:
+    """The numbers of published formulas: each layer has four projections of the attention and two of the block after
+    it, 4 d^2 + 2 d f."""
+    projection = c.table_width * c.width if c.table_width != c.width else 0
+    return Sizes(c.layers * (4 * c.width**2 + 2 * c.width * c.mlp) + projection, c.layers * c.width,
+                 TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab))
 
 
 def generator_config(c: Config, fraction: float, layers: int = 0) -> Config:

@@ -13,6 +13,7 @@ import numpy as np
 
 from lmrep.core.params import Array, Tree
 from lmrep.metrics import Metric
+from lmrep.models.base import Sizes
 
 Names = Sequence[str | None] | None
 Batch = dict[str, Array]  # every field leads with the batch axis, but those under "shared", which all examples share
@@ -69,6 +70,19 @@ class Scoring(NamedTuple):
     heads: tuple[str, ...] = ()
 
 
+class NetworkUse(NamedTuple):
+    """A network that a training step runs, forward and backward, for published formulas of compute.
+
+    Attributes:
+      sizes: of the network; None where it states none.
+      predicts: "masked" (the tokens at masked positions), "tokens" (those at all positions), "binary" (a label at all
+        positions), or "other": something that ELECTRA's script does not count.
+    """
+
+    sizes: Sizes | None
+    predicts: str = "other"
+
+
 class Objective(NamedTuple):
     """What a network is trained to predict, as pure functions with the config bound.
 
@@ -94,6 +108,7 @@ class Objective(NamedTuple):
         ("pll").
       context: what each position is conditioned on: "left" or "both".
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
+      networks: those that a training step runs. (): published formulas of compute do not apply.
     """
 
     name: str
@@ -111,6 +126,7 @@ class Objective(NamedTuple):
     scorings: Mapping[str, Scoring] = {}
     context: str = "both"
     static: bool = False
+    networks: tuple[NetworkUse, ...] = ()
 
 
 class Capability(Protocol):

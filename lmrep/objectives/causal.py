@@ -21,7 +21,7 @@ from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Encoded, Model, check_context, model_inputs
 from lmrep.objectives import mlm_head, scoring
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, Scoring
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
 from lmrep.objectives.capabilities import GenerateText
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 
@@ -54,6 +54,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
             "log probability of the sentence, from left to right", scoring.next_token_views,
             partial(log_probabilities, model=model, c=c), ("causal",) if head else ())},
         context="left",
+        networks=(NetworkUse(model.sizes, "tokens"),),
     )
 
 

@@ -15,7 +15,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, scoring, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.outputs import normalize_weights, sums
 
@@ -50,6 +50,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         terms={"mlm_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
         scorings=scoring.pseudo_log_likelihoods(model, vocabulary),
         static=c.masking == "static",
+        networks=(NetworkUse(model.sizes, "masked"),),
     )
 
 

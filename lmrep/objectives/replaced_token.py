@@ -22,13 +22,14 @@ from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, scoring
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, Scoring
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
 from lmrep.objectives.capabilities import DetectReplaced, FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
 
 VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
 DETECTING = VARIANTS[:2]  # those whose encoder detects replaced tokens; the others predict tokens
 HEADS = dict(zip(VARIANTS, (("discriminator",), ("discriminator",), ("masked",), ("masked", "copy")), strict=True))
+PREDICTS = {"replace_mlm": "masked", "all_tokens_mlm": "tokens"}  # of the encoder, for `NetworkUse`
 TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
 
 
@@ -78,6 +79,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         scorings={"original_log_probability": Scoring(
             "sum of the log probabilities that each token is original; lmrep's own score, not a published one",
             scoring.own_token_views, partial(log_probabilities, c=c, model=model), HEADS[c.variant])},
+        networks=(NetworkUse(generator.sizes, "masked"), NetworkUse(model.sizes, PREDICTS.get(c.variant, "binary"))),
     )
 
 

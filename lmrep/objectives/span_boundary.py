@@ -21,7 +21,7 @@ from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, scoring, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
 
@@ -69,6 +69,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         describe=describe,
         terms=terms,
         scorings=scoring.pseudo_log_likelihoods(model, vocabulary),
+        networks=(NetworkUse(model.sizes, "other" if c.boundary else "masked"),),
     )
 
 

@@ -20,7 +20,7 @@ from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
@@ -88,7 +88,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         name="classification",
         specs={"encoder": model.specs, "objective": {"classification": heads.specs(model, len(c.labels) or 2, c)}},
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        context=c.context)
+        context=c.context, networks=(NetworkUse(model.sizes),))
     return auxiliary.with_language_model(objective, c, model)
 
 

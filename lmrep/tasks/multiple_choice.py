@@ -18,7 +18,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.models.base import Model, check_context
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
@@ -66,7 +66,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         name="multiple_choice",
         specs={"encoder": model.specs, "objective": {"multiple_choice": heads.specs(model, 1, c)}},
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        context=c.context)
+        context=c.context, networks=(NetworkUse(model.sizes),))
     return auxiliary.with_language_model(objective, c, model)
 
 

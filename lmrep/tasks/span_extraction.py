@@ -28,7 +28,7 @@ from lmrep.layers import linear
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics import answers as qa
 from lmrep.models.base import Model, check_context, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import answer_search
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder
@@ -160,7 +160,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     head = {"out": linear.specs(model.width, 2, (None, None), *filter(None, [model.init]))}
     return Objective(
         name=NAME, specs={"encoder": model.specs, "objective": {NAME: head}}, prepare=prepare,
-        loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model), context=c.context)
+        loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model), context=c.context,
+        networks=(NetworkUse(model.sizes),))
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:

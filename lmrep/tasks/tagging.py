@@ -20,7 +20,7 @@ from lmrep.data.records.encoding import Encoded, Units, assemble, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import heads, schemes
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
@@ -215,7 +215,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         name="tagging", specs={"encoder": model.specs,
                                "objective": {"tagging": heads.specs(model, len(c.labels) or 2, c)}},
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        context=c.context)
+        context=c.context, networks=(NetworkUse(model.sizes),))
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:

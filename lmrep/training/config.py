@@ -1,4 +1,4 @@
-"""When a run saves, validates and logs."""
+"""When a run saves, validates and logs, and by what assumptions its cost is computed."""
 
 from dataclasses import dataclass
 
@@ -43,6 +43,19 @@ class LogConfig:
     tensorboard: bool = setting(True, "write TensorBoard events")
     wandb: str = setting("", "Weights & Biases project; empty: none")
     report: bool = setting(True, "write report.html at the end")
+
+
+@dataclass(frozen=True)
+class CostConfig:
+    """The assumptions by which energy becomes CO2 and time a price."""
+
+    pue: float = setting(1.58, "power usage effectiveness: the data centre's energy by that of its computers (Strubell "
+                         "et al., 2019, as the mean of 2018: 1.58)", at_least=1)
+    grid: float = setting(0.4327, "kg of CO2 equivalents per kWh of the grid (Strubell et al., 2019, for the United "
+                          "States: 0.954 lb)", at_least=0)
+    price_per_hour: float = setting(0.0, "of one device, in any currency; 0: unknown", at_least=0)
+    device_watts: float = setting(0.0, "power of one device, for an estimate where its energy cannot be measured; 0: "
+                                  "its thermal design power, where that is known", at_least=0)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -40,6 +40,16 @@ from lmrep.training.step import compiled_train_step
 log = logging.getLogger(__name__)
 
 
+class CostCounter(Protocol):
+    """Counts what a run costs. All processes call it in the same order."""
+
+    def count(self, stage: Stage, batch: Batch) -> None:
+        """A step of a stage was started on a global batch."""
+
+    def write(self, step: int) -> None:
+        """All steps up to checkpoint `step` have ended."""
+
+
 class RunOutputs(NamedTuple):
     """Where a run's results go.
 
@@ -48,12 +58,14 @@ class RunOutputs(NamedTuple):
       metrics: metrics.jsonl and dashboards; None on all processes but the first.
       progress: the progress line; None on all processes but the first.
       watch: the watchdog of a run of several processes.
+      cost: of operations and energy.
     """
 
     checkpoints: Checkpoints
     metrics: MetricsLog | None = None
     progress: Progress | None = None
     watch: Watch | None = None
+    cost: CostCounter | None = None
 
 
 class PendingStep(NamedTuple):
@@ -90,7 +102,7 @@ class Trainer:
                        config.checkpoint.best)
         self._stages, self._mesh, self._seed, self._config, self._peak_flops = stages, mesh, seed, config, peak_flops
         self._checkpoints, self._metrics, self._progress = outputs.checkpoints, outputs.metrics, outputs.progress
-        self._watch = outputs.watch or Watch()
+        self._watch, self._cost = outputs.watch or Watch(), outputs.cost
         self._ends = [*itertools.accumulate(stage.steps for stage in stages)]
         self._loop = LoopState.from_json({}, config.faults, len(stages))
         self._score: float | None = None  # what the newest validation found
@@ -155,6 +167,8 @@ class Trainer:
             max_loss = self._loop.losses.max_loss(step)
             skip = (max_loss,) if self._config.faults.policy == "skip" else ()
             state, metrics = step_fn(state, batch, *skip)
+            if self._cost:
+                self._cost.count(stage, batch)
             self._pending.append(PendingStep(step, index, metrics, batch["example"], max_loss))
             self._read_metrics(keep=1)
             self._watch.mark(f"step {step:,}")
@@ -322,6 +336,8 @@ class Trainer:
         if self._metrics:
             self._metrics.flush()
         self._watch.mark("saving")
+        if self._cost:
+            self._cost.write(step)
         score = self._score if self._loop.validated == step else None
         self._checkpoints.save(step, state, self._loop.to_json(), score)
 

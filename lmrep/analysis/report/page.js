@@ -55,11 +55,12 @@
     return found;
   }
 
-  // Curves: data-lines and data-baselines of a figure map runs to metrics; all figures have the same controls.
-  function lines(metrics, axis, logX, logY) {
+  // Curves: data-lines and data-baselines of a figure map runs to metrics. Figures have the same controls; those with
+  // data-axis have that axis, logarithmic, and show validation alone.
+  function lines(metrics, axis, logX, logY, splits) {
     const found = [];
     data.runs.forEach((run, i) => {
-      for (const split of ["train", "timing", "validation"]) {
+      for (const split of splits) {
         const x = run[split].step.length ? run[split][axis] : [], y = run[split][metrics[i]];
         if (!y || !x.length) continue;
         const points = [];
@@ -74,14 +75,16 @@
 
   function draw(figure) {
     const metrics = JSON.parse(figure.dataset.lines), percent = "percent" in figure.dataset, plot = $(".plot", figure);
-    const axis = $("input[name=axis]:checked").value, logX = $("#logx").checked, logY = $("#logy").checked && !percent;
+    const own = figure.dataset.axis, axis = own || $("input[name=axis]:checked").value;
+    const logX = own ? true : $("#logx").checked, logY = $("#logy").checked && !percent;
     const named = { step: "steps", tokens: "tokens", flop: "floating-point operations" }[axis];
-    const shown = lines(metrics, axis, logX, logY);
+    const splits = own ? ["validation"] : ["train", "timing", "validation"];
+    const shown = lines(metrics, axis, logX, logY, splits);
     const width = Math.max(260, plot.clientWidth), height = Math.round(Math.min(260, width * 0.62));
     const [left, right, top, bottom] = [46, 12, 10, 34];
     plot.textContent = "";
     if (!shown.length) { plot.textContent = `Not known by ${named}.`; return; }
-    const base = lines(JSON.parse(figure.dataset.baselines), axis, logX, logY).filter((line) => line.split === "validation");
+    const base = lines(JSON.parse(figure.dataset.baselines), axis, logX, logY, ["validation"]);
     const all = [...shown, ...base].flatMap((line) => line.points);
     const span = (values, log) => {
       let low = Infinity, high = -Infinity;

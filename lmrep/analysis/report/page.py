@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from lmrep.analysis.report import assets, metrics, minimal_pairs, plan_page, prose, run_data, task_page, task_prose
+from lmrep.analysis.report import (
+    assets,
+    compute,
+    metrics,
+    minimal_pairs,
+    plan_page,
+    prose,
+    run_data,
+    task_page,
+    task_prose,
+)
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, meanings
 from lmrep.analysis.report.run_data import RunData
@@ -44,6 +54,8 @@ def render(runs: Runs) -> str:
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
                    for run, predictions in runs for one in predictions.attention],
         configs=_per_run(runs, _config), data=_per_run(runs, _data), speed=_speed(run_list),
+        compute=compute.rows(run_list), compute_charts=compute.charts(run_list),
+        flops_known=any(run.flops_at(0) is not None for run in run_list),
         reproduction=_per_run(runs, _reproduction), css=assets.read("page.css"), script=assets.read("page.js"),
         version=metadata.version("lmrep"), written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in run_list],

@@ -29,6 +29,8 @@ from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment, stage
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
 from lmrep.planning import flops
+from lmrep.planning.run_cost import Cost
+from lmrep.planning.run_cost import read as read_cost
 from lmrep.storage import provenance
 from lmrep.storage.workdir import read_config
 from lmrep.training import metrics_log as logs
@@ -79,6 +81,7 @@ class RunData:
       evaluations: the lines of eval.jsonl.
       task: what a run of a task reached; empty for pretraining.
       source: the published directory that a run was converted from; "" for one that was trained.
+      cost: what is recorded in cost.jsonl; None where nothing is.
     """
 
     directory: Path
@@ -96,6 +99,7 @@ class RunData:
     source: str = ""
     evaluations: Sequence[dict] = ()
     task: TaskResults = TaskResults()
+    cost: Cost | None = None
 
     @property
     def stage(self) -> StagePlan:
@@ -144,7 +148,10 @@ class RunData:
         return build.comparable(self.validation, self.stages)
 
     def flops_at(self, step: float) -> float | None:
-        """Floating-point operations of all steps up to `step`; None where they are not known."""
+        """Floating-point operations of all steps up to `step`; None where they are not known. For a task, whose
+        batches differ in length, those on record in proportion to the steps."""
+        if self.is_task and self.cost:
+            return self.cost.flops * step / self.cost.steps
         if self.network is None or not self.network.flops:
             return None
         total, begin = 0.0, 0
@@ -183,7 +190,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     if isinstance(experiment, TaskExperiment):
         task = task_results.read(directory, stages[0], evaluations, notes)
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
-                   tuple(notes), str(record.get("source", "")), evaluations, task)
+                   tuple(notes), str(record.get("source", "")), evaluations, task, read_cost(directory))
 
 
 def _read_lines(path: Path, notes: list[str], required: str = "step") -> list[dict]:
@@ -246,6 +253,11 @@ def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Pat
         notes.append("The corpus has changed since this run; its statistics and predictions for validation text are "
                      "left out.")
     return None
+
+
+def validated(run: RunData, name: str) -> bool:
+    """Whether a metric was measured on validation data."""
+    return any(isinstance(line.get(name), int | float) for line in run.validation)
 
 
 def unigram_loss(run: RunData) -> float | None:
@@ -324,7 +336,7 @@ def curves(run: RunData, max_points: int = 600) -> dict[str, dict[str, list]]:
         found[source] = {
             "step": where,
             "tokens": [round(float(x)) for x in np.interp(where, steps, tokens)] if len(known) > 1 else [],
-            "flop": [_short(run.flops_at(step)) for step in where] if run.network and run.network.flops else [],
+            "flop": [_short(run.flops_at(step)) for step in where] if run.flops_at(0) is not None else [],
             **{name: [_mean(group, name) for group in groups] for name in names},
         }
     if (loss := unigram_loss(run)) is not None:

@@ -1,0 +1,64 @@
+"""What training has cost: operations by three conventions, time, energy and CO2, and the charts of validation metrics
+against operations."""
+
+from collections.abc import Sequence
+
+from lmrep.analysis.report import metrics, prose, run_data
+from lmrep.analysis.report.metrics import Chart
+from lmrep.analysis.report.run_data import RunData
+from lmrep.planning.compute import CONVENTIONS, by_formulas
+
+EXACT = "FLOPs of the run, exact"
+
+
+def rows(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
+    """A table with a column for each run; without rows that are empty, and empty where nothing is known."""
+    columns = [_column(run) for run in runs]
+    return [(name, *(column[name] for column in columns)) for name in columns[0] if any(c[name] for c in columns)]
+
+
+def _column(run: RunData) -> dict[str, str]:
+    cost, hours = run.cost, prose.device_hours(run)
+    formulas = _by_formulas(run)
+    done = cost.flops if cost else run.flops_at(run.step)
+    found = {EXACT: prose.number(done) if done else ""}
+    for name, flops in formulas.items():
+        found[f"FLOPs by {CONVENTIONS[name]}"] = prose.number(flops) if flops else ""
+    found |= {"tokens": prose.number(run.tokens) if run.tokens else "",
+              "device-hours": f"{cost.device_hours:.3g}" if cost else hours.removesuffix(" device-hours")}
+    if cost is None:
+        return found | dict.fromkeys(("energy", "CO2 equivalents", "energy from", "price"), "")
+    known = cost.kwh is not None
+    return found | {
+        "energy": f"{cost.kwh:.3g} kWh, PUE {cost.pue:g} included" if known else "not known",
+        "CO2 equivalents": f"{cost.co2_kg:.3g} kg, at {cost.grid:g} kg per kWh" if known else "",
+        "energy from": cost.energy.removeprefix("not known: "),
+        "price": f"{cost.price:,.2f}" if cost.price is not None else ""}
+
+
+def _by_formulas(run: RunData) -> dict[str, float | None]:
+    """The operations up to the last step by published formulas; None where they do not apply."""
+    totals: dict[str, float | None] = {name: 0.0 for name in CONVENTIONS if name != "exact"}
+    begin = 0
+    for i, stage in enumerate(run.stages):
+        steps = min(max(run.step - begin, 0), stage.steps)
+        begin += stage.steps
+        figures = by_formulas(run.network.objectives[i], stage.length) if run.network and not run.is_task else {}
+        for name, total in totals.items():
+            flops = figures[name].flops if name in figures else None
+            totals[name] = None if total is None or flops is None else total + steps * stage.batch_size * flops
+    return totals
+
+
+def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
+    """Of the runs' charts those of the metrics by which they are judged, or of the loss; with runs alone that have
+    validated them after a known number of operations."""
+    known = [i for i, run in enumerate(runs) if run.flops_at(run.step) and run.validation]
+    judged = {name for i in known for name in metrics.headlines(runs[i])} or {"loss"}
+    found = {}
+    for key, chart in metrics.charts(runs).items():
+        lines = {i: name for i, name in chart.lines.items()
+                 if i in known and name in judged and run_data.validated(runs[i], name)}
+        if lines:
+            found[key] = chart._replace(lines=lines, baselines={i: b for i, b in chart.baselines.items() if i in lines})
+    return found

@@ -1,0 +1,68 @@
+"""Computes the floating-point operations of training by three conventions: ELECTRA's published script, 6 N plus
+attention, and exactly, from the traced step. It takes --config of an experiment, or --workdir of a run, and neither
+reads data nor compiles; --published shows published figures beside those computed here.
+
+Operations are those of training steps; validation is not among them. Where a convention does not exist for a network
+or an objective, the output says so."""
+
+from lmrep.cli.arguments import Arguments, Flag
+from lmrep.config.record import Bounds
+from lmrep.core.errors import UserError
+
+FLAGS = {
+    "published": Flag(False, "the published compute of language models, and the same computed here"),
+    "output_fraction": Flag(0.15625, "the fraction of positions whose masked tokens the script counts as predicted; it "
+                            "has 20 of 128 for every masked language model", bounds=Bounds(above=0, at_most=1)),
+    "json": Flag(False, "print all figures as JSON"),
+}
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    flags = arguments.flags
+    if flags.published and (arguments.config_file or arguments.workdir or arguments.overrides):
+        raise UserError("--published shows a fixed table; leave out --config and --workdir")
+    if arguments.overrides and not arguments.config_file:
+        raise UserError("--config.FIELD needs --config=FILE.py; the config of the run in --workdir is used unchanged")
+    if arguments.config_file and arguments.workdir:
+        raise UserError("lmrep flops takes --config of an experiment, or --workdir of a run; leave one of them out")
+
+    import json
+
+    from lmrep.planning import compute, published
+
+    if flags.published:
+        print(json.dumps({name: {"published": row.flops, "electra_script": published.by_script(row),
+                                 "six_n": published.by_six_n(row)} for name, row in published.PUBLISHED.items()}
+                         | {name: {"published": flops} for name, flops in published.PROFILED.items()}, indent=2)
+              if flags.json else compute.published_table())
+        return 0
+    experiment, vocabulary, done = _of_workdir(arguments.workdir) if arguments.workdir else (
+        _of_config(arguments), None, None)
+    stages = compute.of_experiment(experiment, vocabulary, flags.output_fraction)
+    if flags.json:
+        recorded = {"done": {"step": done[0], "flops": done[1]}} if done else {}
+        print(json.dumps({"name": experiment.name, **compute.to_json(stages), **recorded}, indent=2))
+    else:
+        print(compute.table(experiment.name, stages, done, flags.output_fraction))
+    return 0
+
+
+def _of_config(arguments: Arguments):
+    from lmrep.experiment import config
+
+    return config.parse(arguments.load_config())
+
+
+def _of_workdir(path: str):
+    """(experiment, vocabulary, (step, recorded operations) or None) of a run."""
+    from lmrep.data import tokenizers
+    from lmrep.experiment import config
+    from lmrep.planning import run_cost
+    from lmrep.storage import remote_workdir, workdir
+
+    directory = remote_workdir.local_copy(path, checkpoints=False)
+    experiment = config.parse(workdir.read_config(directory)["config"])
+    recorded = run_cost.read(directory)
+    done = (recorded.step, recorded.flops) if recorded and recorded.flops is not None else None
+    return experiment, tokenizers.load(directory / "tokenizer").vocabulary, done

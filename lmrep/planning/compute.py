@@ -1,0 +1,206 @@
+"""The training compute of an experiment by three conventions, side by side."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from lmrep.core.sharding import make_mesh
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.experiment import shapes
+from lmrep.experiment.config import UNKNOWN_STEPS, Experiment, TaskExperiment
+from lmrep.objectives.base import Objective
+from lmrep.planning import conventions, flops, published
+
+CONVENTIONS = {
+    "electra_script": "ELECTRA's script",
+    "six_n": "6 N + attention",
+    "exact": "exact",
+}
+COUNTS = {
+    "electra_script":
+        "flops_computation.py of Clark et al. (2020), by which compute is published: every operation of the forward "
+        "pass, products with one-hot vectors for embedding lookups among them, twice, for forward and backward pass; "
+        "where tokens are masked, the output layer at {fraction:.6g} of the positions. It lacks a factor of the width "
+        "in the layer norm after the attention, and so does this.",
+    "six_n":
+        "6 N + 12 l d t per token (Kaplan et al., 2020; Chowdhery et al., 2022): N weights of the layers, without "
+        "embedding tables, output layer and heads, two operations each forward and four backward; 12 l d t for "
+        "attention over t positions.",
+    "exact":
+        "the matrix products of the traced training step: forward, backward, recomputation, heads, and the output "
+        "layer at the positions that this config predicts. Not element-wise operations.",
+}
+
+
+class Figure(NamedTuple):
+    """Operations of one training step; None where `reason` says that the convention does not apply."""
+
+    flops: float | None
+    reason: str = ""
+
+
+class StageCompute(NamedTuple):
+    """A stage's compute.
+
+    Attributes:
+      name: of the stage.
+      objective: its name.
+      steps: updates; None for a task whose number of steps its data decide.
+      batch_size, length: of a step; tokens count with padding.
+      figures: by the names of `CONVENTIONS`.
+    """
+
+    name: str
+    objective: str
+    steps: int | None
+    batch_size: int
+    length: int
+    figures: dict[str, Figure]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.batch_size * self.length
+
+    def total(self, convention: str) -> float | None:
+        """Operations of all steps; None where they are not known."""
+        per_step = self.figures[convention].flops
+        return None if per_step is None or self.steps is None else per_step * self.steps
+
+
+def of_experiment(
+    experiment: Experiment, vocabulary: Vocabulary | None = None, fraction: float = conventions.MASKED_FRACTION
+) -> list[StageCompute]:
+    """The compute of each stage. Nothing is read or compiled; the step is traced.
+
+    Args:
+      experiment: of any kind.
+      vocabulary: of its tokenizer; None before it is trained.
+      fraction: of positions whose masked tokens ELECTRA's script counts as predicted.
+
+    Raises:
+      UserError: parts of the experiment do not fit each other.
+    """
+    mesh, found = make_mesh(1, 1, 1), []
+    for plan, stage, _ in shapes.without_data(experiment, vocabulary, mesh):
+        batch, length = plan.batch_size, plan.length
+        if isinstance(experiment, TaskExperiment):
+            exact = Figure(None, "the batches of a task are as long as their longest text; a run records what it did "
+                                 "in cost.jsonl")
+        else:
+            exact = Figure(flops.of_train_step(
+                stage.objective, stage.optimizer, shapes.batch(plan, mesh), plan.microbatches))
+        figures = {name: figure if figure.flops is None else Figure(figure.flops * batch) for name, figure
+                   in by_formulas(stage.objective, length, fraction).items()} | {"exact": exact}
+        found.append(StageCompute(plan.name, plan.objective_name, None if plan.steps == UNKNOWN_STEPS else plan.steps,
+                                  batch, length, figures))
+    return found
+
+
+def by_formulas(
+    objective: Objective, length: int, fraction: float = conventions.MASKED_FRACTION
+) -> dict[str, Figure]:
+    """Operations of training on one sequence by the conventions that are formulas."""
+    return {"electra_script": _by_script(objective, length, fraction), "six_n": _by_six_n(objective, length)}
+
+
+def _by_script(objective: Objective, length: int, fraction: float) -> Figure:
+    if not objective.networks:
+        return Figure(None, f"the objective {objective.name!r} does not state which networks it trains")
+    if any(use.sizes is None or use.sizes.transformer is None for use in objective.networks):
+        return Figure(None, "the script counts Transformers as BERT's alone, and this network is none")
+    if any(use.predicts == "other" for use in objective.networks):
+        return Figure(None, f"the script does not have the head of the objective {objective.name!r}")
+    return Figure(sum(conventions.electra_script(use.sizes.transformer, length, use.predicts, fraction)
+                      for use in objective.networks))
+
+
+def _by_six_n(objective: Objective, length: int) -> Figure:
+    if not objective.networks:
+        return Figure(None, f"the objective {objective.name!r} does not state which networks it trains")
+    if any(use.sizes is None for use in objective.networks):
+        return Figure(None, "the network does not state its number of weights (Model.sizes)")
+    return Figure(length * sum(conventions.six_n(use.sizes.matrices, use.sizes.attention, length)
+                               for use in objective.networks))
+
+
+def totals(stages: Sequence[StageCompute]) -> dict[str, float | None]:
+    """The compute of all stages by each convention; None where that of a stage is not known."""
+    by_stage = {name: [stage.total(name) for stage in stages] for name in CONVENTIONS}
+    return {name: None if None in values else sum(values) for name, values in by_stage.items()}
+
+
+def to_json(stages: Sequence[StageCompute]) -> dict[str, Any]:
+    """All figures."""
+    def figures(stage: StageCompute) -> dict[str, Any]:
+        return {name: {"per_token": flops and flops / stage.tokens, "per_step": flops, "total": stage.total(name)}
+                | ({"reason": reason} if reason else {}) for name, (flops, reason) in stage.figures.items()}
+
+    tokens = None if any(stage.steps is None for stage in stages) else sum(s.steps * s.tokens for s in stages)
+    return {"tokens": tokens, "total": totals(stages), "stages": [
+        {"name": stage.name, "objective": stage.objective, "steps": stage.steps, "batch_size": stage.batch_size,
+         "length": stage.length, "tokens_per_step": stage.tokens, "flops": figures(stage)} for stage in stages]}
+
+
+def table(
+    name: str, stages: Sequence[StageCompute], done: tuple[int, float] | None = None,
+    fraction: float = conventions.MASKED_FRACTION,
+) -> str:
+    """The figures as text.
+
+    Args:
+      name: of the experiment.
+      stages: as `of_experiment` gives them.
+      done: of a run, its step and the operations that it has recorded.
+      fraction: as in `of_experiment`.
+    """
+    lines = []
+    for stage in stages:
+        title = f"{name}, stage {stage.name}" if len(stages) > 1 else name
+        steps = f"{stage.steps:,} steps" if stage.steps is not None else "steps (as many as the data decide)"
+        lines += [f"{title}: {stage.objective}, {steps} of {stage.batch_size:,} x {stage.length:,} tokens", _head()]
+        for key, title in CONVENTIONS.items():
+            flops, reason = stage.figures[key]
+            lines.append(f"  {title:18}{f'  not defined: {reason}' if flops is None else _row(stage, key)}")
+        lines.append("")
+    sums, known = totals(stages), all(stage.steps is not None for stage in stages)
+    if known:
+        tokens = sum(stage.steps * stage.tokens for stage in stages)
+        shown = "; ".join(f"{CONVENTIONS[key]} {value:.6e}" for key, value in sums.items() if value is not None)
+        lines.append(f"All {sum(stage.steps for stage in stages):,} steps, {tokens:,} tokens with padding: {shown} "
+                     "FLOPs.")
+    if done:
+        lines.append(f"Done by the run in its workdir, to step {done[0]:,}: {done[1]:.6e} FLOPs, exact.")
+    lines += ["", "What is counted:", *(_wrapped(f"{title}: {COUNTS[key].format(fraction=fraction)}")
+                                        for key, title in CONVENTIONS.items())]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    ")
+
+
+def _head() -> str:
+    return f"  {'FLOPs':18}{'per token':>14}{'per step':>14}{'total':>16}{'of exact':>10}"
+
+
+def _row(stage: StageCompute, convention: str) -> str:
+    per_step, exact = stage.figures[convention].flops, stage.figures["exact"].flops
+    total = stage.total(convention)
+    return (f"{per_step / stage.tokens:14.4e}{per_step:14.4e}{'unknown' if total is None else f'{total:.6e}':>16}"
+            f"{f'{per_step / exact:.3f}' if exact else '':>10}")
+
+
+def published_table() -> str:
+    """The published compute of language models beside that computed here."""
+    lines = [f"{'':20}{'published':>14}{'computed':>16}{'difference':>13}{CONVENTIONS['six_n']:>18}"]
+    for name, row in published.PUBLISHED.items():
+        value = published.by_script(row)
+        lines.append(f"{name:20}{row.flops:14.6e}{value:16.6e}{value / row.flops - 1:13.4%}"
+                     f"{published.by_six_n(row):18.6e}")
+    lines += [f"{name:20}{value:14.6e}{'by a profiler':>16}" for name, value in published.PROFILED.items()]
+    return "\n".join([*lines, "", *map(textwrap.fill, (
+        "Published: FLOPs of pretraining by ELECTRA's script (google-research/electra, flops_computation.py). "
+        "Computed: the same formula here, from the presets.",
+        "The script omits a factor of the width in the layer norm after the attention, and so do these figures. ELMo "
+        "and XLNet were measured with a profiler there; these two are stated, not computed."))])

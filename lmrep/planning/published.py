@@ -1,0 +1,76 @@
+"""Published training compute of language models, by ELECTRA's script (Clark et al., 2020), and the same computed."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from lmrep.models import MODELS, PRESETS
+from lmrep.models.base import Model
+from lmrep.planning import conventions
+
+
+class Published(NamedTuple):
+    """A training run as the script has it.
+
+    Attributes:
+      flops: its published compute, in floating-point operations.
+      preset: the network, a name in `PRESETS`.
+      steps: updates.
+      batch_size: sequences in a step.
+      length: tokens in a sequence.
+      vocab: tokens, where the script's number differs from the preset's; 0: the preset's.
+      predicts: as `NetworkUse.predicts`.
+      generator: the width of ELECTRA's generator, as a fraction of the network's; 0: it has none.
+    """
+
+    flops: float
+    preset: str
+    steps: int
+    batch_size: int
+    length: int = 512
+    vocab: int = 0
+    predicts: str = "masked"
+    generator: float = 0.0
+
+
+PUBLISHED = {
+    "GPT": Published(3.968752e19, "gpt", 960_800, 128, vocab=40_000, predicts="tokens"),
+    "BERT-Small": Published(1.418740e18, "electra_small", 1_450_000, 128, 128),  # ELECTRA-Small's network
+    "BERT-Base": Published(6.428335e19, "bert_base", 1_000_000, 256),
+    "BERT-Large": Published(1.917209e20, "bert_large", 1_000_000, 256),
+    "RoBERTa 100K": Published(6.3744e20, "roberta_large", 100_000, 8_000),
+    "RoBERTa 500K": Published(3.187221e21, "roberta_large", 500_000, 8_000),
+    "ELECTRA-Small": Published(1.293744e18, "electra_small", 1_000_000, 128, 128, predicts="binary", generator=0.25),
+    "ELECTRA-Base": Published(6.424542e19, "electra_base", 766_000, 256, predicts="binary", generator=1 / 3),
+    "ELECTRA-Large 400K": Published(7.117606e20, "electra_large", 400_000, 2_048, predicts="binary", generator=0.25),
+    "ELECTRA-Large 1.75M": Published(3.113953e21, "electra_large", 1_750_000, 2_048, predicts="binary", generator=0.25),
+    "ALBERT": Published(3.113924e22, "albert_xxlarge", 1_500_000, 4_096),
+}
+
+# Measured by a profiler, since the script does not count their networks.
+PROFILED = {"ELMo": 3.411439e18, "XLNet": 3.856582e21}
+
+
+def network(row: Published) -> Model:
+    """The network of a published run."""
+    preset = PRESETS[row.preset]
+    config = replace(preset.config, vocab=row.vocab) if row.vocab else preset.config
+    return MODELS[preset.model].build(config)
+
+
+def by_script(row: Published) -> float:
+    """The compute of a published run by `conventions.electra_script`."""
+    return row.steps * row.batch_size * sum(
+        conventions.electra_script(sizes.transformer, row.length, predicts) for sizes, predicts in _uses(row))
+
+
+def by_six_n(row: Published) -> float:
+    """The same by `conventions.six_n`."""
+    return row.steps * row.batch_size * row.length * sum(
+        conventions.six_n(sizes.matrices, sizes.attention, row.length) for sizes, _ in _uses(row))
+
+
+def _uses(row: Published) -> list:
+    """(sizes, what is predicted) of each network."""
+    model = network(row)
+    generator = [(model.make_generator(row.generator).sizes, "masked")] if row.generator else []
+    return [*generator, (model.sizes, row.predicts)]

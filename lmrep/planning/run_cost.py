@@ -1,0 +1,211 @@
+"""What a run has cost: operations, device-hours, energy and CO2, in cost.jsonl of its workdir.
+
+Energy and CO2 follow Strubell et al. (2019): p = PUE * t * (p_cpu + p_memory + g * p_gpu) / 1000 kilowatt-hours, with a
+PUE of 1.58, and 0.954 pounds of CO2 per kilowatt-hour, the mean of the United States.
+"""
+
+import json
+import math
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from lmrep.distributed.process_group import gather_texts
+from lmrep.planning import flops
+from lmrep.planning.energy import Meter, watts
+from lmrep.storage.jsonl import JsonLines
+from lmrep.training.config import CostConfig
+from lmrep.training.metrics_log import Guarded
+from lmrep.training.stages import Stage
+
+FILE = "cost.jsonl"
+NUMBERS = ("step", "steps", "flops", "seconds", "device_hours", "pue", "grid", "price_per_hour")  # of a line
+JOULES_PER_KWH = 3.6e6
+NAMES = {"accelerators": "accelerators", "cpu": "CPUs", "memory": "memory"}  # components, for people
+
+
+class Cost(NamedTuple):
+    """What a run has cost over all its starts; None where it is not known.
+
+    Attributes:
+      step: of the last line.
+      steps: that were computed, those that a fault or a kill made the run repeat included.
+      flops: operations of these steps, as `flops.of_train_step` counts them.
+      seconds: from the start of training to the last checkpoint, with compilation and validation.
+      device_hours: that time by the number of devices.
+      kwh: energy by the PUE.
+      co2_kg: of that energy.
+      price: in the currency of `cost.price_per_hour`.
+      energy: where the energy is from, or why it is not known.
+      pue, grid: the assumptions, of the last line.
+    """
+
+    step: int
+    steps: int
+    flops: float | None
+    seconds: float
+    device_hours: float
+    kwh: float | None
+    co2_kg: float | None
+    price: float | None
+    energy: str
+    pue: float
+    grid: float
+
+
+def kilowatt_hours(joules: float, pue: float) -> float:
+    """The energy of a data centre for `joules` of its processors, memory and accelerators."""
+    return pue * joules / JOULES_PER_KWH
+
+
+class CostLog:
+    """Writes a line to cost.jsonl for each checkpoint: what this start of the run has done, and the run in total.
+
+    All processes of a run call it alike; the first one writes.
+
+    Args:
+      directory: the workdir.
+      config: the assumptions.
+      devices: of the mesh, over all processes.
+      meter: of this host.
+    """
+
+    def __init__(self, directory: Path, config: CostConfig, devices: Sequence[jax.Device], meter: Meter):
+        self._directory, self._config, self._devices, self._meter = directory, config, devices, meter
+        self._first = jax.process_index() == 0
+        self._file = Guarded(FILE, lambda: JsonLines(directory / FILE))
+        self._begin, self._start = time.monotonic(), f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {time.time_ns()}"
+        self._batches: Counter = Counter()  # (stage, shapes of a batch) -> steps
+        self._flops: dict[tuple, float] = {}
+
+    def count(self, stage: Stage, batch: Mapping[str, Any]) -> None:
+        """Counts a step of a stage on a global batch."""
+        if self._first:
+            self._batches[stage, tuple((name, x.shape, str(x.dtype)) for name, x in batch.items())] += 1
+
+    def write(self, step: int) -> None:
+        """Writes what was counted up to checkpoint `step`."""
+        own = {"host": socket.gethostname(), "joules": self._meter.joules(), "sources": self._meter.sources,
+               "missing": self._meter.missing}
+        hosts = [own] if jax.process_count() == 1 else [json.loads(text) for text in gather_texts(json.dumps(own))]
+        if not self._first or not self._batches:
+            return
+        seconds, devices, config = time.monotonic() - self._begin, len(self._devices), self._config
+        joules, source = total_energy(hosts, self._devices, seconds, config)
+        record = {
+            "start": self._start, "step": step, "time": time.time(), "steps": sum(self._batches.values()),
+            "flops": sum(self._flops_of(*key) * steps for key, steps in self._batches.items()),
+            "seconds": seconds, "devices": devices, "device_kind": self._devices[0].device_kind,
+            "device_hours": devices * seconds / 3600, "joules": joules, "energy": source, "pue": config.pue,
+            "grid": config.grid, "price_per_hour": config.price_per_hour}
+        run = summed([*lines(self._directory), record])
+        figures = ("flops", "device_hours", "kwh", "co2_kg", "price")
+        self._file.write(record | {"run": {name: getattr(run, name) for name in figures}})
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _flops_of(self, stage: Stage, shapes: tuple) -> float:
+        """Operations of a step; traced once for each shape of a batch."""
+        if (stage, shapes) not in self._flops:
+            batch = {field: jax.ShapeDtypeStruct(shape, dtype) for field, shape, dtype in shapes}
+            self._flops[stage, shapes] = stage.flops or flops.of_train_step(
+                stage.objective, stage.optimizer, batch, stage.microbatches)
+        return self._flops[stage, shapes]
+
+
+def total_energy(
+    hosts: Sequence[Mapping[str, Any]], devices: Sequence[jax.Device], seconds: float, config: CostConfig
+) -> tuple[dict[str, float] | None, str]:
+    """(joules by component, where they are from) over all processes; None where the energy of the devices that compute
+    is neither measured nor estimated.
+
+    Args:
+      hosts: of each process `host`, its name, and `joules`, `sources` and `missing` of its meter.
+      devices: of the mesh.
+      seconds: of the run.
+      config: may have the power of a device, for an estimate.
+    """
+    joules, text = {}, []
+    computing = "cpu" if devices[0].platform == "cpu" else "accelerators"
+    for name, title in NAMES.items():
+        # Each process measures its own accelerators; those of one host measure the same CPUs and memory.
+        members = hosts if name == "accelerators" else list({each["host"]: each for each in hosts}.values())
+        if all(name in each["joules"] for each in members):
+            joules[name] = sum(each["joules"][name] for each in members)
+            text.append(f"{title} by {members[0]['sources'][name]}")
+        elif name == computing:
+            kind, reason = devices[0].device_kind, next(
+                (each["missing"][name] for each in members if name in each["missing"]), "no counter")
+            power = config.device_watts or (watts(kind) if name == "accelerators" else None)
+            if power is None:
+                return None, f"not known: {reason}, and no power of {kind!r} is on record; cost.device_watts sets it"
+            joules[name] = power * seconds * len(devices)
+            text.append(f"{title} estimated at {power:g} W each ({reason})")
+        elif name != "accelerators":
+            text.append(f"{title} not measured")
+    return joules, ", ".join(text)
+
+
+def lines(directory: Path) -> list[dict]:
+    """The lines of a workdir's cost.jsonl; damaged ones are left out."""
+    try:
+        texts = (Path(directory) / FILE).read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for text in texts:
+        try:
+            record = json.loads(text)
+        except ValueError:
+            continue
+        if _is_valid(record):
+            found.append(record)
+    return found
+
+
+def _is_valid(record: Any) -> bool:
+    if not isinstance(record, dict) or not all(isinstance(record.get(name), str) for name in ("start", "energy")):
+        return False
+    joules = record.get("joules", 0)
+    numbers = [record.get(name) for name in NUMBERS] + list(joules.values() if isinstance(joules, dict) else ())
+    return (joules is None or isinstance(joules, dict)) and record.get("steps") != 0 and all(
+        isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+
+
+def read(directory: Path) -> Cost | None:
+    """What the run in a workdir has cost; None where nothing is recorded."""
+    return summed(lines(directory))
+
+
+def summed(records: Sequence[Mapping[str, Any]]) -> Cost | None:
+    """The sum of the last lines of each start, with the assumptions of the last one."""
+    if not records:
+        return None
+    starts, last = list({record["start"]: record for record in records}.values()), records[-1]
+    hours = math.fsum(record["device_hours"] for record in starts)
+    known = all(record["joules"] is not None for record in starts)
+    kwh = kilowatt_hours(math.fsum(sum(r["joules"].values()) for r in starts), last["pue"]) if known else None
+    sources = list(dict.fromkeys(record["energy"] for record in starts if known or record["joules"] is None))
+    return Cost(
+        last["step"], sum(record["steps"] for record in starts), math.fsum(record["flops"] for record in starts),
+        math.fsum(record["seconds"] for record in starts), hours, kwh, None if kwh is None else kwh * last["grid"],
+        hours * last["price_per_hour"] if last["price_per_hour"] else None, "; ".join(sources), last["pue"],
+        last["grid"])
+
+
+def sentence(cost: Cost) -> str:
+    """The figures in a line."""
+    price = f", {cost.price:,.2f} at the price per device-hour" if cost.price is not None else ""
+    done = f"{cost.flops:.4g} FLOPs in {cost.device_hours:.3g} device-hours{price}"
+    if cost.kwh is None:
+        return f"{done}; energy {cost.energy}"
+    return (f"{done}; {cost.kwh:.3g} kWh ({cost.energy}; PUE {cost.pue:g}), {cost.co2_kg:.3g} kg CO2e "
+            f"({cost.grid:g} kg per kWh)")

@@ -1,0 +1,157 @@
+"""Published formulas of compute: against the published figures, and against the traced programs of networks."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from lmrep.core import params as P
+from lmrep.experiment import config as experiments
+from lmrep.models import lstm, transformer
+from lmrep.models.base import Inputs
+from lmrep.objectives.base import NetworkUse
+from lmrep.planning import compute, conventions, flops, published
+from tests import small
+
+T = transformer.Config(vocab=11, width=8, heads=2, mlp=24, layers=3, max_length=16, token_types=0)
+
+
+@pytest.mark.parametrize("name", published.PUBLISHED)
+def test_the_published_compute_of_electras_script(name):
+    row = published.PUBLISHED[name]
+    assert published.by_script(row) == pytest.approx(row.flops, rel=1e-4)
+
+
+def test_the_script_lacks_a_factor_of_the_width_in_one_layer_norm():
+    """With it, the published figures would not come out: 5 (d - 1) operations more per layer and token."""
+    row = published.PUBLISHED["BERT-Small"]
+    sizes = published.network(row).sizes.transformer
+    more = 2 * row.length * sizes.layers * 5 * (sizes.width - 1) * row.steps * row.batch_size
+    assert abs(published.by_script(row) + more - row.flops) > 1e-4 * row.flops
+
+
+def test_what_the_script_does_not_count_is_refused():
+    with pytest.raises(ValueError, match="ELECTRA's script"):
+        conventions.electra_script(transformer.build(T).sizes.transformer, 16, "other")
+
+
+@pytest.mark.parametrize("config", [
+    T, replace(T, share="all"), replace(T, embedding=4), replace(T, norm="pre"),
+    lstm.Config(vocab=11, width=8, layers=2), lstm.Config(vocab=11, width=8, layers=3, embedding=4, cell="rnn"),
+], ids=str)
+def test_the_numbers_of_a_network_are_those_of_its_traced_program(config):
+    """Forward: 2 N and 4 l d t per token; recurrent networks have no attention."""
+    b, t = 2, 16
+    model = (transformer if isinstance(config, transformer.Config) else lstm).build(config)
+    tokens = Inputs(tokens=jax.ShapeDtypeStruct((b, t), jnp.int32))
+    counted = flops.count(lambda p, x: model.encode(p, x).hidden, P.abstract(model.specs), tokens)
+    assert 3 * counted == b * t * conventions.six_n(model.sizes.matrices, model.sizes.attention, t)
+
+
+def experiment(tmp_path, objective="masked", **model):
+    config = small.config(tmp_path, objective)
+    config.model = config.model.to_dict() | model if model.get("name") is None else model
+    return config
+
+
+def of(config):
+    return compute.of_experiment(experiments.parse(config))
+
+
+def test_the_compute_of_an_experiment(tmp_path):
+    config = experiment(tmp_path)
+    [stage] = of(config)
+    assert (stage.steps, stage.tokens) == (12, 16 * 32)
+    sizes = transformer.build(transformer.Config(**{k: v for k, v in config.model.items() if k != "name"} | {
+        "vocab": 200})).sizes
+    per_token = conventions.six_n(sizes.matrices, sizes.attention, 32)
+    assert stage.figures["six_n"].flops == stage.tokens * per_token
+    assert stage.figures["electra_script"].flops == 16 * conventions.electra_script(sizes.transformer, 32, "masked")
+    assert compute.totals([stage]) == {name: 12 * figure.flops for name, figure in stage.figures.items()}
+    assert stage.figures["exact"].flops > 3 * 2 * 12 * 16 * 32  # it traced a step with a backward pass
+
+
+def test_more_of_what_is_computed_counts_more_in_the_exact_convention_alone(tmp_path):
+    plain, rematerialized = (experiment(tmp_path) for _ in range(2))
+    rematerialized.execution.remat = "full"
+    [[before], [after]] = of(plain), of(rematerialized)
+    assert after.figures["exact"].flops > before.figures["exact"].flops
+    assert all(after.figures[name] == before.figures[name] for name in ("electra_script", "six_n"))
+
+
+def test_each_stage_has_its_length(tmp_path):
+    config = experiment(tmp_path)
+    config.stages = ({"name": "short", "fraction": 0.5, "length": 16}, {"name": "long", "fraction": 0.5})
+    short, long = of(config)
+    assert (short.steps, short.length, long.steps, long.length) == (6, 16, 6, 32)
+    assert 2 * short.figures["six_n"].flops < long.figures["six_n"].flops
+
+
+def test_electra_counts_its_generator(tmp_path):
+    [stage] = of(experiment(tmp_path, "replaced_token"))
+    [encoder] = of(experiment(tmp_path))
+    assert stage.figures["six_n"].flops > encoder.figures["six_n"].flops
+
+
+@pytest.mark.parametrize(("objective", "model", "reason"), [
+    ("causal", {"name": "lstm", "width": 8, "layers": 1}, "counts Transformers"),
+    ("span_boundary", {}, "does not have the head"), ("classification", {}, "does not have the head"),
+])
+def test_a_convention_that_does_not_exist_is_not_guessed(tmp_path, objective, model, reason):
+    config = experiment(tmp_path, **model) if model else experiment(tmp_path)
+    config.objective = {"name": objective}
+    if objective == "causal":
+        config.format = {"name": "stream"}
+    if objective == "classification":
+        config = experiments.default_config("bert_tiny", objective, "examples")
+    [stage] = of(config)
+    assert stage.figures["electra_script"].flops is None and reason in stage.figures["electra_script"].reason
+    assert stage.figures["six_n"].flops > 0 and compute.totals([stage])["electra_script"] is None
+    assert reason in compute.table("run", [stage])
+
+
+@pytest.mark.parametrize("networks", [(), (NetworkUse(None, "masked"),)])
+def test_a_network_that_states_no_sizes_has_an_exact_figure_alone(tmp_path, networks, monkeypatch):
+    parsed = experiments.parse(experiment(tmp_path))
+    without_data = compute.shapes.without_data
+
+    def unstated(*arguments):
+        return [each._replace(stage=replace(each.stage, objective=each.stage.objective._replace(networks=networks)))
+                for each in without_data(*arguments)]
+
+    monkeypatch.setattr(compute.shapes, "without_data", unstated)
+    [stage] = compute.of_experiment(parsed)
+    assert stage.figures["exact"].flops > 0
+    assert all(stage.figures[name].flops is None and stage.figures[name].reason for name in ("electra_script", "six_n"))
+
+
+def test_the_command(tmp_path):
+    file = small.experiment_file(tmp_path, tmp_path)
+    command = partial(small.command, "flops")
+    text = command(f"--config={file}")
+    assert text.code == 0 and "of exact" in text.out and "12 steps of 16 x 32 tokens" in text.out
+    found = json.loads(command(f"--config={file}", "--json", "--config.steps=24").out)
+    assert found["total"]["exact"] == 24 * found["stages"][0]["flops"]["exact"]["per_step"]
+    wider = json.loads(command(f"--config={file}", "--json", "--output_fraction=0.5", "--config.steps=24").out)
+    assert wider["total"]["electra_script"] > found["total"]["electra_script"]
+    table = command("--published")
+    assert all(name in table.out for name in (*published.PUBLISHED, *published.PROFILED))
+    assert json.loads(command("--published", "--json").out)["GPT"]["published"] == 3.968752e19
+
+
+def test_a_published_experiment_has_the_published_compute():
+    found = json.loads(small.command("flops", "--config=electra.py:size=small", "--json").out)
+    assert found["total"]["electra_script"] == pytest.approx(published.PUBLISHED["ELECTRA-Small"].flops, rel=1e-4)
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    ((), "needs an experiment"), (("--config=a.py", "--workdir=b"), "leave one of them out"),
+    (("--published", "--workdir=b"), "leave out --config"), (("--workdir=missing",), "there is no run"),
+    (("--config.steps=3", "--workdir=b"), "needs --config=FILE.py"), (("--output_fraction=2",), "at most 1"),
+])
+def test_bad_flags(flags, message):
+    found = small.command("flops", *flags)
+    assert found.code == 2 and message in found.err
