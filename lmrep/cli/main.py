@@ -79,7 +79,7 @@ COMMANDS = {
         "lmrep fields learning_rate --config=experiments/quickstart.py", ("config",), "[WORD ...]", computes=False),
     "flops": Command(
         "compute the floating-point operations of training by three conventions",
-        "lmrep flops --config=experiments/electra.py:size=small", CONFIG),
+        "lmrep flops --config=experiments/electra.py:size=small", CONFIG, computes=False),
     "inspect": Command(
         "show statistics of the data, and training examples",
         "lmrep inspect --config=experiments/quickstart.py", CONFIG),
