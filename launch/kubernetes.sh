@@ -3,21 +3,29 @@
 #
 #   IMAGE=registry/lmrep CLAIM=shared [NAME=lmrep HOSTS=2 GPUS=8] \
 #     launch/kubernetes.sh /shared/runs/bert experiments/bert.py:size=base [--config.field=value ...]
+#   IMAGE=registry/lmrep launch/kubernetes.sh gs://bucket/runs/bert ...   # without a shared volume
 #   IMAGE=registry/lmrep CLAIM=shared TPU=tpu-v6e-slice TOPOLOGY=4x4 [NAME=lmrep CHIPS=4] \
 #     launch/kubernetes.sh ...               # on a TPU slice of Google Kubernetes Engine
 #   kubectl logs --follow job/NAME           # of process 0; kubectl logs -l job-name=NAME --prefix: of all
 #   kubectl delete job NAME                  # SIGTERM: they agree on a step, save and exit; apply again to continue
 #
 # IMAGE has lmrep installed, and the experiments in its working directory: see launch/Dockerfile. CLAIM is a volume that
-# all nodes can write to; it is mounted as /shared, and WORKDIR must be there. CPUS, MEMORY and SHM (/dev/shm, a part of
+# all nodes can write to; it is mounted as /shared, and WORKDIR must be there, unless it is in an object store. Without
+# CLAIM, each pod prepares the data on its node's disk. ACCOUNT is the pods' service account, which may give them access
+# to the store. CPUS, MEMORY and SHM (/dev/shm, a part of
 # MEMORY) are what each pod requests and may use; no pod starts where no node has as much. TPU is tpu-v4-podslice,
 # tpu-v5-lite-podslice (v5e), tpu-v5p-slice, tpu-v6e-slice or tpu7x; TOPOLOGY is that of the node pool, and CHIPS the
 # chips of each of its hosts. SHOW=1 only prints the manifest.
 set -euo pipefail
 NAME=${NAME:-lmrep}
 IMAGE=${IMAGE:?IMAGE is missing: a container image with lmrep}
-CLAIM=${CLAIM:?CLAIM is missing: the name of a PersistentVolumeClaim with access mode ReadWriteMany}
 workdir=${1:?WORKDIR is missing, for example /shared/runs/bert}
+if [[ $workdir == *://* && -z ${CLAIM:-} ]]; then
+  volume='emptyDir: {}'
+else
+  volume="persistentVolumeClaim: {claimName: ${CLAIM:?CLAIM is missing: the name of a PersistentVolumeClaim with access mode ReadWriteMany}}"
+fi
+ACCOUNT=${ACCOUNT:-default}
 experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base}
 shift 2
 
@@ -44,9 +52,10 @@ for word in --config="$experiment" --workdir="$workdir" "$@"; do
   arguments+=${arguments:+, }"'${word//\'/\'\'}'"
 done
 manifest=$(< "$(dirname "$0")/$template")
-for name in NAME HOSTS GPUS TPU TOPOLOGY CHIPS CPUS MEMORY SHM IMAGE CLAIM; do
+for name in NAME HOSTS GPUS TPU TOPOLOGY CHIPS CPUS MEMORY SHM IMAGE ACCOUNT; do
   manifest=${manifest//__"$name"__/"${!name}"}
 done
+manifest=${manifest//__VOLUME__/"$volume"}
 manifest=${manifest//__ARGUMENTS__/"[$arguments]"}
 if [[ -n ${SHOW:-} ]]; then
   echo "$manifest"

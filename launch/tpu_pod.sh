@@ -18,8 +18,8 @@
 #   v4 and older        v4-32                tpu-ubuntu2204-base
 # Ironwood (TPU7x) is available on Kubernetes only: launch/kubernetes.sh. The images have Python 3.10, which lmrep does
 # not support: `install` brings Python $PYTHON of its own, with uv, and needs access to the internet.
-# WORKDIR and the data must have the same path on every host, for example on a mounted Filestore. The run continues when
-# the ssh connection ends.
+# WORKDIR is in an object store (gs://bucket/runs/bert), or a path that is the same mounted disk on every host, for example
+# a Filestore. Data are found under the same path or URL on every host. The run continues when the ssh connection ends.
 set -euo pipefail
 TPU=${TPU:?TPU is missing: the name of the slice}
 ZONE=${ZONE:?ZONE is missing: its zone, for example us-central2-b}
@@ -44,7 +44,7 @@ install_here() { # PYTHON
     fail "uv cannot be installed from https://astral.sh/uv; install it (pip install uv) or allow access to the internet"
   rm -rf venv
   uv venv --quiet --python "$1" venv || fail "uv cannot install Python $1"
-  uv pip install --quiet --python venv/bin/python --editable '.[tpu]' || fail "the packages cannot be installed"
+  uv pip install --quiet --python venv/bin/python --editable '.[tpu,gcs]' || fail "the packages cannot be installed"
   venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "venv has $(venv/bin/python --version); lmrep needs Python 3.11 or newer"
   version=$(venv/bin/lmrep --version) || fail "lmrep does not start"

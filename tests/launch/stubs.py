@@ -82,10 +82,10 @@ class Stubs:
         path.write_text(source.format(python=sys.executable, calls=str(self.calls), root=ROOT))
         path.chmod(0o755)
 
-    def start(self, script: str, *words, **environment) -> subprocess.Popen:
+    def start(self, script: str, *words, cwd: Path = ROOT, **environment) -> subprocess.Popen:
         """Starts a launch script, its output piped."""
         path = f"{self.folder}:{os.environ['PATH']}"
-        return subprocess.Popen(["bash", LAUNCH / script, *map(str, words)], text=True, cwd=ROOT,
+        return subprocess.Popen(["bash", LAUNCH / script, *map(str, words)], text=True, cwd=cwd,
                                 env=os.environ | {"PATH": path} | environment, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 

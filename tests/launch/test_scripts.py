@@ -138,7 +138,8 @@ def test_tpu_pod_installs_runs_and_returns_the_exit_code(stubs, tmp_path):
     installed = commands(stubs, "tpu_pod.sh", "install", **CLOUD)
     assert [call[0] for call in installed] == ["uv", "uv", "python", "lmrep", "python"] * 2 + ["python"] * 2
     assert installed[0] == ["uv", "venv", "--quiet", "--python", "3.12", "venv"]
-    assert installed[1] == ["uv", "pip", "install", "--quiet", "--python", "venv/bin/python", "--editable", ".[tpu]"]
+    packages = ["uv", "pip", "install", "--quiet", "--python", "venv/bin/python", "--editable", ".[tpu,gcs]"]
+    assert installed[1] == packages
     check = stubs.called()[-1]
     assert check["environment"]["JAX_PLATFORMS"] == "tpu"
     compile(check["stdin"], "check", "exec")
@@ -228,10 +229,28 @@ def test_kubernetes_refuses_a_slice_that_cannot_be(stubs, settings, message):
     assert answer.code == 2 and message in answer.err and not stubs.called()
 
 
+def test_kubernetes_needs_no_claim_for_a_workdir_in_an_object_store(stubs):
+    yaml = pytest.importorskip("yaml")
+    arguments = ("gs://bucket/runs/bert", *ARGUMENTS[1:])
+    shown = finish(stubs.start("kubernetes.sh", *arguments, IMAGE="i", SHOW="1", ACCOUNT="trainer")).out
+    pod = [*yaml.safe_load_all(shown)][1]["spec"]["template"]["spec"]
+    assert pod["volumes"][0] == {"name": "shared", "emptyDir": {}} and pod["serviceAccountName"] == "trainer"
+    answer = finish(stubs.start("kubernetes.sh", *ARGUMENTS, IMAGE="i", SHOW="1"))
+    assert answer.code == 1 and "CLAIM is missing" in answer.err
+
+
+def test_one_machine_writes_the_log_of_a_remote_workdir_here(stubs, tmp_path):
+    answer = finish(stubs.start("one_machine.sh", "gs://bucket/runs/bert", *ARGUMENTS[1:], cwd=tmp_path))
+    assert answer.code == 0 and [path.name for path in tmp_path.iterdir() if "bert" in path.name] == ["bert.log"]
+
+
 @pytest.mark.parametrize("slice", [{}, {"TPU": "tpu-v5p-slice", "TOPOLOGY": "2x2x4"}], ids=["GPUs", "TPUs"])
-def test_kubernetes_manifests_match_the_schema(stubs, slice):
+@pytest.mark.parametrize("volume", [{}, {"CLAIM": "c"}], ids=["store", "claim"])
+def test_kubernetes_manifests_match_the_schema(stubs, slice, volume):
     yaml, validate = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
-    shown = finish(stubs.start("kubernetes.sh", *ARGUMENTS, IMAGE="i", CLAIM="c", SHOW="1", **slice)).out
+    workdir = "/shared/run" if volume else "gs://bucket/run"
+    words = (workdir, *ARGUMENTS[1:])
+    shown = finish(stubs.start("kubernetes.sh", *words, IMAGE="i", SHOW="1", **slice, **volume)).out
     for manifest in yaml.safe_load_all(shown):
         validate.validate(manifest, validate.latest_version(), strict=True)
 
@@ -244,8 +263,8 @@ def test_dockerfile_copies_what_is_there_and_installs_an_extra_that_is_there():
     assert {"setup.py", "lmrep", "experiments"} <= set(sources) and all((ROOT / source).exists() for source in sources)
     kept = [line[1:] for line in (LAUNCH / "Dockerfile.dockerignore").read_text().split() if line.startswith("!")]
     assert sorted(kept) == sorted(sources)
-    for extra in re.findall(r"EXTRA=(\w+)", text):
-        assert f'"{extra}": [' in (ROOT / "setup.py").read_text()
+    for extras in re.findall(r"EXTRA=(\w+(?:,\w+)*)", text):
+        assert all(f'"{extra}": [' in (ROOT / "setup.py").read_text() for extra in extras.split(","))
     assert int(re.search(r"^USER (.*)$", text, re.MULTILINE)[1]) > 0
     if shutil.which("hadolint"):
         subprocess.run(["hadolint", file], check=True)
