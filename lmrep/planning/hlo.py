@@ -18,6 +18,8 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 # Operations that move no data by themselves.
 FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call",
                   "after-all", "partition-id", "replica-id", "add-dependency", "opt-barrier", "iota"})
+# Operations whose result is their operand, elsewhere or in another form.
+PASSING = frozenset({"bitcast", "get-tuple-element", "tuple", "copy", "copy-start", "copy-done", "opt-barrier"})
 _BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
@@ -210,7 +212,7 @@ class Program:
 
     def saved_bytes(self) -> int:
         """Bytes that the forward pass keeps for the backward pass on one device: arrays that operations of `jvp` make
-        and operations of its `transpose` read."""
+        and operations of its `transpose` read, directly or after copies."""
         entry = self.computations[self.entry]
         users: dict[str, list[Operation]] = {}
         for operation in entry.values():
@@ -218,23 +220,22 @@ class Program:
                 users.setdefault(name, []).append(operation)
 
         def is_read(operation: Operation) -> bool:
-            """Whether the backward pass reads it, through operations that only pass it on."""
-            return any("transpose(" in user.source if user.opcode not in ("bitcast", "get-tuple-element", "tuple")
-                       else is_read(user) for user in users.get(operation.name, ()))
+            return any(is_read(user) if user.opcode in PASSING else "transpose(" in user.source
+                       for user in users.get(operation.name, ()))
 
         total = 0
         for operation in entry.values():
-            if operation.opcode in FREE - {"get-tuple-element", "iota", "call"} or "transpose(" in operation.source:
+            if operation.opcode in PASSING | FREE - {"while", "call", "iota"} or "transpose(" in operation.source or (
+                    "jvp(" not in operation.source):
                 continue
-            if operation.opcode == "get-tuple-element":
-                made = entry.get(operation.operands[0])
-                if made is None or made.opcode != "while" or _index(operation) in self._unchanged(made):
-                    continue
-                forward = "jvp(" in made.source and "transpose(" not in made.source
-            else:
-                forward = "jvp(" in operation.source and not operation.type.startswith("(")
-            if forward and is_read(operation):
-                total += type_bytes(operation.type)
+            if not operation.type.startswith("("):
+                total += is_read(operation) * type_bytes(operation.type, everywhere=True)
+                continue
+            unchanged = self._unchanged(operation) if operation.opcode == "while" else set()
+            elements = {_index(user): user for user in users.get(operation.name, ())
+                        if user.opcode == "get-tuple-element"}
+            total += sum(type_bytes(element.type, everywhere=True) for i, element in elements.items()
+                         if i not in unchanged and is_read(element))
         return total
 
     def _unchanged(self, loop: Operation) -> set[int]:
