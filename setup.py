@@ -70,6 +70,7 @@ setup(
         "cuda": ["jax[cuda13]>=0.10", "nvidia-ml-py>=12"],
         "gcs": ["gcsfs>=2024.9"],  # workdirs and data in gs://
         "s3": ["s3fs>=2024.9"],
+        "plan": ["jax[tpu]>=0.10"],  # libtpu compiles for TPUs on machines without one
         "wandb": ["wandb>=0.20"],
         "browser": ["playwright>=1.50"],
         "parity": ["torch>=2.10", "transformers>=5"],

@@ -2,12 +2,17 @@
 memory by kind, the FLOPs, the bytes of each collective, the least step time that these allow, and the time, chip-hours,
 energy and price of the whole run.
 
-    lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:16x16 --price=1.2
+    lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:16x16
     lmrep plan --config=experiments/quickstart.py --topology=cpu:8
 
---search tries meshes, recomputation (execution.remat) and accumulation (microbatches), and ranks what fits. With
---workdir the plan is kept in its plan.json, and shown in plan.html. TPU topologies need libtpu: pip install
-'lmrep[plan]'. Nothing runs on a TPU: step times are lower bounds, which real steps do not reach."""
+--search tries meshes, recomputation (execution.remat) and accumulation (microbatches), and ranks what fits. A run that
+does not fit makes the command look for a change that does, and exit with 2. The fields of config.cost hold the price of
+a chip-hour, the power of a chip, the PUE and the CO2 of the grid. With --workdir the plan is kept in its plan.json and
+shown in plan.html and in the report. TPU topologies need libtpu: pip install 'lmrep[plan]'.
+
+Step times follow the roofline model: no step is faster than the longest of its matrix products, its memory traffic and
+its communication at the chip's peak rates, and real steps are slower. The rates of CPU devices are measured now; their
+caches, which the model leaves out, can make a step faster than it says."""
 
 import json
 import sys
@@ -19,8 +24,6 @@ from lmrep.core.errors import UserError
 FLAGS = {
     "topology": Flag("", "v5e:16x16, v5p:4x4x4, v6e:8x8: a TPU slice by its chips; cpu:8: devices of this CPU"),
     "slices": Flag(1, "how many such slices, joined by the slow network", bounds=at_least(1)),
-    "price": Flag(0.0, "of a chip-hour", bounds=at_least(0)),
-    "watts": Flag(0.0, "that a chip draws under load; 0: as its vendor says, where it does", bounds=at_least(0)),
     "search": Flag(False, "try meshes, recomputation and accumulation"),
     "candidates": Flag(12, "how many settings --search compiles at most", bounds=at_least(1)),
     "output": Flag("", "the JSON file of the plan; a page is written beside it (default: plan.json in --workdir)"),
@@ -48,7 +51,7 @@ def run(arguments: Arguments) -> int:
         config, plans = search.with_fields(config, choices[0].fields), choices[0].plans
     else:
         plans = plan.plan(experiment, found)
-    total = cost.of_run(plans, found, flags.price, flags.watts)
+    total = cost.of_run(plans, found, experiment.cost)
     print(table.text(plans, found, total))
     if not choices and not all(each.fits for each in plans):
         _say("\nlooking for a change that makes it fit")

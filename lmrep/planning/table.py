@@ -92,8 +92,8 @@ def summary(plans: Sequence[StepPlan], cost: Cost | None) -> str:
         return "the number of steps depends on the data: no cost of the whole run"
     parts = [f"the run of {sum(plan.steps for plan in plans):,} steps takes at least {hours(cost.hours)}, "
              f"{cost.chip_hours:,.3g} chip-hours", f"utilisation at most {cost.utilisation:.0%}"]
-    parts.append("energy unknown: the vendor does not say the chip's power (--watts=N)" if cost.kilowatt_hours is None
-                 else f"{cost.kilowatt_hours:,.3g} kWh of the chips")
+    parts.append("energy unknown: the vendor does not say the chip's power (--config.cost.device_watts=N)"
+                 if cost.kwh is None else f"{cost.kwh:,.3g} kWh, {cost.co2_kg:,.3g} kg of CO2")
     if cost.price is not None:
         parts.append(f"price {cost.price:,.2f}")
     return "; ".join(parts)

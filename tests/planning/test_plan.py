@@ -11,6 +11,7 @@ from lmrep.cli import main
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
 from lmrep.planning import cost, flops, hardware, plan, record, search, table
+from lmrep.training.config import CostConfig
 from tests import small
 
 CHIP = hardware.Chip("chip", 10 * 2**20, 1e12, 1e11, 1e10, 1e9, 0, 1, 100.0)
@@ -75,10 +76,11 @@ def test_a_change_that_makes_it_fit_is_found_by_compiling_it():
 
 
 def test_the_cost_of_a_run_is_that_of_its_steps(sharded):
-    found = cost.of_run([sharded], on(4), price=2.0)
+    found = cost.of_run([sharded], on(4), CostConfig(pue=1.5, grid=0.4, price_per_hour=2.0))
     assert found.hours == pytest.approx(sharded.steps * sharded.seconds / 3600)
     assert found.chip_hours == pytest.approx(4 * found.hours) and found.price == pytest.approx(2 * found.chip_hours)
-    assert found.kilowatt_hours == pytest.approx(found.chip_hours * 0.1)
+    assert found.kwh == pytest.approx(found.chip_hours * 0.1 * 1.5) and found.co2_kg == pytest.approx(0.4 * found.kwh)
+    assert cost.of_run([sharded], on(4, CHIP._replace(watts=None)), CostConfig()).kwh is None
     assert cost.of_run([sharded._replace(steps=None)], on(4)) is None
 
 
@@ -95,7 +97,7 @@ def test_search_ranks_what_fits_first():
 def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
     words = ["plan", "--config=experiments/bert.py:size=tiny", "--topology=cpu:2", "--config.stages=()",
-             f"--output={tmp_path / 'plan.json'}", "--price=3"]
+             f"--output={tmp_path / 'plan.json'}", "--config.cost.price_per_hour=3"]
     assert main.main(words) == 0
     printed = capsys.readouterr().out
     for text in ("step time, at least", "price", "mesh data x fsdp x tensor = 2 x 1 x 1"):
