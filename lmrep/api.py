@@ -31,7 +31,7 @@ from lmrep.data.store.prepare import Prepared
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import build, checks, task_inspection
+from lmrep.experiment import attention, build, checks, task_inspection
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.task_data import STATISTICS, PreparedTask
@@ -314,6 +314,10 @@ def _announce(experiment: Experiment, stages: Sequence[Stage], sizes: tuple[int,
     names = " then ".join(dict.fromkeys(stage.objective.name for stage in stages))
     log.info("%s: %s parameters, objective %s, mesh data x fsdp x tensor = %s on %s", experiment.name,
              f"{parameters:,}", names, " x ".join(map(str, sizes)), jax.devices()[0].device_kind)
+    plans = experiments.resolve_stages(experiment)
+    choices = {plan.name: experiments.attention_choice(experiment, plan, jax.default_backend()) for plan in plans}
+    if all(choices.values()):
+        log.info("%s", attention.describe(choices))
     if resumed == experiment.steps:
         log.info("all %s steps are done", f"{resumed:,}")
     elif resumed is not None:

@@ -7,12 +7,12 @@ over which mesh axes a logical axis is sharded. They define the layout completel
 import contextlib
 import contextvars
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree, is_spec
@@ -69,6 +69,12 @@ def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
         _active.reset(token)
 
 
+def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
+    """"cpu", "gpu" or "tpu": the devices of a mesh, by default of the active one. Without devices, JAX's default."""
+    mesh = _active.get() if mesh is None else mesh
+    return mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else jax.default_backend()
+
+
 def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """The PartitionSpec of an array with this shape and these logical axes.
 
@@ -91,6 +97,20 @@ def shard(x: Array, *axes: str | None) -> Array:
     if (mesh := _active.get()) is None:
         return x
     return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh))
+
+
+def map_shards(f: Callable[..., Array], axes: Sequence[tuple[str | None, ...]], *arrays: Array) -> Array:
+    """f(*arrays), run on each device with its shards: for kernels that the partitioner cannot split.
+
+    Args:
+      f: shards -> a shard of the result, whose shape and layout are those of the first array.
+      axes: the logical axes of each array, as in `shard`. f must be independent along those that are sharded.
+      *arrays: its arguments.
+    """
+    if (mesh := _active.get()) is None or mesh.size == 1:
+        return f(*arrays)
+    specs = tuple(partition_spec(names, x.shape, mesh) for names, x in zip(axes, arrays, strict=True))
+    return jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=specs[0], check_vma=False)(*arrays)
 
 
 def gather_params(params: Tree, specs: Tree) -> Tree:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from lmrep.core.errors import UserError
@@ -35,14 +36,24 @@ from lmrep.training.stages import Stage, check, locate_stage
 log = logging.getLogger(__name__)
 
 
-def model(experiment: Experiment, vocabulary: Vocabulary) -> Model:
-    """The network.
+def model(experiment: Experiment, vocabulary: Vocabulary, backend: str = "") -> Model:
+    """The network, with an implementation of attention as `build_model` takes it.
 
     Raises:
       UserError: the tokenizer has more ids than the model's table has rows.
     """
     check_vocabulary(experiments.model_config(experiment, vocabulary.size), vocabulary.size)
-    return experiments.build_model(experiment, vocabulary.size)
+    return experiments.build_model(experiment, vocabulary.size, backend)
+
+
+def training_model(experiment: Experiment, stage: StagePlan, vocabulary: Vocabulary, platform: str) -> Model:
+    """The network as a stage trains it on a platform ("cpu", "gpu", "tpu").
+
+    Raises:
+      UserError: as `model`, or `execution.attention` does not honour what the stage needs on that platform.
+    """
+    choice = experiments.attention_choice(experiment, stage, platform)
+    return model(experiment, vocabulary, choice.name if choice else "")
 
 
 def check_vocabulary(config: Any, size: int) -> None:
@@ -139,12 +150,12 @@ def stages(experiment: Experiment, prepared: Prepared | PreparedTask, data_dir: 
     vocabulary = prepared.tokenizer.vocabulary
     if isinstance(prepared, PreparedTask):
         experiment = prepared.experiment
-    network = model(experiment, vocabulary)
     resolved = experiments.resolve_stages(experiment)
+    networks = [training_model(experiment, stage, vocabulary, jax.default_backend()) for stage in resolved]
     if isinstance(prepared, PreparedTask):
-        return [_task_stage(prepared, resolved[0], network)]
+        return [_task_stage(prepared, resolved[0], networks[0])]
     built = [_stage(experiment, stage, experiments.schedule_steps(resolved, i), network, prepared, data_dir)
-             for i, stage in enumerate(resolved)]
+             for i, (stage, network) in enumerate(zip(resolved, networks, strict=True))]
     check(built)
     return built
 

@@ -20,8 +20,10 @@ from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import corpora, records, tokenizers
 from lmrep.data.store.sources import Source
+from lmrep.experiment import attention
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, formats_for, is_task
 from lmrep.experiment.mesh import MeshConfig, parse_mesh
+from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Model, ModelDef, check_context
@@ -89,7 +91,7 @@ class Experiment:
     tokenizer: tokenizers.Config = setting(tokenizers.Config(), "the tokenizer")
     optimizer: optimizers.Config = setting(optimizers.Config(), "the optimizer and its schedule")
     mesh: MeshConfig = setting(MeshConfig(), "the layout over devices")
-    execution: Execution = setting(Execution(), "precision, rematerialization, scan")
+    execution: Execution = setting(Execution(), "precision, rematerialization, attention")
     checkpoint: CheckpointConfig = setting(CheckpointConfig(), "saving")
     evaluation: EvaluationConfig = setting(EvaluationConfig(), "validation")
     log: LogConfig = setting(LogConfig(), "logging")
@@ -139,9 +141,9 @@ BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
 
 # Fields that a resumed run may change, since they change nothing that it computes, except rounding.
 RESUMABLE_FIELDS = (
-    "name", "steps", "mesh.*", "execution.remat", "execution.scan", "checkpoint.*", "evaluation.every", "log.*",
-    "faults.*", "cost.*", "samples", "samples.*", "data.files", "data.damaged_records", "sources.*.name",
-    "sources.*.data.files", "sources.*.data.damaged_records")
+    "name", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
+    "evaluation.every", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
+    "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
 TASK_RESUMABLE_FIELDS = ("epochs", "data.train", "data.validation", "data.test")
 
 
@@ -194,7 +196,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     else:
         _check_pretraining(experiment)
     stages = resolve_stages(experiment)
-    check_memory(network, stages)
+    check_memory(network, stages, network.attention and experiment.execution.attention in (AUTO, "xla"))
     for i, stage in enumerate(stages):
         if experiment.sources and ALL_FORMATS[stage.format_name].contiguous(stage.format):
             raise UserError(f"format {stage.format_name!r} is configured so that examples continue those of the "
@@ -202,6 +204,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
                             "format.order to shuffled, or train on one corpus: --config.sources='()'")
         schedules.check(stage.optimizer.schedule, schedule_steps(stages, i))
         _check_stage(stage, network)
+        attention_choice(experiment, stage)
     return experiment
 
 
@@ -232,23 +235,34 @@ def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
     return dataclasses.replace(config, vocab=vocab_size) if vocab_size and not config.vocab else config
 
 
-def build_model(experiment: Experiment, vocab_size: int = 0) -> Model:
-    """The network; no array is made. Raises UserError if its fields do not fit each other."""
+def build_model(experiment: Experiment, vocab_size: int = 0, backend: str = "") -> Model:
+    """The network; no array is made. `backend` is the implementation of attention, by default that of the config or, if
+    that does not run everywhere, the best for each input. Raises UserError if its fields do not fit each other."""
     definition, config = model_def(experiment.model), model_config(experiment, vocab_size)
     definition.check(config)
-    return definition.build(config, experiment.execution, experiment.name)
+    execution = experiment.execution
+    backend = backend or (execution.attention if execution.attention in EVERYWHERE else AUTO)
+    return definition.build(config, dataclasses.replace(execution, attention=backend), experiment.name)
 
 
-def check_memory(network: Model, stages: Sequence[StagePlan]) -> None:
-    """Refuses sizes far beyond any memory, by shapes alone. Raises UserError."""
+def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
+    """`attention.choose` for a stage."""
+    own = model_def(experiment.model).attention(model_config(experiment))
+    return attention.choose(own, experiment.execution, stage, platform)
+
+
+def check_memory(network: Model, stages: Sequence[StagePlan], probabilities: bool) -> None:
+    """Refuses sizes far beyond any memory, by shapes alone; `probabilities` says whether all attention probabilities
+    are computed at once. Raises UserError."""
     limit = BEYOND * host_memory()
     sizes = [("the network's parameters", 4 * count(network.specs), "model.vocab, width, layers and max_length")]
     for stage in stages:
         sequences, length = -(-stage.batch_size // stage.microbatches), stage.length
         sizes.append((f"one array of hidden states, {sequences:,} x {length:,} x {network.width:,},",
                       4 * sequences * length * network.width, "batch_size, length and model.width"))
-        if network.attention:
-            sizes.append((f"the attention probabilities of one sequence of {length:,} tokens", 4 * length**2, "length"))
+        if probabilities:
+            sizes.append((f"the attention probabilities of one sequence of {length:,} tokens", 4 * length**2,
+                          "length, or set execution.attention=chunked"))
     for what, size, fields in sizes:
         if size > limit:
             raise UserError(f"{what} would take {byte_size(size)}, more than {BEYOND:,} times the memory of this "

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from lmrep.core.sharding import batch_sharding
+from lmrep.core.sharding import batch_sharding, platform
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
 from lmrep.data.formats.base import FIELDS
@@ -51,9 +51,9 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
       UserError: a network, objective or optimizer cannot be built, or stages cannot follow each other.
     """
     vocabulary = vocabulary or untrained_vocabulary(experiment)
-    network = build.model(experiment, vocabulary)
     plans, stages = experiments.resolve_stages(experiment), []
     for i, plan in enumerate(plans):
+        network = build.training_model(experiment, plan, vocabulary, platform(mesh))
         objective = build.objective(plan, network, vocabulary)
         optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
         stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size,

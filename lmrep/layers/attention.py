@@ -1,5 +1,6 @@
 """Multi-head dot-product attention (Vaswani et al., 2017, section 3.2)."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.struct
@@ -40,28 +41,50 @@ def specs(d: int, heads: int = 1, init: Initializer = normal(), output_init: Ini
     }
 
 
+# An implementation of attention with its mask bound (`dense`, and those of `attention_backends.ATTENTION`):
+#   (query [b, t, h, k], KVCache of s positions, *, at=None, rate=0.0, key=None) -> (weighted sums of the values
+#   [b, t, h, k], their weights [b, h, t, s] before dropout, or None where they are not kept).
+# `at` i32[b, t] are the positions of the queries; by default t = s and they are 0, 1, 2, ... `rate` and `key` are of
+# dropout on the weights.
+Attend = Callable[..., tuple[Array, Array | None]]
+
+
 def apply(
-    params: Tree, x: Array, mask: Array, heads: int, *,
-    queries: Array | None = None, rate: float = 0.0, key: Array | None = None,
-) -> tuple[Array, Array]:
+    params: Tree, x: Array, attend: Attend, heads: int, *,
+    at: Array | None = None, rate: float = 0.0, key: Array | None = None,
+) -> tuple[Array, Array | None]:
     """Self-attention.
 
     Args:
       params: as `specs`.
-      x: [b, s, d], from which keys and values are computed.
-      mask: bool[b, t, s], from `AttentionMask.to_bool`.
+      x: [b, s, d].
+      attend: the implementation with the mask.
       heads: h, a divisor of d.
-      queries: [b, t, d], from which queries are computed; by default x.
+      at: i32[b, t], the positions that attend; by default all.
       rate: dropout on the attention probabilities.
       key: for dropout.
 
     Returns:
-      ([b, t, d], probabilities [b, h, t, s] before dropout).
+      ([b, t, d], probabilities [b, h, t, s] before dropout, or None where `attend` gives none).
     """
-    queries = x if queries is None else queries
+    queries = x if at is None else take(x, at)
     query, kv = _heads(params["query"], queries, heads), project_kv(params, x, heads)
-    output, probabilities = _attention(query, kv, mask, rate, key)
+    output, probabilities = attend(query, kv, at=at, rate=rate, key=key)
     return linear.apply(params["output"], output.reshape(queries.shape)), probabilities
+
+
+def dense(mask: Array) -> Attend:
+    """Attention that computes and keeps all probabilities at once. `mask` is bool[b, s, s], from
+    `AttentionMask.to_bool`."""
+    def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
+        return _attention(query, kv, mask if at is None else take(mask, at), rate, key)
+
+    return run
+
+
+def take(x: Array, at: Array) -> Array:
+    """x [b, t, ...] at the positions `at` i32[b, m] -> [b, m, ...]."""
+    return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
 class KVCache(NamedTuple):

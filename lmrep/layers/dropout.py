@@ -32,6 +32,23 @@ def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array
     return _dropped(x, _hash(key, first + jax.lax.broadcasted_iota(jnp.uint32, x.shape, x.ndim - 1)), rate)
 
 
+def apply_to_block(
+    key: Array | None, x: Array, rate: float, shape: tuple[int, ...], start: tuple[int | Array, ...]
+) -> Array:
+    """As `apply(key, array, rate)` leaves a block x of an array.
+
+    Args:
+      key: as in `apply`.
+      x: the block.
+      rate: as in `apply`.
+      shape: of the array.
+      start: the index of the block's first element in it.
+    """
+    if key is None or rate == 0:
+        return x
+    return _dropped(x, _hash(key, _number(x.shape, shape, start)), rate)
+
+
 def _dropped(x: Array, words: Array, rate: float) -> Array:
     keep = words >= np.uint32(round(rate * 2**32))
     return jnp.where(keep, x.astype(jnp.float32) / (1 - rate), 0).astype(x.dtype)  # bfloat16 has no 0.9
@@ -44,10 +61,18 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
     quality. The bits depend on the index in the global array only, so that every sharding gives the same mask and the
     backward pass may recompute it.
     """
-    number = jnp.zeros(shape, jnp.uint32)
-    for axis, stride in enumerate(np.cumprod((1, *shape[:0:-1]))[::-1]):
-        number += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride % 2**32)
-    return _hash(key, number)
+    return _hash(key, _number(shape, shape, (0,) * len(shape)))
+
+
+def _number(block: tuple[int, ...], shape: tuple[int, ...], start: tuple[int | Array, ...]) -> Array:
+    """uint32[block], the numbers (modulo 2^32) of the elements of a block in an array of that shape."""
+    number = jnp.zeros(block, jnp.uint32)
+    for axis, (stride, first) in enumerate(zip(np.cumprod((1, *shape[:0:-1]))[::-1], start, strict=True)):
+        index = jax.lax.broadcasted_iota(jnp.uint32, block, axis)
+        if not (isinstance(first, int) and first == 0):
+            index += jnp.asarray(first).astype(jnp.uint32)
+        number += index * np.uint32(stride % 2**32)
+    return number
 
 
 def _hash(key: Array, number: Array) -> Array:

@@ -11,6 +11,7 @@ from lmrep.config.record import setting
 from lmrep.core import params as P
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import gather_params
+from lmrep.layers.attention_backends import ATTENTION, AUTO
 
 # What the backward pass saves of a layer; the rest is recomputed.
 REMAT = {
@@ -29,6 +30,9 @@ class Execution:
                          choices=tuple(REMAT))
     scan: bool = setting(False, "scan over layers, which compiles one layer, instead of unrolling them, which runs "
                          "faster")
+    attention: str = setting(AUTO, "implementation of attention: all probabilities at once; in chunks, with less "
+                             "memory; cuDNN's; TPU's splash; auto: the fastest that honours dropout, packing and dtype",
+                             choices=(AUTO, *ATTENTION))
 
 
 def specs(layer: Tree, layers: int, shared: tuple[str, ...] = ()) -> Tree:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.layers.attention import AttentionMask
+from lmrep.layers.attention_backends import Needs
 
 
 class Inputs(NamedTuple):
@@ -116,6 +117,8 @@ class ModelDef(NamedTuple):
       architecture_fields: fields that a run may not change when it starts from another's parameters (`init=`), since
         every parameter would mean something else.
       dropout_fields: fields that such a run keeps, since they are not part of what was learned.
+      attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
+        has no attention.
     """
 
     config: type
@@ -124,6 +127,7 @@ class ModelDef(NamedTuple):
     check: Callable[[Any], None] = lambda config: None
     architecture_fields: tuple[str, ...] = ()
     dropout_fields: tuple[str, ...] = ("dropout",)
+    attention: Callable[[Any], Needs | None] = lambda config: None
 
 
 def model_inputs(

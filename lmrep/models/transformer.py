@@ -17,8 +17,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
 from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import attention as attention_layer
-from lmrep.layers import dropout, embedding, linear, mlp, norm, stack
-from lmrep.layers.attention import AttentionMask, KVCache
+from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, norm, stack
+from lmrep.layers.attention import AttentionMask, KVCache, take
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, TransformerSizes, check_inputs
 
@@ -135,6 +135,11 @@ def input_fields(c: Config) -> frozenset[str]:
     return frozenset({"tokens", "positions", "attention_mask", *(["token_type_ids"] if c.token_types > 1 else [])})
 
 
+def attention_needs(c: Config) -> attention_backends.Needs:
+    """What the network's attention has to honour in training."""
+    return attention_backends.Needs(c.width // c.heads, dropout=c.attention_dropout > 0)
+
+
 def initializer(c: Config, stddev: float = 0.0) -> Initializer:
     """The initializer of kernels and tables, optionally with another standard deviation."""
     return {"normal": normal, "truncated_normal": truncated_normal}[c.init](stddev or c.init_stddev)
@@ -177,7 +182,8 @@ def encode(
     attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
     """`Model.encode`. With `at`, the last layer runs at these positions only. With pre norm, `layers` are the sums
-    before the final norm, and `hidden` is normalized.
+    before the final norm, and `hidden` is normalized. Attention probabilities are computed by the backend "xla",
+    whatever `execution.attention` is.
 
     Raises:
       ValueError: a field of `inputs` that the model does not take, more tokens than it has positions for, or `at`
@@ -189,19 +195,21 @@ def encode(
     check_inputs(inputs, input_fields(c))
     if inputs.positions is None and 0 < c.max_tokens < inputs.tokens.shape[1]:
         raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model has positions for {c.max_length}")
-    mask = (inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))).to_bool()
+    attend = attention_backends.bind(
+        "xla" if attention else execution.attention,
+        inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens)), head_width=c.width // c.heads,
+        dtype=execution.dtype, dropout=key is not None and c.attention_dropout > 0)
     embedding_key, stack_key = prng.split(key, 2)
     x = _embed(params, inputs, embedding_key, c).astype(execution.dtype)
 
     def run(p: Tree, x: Array, key: Array | None, at: Array | None = None) -> tuple[Array, tuple]:
         attention_key, *keys = prng.split(key, 4)
 
-        def attend(y: Array) -> tuple[Array, Array]:
-            queries, rows = (y, mask) if at is None else (_take(y, at), _take(mask, at))
+        def block(y: Array) -> tuple[Array, Array | None]:
             return attention_layer.apply(
-                p["attention"], y, rows, c.heads, queries=queries, rate=c.attention_dropout, key=attention_key)
+                p["attention"], y, attend, c.heads, at=at, rate=c.attention_dropout, key=attention_key)
 
-        x, probabilities = _layer(p, x, attend, c, keys, at)
+        x, probabilities = _layer(p, x, block, c, keys, at)
         return x, (x if layers else None, probabilities if attention else None)
 
     keys = None if key is None else jax.random.split(stack_key, c.layers)
@@ -277,16 +285,11 @@ def _layer(
     all."""
     attention_key, inner_key, mlp_key = keys
     block_input = _block_input(p, "attention_norm", x, c)
-    x = x if at is None else _take(x, at)
+    x = x if at is None else take(x, at)
     y, other = attend(block_input)
     x = _add_output(p, "attention_norm", x, y, c, attention_key)
     y = mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation, rate=c.mlp_dropout, key=inner_key)
     return _add_output(p, "mlp_norm", x, y, c, mlp_key), other
-
-
-def _take(x: Array, at: Array) -> Array:
-    """x [b, t, ...], at i32[b, m] -> [b, m, ...]."""
-    return jnp.take_along_axis(x, at[..., None], axis=1)
 
 
 def _block_input(p: Tree, name: str, x: Array, c: Config) -> Array:
@@ -307,4 +310,5 @@ DEFINITION = ModelDef(
     check=check,
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
+    attention=attention_needs,
 )

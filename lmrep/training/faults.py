@@ -122,5 +122,5 @@ def out_of_memory_error(error: Exception, stage: Stage, length: int | None, mesh
         f"out of memory in stage {stage.name!r}: {message}. Each of {mesh.size} device(s) has {examples} of batch_size="
         f"{stage.batch_size}, in {microbatches} microbatch(es) of {-(-per_device // microbatches):,}. Raise "
         f"microbatches (for example to {2 * microbatches}: the numbers stay the same), or set execution.remat=full, "
-        "execution.dtype=bfloat16 or mesh.fsdp=-1 (which shards parameters and moments); then lower length or "
-        "batch_size. The last checkpoint is intact")
+        "execution.attention=chunked (for long sequences), execution.dtype=bfloat16 or mesh.fsdp=-1 (which shards "
+        "parameters and moments); then lower length or batch_size. The last checkpoint is intact")

@@ -24,7 +24,7 @@ WEIGHTS = RNG.normal(size=(B, T, D)).astype(np.float32)
 def attend(params, x, mask):
     """(output, probabilities, gradient by params and x of the output's product with WEIGHTS)."""
     def f(params, x):
-        y, probabilities = attention.apply(params, x, mask, HEADS)
+        y, probabilities = attention.apply(params, x, attention.dense(mask), HEADS)
         return (y * WEIGHTS).sum(), (y, probabilities)
 
     grads, (y, probabilities) = jax.grad(f, argnums=(0, 1), has_aux=True)(params, x)
@@ -93,7 +93,7 @@ def test_dropout_acts_on_the_probabilities():
     ones = {"kernel": jnp.zeros((D, D)), "bias": jnp.ones(D)}
     params = PARAMS | {"value": ones, "output": identity}
     alone = jnp.broadcast_to(jnp.eye(T, dtype=bool), (B, T, T))
-    y, probabilities = attention.apply(params, X, alone, HEADS, rate=0.5, key=jax.random.key(1))
+    y, probabilities = attention.apply(params, X, attention.dense(alone), HEADS, rate=0.5, key=jax.random.key(1))
     heads = np.asarray(y).reshape(B, T, HEADS, D // HEADS)
     assert {0.0, 2.0} == set(np.unique(heads))
     assert (heads == heads[..., :1]).all()  # one draw per head and pair of positions
@@ -101,7 +101,8 @@ def test_dropout_acts_on_the_probabilities():
 
 
 def test_bfloat16_in_and_out():
-    y, probabilities = attention.apply(PARAMS, jnp.asarray(X, jnp.bfloat16), jnp.asarray(definition(SEGMENTS)), HEADS)
+    mask = jnp.asarray(definition(SEGMENTS))
+    y, probabilities = attention.apply(PARAMS, jnp.asarray(X, jnp.bfloat16), attention.dense(mask), HEADS)
     expected, _ = reference.attention(*reference.float64((PARAMS, X)), definition(SEGMENTS), HEADS)
     assert y.dtype == probabilities.dtype == jnp.bfloat16
     np.testing.assert_allclose(y.astype(np.float32), expected, atol=0.15)
@@ -113,7 +114,7 @@ def test_gradients_under_dropout_and_of_the_weights():
     probability_weights = RNG.normal(size=(B, HEADS, T, T)).astype(np.float32)
 
     def ours(params, x):
-        y, probabilities = attention.apply(params, x, mask, HEADS, rate=0.3, key=key)
+        y, probabilities = attention.apply(params, x, attention.dense(mask), HEADS, rate=0.3, key=key)
         return (y * WEIGHTS).sum() + (probabilities * probability_weights).sum()
 
     def plain(params, x):  # left to JAX's own derivative
@@ -132,7 +133,7 @@ def test_gradients_under_dropout_and_of_the_weights():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_backward_pass_keeps_one_array_of_the_weights_size(dtype):
     def f(params, x, key):
-        return attention.apply(params, x, jnp.ones((B, T, T), bool), HEADS, rate=0.1, key=key)[0]
+        return attention.apply(params, x, attention.dense(jnp.ones((B, T, T), bool)), HEADS, rate=0.1, key=key)[0]
 
     arguments = PARAMS, jnp.asarray(X, dtype), jax.random.key(0)
     pullback = jax.eval_shape(lambda params, x, key: jax.vjp(partial(f, key=key), params, x)[1], *arguments)

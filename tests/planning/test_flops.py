@@ -4,12 +4,16 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
 from lmrep.core import params as P
+from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
+from lmrep.objectives import OBJECTIVES
 from lmrep.planning import flops
 
 N, D, L = 5, 8, 4
@@ -95,3 +99,16 @@ def test_peaks_by_device_kind(name, teraflops):
     """A v5p reports "TPU v5", a v5e "TPU v5 lite"."""
     peak = flops.peak(SimpleNamespace(device_kind=name))
     assert peak == (None if teraflops is None else teraflops * 1e12)
+
+
+def test_a_step_counts_the_same_whatever_computes_attention():
+    c = transformer.Config(vocab=64, width=16, layers=1, heads=2, mlp=32, max_length=512, attention_dropout=0.0)
+    vocabulary = Vocabulary(64, {"pad": 0, "mask": 1}, np.ones(64, bool), np.ones(64, np.int64))
+    batch = {name: jax.ShapeDtypeStruct((2, 512), jnp.int32) for name in ("tokens", "segment_ids", "positions")}
+    batch["example"] = jax.ShapeDtypeStruct((2,), jnp.int32)
+    definition, counted = OBJECTIVES["causal"], set()
+    for backend in ("xla", "chunked", "splash"):
+        network = transformer.build(c, Execution(attention=backend))
+        objective = definition.build(definition.config(), network, vocabulary)
+        counted.add(flops.of_train_step(objective, optax.sgd(1.0), batch))
+    assert len(counted) == 1

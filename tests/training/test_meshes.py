@@ -15,6 +15,7 @@ from lmrep.core.sharding import make_mesh
 from lmrep.data.store.prepare import prepare
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
+from lmrep.layers import chunked_attention
 from lmrep.training.config import LogConfig, TrainerConfig
 from lmrep.training.loop import RunOutputs, Trainer
 from tests import small
@@ -27,19 +28,27 @@ NETWORKS = {
     # Factorised embeddings, and a vocabulary that no tensor axis divides.
     "unrolled": {"model.vocab": 203, "model.embedding": 16, "execution.scan": False, "execution.remat": "full"},
 }
+CHUNKED = {f"{name} chunked": fields | {"execution.attention": "chunked"} for name, fields in NETWORKS.items()}
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory):
+def module_monkeypatch():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory, module_monkeypatch):
     """(network, mesh, microbatches) -> the loss of each step; every run trains once."""
+    module_monkeypatch.setattr(chunked_attention, "block_size", lambda *_: 8)  # four blocks of a sequence
     home = tmp_path_factory.mktemp("meshes")
     small.corpus(home / "texts")
 
     @functools.cache
-    def train(network, sizes=(1, 1, 1), microbatches=1):
+    def train(network, sizes, microbatches):
         config = small.config(home / "texts", format="segment_pair")
         config.steps, config.objective.sentence_pair, config.data.validation = STEPS, True, 0
-        config.update_from_flattened_dict(NETWORKS[network] | {"microbatches": microbatches})
+        config.update_from_flattened_dict((NETWORKS | CHUNKED)[network] | {"microbatches": microbatches})
         experiment = experiments.parse(config)
         prepared = prepare(experiment.data, experiment.tokenizer, home / "data")
         lines, checkpoints = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None)
@@ -61,9 +70,18 @@ def warnings(capfd):
     ("scanned", 1, (8, 1, 1)), ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 8, 1)), ("unrolled", 2, (1, 1, 4))])
 def test_every_mesh_gives_the_losses_of_one_device(losses, capfd, network, microbatches, sizes):
     """With the same dropout, too."""
-    expected = losses(network)
+    expected = losses(network, (1, 1, 1), 1)
     assert len(expected) == STEPS and expected[-1] < expected[0] - 0.2  # it learns, so that wrong gradients would show
     np.testing.assert_allclose(losses(network, sizes, microbatches), expected, rtol=1e-5)
+    assert not warnings(capfd)
+
+
+@pytest.mark.parametrize(("network", "microbatches", "sizes"), [
+    ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 1, 4))])
+def test_chunked_attention_gives_the_losses_of_dense_attention(losses, capfd, network, microbatches, sizes):
+    """With the same dropout, too."""
+    expected = losses(network, (1, 1, 1), 1)
+    np.testing.assert_allclose(losses(f"{network} chunked", sizes, microbatches), expected, rtol=1e-5)
     assert not warnings(capfd)
 
 

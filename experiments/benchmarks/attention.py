@@ -1,0 +1,113 @@
+"""Time and memory of a float32 training step under each implementation of attention that runs on this machine.
+
+    pip install -e .
+    python experiments/benchmarks/attention.py
+    python experiments/benchmarks/attention.py --system=gpt2 --lengths=1024,2048 --tokens=2048
+
+A step is that of `lmrep train` without remat, on random tokens: --tokens of them in sequences of each length, with the
+preset's dropout unless --no-dropout is given. Every setting runs in a process of its own. `step` is the shortest of
+--rounds; `cpu` is the least processor time, which depends less on other load of the machine; `temporary` is what XLA
+allocates for a step beside its arguments and results; `peak` is the largest resident memory of the process, and
+`before` that with everything compiled and no step done. LMREP_KEEP_MEMORY=1 measures with the memory setting of that
+name.
+
+MEASURED
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+
+from lmrep.core.host import keep_memory
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers.stack import Execution
+from lmrep.models import PRESETS, transformer
+from lmrep.objectives import OBJECTIVES
+from lmrep.training import optimizers, state
+from lmrep.training.step import train_step
+
+SPECIALS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
+OBJECTIVE = {"bert": "masked", "gpt2": "causal"}
+COLUMNS = ("length", "sequences", "attention", "step ms", "cpu ms", "temporary MB", "before MB", "peak MB", "loss")
+
+
+def batch(length, sequences, vocab):
+    """Random tokens, without padding."""
+    ones = np.ones((sequences, length), np.int32)
+    tokens = np.random.default_rng(0).integers(1000, vocab, ones.shape, dtype=np.int32)
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), ones.shape)
+    return {"tokens": tokens, "segment_ids": ones, "positions": positions, "token_type_ids": 0 * ones,
+            "starts_word": ones == 1, "example": np.arange(sequences, dtype=np.int32)}
+
+
+def peak_memory():
+    """Megabytes that were resident at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(o):
+    """The row of the table of one backend and length."""
+    config = PRESETS[o.system].config
+    rates = {} if o.dropout else {name: 0.0 for name in ("dropout", "attention_dropout", "mlp_dropout")}
+    config = replace(config, max_length=max(config.max_length, o.length), **rates)
+    sequences = max(1, o.tokens // o.length)
+    vocabulary = Vocabulary(config.vocab, SPECIALS, np.ones(config.vocab, bool), np.ones(config.vocab, np.int64))
+    definition = OBJECTIVES[OBJECTIVE[o.system.split("_")[0]]]
+    model = transformer.build(config, Execution(attention=o.attention))
+    objective = definition.build(definition.config(), model, vocabulary)
+    optimizer = optimizers.build(optimizers.RECIPES["adamw"], objective.specs, 1_000_000)
+    current = jax.jit(partial(state.create, objective, optimizer, sequences))(0)
+    data = batch(o.length, sequences, config.vocab)
+    step = jax.jit(partial(train_step, objective=objective, optimizer=optimizer, seed=0), donate_argnums=0)
+    compiled = step.lower(current, data).compile()
+    before, times = peak_memory(), []
+    for _ in range(o.rounds):
+        start = time.perf_counter(), time.process_time()
+        current, metrics = compiled(current, data)
+        loss = float(metrics["loss"][0])
+        times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    temporary = compiled.memory_analysis().temp_size_in_bytes / 1e6
+    wall, processor = (round(1000 * min(column)) for column in zip(*times, strict=True))
+    return (o.length, sequences, o.attention, wall, processor, round(temporary), round(before), round(peak_memory()),
+            f"{loss:.6f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--system", default="bert_mini", choices=[name for name in PRESETS if name.startswith(
+        ("bert_", "gpt2"))])
+    parser.add_argument("--lengths", default="128,512,2048,4096")
+    parser.add_argument("--backends", default="xla,chunked")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a batch")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-dropout", dest="dropout", action="store_false")
+    parser.add_argument("--attention", help=argparse.SUPPRESS)  # of one process
+    parser.add_argument("--length", type=int, help=argparse.SUPPRESS)
+    o = parser.parse_args()
+    if os.environ.get("LMREP_KEEP_MEMORY") == "1":
+        keep_memory()
+    if o.attention:
+        print(json.dumps(measure(o)))
+        return
+    print(f"{o.system}, {o.tokens} tokens, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, jax "
+          f"{jax.__version__}")
+    print("  ".join(f"{column:>12}" for column in COLUMNS))
+    for length in o.lengths.split(","):
+        for backend in o.backends.split(","):
+            command = [sys.executable, __file__, *sys.argv[1:], f"--attention={backend}", f"--length={length}"]
+            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            print("  ".join(f"{value:>12}" for value in json.loads(printed.splitlines()[-1])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Implementations of attention, by name, and the choice among them.
+
+Each declares what it honours. What it does not honour is refused, with the fields to change; `auto` takes the fastest
+one that honours all.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from lmrep.core import sharding
+from lmrep.core.errors import UserError
+from lmrep.layers import chunked_attention, cudnn_attention, splash_attention
+from lmrep.layers.attention import Attend, AttentionMask, dense
+
+
+class Needs(NamedTuple):
+    """What attention has to honour."""
+
+    head_width: int
+    dtype: str = "float32"
+    length: int = 1  # positions of a sequence
+    packed: bool = True  # whether a sequence may hold several segments
+    causal: bool = False
+    mask: bool = False  # whether there is a mask beside segments and causality
+    dropout: bool = False  # on the probabilities
+
+
+class Backend(NamedTuple):
+    """An implementation and what it honours. All take sequences of any length and causal masks.
+
+    Attributes:
+      attend: AttentionMask -> `Attend`.
+      platforms: where it runs; none: everywhere.
+      packed: whether it keeps the segments of a sequence apart.
+      mask: whether it takes `AttentionMask.mask`.
+      dropout: whether it has dropout that is the same on every mesh and when a run is resumed.
+      dtypes: in which it computes.
+      width_multiple: of which the width of a head is a multiple.
+      max_width: of a head; 0 for any.
+    """
+
+    attend: Callable[[AttentionMask], Attend]
+    platforms: tuple[str, ...] = ()
+    packed: bool = True
+    mask: bool = True
+    dropout: bool = True
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    width_multiple: int = 1
+    max_width: int = 0
+
+
+ATTENTION: dict[str, Backend] = {
+    "xla": Backend(lambda mask: dense(mask.to_bool())),
+    "chunked": Backend(chunked_attention.attend),
+    "cudnn": Backend(cudnn_attention.attend, platforms=("gpu",), packed=False, mask=False, dropout=False,
+                     dtypes=("bfloat16",), width_multiple=8, max_width=128),
+    "splash": Backend(splash_attention.attend, platforms=("tpu",), mask=False, dropout=False),
+}
+AUTO = "auto"
+EVERYWHERE = tuple(name for name, backend in ATTENTION.items() if not backend.platforms and backend.dropout)
+
+# By platform, the backends that are faster than xla, the fastest first, and from which length on. Measured on CPU
+# (`experiments/benchmarks/attention.py`); on GPU and TPU, chunked is there for its memory.
+FASTER: dict[str, tuple[tuple[str, int], ...]] = {
+    "cpu": (("chunked", 2048),),
+    "gpu": (("cudnn", 512), ("chunked", 4096)),
+    "tpu": (("splash", 512), ("chunked", 4096)),
+}
+
+
+class Choice(NamedTuple):
+    """The backend that is used, and by name the faster ones that are not, each with the reason."""
+
+    name: str
+    ruled_out: dict[str, str]
+
+
+def reasons(name: str, needs: Needs, platform: str | None = None) -> list[str]:
+    """Why backend `name` does not honour `needs`, each with the field to change; none if it does. The platform is not
+    checked where it is None."""
+    backend, found = ATTENTION[name], []
+    if platform is not None and backend.platforms and platform not in backend.platforms:
+        found.append(f"runs on {' and '.join(backend.platforms)}, not on {platform}")
+    if needs.packed and not backend.packed:
+        found.append("does not keep several texts in an example apart: set config.format to one that packs none, or so "
+                     "that it does not")
+    if needs.mask and not backend.mask:
+        found.append("takes no mask beside segments and causality")
+    if needs.dropout and not backend.dropout:
+        found.append("has no dropout that every mesh and a resumed run repeat: set model.attention_dropout=0")
+    if needs.dtype not in backend.dtypes:
+        found.append(f"computes in {' or '.join(backend.dtypes)} only: set execution.dtype={backend.dtypes[0]}")
+    if needs.head_width % backend.width_multiple or 0 < backend.max_width < needs.head_width:
+        found.append(f"takes heads whose width is a multiple of {backend.width_multiple} and at most "
+                     f"{backend.max_width}, not {needs.head_width}: set model.heads or model.width")
+    return found
+
+
+def resolve(name: str, needs: Needs, platform: str | None) -> Choice:
+    """The backend that `execution.attention` means on a platform ("cpu", "gpu", "tpu").
+
+    Raises:
+      UserError: a backend is named that does not honour all that is needed.
+    """
+    if name != AUTO:
+        if found := reasons(name, needs, platform):
+            fitting = [other for other in ATTENTION if not reasons(other, needs, platform)]
+            raise UserError(f"execution.attention is {name}, which {'; it '.join(found)}; or set execution.attention "
+                            f"to {', '.join((AUTO, *fitting))}")
+        return Choice(name, {})
+    ruled_out = {}
+    for faster, length in FASTER.get(platform, ()):
+        if needs.length < length:
+            continue
+        if not (found := reasons(faster, needs, platform)):
+            return Choice(faster, ruled_out)
+        ruled_out[faster] = "; it ".join(found)
+    return Choice("xla", ruled_out)
+
+
+_only_dense: contextvars.ContextVar[bool] = contextvars.ContextVar("only_dense", default=False)
+
+
+@contextlib.contextmanager
+def only_dense() -> Iterator[None]:
+    """A context in which every backend is traced as "xla": for counting operations, not for running."""
+    token = _only_dense.set(True)
+    try:
+        yield
+    finally:
+        _only_dense.reset(token)
+
+
+def bind(name: str, mask: AttentionMask, *, head_width: int, dtype: str, dropout: bool) -> Attend:
+    """The implementation `name`, or what `auto` means for these shapes, under a mask. Called while a program is traced.
+
+    Raises:
+      UserError: the backend does not honour the mask, dropout, dtype or width. (Whether sequences are packed cannot be
+        seen here: `auto` takes it that they are.)
+    """
+    if _only_dense.get():
+        name = "xla"
+    needs = Needs(head_width, dtype, mask.segment_ids.shape[1], packed=name == AUTO, causal=mask.causal,
+                  mask=mask.mask is not None, dropout=dropout)
+    chosen = resolve(name, needs, sharding.platform() if name == AUTO else None)
+    return ATTENTION[chosen.name].attend(mask)

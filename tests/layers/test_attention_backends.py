@@ -1,0 +1,182 @@
+"""What implementations of attention honour, the choice among them, and those of accelerators as far as a CPU goes."""
+
+from functools import partial
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo
+from jax.experimental import topologies
+from jax.sharding import NamedSharding, PartitionSpec
+
+from lmrep.core.errors import UserError
+from lmrep.core.sharding import make_mesh, use_mesh
+from lmrep.layers import attention, cudnn_attention, splash_attention
+from lmrep.layers import attention_backends as backends
+from lmrep.layers.attention import AttentionMask, KVCache
+from lmrep.layers.attention_backends import ATTENTION, FASTER, Needs
+
+EASY = Needs(64, dtype="bfloat16", length=4096, packed=False)  # what every backend honours
+RNG = np.random.default_rng(0)
+
+
+def gradients(make, segments, causal, arrays):
+    """(output, gradients by queries, keys and values of its sum over real positions with the fourth array)."""
+    real = (segments > 0)[..., None, None]
+
+    def loss(query, keys, values):
+        output, _ = make(AttentionMask(jnp.asarray(segments), causal))(query, KVCache(keys, values))
+        return jnp.where(real, output * arrays[3], 0).sum(), output
+
+    grads, output = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays[:3])
+    return np.where(real, output, 0), *grads
+
+
+def dense(mask):
+    return attention.dense(mask.to_bool())
+
+
+def arrays(b, t, h, k):
+    return RNG.normal(size=(4, b, t, h, k)).astype(np.float32)
+
+
+# The choice
+
+
+@pytest.mark.parametrize(("name", "needs", "message"), [
+    ("cudnn", {"packed": True}, "does not keep several texts in an example apart: set config.format"),
+    ("cudnn", {"dropout": True}, "has no dropout .*: set model.attention_dropout=0"),
+    ("cudnn", {"dtype": "float32"}, "computes in bfloat16 only: set execution.dtype=bfloat16"),
+    ("cudnn", {"head_width": 100}, "multiple of 8 and at most 128, not 100: set model.heads or model.width"),
+    ("cudnn", {"head_width": 256}, "at most 128, not 256"),
+    ("cudnn", {"mask": True}, "takes no mask"),
+    ("splash", {"dropout": True}, "set model.attention_dropout=0"),
+    ("splash", {"mask": True}, "takes no mask"),
+])
+def test_what_is_not_honoured_is_refused_and_ruled_out(name, needs, message):
+    needs, [platform] = EASY._replace(**needs), ATTENTION[name].platforms
+    with pytest.raises(UserError, match=rf"execution.attention is {name}, which .*{message}.*set execution.attention "
+                       "to auto, xla, chunked"):
+        backends.resolve(name, needs, platform)
+    choice = backends.resolve("auto", needs, platform)
+    assert choice.name in ("xla", "chunked")
+    assert message.split(".*")[0].split(":")[0] in choice.ruled_out[name]
+
+
+@pytest.mark.parametrize(("name", "platform"), [
+    ("cudnn", "cpu"), ("cudnn", "tpu"), ("splash", "cpu"), ("splash", "gpu")])
+def test_a_backend_of_another_platform_is_refused(name, platform):
+    with pytest.raises(UserError, match=f"which runs on {ATTENTION[name].platforms[0]}, not on {platform}; or set"):
+        backends.resolve(name, EASY, platform)
+    assert backends.resolve(name, EASY, None).name == name  # where it is not known yet
+
+
+@pytest.mark.parametrize("platform", FASTER)
+def test_auto_takes_the_fastest_from_its_length_on(platform):
+    (fastest, length), *_ = FASTER[platform]
+    assert backends.resolve("auto", EASY._replace(length=length), platform) == (fastest, {})
+    assert backends.resolve("auto", EASY._replace(length=length - 1), platform) == ("xla", {})
+
+
+@pytest.mark.parametrize("name", backends.EVERYWHERE)
+def test_what_runs_everywhere_honours_everything(name):
+    needs = Needs(7, dtype="float32", length=10**6, packed=True, causal=True, mask=True, dropout=True)
+    for platform in FASTER:
+        assert not backends.reasons(name, needs, platform)
+
+
+def test_binding_refuses_dropout():
+    mask = AttentionMask(jnp.ones((1, 8), jnp.int32))
+    with pytest.raises(UserError, match=r"set model\.attention_dropout=0"):
+        backends.bind("splash", mask, head_width=64, dtype="float32", dropout=True)
+
+
+@pytest.mark.parametrize("make", [cudnn_attention.attend, splash_attention.attend])
+def test_fused_kernels_themselves_refuse_masks_and_dropout(make):
+    segments, (x, *_) = jnp.ones((1, 8), jnp.int32), arrays(1, 8, 1, 8)
+    with pytest.raises(ValueError, match="takes no mask beside"):
+        make(AttentionMask(segments, mask=jnp.ones((1, 8, 8), bool)))
+    with pytest.raises(ValueError, match="dropout"):
+        make(AttentionMask(segments))(x, KVCache(x, x), rate=0.1, key=jax.random.key(0))
+
+
+# cuDNN
+
+
+@pytest.fixture
+def without_cudnn(monkeypatch):
+    """JAX's own implementation in place of cuDNN's, which takes the same arguments."""
+    plain = jax.nn.dot_product_attention
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *args, implementation, **more: plain(*args, **more))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudnn_is_given_what_the_mask_means(causal, without_cudnn):
+    segments, x = (np.arange(12) < np.array([[12], [7], [1], [0]])).astype(np.int32), arrays(4, 12, 2, 8)
+    computed, expected = (gradients(make, segments, causal, x) for make in (cudnn_attention.attend, dense))
+    for a, b in zip(computed, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("example", [[1, 1, 2, 2], [0, 1, 1, 0], [2, 2, 2, 0]], ids=str)
+def test_examples_that_cudnn_would_mix_up_give_nan(example, without_cudnn):
+    segments, (x, *_) = jnp.array([[1, 1, 1, 0], example]), arrays(2, 4, 1, 8)
+    output, _ = cudnn_attention.attend(AttentionMask(segments))(x, KVCache(x, x))
+    assert np.isfinite(output[0]).all() and np.isnan(output[1]).all()
+
+
+@pytest.mark.parametrize(("shape", "causal"), [((16, 512, 12, 64), False), ((8, 1024, 12, 64), True)], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 2, 2)], ids=str)
+def test_cudnn_is_lowered_for_cuda(shape, causal, sizes, monkeypatch):
+    """BERT-base's and GPT-2's shapes, forward and backward: a device has its shard, and there is no mask tensor."""
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91100)
+    x, segments = jax.ShapeDtypeStruct(shape, jnp.bfloat16), jax.ShapeDtypeStruct(shape[:2], jnp.int32)
+
+    def loss(query, keys, values, segments):
+        mask = AttentionMask(segments, causal)
+        return cudnn_attention.attend(mask)(query, KVCache(keys, values))[0].astype(jnp.float32).sum()
+
+    with use_mesh(make_mesh(*sizes)):
+        text = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(x, x, x, segments).lower(
+            lowering_platforms=("cuda",)).as_text()
+    assert [text.count(f"custom_call @__cudnn${name}(") for name in ("fmhaSoftmax", "fmhaSoftmaxBackward")] == [1, 1]
+    assert ("PADDING_CAUSAL" in text) == causal
+    b, t, h, _ = shape
+    assert f"{b // (sizes[0] * sizes[1])}x{h // sizes[2]}x{t}xf32" in text  # the sums of exponentials of a shard
+    assert f"{t}x{t}" not in text
+
+
+# Splash attention
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_splash_attention_equals_dense_attention(causal):
+    """In the interpreter, with packed segments, padding, a narrow head and a length that blocks do not divide."""
+    segments, x = np.sort(RNG.integers(1, 4, (2, 140)), axis=1).astype(np.int32), arrays(2, 140, 1, 16)
+    segments[1, 100:] = 0
+    computed = gradients(partial(splash_attention.attend, interpret=True), segments, causal, x)
+    for a, b in zip(computed, gradients(dense, segments, causal, x), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="compiles for TPUs, which needs libtpu")
+@pytest.mark.parametrize(("shape", "causal"), [((16, 512, 12, 64), False), ((8, 1024, 12, 64), True)], ids=str)
+def test_splash_attention_is_compiled_for_tpus(shape, causal, monkeypatch, no_compilation_cache):
+    """BERT-base's and GPT-2's shapes, forward and backward, on four TPU v5e chips."""
+    for name, value in {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}.items():
+        monkeypatch.setenv(name, value)
+    devices = topologies.get_topology_desc("v5e:2x2", platform="tpu").devices
+    mesh = make_mesh(2, 1, 2, devices=list(devices))
+    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec("data", None, "tensor")))
+    segments = jax.ShapeDtypeStruct(shape[:2], jnp.int32, sharding=NamedSharding(mesh, PartitionSpec("data")))
+
+    def loss(query, keys, values, segments):
+        mask = AttentionMask(segments, causal)
+        attend = backends.bind("auto", mask, head_width=shape[-1], dtype="bfloat16", dropout=False)
+        return attend(query, KVCache(keys, values))[0].astype(jnp.float32).sum()
+
+    with use_mesh(mesh):  # `auto` goes by the mesh's devices
+        text = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(x, x, x, segments).compile().as_text()
+    assert text.count("tpu_custom_call") >= 3  # forward, and two kernels backward
