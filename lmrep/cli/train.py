@@ -4,9 +4,9 @@ With --workdir alone, the run in it is resumed with its own config; --config.FIE
 run may change. The workdir gets config.json, metrics.jsonl, timing.jsonl, cost.jsonl, provenance.jsonl, tokenizer/,
 tensorboard/ and checkpoints/.
 
-Processes started together by srun, mpirun, a Kubernetes Job or on the hosts of a TPU slice train as one. Elsewhere set
-JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID; see launch/README.md. Process 0 prints;
-errors are printed by the process that raises them."""
+Processes started together by srun, mpirun, torchrun, a Kubernetes Job or on the hosts of a TPU slice train as one.
+Elsewhere set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID; see launch/README.md. Process 0
+prints; errors are printed by the process that raises them."""
 
 import math
 import shlex
