@@ -54,7 +54,8 @@ STEP = Flag(-1, "the step of the checkpoint to read; -1: the newest, or the best
 # The flag of every command that compiles programs.
 COMPILATION_CACHE = Flag(True, "keep compiled programs for the next start ($JAX_COMPILATION_CACHE_DIR; default: "
                                "$LMREP_DATA_DIR/compiled or ~/.cache/lmrep/compiled)")
-DATA_DIR = Flag("", "the directory of token stores (default: $LMREP_DATA_DIR or ~/.cache/lmrep)")
+DATA_DIR = Flag("", "the directory of token stores (default: $LMREP_DATA_DIR or ~/.cache/lmrep); from gs://..., those "
+                    "that are there are downloaded to the default one")
 
 
 @dataclass(frozen=True)

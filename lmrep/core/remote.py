@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "a
 PATIENCE = 900.0  # seconds for which a run tries again where its store refuses
 PAUSE = 5.0  # seconds between two attempts
 TRANSFERS = 8  # files at a time
+CHECKSUMS = ("md5Hash", "crc32c", "ETag", "etag")  # names that remote stores use, in order of preference
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,11 @@ def user_errors(url: str, *passed: type[Exception]) -> Iterator[None]:
     except Exception as error:
         raise UserError(f"cannot reach {url}: {describe(error)}; check the address, the network and the "
                         "credentials") from error
+
+
+def checksum(info: Mapping[str, Any]) -> str:
+    """A checksum of a file, after its name, given what its store says of the file; "" if that has none."""
+    return next((f"{key} {info[key]}" for key in CHECKSUMS if info.get(key)), "")
 
 
 class Refused(RunFault):
@@ -133,6 +139,14 @@ class Store:
         found = self._system.find(f"{self._top}/{folder}".rstrip("/"))
         return sorted(posixpath.relpath(name, self._top) for name in found)
 
+    def details(self) -> dict[str, tuple[int, str]]:
+        """{name: (size, checksum)} of the files directly in the directory, or of the file `url` itself, as ".". A
+        checksum has the name that the store uses for it before it; "" if there is none."""
+        self._system.invalidate_cache()
+        found = self._system.find(self._top, maxdepth=1, detail=True).items()
+        files = ((posixpath.relpath(path, self._top), info) for path, info in sorted(found))
+        return {name: (info["size"] or 0, checksum(info)) for name, info in files if "/" not in name}
+
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if it does not exist."""
         try:
@@ -166,4 +180,4 @@ class Store:
             write(self._path(name))
 
     def _path(self, name: str) -> str:
-        return f"{self._top}/{name}"
+        return f"{self._top}/{name}" if name else self._top

@@ -16,6 +16,7 @@ import jax
 from lmrep import api
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.remote_cache import local_data_dir
 from lmrep.doctor import labelled, machine, run, text
 from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Result
 from lmrep.experiment.config import TaskExperiment
@@ -62,8 +63,8 @@ def examine(
     checks("init", run.init, "config", "tokenizer", "network", "resuming?")
     checks("checkpoints", machine.checkpoints, "--workdir", "config", "network")
     if not isinstance(checks.values.get("config"), TaskExperiment):
-        checks("data", partial(text.disk_space_for, data_dir), "config", "tokenizer", "store?", "checkpoints?",
-               *samples)
+        checks("data", partial(text.disk_space_for, local_data_dir(data_dir)), "config", "tokenizer", "store?",
+               "checkpoints?", *samples)
     checks("dashboards", run.dashboards, "config", "--workdir")
     return checks.findings
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
+from lmrep.core.remote_cache import local_data_dir
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
@@ -119,18 +120,20 @@ def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Resu
 
 def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
     """Token stores that exist open, and some of their records decode; else reports where they will be built."""
-    checks.check_writable(data_dir, "data_dir")
+    checks.check_writable(local_data_dir(data_dir), "data_dir")
     try:
         found = build.existing(experiment, data_dir)
     except build.NotBuilt as error:
         if " is damaged: " in str(error):
             return Result(str(error).replace("; building it again", "; the run will build it again"), None, WARNING)
-        return Result(f"not built yet; the run will build it in {data_dir}", None)
+        if str(error).startswith("downloading "):
+            return Result(f"in {data_dir}; the run will download it to {local_data_dir(data_dir)}", None)
+        return Result(f"not built yet; the run will build it in {local_data_dir(data_dir)}", None)
     for split in found.stores.values():
         for store in split.stores if isinstance(split, Sources) else (split,):
             _check_ids(store, found)
     tokens = ", ".join(f"{split} {statistics['tokens']:,}" for split, statistics in found.statistics.items())
-    return Result(f"built in {data_dir}; tokens: {tokens}", found)
+    return Result(f"built in {local_data_dir(data_dir)}; tokens: {tokens}", found)
 
 
 def _check_ids(store: token_store.Store, found: Prepared) -> None:

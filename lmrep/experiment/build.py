@@ -12,6 +12,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.progress import ProgressReporter
+from lmrep.core.remote_cache import local_data_dir
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import corpora, formats, loader, tokenizers
 from lmrep.data.formats import Plan, batch_struct
@@ -116,7 +117,8 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) ->
     def report(done: int, total: int) -> None:
         reporter.report(done, lambda _: f"planning {stage.format_name} examples: {done / total:.0%}")
 
-    return formats.plan(stage.format_name, stage.format, store, stage.length, seed, Path(data_dir) / "plans", report)
+    plans = local_data_dir(data_dir) / "plans"
+    return formats.plan(stage.format_name, stage.format, store, stage.length, seed, plans, report)
 
 
 def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:

@@ -15,6 +15,7 @@ import ml_collections
 import numpy as np
 
 from lmrep.config import loading
+from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.params import Tree, flatten, init
 from lmrep.data import tokenizers
@@ -28,7 +29,7 @@ from lmrep.interop.huggingface.read import read as read_published
 from lmrep.interop.huggingface.read import read_config
 from lmrep.interop.huggingface.task_classes import FORM
 from lmrep.models import MODELS
-from lmrep.storage import workdir
+from lmrep.storage import remote_workdir, workdir
 from lmrep.tasks import TASKS
 
 
@@ -57,7 +58,8 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
       UserError: there is neither, or a value is not finite.
       RunFault: no checkpoint verifies.
     """
-    if conversion.is_workdir(directory_of(path)):
+    directory = directory_of(path)
+    if conversion.is_workdir(directory):
         run = load_run(path)
         params = {name: np.asarray(value) for name, value in flatten(run.params).items()}
         network = dataclasses.asdict(experiments.model_config(run.experiment))
@@ -65,10 +67,11 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
         objective = {"name": stage.objective_name, **dataclasses.asdict(stage.objective)}
         source = SourceCheckpoint(f"{path}, step {run.step:,}", run.tokenizer.tokens, params, network, objective)
     else:
-        checkpoint = read_published(Path(path))
+        checkpoint = read_published(directory)
         network, task = dataclasses.asdict(checkpoint.config), checkpoint.task
         objective = {"name": task.name, **task.fields} if task else {}
-        source = SourceCheckpoint(str(path), tokenizers.load(path).tokens, dict(checkpoint.params), network, objective)
+        tokens = tokenizers.load(directory).tokens
+        source = SourceCheckpoint(str(path), tokens, dict(checkpoint.params), network, objective)
     if broken := [name for name, value in source.params.items() if not np.isfinite(value).all()]:
         raise UserError(f"{source.name} has values that are not finite in {', '.join(broken[:4])}; start from another "
                         "checkpoint")
@@ -110,19 +113,20 @@ def adopt_checkpoint(
     Raises:
       UserError: there is no checkpoint.
     """
-    if conversion.is_workdir(directory_of(path)):
-        network, files = workdir.read_config(path)["config"]["model"], Path(path) / "tokenizer"
-    else:
-        network, files = dataclasses.asdict(read_config(Path(path))), Path(path)
-    tokenizer = tokenizers.load(files)
-    path, files = Path(path).absolute(), files.absolute()  # a run may be resumed from another directory
-    config.init = str(path)
+    directory = directory_of(path)
+    folder = "tokenizer" if conversion.is_workdir(directory) else ""
+    network = (workdir.read_config(directory)["config"]["model"] if folder else
+               dataclasses.asdict(read_config(directory)))
+    tokenizer = tokenizers.load(directory / folder)
+    # A run may be resumed from another directory, or on another machine.
+    config.init = remote.as_url(path) or str(directory.absolute())
+    vocab_file = f"{config.init}/{folder}".rstrip("/")
     kept = experiments.model_def(network).dropout_fields
     config.model = {**network, **{name: value for name, value in config.model.items() if name in kept}}
-    config.tokenizer.update(name=tokenizer.name, vocab_file=str(files), vocab_size=max(tokenizer.size, 64),
+    config.tokenizer.update(name=tokenizer.name, vocab_file=vocab_file, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
     if is_task(config):
-        fields = head_fields(path, config.objective.name, tokenizer.vocabulary.specials.get("pad"))
+        fields = head_fields(directory, config.objective.name, tokenizer.vocabulary.specials.get("pad"))
         labels = fields.pop("labels", ())
         if new_head is None:
             new_head = config.get("head") == "new"
@@ -155,7 +159,13 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
 
 
 def directory_of(path: str | os.PathLike) -> Path:
-    """`path`, if it is a workdir or a published directory. Raises UserError otherwise."""
+    """`path`, if it is a workdir or a published directory, or a local copy of a remote one, without its checkpoints.
+    Raises UserError otherwise."""
+    if remote.as_url(path):
+        try:
+            return remote_workdir.local_copy(path, checkpoints=False)
+        except UserError as error:
+            raise UserError(f"init is {os.fspath(path)!r}: {error}") from error
     path = Path(path)
     if not (path / workdir.CONFIG).is_file():
         why = f"which has no {workdir.CONFIG}" if path.is_dir() else "which is not a directory"

@@ -14,6 +14,7 @@ machine, because the logs up to a checkpoint are uploaded before the checkpoint 
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import posixpath
@@ -27,7 +28,7 @@ from typing import NamedTuple
 
 import jax
 
-from lmrep.core import remote
+from lmrep.core import remote, remote_cache
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.remote import Store
@@ -65,16 +66,16 @@ def open_store(url: str) -> Store:
 
 
 def local_copy(path: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
-    """`path` itself, or for a remote workdir a local copy, as `download` makes it."""
+    """`path` itself, or for a remote workdir or published directory a local copy, as `download` makes it."""
     url = remote.as_url(path)
     return download(url, step, checkpoints) if url else Path(path)
 
 
 def download(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
-    """A local directory with the run at `url`, for reading.
+    """A local directory with the run or the published checkpoint at `url`, for reading.
 
     Args:
-      url: of the remote workdir.
+      url: of the remote directory.
       step: of the checkpoint to download; by default the best intact one where the run's `checkpoint.load` says so,
         else the newest.
       checkpoints: whether to download a checkpoint.
@@ -88,11 +89,22 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
         store = open_store(url)
         names = store.names()
         if CONFIG not in names:
-            raise UserError(f"there is no run in {url}: {CONFIG} is missing; give the --workdir of a run")
+            raise UserError(f"there is no run in {url}: {CONFIG} is missing; give that of a run or of a published "
+                            "checkpoint")
+        if _is_published(store.read(CONFIG) or b""):
+            return remote_cache.local(url, "the directory")
         download_logs(store, names, local)
         if checkpoints:
             _download_checkpoint(store, local, complete_steps(names), step)
         return local
+
+
+def _is_published(config: bytes) -> bool:
+    """Whether a config.json is that of a published checkpoint."""
+    try:
+        return "model_type" in json.loads(config)
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def _download_checkpoint(store: Store, local: Path, available: list[int], step: int | None) -> None:

@@ -5,13 +5,13 @@ import fcntl
 import hashlib
 import itertools
 import json
-import pathlib
 import shutil
 import threading
 
 import numpy as np
 import pytest
 
+from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import prepare, scan
@@ -262,10 +262,32 @@ def test_anomalies_of_the_text_are_counted_and_reported(tmp_path):
     assert again.text == ready.text and again.statistics == ready.statistics
 
 
-def test_remote_data_directories_are_refused(prepared):
-    for remote in ("gs://bucket/data", pathlib.Path("gs://bucket/data")):
-        with pytest.raises(UserError, match=r"gs:.* is remote .*--data_dir"):
-            prepare.prepare(prepared[1], SETTINGS, remote)
+def test_token_stores_are_downloaded_from_a_remote_data_directory(prepared, tmp_path, monkeypatch):
+    def downloaded():
+        lines = []
+        return prepare.prepare(prepared[1], SETTINGS, "memory://data/stores", lines.append), lines
+
+    ready, store = prepared[0], remote.Store("memory://data/stores", "--data_dir", "")
+    for path in ready.directory.rglob("*"):
+        if path.is_file():
+            store.upload(path, path.relative_to(ready.directory.parent).as_posix())
+    monkeypatch.setenv("LMREP_DATA_DIR", str(tmp_path / "machine"))
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_build", None)
+        found, lines = downloaded()
+        assert lines == [f"downloading memory://data/stores/{ready.directory.name}"]
+        assert found.directory == tmp_path / "machine" / ready.directory.name and content(found) == content(ready)
+        assert downloaded()[1] == []  # there is a local copy
+        (found.directory / "counts.npy").write_bytes(b"damaged")
+        assert len(downloaded()[1]) == 2 and not prepare.find_damage(found.directory)
+        shutil.rmtree(found.directory)
+        store.write(f"{found.directory.name}/counts.npy", b"damaged")
+        with pytest.raises(UserError, match=r"memory://data/stores/.* is damaged: counts.npy .*; copy it there again"):
+            downloaded()
+        assert not found.directory.exists()
+    store.remove(f"{found.directory.name}/manifest.json")
+    found, lines = downloaded()
+    assert "preparing the data on this machine" in lines[0] and content(found) == content(ready)
 
 
 def test_a_damaged_common_tokenizer_is_trained_again(tmp_path):

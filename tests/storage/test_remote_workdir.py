@@ -18,7 +18,9 @@ from lmrep import doctor
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.files import signed
+from lmrep.core.params import unflatten
 from lmrep.inference import load
+from lmrep.interop import init_from
 from lmrep.storage import lease, remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
@@ -139,6 +141,30 @@ def test_commands_accept_the_url_as_workdir(home, machine):
     assert answer.code == 2 and "memory://runs/published is in a remote store" in answer.err
     answer = small.command("train", "--workdir=memory://runs/none")
     assert answer.code == 2 and "there is no run in memory://runs/none" in answer.err
+
+
+def test_a_run_starts_from_a_run_or_a_published_checkpoint_in_a_store(home, machine, tmp_path):
+    uploaded(home / "run")
+    answer = small.command("convert", URL, tmp_path / "published", "--to=huggingface")
+    assert answer.code == 0, answer.err
+    published = "memory://models/published"
+    uploaded(tmp_path / "published", published)
+    answer = small.command("convert", published, tmp_path / "back")
+    assert answer.code == 0, answer.err
+    assert "equal: all" in small.command("diff", published, tmp_path / "back").out
+    trained = lmrep.load(home / "run").params["encoder"]
+    for url in (URL, published):
+        config = small.config(home / "texts")
+        init_from.adopt_checkpoint(config, url)
+        assert config.init == url and config.tokenizer.vocab_file == (f"{URL}/tokenizer" if url == URL else url)
+        source = unflatten(dict(init_from.load(url).params))["encoder"]
+        jax.tree.map(np.testing.assert_array_equal, trained, source)
+    config.steps, config.checkpoint.every, config.evaluation.every = 2, 2, 2
+    lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    shutil.rmtree(machine)
+    lmrep.train(config, tmp_path / "run", data_dir=home / "data")  # on another machine
+    with pytest.raises(UserError, match=r"init is 'memory://models/none'.* there is no run in memory://models/none"):
+        init_from.directory_of("memory://models/none")
 
 
 def test_refused_run_does_not_change_the_store(home):

@@ -19,7 +19,6 @@ from lmrep.core import remote
 from lmrep.core.errors import UserError
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-CHECKSUMS = ("md5Hash", "crc32c", "ETag", "etag")  # names that remote stores use, in order of preference
 SPECIAL_FILES = {stat.S_ISFIFO: "a named pipe", stat.S_ISSOCK: "a socket", stat.S_ISCHR: "a device",
                  stat.S_ISBLK: "a device"}
 VIRTUAL = ("/proc/", "/sys/")
@@ -95,7 +94,7 @@ def _remote(pattern: str, example: str) -> list[Source]:
             raise UserError(_no_match(pattern, " in that store", store.isdir(path), within))
         top = posixpath.commonpath([posixpath.dirname(name) for name, _ in matches])
         return [Source(store.unstrip_protocol(name), posixpath.relpath(name, top or "."), store,
-                       next((f"{key} {info[key]}" for key in CHECKSUMS if info.get(key)), ""), info["size"] or 0)
+                       remote.checksum(info), info["size"] or 0)
                 for name, info in matches]
 
 

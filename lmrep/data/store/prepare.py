@@ -26,7 +26,6 @@ import itertools
 import json
 import pathlib
 import platform
-import re
 import resource
 import shutil
 from collections import Counter
@@ -35,7 +34,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lmrep.core import host
+from lmrep.core import host, remote, remote_cache
 from lmrep.core.errors import ConfigError, RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
 from lmrep.core.messages import byte_size
@@ -80,7 +79,8 @@ class Prepared:
 
 def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
             progress: Progress | None = None) -> Prepared:
-    """Opens the stores of a corpus and a tokenizer; builds them if they are missing or damaged.
+    """Opens the stores of a corpus and a tokenizer; builds them if they are missing or damaged. If the data directory
+    is remote, those that are there are downloaded to the default one, and others are built on this machine.
 
     Tokenization uses all cores, a few hundred megabytes of memory, and 17 bytes per document. If it is interrupted, the
     next call continues it. If several processes need the same stores, one builds them and the others wait. `progress`
@@ -98,11 +98,13 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     identity = dataclasses.replace(tokenizer, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
     content = digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
                       tokenizers.TOKENIZERS[tokenizer.name].rules, keep, repr(identity)])
-    directory = _local(data_dir) / f"{corpus.name}-{content[:16]}"
+    directory = remote_cache.local_data_dir(data_dir) / f"{corpus.name}-{content[:16]}"
     damage = find_damage(directory)
     if damage and directory.exists():
         progress(f"the token store {directory} is damaged: {damage}; building it again")
-    if damage:
+        if remote.as_url(data_dir):
+            _remove(directory)
+    if damage and not remote_cache.download_sealed(data_dir, directory.name, progress):
         progress(f"reading {corpus.description}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
         if anomalies := scan.describe_anomalies(survey.text):
@@ -118,13 +120,6 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
 def bytes_needed(characters: int, vocabulary_size: int) -> int:
     """An estimate of the disk space of a text's stores, at four characters per token and a hundred per sentence."""
     return int(characters * (token_store.dtype(vocabulary_size).itemsize / 4 + 2 * 8 / 100)) + 2**20
-
-
-def _local(data_dir: str | pathlib.Path) -> pathlib.Path:
-    if remote := re.match(r"[a-z0-9]{2,}:/", str(data_dir)):
-        raise UserError(f"the data directory {data_dir} is remote ({remote[0]}/), and token stores are mapped into "
-                        "memory; choose one on a disk of this machine with --data_dir (the corpus may be remote)")
-    return pathlib.Path(data_dir).expanduser()
 
 
 def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepared:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lmrep.core import remote_cache
 from lmrep.core.errors import RunFault
 from lmrep.core.files import atomic_directory, digest, seal
 from lmrep.data import corpora, tokenizers
@@ -53,7 +54,7 @@ def prepare_sources(
     """
     progress = progress or (lambda line: None)
     if not tokenizer.vocab_file:
-        home = _common_tokenizer(sources, temperature, tokenizer, pathlib.Path(data_dir).expanduser(), progress)
+        home = _common_tokenizer(sources, temperature, tokenizer, data_dir, progress)
         tokenizer = dataclasses.replace(tokenizer, vocab_file=str(home))
     prepared = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
     tokens = [corpus.stores["train"].tokens for corpus in prepared]
@@ -81,7 +82,8 @@ def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], tempera
 
 
 def _common_tokenizer(
-    sources: Sequence[Source], temperature: float, config: tokenizers.Config, data_dir: pathlib.Path, progress: Progress
+    sources: Sequence[Source], temperature: float, config: tokenizers.Config,
+    data_dir: str | pathlib.Path, progress: Progress,
 ) -> pathlib.Path:
     """The directory of a tokenizer trained on the train splits of all sources; trains it if it is missing."""
     opened = [corpora.open_corpus(source.data) for source in sources]
@@ -90,12 +92,14 @@ def _common_tokenizer(
     keep = tokenizers.keeps_whitespace(config)
     identity = digest([facts, temperature, tokenizers.TOKENIZERS[config.name].rules, keep,
                        repr(dataclasses.replace(config, whitespace="")), scan.TRAINING_SAMPLE])
-    home = data_dir / f"tokenizer-{identity[:16]}"
+    home = remote_cache.local_data_dir(data_dir) / f"tokenizer-{identity[:16]}"
     if not (damage := find_damage(home)):
         return home
     if home.exists():
         progress(f"the tokenizer {home} is damaged: {damage}; training it again")
         shutil.rmtree(home, ignore_errors=True)
+    if remote_cache.download_sealed(data_dir, home.name, progress):
+        return home
     progress(f"reading {', '.join(corpus.description for corpus in opened)}")
     surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
     sizes = [max(1, survey.characters("train")) for survey in surveys]

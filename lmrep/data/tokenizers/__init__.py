@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from lmrep.config.record import choose, setting
+from lmrep.core import remote_cache
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import bpe, byte_level, sentence_piece, spiece_files, wordpiece, words
 from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer, TokenizerDef
@@ -147,7 +148,8 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
 def from_vocab_file(config: Config) -> Tokenizer:
     """The tokenizer of `config.vocab_file`. Raises UserError if it cannot be loaded, or has another algorithm or case
     than the config says."""
-    path, definition = Path(config.vocab_file).expanduser(), choose(TOKENIZERS, config.name, "tokenizer.name")
+    definition = choose(TOKENIZERS, config.name, "tokenizer.name")
+    path = remote_cache.local(config.vocab_file, "tokenizer.vocab_file")
     if path.is_dir():
         tokenizer = load(path)
     elif definition.load_vocabulary and path.suffix != ".model":

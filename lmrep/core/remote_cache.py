@@ -1,0 +1,115 @@
+"""Local copies of files in remote stores: of published checkpoints, named by what the store says of the files, and of
+sealed directories, such as token stores, named by a fingerprint."""
+
+import base64
+import hashlib
+import logging
+import os
+import posixpath
+from collections.abc import Callable
+from pathlib import Path
+
+from lmrep.core import remote
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import MANIFEST, Damaged, atomic_directory, digest, verified
+from lmrep.core.host import default_data_dir
+from lmrep.core.messages import byte_size
+
+log = logging.getLogger(__name__)
+
+
+def local(path: str | os.PathLike, what: str) -> Path:
+    """`path` itself, or for a URL a local copy of that file, or of the files directly in that directory.
+
+    The copy is in $LMREP_DATA_DIR/downloads (or ~/.cache/lmrep/downloads), in a folder whose name depends on the names,
+    sizes and checksums that the store gives. If they have not changed, nothing is downloaded. Every size is compared
+    after the download, and every MD5 where the store gives one (Google Cloud Storage does).
+
+    Args:
+      path: a local path or a URL.
+      what: the setting, for error messages.
+
+    Raises:
+      UserError: the store cannot be reached, or there are no such files.
+      RunFault: what was downloaded is not what the store has, or the disk cannot be written.
+    """
+    url = remote.as_url(path)
+    return _local(url, what) if url else Path(path).expanduser()
+
+
+def _local(url: str, what: str) -> Path:
+    store = remote.Store(url, what, "gs://bucket/models/bert")
+    with remote.user_errors(url):
+        found = store.details()
+    if not found:
+        raise UserError(f"{what} is {url!r}, where the store has no files; check the address")
+    folder = default_data_dir() / "downloads" / digest([url, found])[:16]
+    target = folder if "." in found else folder / posixpath.basename(url)  # "." is a file at the URL itself
+    result = folder / posixpath.basename(url)
+    if result.exists():
+        return result
+    log.info("downloading %s from %s", byte_size(sum(size for size, _ in found.values())), url)
+    try:
+        with atomic_directory(target, keep_existing=True) as temporary, remote.user_errors(url):
+            remote.transfer(lambda name: _download(store, name, *found[name], temporary), found)
+    except OSError as error:
+        raise RunFault(f"{url} could not be downloaded to {target}: {error.strerror or error}") from error
+    return result
+
+
+def _download(store: remote.Store, name: str, size: int, checksum: str, folder: Path) -> None:
+    """Downloads a file and compares it with what the store says of it."""
+    path = folder / (posixpath.basename(store.url) if name == "." else name)
+    store.download("" if name == "." else name, path)
+    if path.stat().st_size != size:
+        raise RunFault(f"{store.url}/{name} arrived with {path.stat().st_size} bytes instead of {size}; try again")
+    kind, _, value = checksum.partition(" ")
+    if kind == "md5Hash":
+        with open(path, "rb") as file:
+            found = base64.b64encode(hashlib.file_digest(file, "md5").digest()).decode()
+        if found != value:
+            raise RunFault(f"{store.url}/{name} arrived with the MD5 {found} instead of {value}; try again")
+
+
+def local_data_dir(data_dir: str | os.PathLike) -> Path:
+    """The data directory on this machine: `data_dir` itself, or the default one if that is in a remote store."""
+    return default_data_dir() if remote.as_url(data_dir) else Path(data_dir).expanduser()
+
+
+def download_sealed(data_dir: str | os.PathLike, name: str, progress: Callable[[str], None]) -> bool:
+    """Downloads the sealed directory `name` of a remote data directory to the local one, if it is there, and compares
+    every file with its manifest.
+
+    Args:
+      data_dir: may be local, where this does nothing.
+      name: of the directory, which another process may download at the same time.
+      progress: is called with messages for people.
+
+    Returns:
+      Whether it was there.
+
+    Raises:
+      UserError: the store cannot be reached, or what it has is damaged.
+      RunFault: the disk cannot be written.
+    """
+    base = remote.as_url(data_dir)
+    if not base:
+        return False
+    url, target = f"{base}/{name}", local_data_dir(data_dir) / name
+    store = remote.Store(url, "--data_dir", "gs://bucket/data")
+    with remote.user_errors(url):
+        names = store.names()
+    if MANIFEST not in names:
+        progress(f"{url} does not exist or has no {MANIFEST}; preparing the data on this machine, in {target}")
+        return False
+    progress(f"downloading {url}")
+    try:
+        with atomic_directory(target, keep_existing=True) as temporary:
+            with remote.user_errors(url):
+                remote.transfer(lambda each: store.download(each, temporary / each), names)
+            verified(temporary)
+    except Damaged as damage:
+        raise UserError(f"{url} is damaged: {damage}; copy it there again, or give another --data_dir") from None
+    except OSError as error:
+        raise RunFault(f"{url} could not be downloaded to {target}: {error.strerror or error}") from error
+    return True
