@@ -79,7 +79,8 @@ def run(arguments: Arguments) -> int:
         from lmrep import api
         from lmrep.data import prompts
 
-        options = {name: value for name, value in vars(own).items() if name not in FLAGS and value is not None}
+        names_of_options = flags().keys() - FLAGS.keys()
+        options = {name: value for name, value in vars(own).items() if name in names_of_options and value is not None}
         trained = api.load(workdir, arguments.step)
         numbered, unknown, words, example = itertools.chain([first], numbered), 0, 0, ""
         while block := list(itertools.islice(numbered, LINES)):

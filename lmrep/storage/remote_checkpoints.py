@@ -76,7 +76,7 @@ class RemoteCheckpoints(Checkpoints):
     def save(self, step: int, state: Any, meta: dict, score: float | None = None) -> None:
         self.wait()
         # Another checkpoint of this step may be damaged. It must not seem complete while it is replaced.
-        by_first_process(lambda: self._remove_step(step) if step in self.steps() else None)
+        by_first_process(lambda: self._remove_step(step) if self._manifest_in_store(step) else None)
         super().save(step, state, meta, score)
 
     def clean(self) -> None:
@@ -238,10 +238,13 @@ class RemoteCheckpoints(Checkpoints):
 
     def _content(self, step: int) -> bytes:
         """The manifest of a checkpoint in the store. Raises Damaged if there is none."""
-        content = self._store_does(lambda: self._store.read(_manifest(step)))
+        content = self._manifest_in_store(step)
         if content is None:
             raise workdir.Damaged(f"{workdir.MANIFEST} is not in {self._store.url}")
         return content
+
+    def _manifest_in_store(self, step: int) -> bytes | None:
+        return self._store_does(lambda: self._store.read(_manifest(step)))
 
     @staticmethod
     def _is_copy(local: Path, content: bytes) -> bool:
