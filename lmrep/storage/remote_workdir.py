@@ -35,6 +35,7 @@ from lmrep.core.remote import Store
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.storage import workdir
+from lmrep.storage.checkpoints import UNFINISHED
 from lmrep.storage.lease import LEASE, Lease
 from lmrep.storage.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints, complete_steps
 from lmrep.storage.workdir import CONFIG
@@ -189,7 +190,7 @@ def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
         lease = Lease(store, identity) if index else lease
         if index == 0:
             stack.callback(lease.release)
-        agreed(lambda: _download_run(store, local))
+        agreed(lambda: _download_run(store, local, index))
         logs = Logs(store, local, lease)
         thread = threading.Thread(target=logs.keep_up, args=(stop, every), name="upload", daemon=True)
         if index == 0:
@@ -224,8 +225,12 @@ def _taken(lease: Lease) -> str:
         return lease.take()
 
 
-def _download_run(store: Store, local: Path) -> None:
+def _download_run(store: Store, local: Path, index: int) -> None:
     with remote.user_errors(store.url):
+        if index:  # process 0 has written the lease; can this one write?
+            probe = f"{CHECKPOINTS}/{UNFINISHED}start/{index}"
+            store.write(probe, b"")
+            store.remove(probe)
         names = store.names()
         if LEASE not in names:  # some stores omit files that they could not list
             raise OSError("its list of files lacks what was just written")
