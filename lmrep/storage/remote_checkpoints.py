@@ -38,6 +38,7 @@ from lmrep.storage.lease import Lease
 CHECKPOINTS = "checkpoints"
 OTHERS_SECONDS = 3600.0  # for the other processes to upload their files, after process 0 has
 POLL_SECONDS = 0.5
+LEASE_SECONDS = 5.0  # the longest that a process uploads files of checkpoints after another run has taken the lease
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class RemoteCheckpoints(Checkpoints):
         missing = set(names)
 
         def one(name: str) -> None:
-            self._lease.check()
+            self._lease.check(LEASE_SECONDS)
             self._store.upload(local / name, f"{CHECKPOINTS}/{step}/{name}")
             missing.discard(name)
 
