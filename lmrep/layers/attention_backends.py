@@ -61,8 +61,9 @@ ATTENTION: dict[str, Backend] = {
 AUTO = "auto"
 EVERYWHERE = tuple(name for name, backend in ATTENTION.items() if not backend.platforms and backend.dropout)
 
-# By platform, the backends that are faster than xla, the fastest first, and from which length on. Measured on CPU
-# (`experiments/benchmarks/attention.py`); on GPU and TPU, chunked is there for its memory.
+# By platform, the backends that are faster than xla, the fastest first, and from which length on. Measured on CPU only
+# (`experiments/benchmarks/attention.py`: as fast at 512, twice as fast at 4,096). On GPU and TPU, chunked is there for
+# its memory.
 FASTER: dict[str, tuple[tuple[str, int], ...]] = {
     "cpu": (("chunked", 2048),),
     "gpu": (("cudnn", 512), ("chunked", 4096)),
