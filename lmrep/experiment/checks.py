@@ -78,8 +78,8 @@ def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
 def check_writable(directory: Path, flag: str = "workdir") -> None:
     """Refuses a directory, that of `--flag`, which could not be made or written to. Raises UserError."""
     if remote.as_url(directory):
-        raise UserError(f"the {flag} {directory} is a remote store, and this needs a file system with locks; mount it, "
-                        f"for example with gcsfuse, or give another --{flag}")
+        raise UserError(f"the {flag} {directory} is a remote store, and this needs a file system with locks; "
+                        f"give another --{flag}")
     path = next(path for path in (directory, *directory.absolute().parents) if os.path.exists(path))
     if not (os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)):
         why = "is not writable" if os.path.isdir(path) else "is not a directory"
