@@ -3,6 +3,7 @@ many tests share."""
 
 import fcntl
 import gc
+import logging
 import os
 import shutil
 import tempfile
@@ -34,6 +35,15 @@ gc.set_threshold(50_000)
 def pytest_unconfigure():
     if made:
         shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def package_log():
+    """The package's log as it is before a command sets it up, so that no test depends on those before it."""
+    log = logging.getLogger("lmrep")
+    log.handlers.clear()
+    log.setLevel(logging.NOTSET)
+    log.propagate = True
 
 
 @pytest.fixture

@@ -180,14 +180,17 @@ def test_signal_stops_the_run_and_the_sweep_which_continue(home, number, code):
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a process of its own has it
+    # As a process of its own has them; one that a shell started in the background ignores SIGINT.
+    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)),
+                signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
     thread = threading.Thread(target=send)
     thread.start()
     try:
         result = run_sweep(home, f"--grid={RATE}=1,6,2", "--seeds=0")
     finally:
         thread.join()
-        signal.signal(signal.SIGTERM, previous)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
     assert result.code == code
     assert f"stopped after 1 of 3 runs; continue with the same command, or with: lmrep sweep --workdir={home}" in (
         result.err)

@@ -43,7 +43,7 @@ class Recorder:
         self.lines, self.timings, self.shown, self.flushed = [], [], [], []
         self.metrics = SimpleNamespace(write=self.write, timing=lambda *line: self.timings.append(line),
                                        flush=lambda: None, keep_faults=lambda number: None)
-        self.progress = SimpleNamespace(update=lambda *shown: self.shown.append(shown))
+        self.progress = SimpleNamespace(update=lambda *shown: self.shown.append(shown), show=lambda text: None)
 
     def write(self, step, split, values):
         self.lines.append((step, split, values))
