@@ -75,10 +75,11 @@ def charts(page):
 
 def test_page_shows_curves_predictions_and_attention(visit):
     page = visit()
-    assert page.locator(".plot svg path.validation").count() == 6  # three runs, loss and accuracy
+    for figures in (":not([data-axis])", "[data-axis=flop]"):  # over steps, and over compute
+        assert page.locator(f"figure{figures} .plot path.validation").count() == 6  # three runs, loss and accuracy
     for metric, runs in (("mlm_accuracy", 2), ("mlm_loss", 2), ("lm_accuracy", 1), ("lm_loss", 1)):
-        assert page.locator(f"figure[data-metric={metric}] path.validation").count() == runs
-        assert page.locator(f"figure[data-metric={metric}] path.base").count() == runs
+        assert page.locator(f"figure[data-metric={metric}]:not([data-axis]) path.validation").count() == runs
+        assert page.locator(f"figure[data-metric={metric}]:not([data-axis]) path.base").count() == runs
     assert page.locator(".plot svg").count() == page.locator("figure[data-metric]").count() >= 5
     assert page.locator("#map svg rect.cell").count() > 20 and page.locator("#tokens button").count() > 8
     assert page.locator(".bars li").count() >= 40 and page.locator("main img").count() == 0
@@ -102,7 +103,7 @@ def test_axes_change(visit):
 
 def test_pointer_shows_values_of_the_curves(visit):
     page = visit()
-    figure = page.locator("figure[data-metric=mlm_loss]")
+    figure = page.locator("figure[data-metric=mlm_loss]:not([data-axis])")
     figure.locator("svg").hover(position={"x": 200, "y": 60})
     text = figure.locator("output").inner_text()
     assert text.startswith("at ") and "validation" in text
