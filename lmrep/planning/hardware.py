@@ -50,7 +50,7 @@ class Chip(NamedTuple):
 CHIPS = {
     "v5e": Chip("TPU v5e", 15.75 * GB, 197e12, 819e9, 200e9, 200e9 / 8 / 8, 2, 16),
     "v5p": Chip("TPU v5p", 95.74 * GB, 459e12, 2765e9, 600e9, 200e9 / 8 / 4, 3, 4),
-    "v6e": Chip("TPU v6e", 31.25 * GB, 918e12, 1640e9, 448e9, 800e9 / 8 / 8, 2, 16),
+    "v6e": Chip("TPU v6e", 31.25 * GB, 918e12, 1638e9, 400e9, 800e9 / 8 / 8, 2, 16),
 }
 
 
