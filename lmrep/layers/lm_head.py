@@ -182,6 +182,8 @@ def _chunked_forward(table: Array, x: Array, targets: Array, weights: Array, bia
              None if bias is None else jnp.zeros_like(bias))
     (dtable, dbias), chunks = jax.lax.scan(one_chunk, zeros, (split(x), split(targets), split(weights)))
     nll, correct, dx = (_merge(each, t) for each in chunks)
+    if x.dtype != jnp.float32:  # else XLA's CPU backend transposes inside a bfloat16 product, which it then cannot run
+        dtable = jax.lax.optimization_barrier(dtable)
     # softmax(y) - one_hot(target): the second term, of all positions at once.
     dx -= table[targets].astype(dx.dtype) * weights[..., None].astype(dx.dtype)
     dtable = dtable.T.at[targets].add(-x.astype(jnp.float32) * weights[..., None])
