@@ -30,31 +30,17 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
+from training_steps import System, build, compiled_step, lmrep_batch
 
 from lmrep.core.host import keep_memory
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
-from lmrep.models import PRESETS, transformer
-from lmrep.objectives import OBJECTIVES
-from lmrep.training import optimizers, state
-from lmrep.training.step import train_step
+from lmrep.models import PRESETS
 
-SPECIALS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
 OBJECTIVE = {"bert": "masked", "gpt2": "causal"}
 COLUMNS = ("length", "sequences", "attention", "step ms", "cpu ms", "temporary MB", "before MB", "peak MB", "loss")
-
-
-def batch(length, sequences, vocab):
-    """Random tokens, without padding."""
-    ones = np.ones((sequences, length), np.int32)
-    tokens = np.random.default_rng(0).integers(1000, vocab, ones.shape, dtype=np.int32)
-    positions = np.broadcast_to(np.arange(length, dtype=np.int32), ones.shape)
-    return {"tokens": tokens, "segment_ids": ones, "positions": positions, "token_type_ids": 0 * ones,
-            "starts_word": ones == 1, "example": np.arange(sequences, dtype=np.int32)}
 
 
 def peak_memory():
@@ -68,15 +54,10 @@ def measure(o):
     rates = {} if o.dropout else {name: 0.0 for name in ("dropout", "attention_dropout", "mlp_dropout")}
     config = replace(config, max_length=max(config.max_length, o.length), **rates)
     sequences = max(1, o.tokens // o.length)
-    vocabulary = Vocabulary(config.vocab, SPECIALS, np.ones(config.vocab, bool), np.ones(config.vocab, np.int64))
-    definition = OBJECTIVES[OBJECTIVE[o.system.split("_")[0]]]
-    model = transformer.build(config, Execution(attention=o.attention))
-    objective = definition.build(definition.config(), model, vocabulary)
-    optimizer = optimizers.build(optimizers.RECIPES["adamw"], objective.specs, 1_000_000)
-    current = jax.jit(partial(state.create, objective, optimizer, sequences))(0)
-    data = batch(o.length, sequences, config.vocab)
-    step = jax.jit(partial(train_step, objective=objective, optimizer=optimizer, seed=0), donate_argnums=0)
-    compiled = step.lower(current, data).compile()
+    system = System(config, OBJECTIVE[o.system.split("_")[0]], "adamw", sequences, o.length)
+    tokens = np.random.default_rng(0).integers(1000, config.vocab, (sequences, o.length))
+    data = lmrep_batch(tokens)
+    current, compiled = compiled_step(*build(system, Execution(attention=o.attention)), data)
     before, times = peak_memory(), []
     for _ in range(o.rounds):
         start = time.perf_counter(), time.process_time()

@@ -32,38 +32,18 @@ import platform
 import tempfile
 import time
 from dataclasses import replace
-from functools import partial
 from importlib import metadata
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from training_steps import LmrepSteps, System, TransformersSteps, lmrep_batch, mask_tokens
 
 from lmrep.core.host import keep_memory
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import formats, loader, sentences, tokenizers
 from lmrep.data.formats.packed import Packed
 from lmrep.data.store import token_store
-from lmrep.layers.stack import Execution
-from lmrep.models import PRESETS, transformer
-from lmrep.objectives import OBJECTIVES
-from lmrep.planning import flops
-from lmrep.training import optimizers, state
-from lmrep.training.step import train_step
-
-SPECIALS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
-
-
-class System(NamedTuple):
-    """A network and how it is trained."""
-
-    config: transformer.Config
-    objective: str
-    recipe: str
-    batch_size: int = 16
-    length: int = 128
-
+from lmrep.models import PRESETS
 
 GPT2 = PRESETS["gpt2"].config
 SYSTEMS = {f"bert_{size}": System(PRESETS[f"bert_{size}"].config, "masked", "bert")
@@ -74,127 +54,13 @@ SYSTEMS = {f"bert_{size}": System(PRESETS[f"bert_{size}"].config, "masked", "ber
 }
 
 
-def lmrep_step(system, batches):
-    """(step, floating-point operations per step); step(i) trains on batches[i % n]."""
-    vocab = system.config.vocab
-    vocabulary = Vocabulary(vocab, SPECIALS, np.ones(vocab, bool), np.ones(vocab, np.int64))
-    definition = OBJECTIVES[system.objective]
-    objective = definition.build(definition.config(), transformer.build(system.config, Execution()), vocabulary)
-    optimizer = optimizers.build(optimizers.RECIPES[system.recipe], objective.specs, 1_000_000)
-    create = partial(state.create, objective, optimizer, system.batch_size)
-    states = [jax.jit(create)(0)]
-    step = partial(train_step, objective=objective, optimizer=optimizer, seed=0)
-    compiled = jax.jit(step, donate_argnums=0).lower(states[0], batches[0]).compile()
-
-    def run(i):
-        states[0], metrics = compiled(states[0], batches[i % len(batches)])
-        return float(metrics["loss"][0])
-
-    return run, flops.count(step, jax.eval_shape(create, 0), batches[0])
-
-
-def transformers_step(system, batches, compiled, predicted_only=False):
-    """step(i) of transformers; `batches` are (input_ids, attention_mask or None, labels)."""
-    import torch
-    from transformers import logging
-
-    logging.set_verbosity_error()
-    batches = [[None if x is None else torch.tensor(x, dtype=torch.int64) for x in batch] for batch in batches]
-    build = {"masked": _bert, "causal": _gpt2,
-             "replaced_token": partial(_electra, predicted_only=predicted_only)}[system.objective]
-    parameters, loss = build(system.config, torch.compile if compiled else lambda f: f)
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, fused=True)
-
-    def run(i):
-        optimizer.zero_grad(set_to_none=True)
-        total = loss(*batches[i % len(batches)])
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        return total.item()
-
-    return run
-
-
-def _bert(c, compiled):
-    """(parameters, loss of a batch) of `BertForMaskedLM`."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    model = BertForMaskedLM(BertConfig(
-        vocab_size=c.vocab, hidden_size=c.width, num_hidden_layers=c.layers, num_attention_heads=c.heads,
-        intermediate_size=c.mlp, hidden_act="gelu_new", attn_implementation="sdpa")).train()
-    forward = compiled(model)
-    return list(model.parameters()), lambda tokens, mask, labels: forward(
-        input_ids=tokens, attention_mask=mask, labels=labels).loss
-
-
-def _gpt2(c, compiled):
-    """As `_bert`, for `GPT2LMHeadModel`."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    model = GPT2LMHeadModel(GPT2Config(
-        vocab_size=c.vocab, n_positions=c.max_length, n_embd=c.width, n_layer=c.layers, n_head=c.heads, n_inner=c.mlp,
-        use_cache=False, attn_implementation="sdpa")).train()
-    forward = compiled(model)
-    return list(model.parameters()), lambda tokens, mask, labels: forward(
-        input_ids=tokens, attention_mask=mask, labels=labels).loss
-
-
-def _electra(c, compiled, predicted_only):
-    """As `_bert`, for both networks. With `predicted_only`, the generator has logits at predicted positions only."""
-    import torch
-    from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
-
-    def config(fraction):
-        return ElectraConfig(
-            vocab_size=c.vocab, embedding_size=c.table_width, hidden_size=int(fraction * c.width),
-            num_hidden_layers=c.layers, num_attention_heads=int(fraction * c.heads),
-            intermediate_size=int(fraction * c.mlp), attn_implementation="sdpa")
-
-    generator, encoder = ElectraForMaskedLM(config(0.25)).train(), ElectraForPreTraining(config(1)).train()
-    encoder.electra.embeddings = generator.electra.embeddings
-    parameters = list({id(p): p for model in (generator, encoder) for p in model.parameters()}.values())
-
-    def loss(inputs, mask, labels):
-        target_mask = labels != -100
-        targets = labels[target_mask]
-        if predicted_only:
-            hidden = generator.electra(input_ids=inputs, attention_mask=mask).last_hidden_state[target_mask]
-            logits = generator.generator_lm_head(generator.generator_predictions(hidden))
-            mlm_loss = torch.nn.functional.cross_entropy(logits, targets)
-        else:
-            output = generator(input_ids=inputs, attention_mask=mask, labels=labels)
-            mlm_loss, logits = output.loss, output.logits[target_mask]
-        with torch.no_grad():  # samples a token where the cumulative probability exceeds a uniform random number
-            sums = logits.softmax(-1).cumsum(-1)
-            sampled = torch.searchsorted(sums, sums[:, -1:] * torch.rand(len(sums), 1)).clamp_(max=c.vocab - 1)[:, 0]
-        corrupted = inputs.masked_scatter(target_mask, sampled)
-        replaced = torch.zeros_like(inputs).masked_scatter(target_mask, (sampled != targets).long())
-        return mlm_loss + 50 * encoder(input_ids=corrupted, attention_mask=mask, labels=replaced).loss
-
-    return parameters, compiled(loss)
-
-
-def mask_tokens(tokens, segments, rng):
-    """(inputs, labels) of transformers: 15 % of the real tokens of each sequence are replaced by [MASK]."""
-    inputs, labels = tokens.copy(), np.full_like(tokens, -100)
-    for i in range(len(tokens)):
-        positions = np.flatnonzero((segments[i] > 0) & (tokens[i] != 101) & (tokens[i] != 102))
-        chosen = rng.permutation(positions)[: max(1, round(0.15 * int((segments[i] > 0).sum())))]
-        labels[i, chosen], inputs[i, chosen] = tokens[i, chosen], 103
-    return inputs, labels
-
-
 def random_batches(system, rng):
     """(lmrep's batches, those of transformers): one batch of random ids without padding."""
     tokens = rng.integers(1000, 30000, (system.batch_size, system.length)).astype(np.int32)
     tokens[:, 0], tokens[:, -1] = 101, 102
-    ones = np.ones_like(tokens)
-    batch = {"tokens": tokens, "segment_ids": ones, "token_type_ids": ones * 0,
-             "example": np.arange(system.batch_size, dtype=np.int32),
-             "positions": np.broadcast_to(np.arange(system.length, dtype=np.int32), tokens.shape)}
-    inputs, labels = (tokens, tokens) if system.objective == "causal" else mask_tokens(tokens, ones, rng)
-    return [jax.tree.map(jnp.asarray, batch)], [(inputs, None, labels)]
+    inputs, labels = (tokens, tokens) if system.objective == "causal" else mask_tokens(
+        tokens, np.ones_like(tokens), rng)
+    return [lmrep_batch(tokens)], [(inputs, None, labels)]
 
 
 def text_batches(system, text, vocab, rng, number=32):
@@ -206,8 +72,7 @@ def text_batches(system, text, vocab, rng, number=32):
     ids = [[s for s in tokenizer.encode_batch(d) if len(s)] for d in documents]
     with tempfile.TemporaryDirectory() as directory:
         plan = formats.plan("packed", Packed(), token_store.write(directory, ids, tokenizer.vocabulary), length, 0)
-        gathered = [loader.gather(plan, np.arange(i * b, (i + 1) * b)) for i in range(number)]
-    packed = [jax.tree.map(jnp.asarray, batch) for batch in gathered]
+        packed = [loader.gather(plan, np.arange(i * b, (i + 1) * b)) for i in range(number)]
     flat = [s for d in ids for s in d]
     padded = []
     for i in range(number):
@@ -238,9 +103,11 @@ def measure(steps, rounds):
     seconds = {name: [] for name in steps}
     for i in range(rounds):
         for name, step in steps.items():
-            step(i)
+            step.run(i)
+            step.wait()
             start = time.perf_counter()
-            step(i)
+            step.run(i)
+            step.wait()
             seconds[name].append(time.perf_counter() - start)
     return seconds
 
@@ -269,13 +136,14 @@ def main():
     rng = np.random.default_rng(0)
     batches, torch_batches = (text_batches(system, flags.text, flags.vocab, rng) if flags.padded
                               else random_batches(system, rng))
-    step, operations = lmrep_step(system, batches)
-    steps = {"lmrep": step}
+    steps = {"lmrep": LmrepSteps(system, batches)}
+    operations = steps["lmrep"].flops
     for compiled in (False, True)[: 1 + flags.compile]:
         suffix = ", compiled" if compiled else ""
-        steps[f"Hugging Face{suffix}"] = transformers_step(system, torch_batches, compiled)
+        steps[f"Hugging Face{suffix}"] = TransformersSteps(system, torch_batches, compiled)
         if system.objective == "replaced_token":
-            steps[f"predicted only{suffix}"] = transformers_step(system, torch_batches, compiled, predicted_only=True)
+            steps[f"predicted only{suffix}"] = TransformersSteps(
+                system, torch_batches, compiled, predicted_only=True)
     measure(steps, 2)
     seconds = measure(steps, flags.rounds)
     rounds = range(flags.rounds)
