@@ -21,7 +21,8 @@ Choices after the colon:
     format     segment_pair or sentence_pair (with next-sentence prediction), packed or any other (without)
     data       python_docs, files, jsonl or parquet (set --config.data.files), tfds (set --config.data.tfds_name)
     optimizer  bert roberta lamb adafactor adamw; lamb and adafactor with the rates of their papers, the others 1e-4
-    mesh       data, fsdp, or sizes data x fsdp x tensor such as 2x2x2
+    mesh       data, fsdp, or sizes data x fsdp x tensor such as 2x2x2; 2x1x1x4: data x fsdp x tensor x sequence,
+               which shards long sequences
     init       a workdir or a Hugging Face directory: starts from its parameters, network and tokenizer
 """
 

@@ -26,7 +26,7 @@ from lmrep.config import loading
 from lmrep.core import remote
 from lmrep.core.errors import RunFault
 from lmrep.core.host import check_address_space, default_data_dir
-from lmrep.core.sharding import make_mesh
+from lmrep.core.sharding import describe_sizes, make_mesh
 from lmrep.data.store.prepare import Prepared
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
@@ -312,8 +312,8 @@ def _announce(experiment: Experiment, stages: Sequence[Stage], sizes: tuple[int,
     parameters = sum(int(np.prod(s.shape)) for s in jax.tree.leaves(
         stages[0].objective.specs, is_leaf=lambda x: hasattr(x, "axes")))
     names = " then ".join(dict.fromkeys(stage.objective.name for stage in stages))
-    log.info("%s: %s parameters, objective %s, mesh data x fsdp x tensor = %s on %s", experiment.name,
-             f"{parameters:,}", names, " x ".join(map(str, sizes)), jax.devices()[0].device_kind)
+    log.info("%s: %s parameters, objective %s, mesh %s on %s", experiment.name, f"{parameters:,}", names,
+             describe_sizes(sizes), jax.devices()[0].device_kind)
     plans = experiments.resolve_stages(experiment)
     choices = {plan.name: experiments.attention_choice(experiment, plan, jax.default_backend()) for plan in plans}
     if all(choices.values()):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.experimental import mesh_utils
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lmrep.core.errors import UserError
@@ -20,10 +20,13 @@ from lmrep.core.params import Array, Tree, is_spec
 Rules = Mapping[str, Any]  # logical axis -> mesh axis, several mesh axes, or None
 
 AXES = ("data", "fsdp", "tensor")
+SEQUENCE = "sequence"  # a fourth axis, of meshes that shard sequences
 
-# Logical axes without a rule are replicated.
+# Logical axes without a rule are replicated, and so are those with a rule for an axis that a mesh does not have.
 RULES: Rules = {
     "batch": ("data", "fsdp"),  # each example is on one (data, fsdp) position
+    "length": SEQUENCE,  # the positions of a sequence; attention gathers its keys and values
+    "tokens": ("data", "fsdp", SEQUENCE),  # examples and positions as one dimension
     "vocab": "tensor",  # the token embedding and the logits
     "heads": "tensor",  # attention heads
     "mlp": "tensor",  # the feed-forward width
@@ -33,24 +36,42 @@ RULES: Rules = {
 _active: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
 
 
-def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, devices: list | None = None) -> Mesh:
-    """A mesh of data * fsdp * tensor devices, by default the first ones.
+def axis_names(sizes: Sequence[int]) -> tuple[str, ...]:
+    """The names of the axes of a mesh with these sizes: three, or four with `sequence`."""
+    return (*AXES, SEQUENCE)[: len(sizes)]
 
-    Neighboring devices are along the `tensor` axis, then along `fsdp`: these axes communicate most. Slices of TPUs,
-    between which the network is slow, are along `data`.
+
+def describe_sizes(sizes: Sequence[int]) -> str:
+    """The sizes of a mesh for people: "data x fsdp x tensor = 2 x 2 x 2"."""
+    return f"{' x '.join(axis_names(sizes))} = {' x '.join(map(str, sizes))}"
+
+
+def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, sequence: int = 1, devices: list | None = None) -> Mesh:
+    """A mesh of data * fsdp * tensor * sequence devices, by default the first ones. It has an axis `sequence` only if
+    that is above 1.
+
+    Neighboring devices are along the `tensor` axis, then along `sequence` and `fsdp`: these axes communicate most.
+    Slices of TPUs, between which the network is slow, are along `data`.
 
     Raises:
       UserError: the devices belong to several slices, whose number does not divide `data`.
     """
-    devices = devices or jax.devices()[: data * fsdp * tensor]
-    slices = len({slice_of(device) for device in devices})
-    if slices == 1:
-        return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
-    if data % slices:
-        raise UserError(f"mesh.data is {data}, and the devices are in {slices} slices; make it a multiple of {slices}, "
-                        "so that only gradients are sent between slices")
-    arranged = mesh_utils.create_hybrid_device_mesh((data // slices, fsdp, tensor), (slices, 1, 1), devices)
-    return Mesh(arranged, AXES, axis_types=(AxisType.Auto,) * 3)
+    devices = devices or jax.devices()[: data * fsdp * tensor * sequence]
+    slices = sorted({slice_of(device) for device in devices})
+    if data % len(slices):
+        raise UserError(f"mesh.data is {data}, and the devices are in {len(slices)} slices; make it a multiple of "
+                        f"{len(slices)}, so that only gradients are sent between slices")
+    arranged = [jax.make_mesh((data // len(slices), fsdp, sequence, tensor), ("data", "fsdp", SEQUENCE, "tensor"),
+                              devices=[device for device in devices if slice_of(device) == each]).devices
+                for each in slices]
+    sizes = (data, fsdp, tensor) if sequence == 1 else (data, fsdp, tensor, sequence)
+    return Mesh(np.concatenate(arranged).swapaxes(2, 3).reshape(sizes), axis_names(sizes),
+                axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def abstract_mesh(sizes: Sequence[int]) -> AbstractMesh:
+    """A mesh of these sizes without devices."""
+    return AbstractMesh(tuple(sizes), axis_names(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def slice_of(device: jax.Device) -> int:
@@ -78,12 +99,20 @@ def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
 def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """The PartitionSpec of an array with this shape and these logical axes.
 
-    A dimension that its mesh axes do not divide is replicated, for example BERT's vocabulary of 30,522 on a `tensor`
-    axis of 4.
+    A dimension that its mesh axes do not divide is sharded along the first of them that do, or along none, for example
+    BERT's vocabulary of 30,522 on a `tensor` axis of 4.
     """
-    mesh_axes = (RULES.get(axis) if axis else None for axis in axes)
-    return PartitionSpec(*(names if divides(mesh, names, size) else None
-                           for names, size in zip(mesh_axes, shape, strict=True)))
+    return PartitionSpec(*(_dividing(mesh, RULES.get(axis) if axis else None, size)
+                           for axis, size in zip(axes, shape, strict=True)))
+
+
+def _dividing(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> str | tuple[str, ...] | None:
+    if isinstance(mesh_axes, str):
+        return mesh_axes if mesh_axes in mesh.shape and divides(mesh, mesh_axes, size) else None
+    names = tuple(name for name in mesh_axes or () if name in mesh.shape)
+    while names and not divides(mesh, names, size):
+        names = names[:-1]
+    return names or None
 
 
 def divides(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> bool:
@@ -99,18 +128,55 @@ def shard(x: Array, *axes: str | None) -> Array:
     return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh))
 
 
+def axis_size(name: str) -> int:
+    """The size of an axis of the active mesh; 1 for one that it does not have, and outside `use_mesh`."""
+    mesh = _active.get()
+    return 1 if mesh is None else mesh.shape.get(name, 1)
+
+
+def gather(x: Array, *axes: str | None) -> Array:
+    """An activation of these logical axes with its `length` gathered, whose gradient is scattered; the identity without
+    an axis `sequence`."""
+    return x if axis_size(SEQUENCE) == 1 else _gather(x, axes)
+
+
+_gather = jax.custom_vjp(lambda x, axes: shard(x, *(None if axis == "length" else axis for axis in axes)), (1,))
+_gather.defvjp(lambda x, axes: (_gather(x, axes), None), lambda axes, _, g: (shard(g, *axes),))
+
+
 def map_shards(f: Callable[..., Array], axes: Sequence[tuple[str | None, ...]], *arrays: Array) -> Array:
     """f(*arrays), run on each device with its shards: for kernels that the partitioner cannot split.
 
     Args:
       f: shards -> a shard of the result, whose shape and layout are those of the first array.
-      axes: the logical axes of each array, as in `shard`. f must be independent along those that are sharded.
-      *arrays: its arguments.
+      axes: the logical axes of each array, as in `shard`. f must be independent along those that are sharded, or use
+        `shard_start` and `gather_length`.
+      *arrays: its arguments; None for one that is not there.
     """
     if (mesh := _active.get()) is None or mesh.size == 1:
         return f(*arrays)
-    specs = tuple(partition_spec(names, x.shape, mesh) for names, x in zip(axes, arrays, strict=True))
+    specs = tuple(None if x is None else partition_spec(names, x.shape, mesh)
+                  for names, x in zip(axes, arrays, strict=True))
     return jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=specs[0], check_vma=False)(*arrays)
+
+
+def shard_start(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[int | Array, ...]:
+    """Inside `map_shards`: the index of the first element of a shard in the array of that shape."""
+    if (mesh := _active.get()) is None or mesh.size == 1:
+        return (0,) * len(shape)
+
+    def start(size: int, names: str | tuple[str, ...] | None) -> int | Array:
+        if names is None:
+            return 0
+        shards = math.prod(mesh.shape[name] for name in ((names,) if isinstance(names, str) else names))
+        return jax.lax.axis_index(names) * (size // shards)
+
+    return tuple(start(size, names) for size, names in zip(shape, partition_spec(axes, shape, mesh), strict=True))
+
+
+def gather_length(x: Array, length: int) -> Array:
+    """Inside `map_shards`: all `length` positions of a shard [b, t, ...], whose gradient is scattered."""
+    return x if x.shape[1] == length else jax.lax.all_gather(x, SEQUENCE, axis=1, tiled=True)
 
 
 def gather_params(params: Tree, specs: Tree) -> Tree:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh
 
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.host import available_memory, check_address_space
 from lmrep.core.messages import byte_size
-from lmrep.core.sharding import AXES, RULES, divides
+from lmrep.core.sharding import RULES, abstract_mesh, describe_sizes, divides
 from lmrep.data import tokenizers
 from lmrep.doctor.findings import WARNING, Result
 from lmrep.experiment import checks, shapes
@@ -38,23 +38,19 @@ def mesh(devices: int, processes: int, experiment: Experiment) -> Result:
     sizes = experiments.check_mesh(experiment, devices)
     checks.check_processes(sizes, devices, processes)
     here = "" if devices == jax.device_count() else f", of which {jax.device_count()} are here"
-    text = (f"data x fsdp x tensor = {' x '.join(map(str, sizes))} on {devices} x {jax.devices()[0].device_kind}"
-            f"{here}, {experiment.execution.dtype}")
-    layout = _layout(sizes)
+    text = (f"{describe_sizes(sizes)} on {devices} x {jax.devices()[0].device_kind}{here}, "
+            f"{experiment.execution.dtype}")
+    layout = abstract_mesh(sizes)
     if layout.size == devices:
         return Result(text, layout)
     return Result(f"{text}: {layout.size} of {devices} devices are used; mesh.data=-1 would use all of them", layout,
                   WARNING)
 
 
-def _layout(sizes: tuple[int, ...]) -> AbstractMesh:
-    return AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-
-
 def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout: AbstractMesh | None) -> Result:
     """The network, objectives and optimizers can be built, and each stage can start from the previous one. Gives a list
     of StageShapes."""
-    layout = layout or _layout((1,) * len(AXES))
+    layout = layout or abstract_mesh((1, 1, 1))
     stages = shapes.without_data(experiment, loaded.vocabulary if loaded else None, layout)
     specs = {path: spec for one in stages for path, spec in P.flatten(specs_of(one.stage.objective)).items()}
     unsharded = sorted(f"{path} {spec.shape}" for path, spec in specs.items() if not all(

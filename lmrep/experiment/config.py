@@ -248,6 +248,7 @@ def build_model(experiment: Experiment, vocab_size: int = 0, backend: str = "") 
 def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
     """`attention.choose` for a stage."""
     own = model_def(experiment.model).attention(model_config(experiment))
+    own = own and own._replace(sharded=experiment.mesh.sequence > 1)
     return attention.choose(own, experiment.execution, stage, platform)
 
 
@@ -357,15 +358,21 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
                         f"takes no attention mask to keep them apart; formats that fit: {fitting}")
 
 
-def check_mesh(experiment: Experiment, devices: int) -> tuple[int, int, int]:
-    """The sizes (data, fsdp, tensor) of the mesh on that many devices.
+def check_mesh(experiment: Experiment, devices: int) -> tuple[int, ...]:
+    """The sizes of the mesh on that many devices, as `MeshConfig.sizes` gives them.
 
     Raises:
       UserError: the mesh does not fit the devices, the batch or the network.
     """
-    data, fsdp, tensor = sizes = experiment.mesh.sizes(devices)
+    data, fsdp, tensor, sequence, *_ = (*(sizes := experiment.mesh.sizes(devices)), 1)
     network = build_model(experiment)
+    if sequence > 1 and model_def(experiment.model).attention(model_config(experiment)) is None:
+        raise UserError(f"mesh.sequence is {sequence}, and the network {experiment.model['name']!r} has no attention, "
+                        "between whose layers a sequence could be sharded; set mesh.sequence=1")
     for stage in resolve_stages(experiment):
+        if stage.length % sequence:
+            raise UserError(f"length is {stage.length}, which mesh.sequence={sequence} does not divide; make it a "
+                            f"multiple of {sequence}")
         size, shards = stage.batch_size // stage.microbatches, data * fsdp
         if size % shards:
             raise UserError(

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import Array, Initializer, Tree, normal
-from lmrep.core.sharding import shard
+from lmrep.core.sharding import gather, shard
 from lmrep.layers import dropout, linear
 from lmrep.layers.gradient import with_gradient
 
+HEADS = ("batch", "length", "heads", None)  # the logical axes of queries, keys and values
 MASKED_LOGIT = -1e9  # finite, so that a query that attends to nothing gives no NaN
 
 
@@ -77,7 +78,8 @@ def dense(mask: Array) -> Attend:
     """Attention that computes and keeps all probabilities at once. `mask` is bool[b, s, s], from
     `AttentionMask.to_bool`."""
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
-        return _attention(query, kv, mask if at is None else take(mask, at), rate, key)
+        own = shard(mask if at is None else take(mask, at), "batch", "length", None)
+        return _attention(query, KVCache(*(gather(x, *HEADS) for x in kv)), own, rate, key)
 
     return run
 
@@ -116,7 +118,7 @@ def cached_attention(params: Tree, x: Array, cache: KVCache, start: Array, heads
 def _heads(params: Tree, x: Array, heads: int) -> Array:
     """[b, t, d] -> [b, t, h, k]."""
     b, _, d = x.shape
-    return shard(linear.apply(params, x).reshape(b, -1, heads, d // heads), "batch", None, "heads", None)
+    return shard(linear.apply(params, x).reshape(b, -1, heads, d // heads), *HEADS)
 
 
 def _attention(

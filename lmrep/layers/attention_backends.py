@@ -25,6 +25,7 @@ class Needs(NamedTuple):
     causal: bool = False
     mask: bool = False  # whether there is a mask beside segments and causality
     dropout: bool = False  # on the probabilities
+    sharded: bool = False  # whether the positions of a sequence are on several devices
 
 
 class Backend(NamedTuple):
@@ -36,6 +37,7 @@ class Backend(NamedTuple):
       packed: whether it keeps the segments of a sequence apart.
       mask: whether it takes `AttentionMask.mask`.
       dropout: whether it has dropout that is the same on every mesh and when a run is resumed.
+      sharded: whether it takes sequences that are on several devices.
       dtypes: in which it computes.
       width_multiple: of which the width of a head is a multiple.
       max_width: of a head; 0 for any.
@@ -46,6 +48,7 @@ class Backend(NamedTuple):
     packed: bool = True
     mask: bool = True
     dropout: bool = True
+    sharded: bool = True
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     width_multiple: int = 1
     max_width: int = 0
@@ -55,8 +58,8 @@ ATTENTION: dict[str, Backend] = {
     "xla": Backend(lambda mask: dense(mask.to_bool())),
     "chunked": Backend(chunked_attention.attend),
     "cudnn": Backend(cudnn_attention.attend, platforms=("gpu",), packed=False, mask=False, dropout=False,
-                     dtypes=("bfloat16",), width_multiple=8, max_width=128),
-    "splash": Backend(splash_attention.attend, platforms=("tpu",), mask=False, dropout=False),
+                     sharded=False, dtypes=("bfloat16",), width_multiple=8, max_width=128),
+    "splash": Backend(splash_attention.attend, platforms=("tpu",), mask=False, dropout=False, sharded=False),
 }
 AUTO = "auto"
 EVERYWHERE = tuple(name for name, backend in ATTENTION.items() if not backend.platforms and backend.dropout)
@@ -91,6 +94,8 @@ def reasons(name: str, needs: Needs, platform: str | None = None) -> list[str]:
         found.append("takes no mask beside segments and causality")
     if needs.dropout and not backend.dropout:
         found.append("has no dropout that every mesh and a resumed run repeat: set model.attention_dropout=0")
+    if needs.sharded and not backend.sharded:
+        found.append("does not shard a sequence: set mesh.sequence=1")
     if needs.dtype not in backend.dtypes:
         found.append(f"computes in {' or '.join(backend.dtypes)} only: set execution.dtype={backend.dtypes[0]}")
     if needs.head_width % backend.width_multiple or 0 < backend.max_width < needs.head_width:
@@ -144,6 +149,6 @@ def bind(name: str, mask: AttentionMask, *, head_width: int, dtype: str, dropout
     if _only_dense.get():
         name = "xla"
     needs = Needs(head_width, dtype, mask.segment_ids.shape[1], packed=name == AUTO, causal=mask.causal,
-                  mask=mask.mask is not None, dropout=dropout)
+                  mask=mask.mask is not None, dropout=dropout, sharded=sharding.axis_size(sharding.SEQUENCE) > 1)
     chosen = resolve(name, needs, sharding.platform() if name == AUTO else None)
     return ATTENTION[chosen.name].attend(mask)

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.params import Array
-from lmrep.core.sharding import platform
+from lmrep.core.sharding import gather_length, map_shards, platform, shard_start
 from lmrep.layers import dropout
-from lmrep.layers.attention import MASKED_LOGIT, Attend, AttentionMask, KVCache, take
+from lmrep.layers.attention import HEADS, MASKED_LOGIT, Attend, AttentionMask, KVCache, take
 from lmrep.layers.gradient import with_gradient
 
 BLOCK = 512  # queries and keys of a block, at most
@@ -32,16 +32,26 @@ def attend(mask: AttentionMask, block: int = 0) -> Attend:
     """Attention under `mask`, in blocks of at most `block` queries and keys (0: `block_size`). Gives no
     probabilities."""
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
-        positions = jnp.arange(mask.segment_ids.shape[1])[None] if mask.causal else None
+        length = mask.segment_ids.shape[1]
+        positions = jnp.arange(length)[None] if mask.causal else None
         queries = mask.segment_ids, positions, mask.mask
         if at is not None:
             further = None if mask.mask is None else take(mask.mask, at)
             queries = take(mask.segment_ids, at), at if mask.causal else None, further
-        arrays = _Arrays(*queries, mask.segment_ids, positions, key)
         # A query that attends to no key gives all of them the same weight, as in `dense`; no block may be missing then.
-        after = not mask.causal or at is not None or mask.mask is not None
-        static = _Static(rate, block or block_size(*query.shape[::2]), after)
-        return _attend(query * query.shape[-1] ** -0.5, kv.keys, kv.values, arrays, static), None
+        aligned = mask.causal and at is None and mask.mask is None
+        shape = (query.shape[0], query.shape[2], query.shape[1], length)
+
+        def run_shard(query: Array, keys: Array, values: Array, *arrays: Array | None) -> Array:
+            keys, values = (gather_length(x, length) for x in (keys, values))
+            b, t, h, _ = shard_start(HEADS, (shape[0], shape[2], shape[1], 0))
+            static = _Static(rate, block or block_size(*query.shape[::2]),
+                             not aligned or query.shape[1] < length, shape)
+            return _attend(query, keys, values, _Arrays(*arrays, (b, h, t)), static)
+
+        axes = HEADS, HEADS, HEADS, HEADS[:2], HEADS[:2], (*HEADS[:2], None), ("batch", None), (None, None), ()
+        return map_shards(run_shard, axes, query * query.shape[-1] ** -0.5, *kv, *queries, mask.segment_ids, positions,
+                          key), None
 
     return run
 
@@ -55,6 +65,7 @@ class _Arrays(NamedTuple):
     key_segments: Array  # i32[b, s]
     key_positions: Array | None  # i32[1, s]
     key: Array | None  # for dropout
+    start: tuple[int | Array, ...]  # the index [b, h, t] of the first query in the array of all
 
 
 class _Static(NamedTuple):
@@ -62,7 +73,8 @@ class _Static(NamedTuple):
 
     rate: float
     block: int
-    after: bool  # whether a query may attend to later keys
+    after: bool  # whether a query may attend to the keys of later blocks
+    shape: tuple[int, ...]  # [b, h, t, s] of all probabilities, on all devices
 
 
 class _Blocks(NamedTuple):
@@ -91,7 +103,7 @@ def _forward(query: Array, keys: Array, values: Array, arrays: _Arrays, static: 
         peak = jnp.maximum(largest[i], logits.max(-1))
         weights = jnp.exp(logits - peak[..., None]).astype(values.dtype)
         scale = jnp.exp(largest[i] - peak)
-        dropped = _dropped(weights, i, j, query.shape, keys.shape, arrays.key, static.rate)
+        dropped = _dropped(weights, i, j, arrays, static)
         product = jnp.einsum("bhts,bshk->bthk", dropped, value_blocks[j], preferred_element_type=jnp.float32)
         return (mixed.at[i].set(scale.swapaxes(1, 2)[..., None] * mixed[i] + product), largest.at[i].set(peak),
                 total.at[i].set(scale * total[i] + weights.astype(jnp.float32).sum(-1))), None
@@ -112,7 +124,7 @@ def _backward(static: _Static, residuals: tuple, g: Array) -> tuple:
         (dquery, dkeys, dvalues), (i, j) = sums, pair
         logits = _logits(blocks, i, j, keys.shape[1])
         weights = jnp.exp(logits - largest[i][..., None]) / total[i][..., None]
-        dropped, dweights = (_dropped(x, i, j, query.shape, keys.shape, arrays.key, static.rate) for x in (
+        dropped, dweights = (_dropped(x, i, j, arrays, static) for x in (
             weights, jnp.einsum("bthk,bshk->bhts", g_blocks[i], value_blocks[j], preferred_element_type=jnp.float32)))
         dlogits = jnp.where(logits > MASKED_LOGIT, weights * (dweights - means[i][..., None]), 0).astype(query.dtype)
         products = (jnp.einsum("bhts,bshk->bthk", dlogits, blocks.keys[j], preferred_element_type=jnp.float32),
@@ -173,9 +185,8 @@ def _logits(blocks: _Blocks, i: Array, j: Array, length: int) -> Array:
     return jnp.where(j * size + jnp.arange(size) < length, logits, -jnp.inf)
 
 
-def _dropped(
-    x: Array, i: Array, j: Array, query: tuple[int, ...], keys: tuple[int, ...], key: Array | None, rate: float
-) -> Array:
-    """The block [b, h, t, s] as dropout leaves it in the array of all queries and keys, whose shapes are given."""
-    b, h, t, s = x.shape
-    return dropout.apply_to_block(key, x, rate, (b, h, query[1], keys[1]), (0, 0, i * t, j * s))
+def _dropped(x: Array, i: Array, j: Array, arrays: _Arrays, static: _Static) -> Array:
+    """The block [b, h, t, s] as dropout leaves it in the array of all probabilities."""
+    b, h, first = arrays.start
+    _, _, t, s = x.shape
+    return dropout.apply_to_block(arrays.key, x, static.rate, static.shape, (b, h, first + i * t, j * s))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
+from lmrep.core.sharding import SEQUENCE, axis_size
 
 
 def specs(
@@ -36,8 +37,11 @@ def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     # JAX's derivative contracts all leading axes of a transposed pair, which is a quarter slower than a matrix product
     # on XLA's CPU backend.
     x, kernel = residuals
+    dx = jnp.einsum("...o,io->...i", g, kernel)
+    if axis_size(SEQUENCE) > 1:  # as one dimension with the examples, positions would be gathered
+        return dx, jnp.einsum("...i,...o->io", x, g)
     rows, g_rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
-    return jnp.einsum("...o,io->...i", g, kernel), jnp.einsum("ni,no->io", rows, g_rows)
+    return dx, jnp.einsum("ni,no->io", rows, g_rows)
 
 
 product.defvjp(_forward, _backward)

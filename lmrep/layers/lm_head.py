@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
-from lmrep.core.sharding import shard
+from lmrep.core.sharding import SEQUENCE, axis_size, shard
 from lmrep.layers import dropout, linear, norm
 from lmrep.layers.gradient import with_gradient
 from lmrep.layers.mlp import ACTIVATIONS
@@ -39,7 +39,8 @@ def logits(params: Tree, table: Array, x: Array) -> Array:
 
 def _logits(table: Array, bias: Array | None, x: Array) -> Array:
     y = jnp.einsum("...d,vd->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
-    return shard(y if bias is None else y + bias, "batch", *[None] * (x.ndim - 2), "vocab")
+    axes = ("tokens",) if x.ndim == 2 else ("batch", "length")
+    return shard(y if bias is None else y + bias, *axes, "vocab")
 
 
 def log_probabilities(params: Tree, table: Array, x: Array, targets: Array) -> Array:
@@ -81,7 +82,8 @@ def cross_entropy_and_sample(
 
 
 def _flat(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
-    return x.reshape(-1, x.shape[-1]), _gathered_table(table), params["bias"], targets.reshape(-1)
+    return (shard(x.reshape(-1, x.shape[-1]), "tokens", None), _gathered_table(table), params["bias"],
+            shard(targets.reshape(-1), "tokens"))
 
 
 def chunked_cross_entropy(
@@ -111,21 +113,26 @@ MAX_CHUNKS, CHUNK_LOGITS = 32, 2**24  # chunks of a batch at most, logits of a c
 
 
 def _num_chunks(b: int, t: int, v: int) -> int:
-    """Number of chunks, which split along t so that examples stay on their devices."""
-    return max(1, min(MAX_CHUNKS, t, b * t * v // CHUNK_LOGITS))
+    """Number of chunks, which split along t so that examples stay on their devices. Where several devices have shards
+    of t, the number divides a shard."""
+    number, shard_length = max(1, min(MAX_CHUNKS, t, b * t * v // CHUNK_LOGITS)), t // axis_size(SEQUENCE)
+    if shard_length in (0, t):
+        return number
+    return next((n for n in range(number, shard_length) if shard_length % n == 0), shard_length)
 
 
 def _split(x: Array, chunks: int) -> Array:
-    """[b, t, ...] -> [chunks, b, t / chunks, ...], padded with zeros where `chunks` does not divide t."""
+    """[b, t, ...] -> [chunks, b, t / chunks, ...], padded with zeros where `chunks` does not divide t. Chunk i has the
+    positions i, i + chunks, ..., so that positions stay on their devices."""
     b, t = x.shape[:2]
     size = -(-t // chunks)
     x = jnp.pad(x, [(0, 0), (0, size * chunks - t)] + [(0, 0)] * (x.ndim - 2))
-    return jnp.moveaxis(x.reshape(b, chunks, size, *x.shape[2:]), 1, 0)
+    return jnp.moveaxis(x.reshape(b, size, chunks, *x.shape[2:]), 2, 0)
 
 
 def _merge(chunks: Array, t: int) -> Array:
     """The inverse of `_split`."""
-    merged = jnp.moveaxis(chunks, 0, 1)
+    merged = jnp.moveaxis(chunks, 0, 2)
     return merged.reshape(merged.shape[0], -1, *merged.shape[3:])[:, :t]
 
 

@@ -37,5 +37,5 @@ def apply(params: Tree, x: Array, activation: str, *, rate: float = 0.0, key: Ar
     """x [b, t, d] -> [b, t, d]; `rate` is the dropout between the two layers."""
     (key,) = prng.split(key, 1)
     hidden = ACTIVATIONS[activation](linear.apply(params["in"], x))
-    hidden = shard(dropout.apply(key, hidden, rate), "batch", None, "mlp")
+    hidden = shard(dropout.apply(key, hidden, rate), "batch", "length", "mlp")
     return linear.apply(params["out"], hidden)

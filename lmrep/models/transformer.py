@@ -217,6 +217,8 @@ def encode(
                                   execution, last=None if at is None else partial(run, at=at))
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
+    if at is not None:
+        last = shard(last, "batch", None, None)  # heads use them in any order
     hidden_states, probabilities = collected or (None, None)
     return Encoded(last, None if hidden_states is None else (x, *hidden_states), probabilities)
 
@@ -269,7 +271,7 @@ def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
         tables, inputs.tokens, positions + c.position_offset, inputs.token_type_ids,
         sinusoidal_length=c.max_length + c.position_offset if c.positions == "sinusoidal" else 0,
         key=key if c.table_dropout else None, rate=c.dropout)
-    x = shard(x, "batch", None, None)
+    x = shard(x, "batch", "length", None)
     if c.embedding_norm:
         x = norm.apply(params["embedding_norm"], x, c.norm_eps)
     if not c.table_dropout:
@@ -300,7 +302,7 @@ def _block_input(p: Tree, name: str, x: Array, c: Config) -> Array:
 def _add_output(p: Tree, name: str, x: Array, y: Array, c: Config, key: Array | None = None) -> Array:
     """The residual stream after adding a block's output y, normalized with post norm."""
     x = x + dropout.apply(key, y, c.dropout)
-    return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", None, None)
+    return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", "length", None)
 
 
 DEFINITION = ModelDef(

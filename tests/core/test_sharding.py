@@ -8,6 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from lmrep.core import params as P
 from lmrep.core import sharding
+from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec
 from lmrep.core.sharding import make_mesh, partition_spec
 
@@ -26,7 +27,8 @@ SPECS = {
     (("embed", "heads"), (4, 4), ("fsdp", "tensor")),
     (("layers", "mlp", "embed"), (3, 2, 2), (None, "tensor", "fsdp")),  # no rule names `layers`
     (("vocab", "embed"), (7, 4), (None, "fsdp")),  # what does not divide is replicated
-    (("batch",), (6,), (None,)),  # 6 examples on 4 devices
+    (("batch",), (6,), ("data",)),  # 6 examples on 4 devices
+    (("batch",), (7,), (None,)),
     (("batch",), (8,), (("data", "fsdp"),)),
     ((None, "unheard of"), (2, 2), (None, None)),
     ((), (), ()),
@@ -44,7 +46,28 @@ def test_axes_with_the_most_communication_are_innermost():
     assert MESH.axis_names == ("data", "fsdp", "tensor")
     assert [d.id for d in MESH.devices.ravel()] == list(range(8))
     assert [d.id for d in make_mesh(1, 1, 2).devices.ravel()] == [0, 1]
+    mesh = make_mesh(1, 2, 2, 2)
+    assert mesh.axis_names == ("data", "fsdp", "tensor", "sequence")
+    assert [[d.id for d in mesh.devices[0, 0, :, i]] for i in range(2)] == [[0, 1], [2, 3]]  # along `tensor`
+    assert [d.id for d in mesh.devices[0, :, 0, 0]] == [0, 4]
     assert [d.id for d in make_mesh(2, devices=jax.devices()[4:6]).devices.ravel()] == [4, 5]
+
+
+def test_slices_are_along_data(monkeypatch):
+    monkeypatch.setattr(sharding, "slice_of", lambda device: device.id % 2)
+    assert [d.id for d in make_mesh(4, 2).devices.ravel()] == [0, 2, 4, 6, 1, 3, 5, 7]
+    with pytest.raises(UserError, match=r"mesh.data is 1, and the devices are in 2 slices; make it a multiple of 2"):
+        make_mesh(1, 8)
+
+
+@pytest.mark.parametrize(("axes", "shape", "expected"), [
+    (("batch", "length", "heads", None), (4, 6, 2, 1), (("data", "fsdp"), "sequence", "tensor", None)),
+    (("batch", "length", None), (4, 5, 1), (("data", "fsdp"), None, None)),
+    (("tokens", None), (8, 1), (("data", "fsdp", "sequence"), None)),
+    (("tokens", None), (6, 1), (("data", "fsdp"), None)),  # the first axes that divide it
+])
+def test_sequences_are_sharded_along_their_axis(axes, shape, expected):
+    assert partition_spec(axes, shape, make_mesh(1, 2, 2, 2)) == PartitionSpec(*expected)
 
 
 def test_shard_is_the_identity_without_a_mesh():

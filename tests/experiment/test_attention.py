@@ -32,6 +32,7 @@ def choices(experiment, platform):
     ({"model.attention_dropout": 0.1}, r"set model\.attention_dropout=0"),
     ({"execution.dtype": "float32"}, r"set execution\.dtype=bfloat16"),
     ({"model.heads": 192}, r"not 4: set model\.heads or model\.width"),
+    ({"mesh.sequence": 2}, r"does not shard a sequence: set mesh\.sequence=1"),
 ])
 def test_a_combination_that_is_not_honoured_is_refused_before_training(fields, message):
     parse(**FITTING)
@@ -44,6 +45,16 @@ def test_a_network_without_attention_refuses_a_backend():
     parse("stream", "lstm", "causal")
     with pytest.raises(UserError, match=r"execution\.attention is chunked, and the network has no attention"):
         parse("stream", "lstm", "causal", **{"execution.attention": "chunked"})
+
+
+def test_only_networks_with_attention_shard_sequences():
+    with pytest.raises(UserError, match=r"mesh\.sequence is 2, and the network 'lstm' has no attention.*; set mesh"):
+        experiments.check_mesh(parse("stream", "lstm", "causal", **{"mesh.sequence": 2}), 8)
+    longer = {"length": 4096, "model.max_length": 4096, "model.attention_dropout": 0.0}
+    experiment = parse(**longer, **{"mesh.sequence": 2})
+    assert experiments.check_mesh(experiment, 8) == (4, 1, 1, 2)
+    [choice] = choices(experiment, "tpu")
+    assert choice.name == "chunked" and "set mesh.sequence=1" in choice.ruled_out["splash"]
 
 
 def test_every_stage_has_its_own_choice():

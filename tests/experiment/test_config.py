@@ -82,6 +82,7 @@ def test_unknown_preset_is_refused(preset, message):
     ("execution.dtype", "float16", "dtype is 'float16'; expected one of float32, bfloat16"),
     ("mesh.data", 3, "data x fsdp = 3 does not divide; make batch_size a multiple of 3"),
     ("mesh.tensor", 8, "has 4 heads, which mesh.tensor=8 does not divide; .*1, 2, 4"),
+    ("mesh.sequence", 3, "length is 32, which mesh.sequence=3 does not divide; make it a multiple of 3"),
 ])
 def test_invalid_value_is_refused(config, field, value, message):
     config.unlock()
@@ -163,24 +164,27 @@ def test_invalid_stages_are_refused(config, stages, steps, message):
 
 
 @pytest.mark.parametrize(("text", "sizes"), [
-    ("data", (-1, 1, 1)), ("fsdp", (1, -1, 1)), ("2x2x2", (2, 2, 2)), ("1x1x4", (1, 1, 4))])
+    ("data", (-1, 1, 1, 1)), ("fsdp", (1, -1, 1, 1)), ("2x2x2", (2, 2, 2, 1)), ("1x1x4", (1, 1, 4, 1)),
+    ("2x1x1x4", (2, 1, 1, 4))])
 def test_mesh_is_parsed(text, sizes):
-    assert tuple(parse_mesh(text).values()) == sizes
+    assert parse_mesh(text) == dict(zip(("data", "fsdp", "tensor", "sequence"), sizes, strict=True))
 
 
-@pytest.mark.parametrize("text", ["", "tensor", "2x2", "0x1x1", "-1x1x1", "2x2x2x2", "2,2,2"])
+@pytest.mark.parametrize("text", ["", "tensor", "2x2", "0x1x1", "-1x1x1", "2x2x2x2x2", "2x2x2x0", "2,2,2"])
 def test_invalid_mesh_is_refused(text):
     with pytest.raises(UserError, match="expected data, fsdp, or sizes"):
         parse_mesh(text)
 
 
 @pytest.mark.parametrize(("sizes", "expected"), [
-    ((-1, 1, 1), (8, 1, 1)), ((1, -1, 2), (1, 4, 2)), ((2, 2, 2), (2, 2, 2)), ((1, 1, 4), (1, 1, 4))])
+    ((-1, 1, 1), (8, 1, 1)), ((1, -1, 2), (1, 4, 2)), ((2, 2, 2), (2, 2, 2)), ((1, 1, 4), (1, 1, 4)),
+    ((-1, 1, 1, 4), (2, 1, 1, 4)), ((2, 2, 2, 1), (2, 2, 2))])
 def test_mesh_axis_of_minus_1_takes_the_remaining_devices(sizes, expected):
     assert MeshConfig(*sizes).sizes(8) == expected
 
 
-@pytest.mark.parametrize("sizes", [(16, 1, 1), (-1, -1, 1), (-1, 3, 1), (0, 1, 1), (-1, 16, 1)])
+@pytest.mark.parametrize("sizes", [
+    (16, 1, 1), (-1, -1, 1), (-1, 3, 1), (0, 1, 1), (-1, 16, 1), (2, 2, 2, 2), (-1, 1, 1, 3)])
 def test_mesh_that_does_not_fit_the_devices_is_refused(sizes):
     with pytest.raises(UserError, match=r"there are 8 device\(s\)"):
         MeshConfig(*sizes).sizes(8)

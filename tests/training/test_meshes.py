@@ -1,5 +1,5 @@
-"""BERT with masked LM and next-sentence prediction trains identically on every mesh, without warnings of the
-partitioner on the meshes of the experiment files."""
+"""BERT with masked LM and next-sentence prediction, GPT-2 and ELECTRA train identically on every mesh, without warnings
+of the partitioner. (Recurrent networks: `objectives/test_causal_meshes.py`.)"""
 
 import functools
 import re
@@ -11,24 +11,32 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from lmrep.core import sharding
 from lmrep.core.sharding import make_mesh
 from lmrep.data.store.prepare import prepare
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.layers import chunked_attention
+from lmrep.layers import chunked_attention, lm_head
 from lmrep.training.config import LogConfig, TrainerConfig
 from lmrep.training.loop import RunOutputs, Trainer
 from tests import small
 
 pytestmark = pytest.mark.usefixtures("no_compilation_cache")
 STEPS = 10
-NETWORKS = {
-    "scanned": {"model.vocab": 208, "execution.scan": True, "execution.remat": "dots", "model.dropout": 0.1,
-                "model.attention_dropout": 0.1, "model.mlp_dropout": 0.1},
+PAIRS = {"format": "segment_pair"}
+NETWORKS = {  # the arguments of `small.config`, and fields
+    "scanned": (PAIRS, {"objective.sentence_pair": True, "model.vocab": 208, "execution.scan": True,
+                        "execution.remat": "dots", "model.dropout": 0.1, "model.attention_dropout": 0.1,
+                        "model.mlp_dropout": 0.1}),
     # Factorised embeddings, and a vocabulary that no tensor axis divides.
-    "unrolled": {"model.vocab": 203, "model.embedding": 16, "execution.scan": False, "execution.remat": "full"},
+    "unrolled": (PAIRS, {"objective.sentence_pair": True, "model.vocab": 203, "model.embedding": 16,
+                         "execution.scan": False, "execution.remat": "full"}),
+    "gpt2": ({"objective": "causal"}, {"model.vocab": 208, "model.norm": "pre", "model.embedding_norm": False,
+                                       "model.token_types": 0}),
+    "electra": ({"objective": "replaced_token"}, {"model.vocab": 208}),
 }
-CHUNKED = {f"{name} chunked": fields | {"execution.attention": "chunked"} for name, fields in NETWORKS.items()}
+CHUNKED = {f"{name} chunked": (choices, fields | {"execution.attention": "chunked"})
+           for name, (choices, fields) in NETWORKS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +49,16 @@ def module_monkeypatch():
 def losses(tmp_path_factory, module_monkeypatch):
     """(network, mesh, microbatches) -> the loss of each step; every run trains once."""
     module_monkeypatch.setattr(chunked_attention, "block_size", lambda *_: 8)  # four blocks of a sequence
+    module_monkeypatch.setattr(lm_head, "CHUNK_LOGITS", 2**14)  # six chunks of a batch, or eight
     home = tmp_path_factory.mktemp("meshes")
     small.corpus(home / "texts")
 
     @functools.cache
     def train(network, sizes, microbatches):
-        config = small.config(home / "texts", format="segment_pair")
-        config.steps, config.objective.sentence_pair, config.data.validation = STEPS, True, 0
-        config.update_from_flattened_dict((NETWORKS | CHUNKED)[network] | {"microbatches": microbatches})
+        choices, fields = (NETWORKS | CHUNKED)[network]
+        config = small.config(home / "texts", **choices)
+        config.steps, config.data.validation = STEPS, 0
+        config.update_from_flattened_dict(fields | {"microbatches": microbatches})
         experiment = experiments.parse(config)
         prepared = prepare(experiment.data, experiment.tokenizer, home / "data")
         lines, checkpoints = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None)
@@ -67,7 +77,9 @@ def warnings(capfd):
 
 
 @pytest.mark.parametrize(("network", "microbatches", "sizes"), [
-    ("scanned", 1, (8, 1, 1)), ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 8, 1)), ("unrolled", 2, (1, 1, 4))])
+    ("scanned", 1, (8, 1, 1)), ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 8, 1)), ("unrolled", 2, (1, 1, 4)),
+    ("scanned", 1, (2, 1, 1, 4)), ("unrolled", 2, (1, 2, 1, 4)), ("gpt2", 1, (1, 8, 1)), ("gpt2", 2, (1, 2, 1, 4)),
+    ("electra", 2, (1, 8, 1)), ("electra", 1, (1, 2, 1, 4))])
 def test_every_mesh_gives_the_losses_of_one_device(losses, capfd, network, microbatches, sizes):
     """With the same dropout, too."""
     expected = losses(network, (1, 1, 1), 1)
@@ -77,7 +89,8 @@ def test_every_mesh_gives_the_losses_of_one_device(losses, capfd, network, micro
 
 
 @pytest.mark.parametrize(("network", "microbatches", "sizes"), [
-    ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 1, 4))])
+    ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 1, 4)), ("scanned", 1, (1, 2, 2, 2)), ("gpt2", 2, (2, 1, 1, 4)),
+    ("electra", 1, (1, 1, 1, 8))])
 def test_chunked_attention_gives_the_losses_of_dense_attention(losses, capfd, network, microbatches, sizes):
     """With the same dropout, too."""
     expected = losses(network, (1, 1, 1), 1)
@@ -85,17 +98,24 @@ def test_chunked_attention_gives_the_losses_of_dense_attention(losses, capfd, ne
     assert not warnings(capfd)
 
 
+def test_two_slices_give_the_losses_of_one_device(losses, capfd, monkeypatch):
+    """Slices that are joined along `data`, each with an fsdp axis."""
+    monkeypatch.setattr(sharding, "slice_of", lambda device: device.id % 2)
+    np.testing.assert_allclose(losses("unrolled", (2, 4, 1), 1), losses("unrolled", (1, 1, 1), 1), rtol=1e-5)
+    assert not warnings(capfd)
+
+
 def test_a_replicated_tensor_gives_a_warning(capfd):
     """A table that is sharded along its width, looked up for a sharded batch, which our layout avoids."""
     mesh = make_mesh(2, 2, 2)
 
-    def sharding(*axes):
+    def layout(*axes):
         return NamedSharding(mesh, PartitionSpec(*axes))
 
     def look_up(table, tokens):
-        return jax.lax.with_sharding_constraint(jnp.take(table, tokens, axis=0), sharding(("data", "fsdp"))) * 2
+        return jax.lax.with_sharding_constraint(jnp.take(table, tokens, axis=0), layout(("data", "fsdp"))) * 2
 
-    table = jax.ShapeDtypeStruct((64, 32), np.float32, sharding=sharding(None, "fsdp"))
-    tokens = jax.ShapeDtypeStruct((16, 8), np.int32, sharding=sharding(("data", "fsdp")))
+    table = jax.ShapeDtypeStruct((64, 32), np.float32, sharding=layout(None, "fsdp"))
+    tokens = jax.ShapeDtypeStruct((16, 8), np.int32, sharding=layout(("data", "fsdp")))
     jax.jit(look_up).lower(table, tokens).compile()
     assert warnings(capfd)

@@ -23,6 +23,7 @@ from lmrep.analysis.report.run_data import RunData
 from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
+from lmrep.core.sharding import describe_sizes
 from lmrep.metrics import is_token_loss
 
 Runs = Sequence[tuple[RunData, Predictions]]
@@ -230,7 +231,7 @@ def _speed_of(run: RunData) -> Mapping[str, str]:
     weights = network and 4 * network.parameters
     return {
         "devices": f"{devices['count']} × {devices['kind']}" if devices else "not recorded",
-        "mesh: data × fsdp × tensor": _mesh(run),
+        "mesh": _mesh(run),
         "precision": run.experiment.execution.dtype,
         "tokens per second": _optional(speed.tokens, ",.0f"),
         "steps per second": _optional(speed.steps, ",.3g"),
@@ -250,7 +251,7 @@ def _speed_of(run: RunData) -> Mapping[str, str]:
 
 def _mesh(run: RunData) -> str:
     try:
-        return " × ".join(map(str, run.experiment.mesh.sizes(run.devices["count"])))
+        return describe_sizes(run.experiment.mesh.sizes(run.devices["count"])).replace(" x ", " × ")
     except (UserError, TypeError):  # of other devices, or of none on record
         return ""
 
