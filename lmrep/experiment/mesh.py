@@ -46,7 +46,7 @@ def parse_mesh(text: str) -> dict[str, int]:
     named = {"data": (-1, 1, 1), "fsdp": (1, -1, 1)}
     sizes = named.get(text) or tuple(int(n) if n.isdecimal() else 0 for n in text.split("x"))
     if len(sizes) not in (3, 4) or 0 in sizes:
-        raise UserError(f"mesh is {text!r}; expected data, fsdp, or sizes data x fsdp x tensor such as 2x2x2, or data "
-                        "x fsdp x tensor x sequence such as 2x1x1x4")
+        raise UserError(f"mesh is {text!r}; expected data, fsdp, or sizes data x fsdp x tensor such as 2x2x2, or "
+                        "data x fsdp x tensor x sequence such as 2x1x1x4")
     data, fsdp, tensor, sequence = (*sizes, 1)[:4]
     return {"data": data, "fsdp": fsdp, "tensor": tensor, "sequence": sequence}
