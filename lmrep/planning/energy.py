@@ -1,8 +1,8 @@
 """The energy that this host's processors, memory and accelerators take, where their counters can be read: of NVIDIA
 GPUs by NVML (the package nvidia-ml-py), of CPUs and memory by RAPL, which Linux shows in /sys/class/powercap.
 
-Counters are of a device, whatever process uses it. Where there is no counter, `watts` has the thermal design power of
-accelerators, for an estimate.
+Counters are of a device, whatever process uses it. Where there is no counter, `accelerators` has their power, for an
+estimate.
 """
 
 import importlib
@@ -20,20 +20,7 @@ import jax
 RAPL = Path("/sys/class/powercap")
 INTERVAL = 1.0  # seconds between samples; a RAPL counter wraps after minutes
 
-# Thermal design power of one chip or board in watts, by a substring of `device.device_kind`; the first that fits.
-# NVIDIA: data sheets. TPU v2 and v3: Patterson et al. (2021). Google publishes none of later TPUs.
-WATTS = {
-    "H200": 700, "H100 PCIe": 350, "H100 NVL": 400, "H100": 700, "A100-PCIE-40GB": 250, "A100 80GB PCIe": 300,
-    "A100": 400, "V100-PCIE": 250, "V100": 300, "L40S": 350, "L40": 300, "L4": 72, "A10G": 150, "A10": 150, "T4": 70,
-    "P100": 250, "TPU v3": 450, "TPU v2": 280,
-}  # fmt: skip
-
 log = logging.getLogger(__name__)
-
-
-def watts(kind: str) -> float | None:
-    """The thermal design power of a device kind in watts; None if it is not known."""
-    return next((float(value) for name, value in WATTS.items() if name.lower() in kind.lower()), None)
 
 
 class Counter(Protocol):

@@ -10,21 +10,14 @@ from jax.extend import core as jex
 
 from lmrep.layers import attention_backends
 from lmrep.objectives.base import Objective
+from lmrep.planning import accelerators
 from lmrep.training.state import create
 from lmrep.training.step import train_step
-
-# Dense peak of one chip in bfloat16, from the vendors' data sheets, by a substring of `device.device_kind`.
-PEAKS = {
-    "H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12,
-    "TPU v6": 918e12, "TPU v5p": 459e12, "TPU v5 lite": 197e12, "TPU v5e": 197e12,
-    "TPU v5": 459e12,  # what a v5p reports
-    "TPU v4": 275e12, "TPU v3": 123e12,
-}  # fmt: skip
 
 
 def peak(device: jax.Device) -> float | None:
     """The device's peak in bfloat16, in floating-point operations per second; None if unknown, as for CPUs."""
-    return next((value for name, value in PEAKS.items() if name.lower() in device.device_kind.lower()), None)
+    return accelerators.known(device.device_kind).flops
 
 
 def count(f: Callable, *args) -> int:

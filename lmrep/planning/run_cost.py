@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import jax
 
 from lmrep.distributed.process_group import gather_texts
-from lmrep.planning import flops
-from lmrep.planning.energy import Meter, watts
+from lmrep.planning import accelerators, flops
+from lmrep.planning.energy import Meter
 from lmrep.storage.jsonl import JsonLines
 from lmrep.training.config import CostConfig
 from lmrep.training.metrics_log import Guarded
@@ -144,7 +144,7 @@ def total_energy(
         elif name == computing:
             kind, reason = devices[0].device_kind, next(
                 (each["missing"][name] for each in members if name in each["missing"]), "no counter")
-            power = config.device_watts or (watts(kind) if name == "accelerators" else None)
+            power = config.device_watts or (accelerators.known(kind).watts if name == "accelerators" else None)
             if power is None:
                 return None, f"not known: {reason}, and no power of {kind!r} is on record; cost.device_watts sets it"
             joules[name] = power * seconds * len(devices)

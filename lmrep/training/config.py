@@ -55,7 +55,7 @@ class CostConfig:
                           "States: 0.954 lb)", at_least=0)
     price_per_hour: float = setting(0.0, "of one device, in any currency; 0: unknown", at_least=0)
     device_watts: float = setting(0.0, "power of one device, for an estimate where its energy cannot be measured; 0: "
-                                  "its thermal design power, where that is known", at_least=0)
+                                  "its published power, where that is known", at_least=0)
 
 
 @dataclass(frozen=True)

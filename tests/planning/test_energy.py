@@ -128,12 +128,3 @@ def test_the_thread_samples_and_ends():
         while meter.joules()["cpu"] < 5:
             pass
     assert not meter._thread.is_alive()
-
-
-@pytest.mark.parametrize(("kind", "watts"), [
-    ("NVIDIA H100 80GB HBM3", 700), ("NVIDIA H100 PCIe", 350), ("NVIDIA A100-SXM4-80GB", 400), ("NVIDIA L40S", 350),
-    ("NVIDIA A100 80GB PCIe", 300), ("Tesla T4", 70), ("NVIDIA L4", 72), ("TPU v3", 450), ("TPU v5p", None),
-    ("cpu", None),
-])
-def test_thermal_design_power(kind, watts):
-    assert energy.watts(kind) == watts
