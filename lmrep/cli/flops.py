@@ -8,11 +8,13 @@ or an objective, the output says so."""
 from lmrep.cli.arguments import Arguments, Flag
 from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
+from lmrep.planning.conventions import MASKED_FRACTION
 
 FLAGS = {
     "published": Flag(False, "the published compute of language models, and the same computed here"),
-    "output_fraction": Flag(0.15625, "the fraction of positions whose masked tokens the script counts as predicted; it "
-                            "has 20 of 128 for every masked language model", bounds=Bounds(above=0, at_most=1)),
+    "output_fraction": Flag(MASKED_FRACTION, "the fraction of positions whose masked tokens the script counts as "
+                            "predicted; it has 20 of 128 for every masked language model",
+                            bounds=Bounds(above=0, at_most=1)),
     "json": Flag(False, "print all figures as JSON"),
 }
 
@@ -32,8 +34,9 @@ def run(arguments: Arguments) -> int:
     from lmrep.planning import compute, published
 
     if flags.published:
-        print(json.dumps({name: {"published": row.flops, "electra_script": published.by_script(row),
-                                 "six_n": published.by_six_n(row)} for name, row in published.PUBLISHED.items()}
+        print(json.dumps({name: {"published": run.flops, "derived": run.derived,
+                                 "electra_script": published.by_script(run), "six_n": published.by_six_n(run)}
+                          for name, run in published.PUBLISHED.items()}
                          | {name: {"published": flops} for name, flops in published.PROFILED.items()}, indent=2)
               if flags.json else compute.published_table())
         return 0

@@ -1,1 +1,1 @@
-"""What a run costs: FLOPs."""
+"""What a run costs: operations, energy, price; plans for other hardware."""

@@ -81,7 +81,7 @@ def of_experiment(
     Raises:
       UserError: parts of the experiment do not fit each other.
     """
-    mesh, found = make_mesh(1, 1, 1), []
+    mesh, stages = make_mesh(1, 1, 1), []
     for plan, stage, _ in shapes.without_data(experiment, vocabulary, mesh):
         batch, length = plan.batch_size, plan.length
         if isinstance(experiment, TaskExperiment):
@@ -92,36 +92,33 @@ def of_experiment(
                 stage.objective, stage.optimizer, shapes.batch(plan, mesh), plan.microbatches))
         figures = {name: figure if figure.flops is None else Figure(figure.flops * batch) for name, figure
                    in by_formulas(stage.objective, length, fraction).items()} | {"exact": exact}
-        found.append(StageCompute(plan.name, plan.objective_name, None if plan.steps == UNKNOWN_STEPS else plan.steps,
-                                  batch, length, figures))
-    return found
+        steps = None if plan.steps == UNKNOWN_STEPS else plan.steps
+        stages.append(StageCompute(plan.name, plan.objective_name, steps, batch, length, figures))
+    return stages
 
 
 def by_formulas(
     objective: Objective, length: int, fraction: float = conventions.MASKED_FRACTION
 ) -> dict[str, Figure]:
     """Operations of training on one sequence by the conventions that are formulas."""
-    return {"electra_script": _by_script(objective, length, fraction), "six_n": _by_six_n(objective, length)}
+    networks, reason = objective.networks, ""
+    if not networks:
+        reason = f"the objective {objective.name!r} does not state which networks it trains"
+    elif any(use.sizes is None for use in networks):
+        reason = "the network does not state its number of weights (Model.sizes)"
+    if reason:
+        return dict.fromkeys(("electra_script", "six_n"), Figure(None, reason))
+    six_n = sum(conventions.six_n(use.sizes.matrices, use.sizes.attention, length) for use in networks)
+    return {"electra_script": _by_script(objective, length, fraction), "six_n": Figure(length * six_n)}
 
 
 def _by_script(objective: Objective, length: int, fraction: float) -> Figure:
-    if not objective.networks:
-        return Figure(None, f"the objective {objective.name!r} does not state which networks it trains")
-    if any(use.sizes is None or use.sizes.transformer is None for use in objective.networks):
+    if any(use.sizes.transformer is None for use in objective.networks):
         return Figure(None, "the script counts Transformers as BERT's alone, and this network is none")
     if any(use.predicts == "other" for use in objective.networks):
         return Figure(None, f"the script does not have the head of the objective {objective.name!r}")
     return Figure(sum(conventions.electra_script(use.sizes.transformer, length, use.predicts, fraction)
                       for use in objective.networks))
-
-
-def _by_six_n(objective: Objective, length: int) -> Figure:
-    if not objective.networks:
-        return Figure(None, f"the objective {objective.name!r} does not state which networks it trains")
-    if any(use.sizes is None for use in objective.networks):
-        return Figure(None, "the network does not state its number of weights (Model.sizes)")
-    return Figure(length * sum(conventions.six_n(use.sizes.matrices, use.sizes.attention, length)
-                               for use in objective.networks))
 
 
 def totals(stages: Sequence[StageCompute]) -> dict[str, float | None]:
@@ -161,7 +158,7 @@ def table(
         lines += [f"{title}: {stage.objective}, {steps} of {stage.batch_size:,} x {stage.length:,} tokens", _head()]
         for key, title in CONVENTIONS.items():
             flops, reason = stage.figures[key]
-            lines.append(f"  {title:18}{f'  not defined: {reason}' if flops is None else _row(stage, key)}")
+            lines.append(f"  {title:18}{f'  not defined: {reason}' if flops is None else _figures(stage, key)}")
         lines.append("")
     sums, known = totals(stages), all(stage.steps is not None for stage in stages)
     if known:
@@ -184,7 +181,7 @@ def _head() -> str:
     return f"  {'FLOPs':18}{'per token':>14}{'per step':>14}{'total':>16}{'of exact':>10}"
 
 
-def _row(stage: StageCompute, convention: str) -> str:
+def _figures(stage: StageCompute, convention: str) -> str:
     per_step, exact = stage.figures[convention].flops, stage.figures["exact"].flops
     total = stage.total(convention)
     return (f"{per_step / stage.tokens:14.4e}{per_step:14.4e}{'unknown' if total is None else f'{total:.6e}':>16}"
@@ -194,13 +191,13 @@ def _row(stage: StageCompute, convention: str) -> str:
 def published_table() -> str:
     """The published compute of language models beside that computed here."""
     lines = [f"{'':20}{'published':>14}{'computed':>16}{'difference':>13}{CONVENTIONS['six_n']:>18}"]
-    for name, row in published.PUBLISHED.items():
-        value = published.by_script(row)
-        lines.append(f"{name:20}{row.flops:14.6e}{value:16.6e}{value / row.flops - 1:13.4%}"
-                     f"{published.by_six_n(row):18.6e}")
+    for name, run in published.PUBLISHED.items():
+        value = published.by_script(run)
+        lines.append(f"{name + ' *' * run.derived:20}{run.flops:14.6e}{value:16.6e}{value / run.flops - 1:13.4%}"
+                     f"{published.by_six_n(run):18.6e}")
     lines += [f"{name:20}{value:14.6e}{'by a profiler':>16}" for name, value in published.PROFILED.items()]
     return "\n".join([*lines, "", *map(textwrap.fill, (
         "Published: FLOPs of pretraining by ELECTRA's script (google-research/electra, flops_computation.py). "
-        "Computed: the same formula here, from the presets.",
+        "Computed: the same formula here, from the presets. * A fifth of RoBERTa 500K: the script has no such run.",
         "The script omits a factor of the width in the layer norm after the attention, and so do these figures. ELMo "
         "and XLNet were measured with a profiler there; these two are stated, not computed."))])

@@ -3,7 +3,10 @@
 Both are for a comparison with published figures; `flops.of_train_step` counts what a step really computes.
 """
 
-from lmrep.models.base import TransformerSizes
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # commands import this module, and do not wait for JAX
+    from lmrep.models.base import TransformerSizes
 
 # Operations per element, as ELECTRA's script states them.
 DROPOUT = 4  # a random number, a comparison, the mask, the correction
@@ -13,7 +16,7 @@ SOFTMAX = 5  # maximum, difference, exponential, sum, quotient
 MASKED_FRACTION = 0.15625  # of positions that a masked language model predicts: 20 of 128
 
 
-def electra_script(sizes: TransformerSizes, length: int, predicts: str, fraction: float = MASKED_FRACTION) -> float:
+def electra_script(sizes: "TransformerSizes", length: int, predicts: str, fraction: float = MASKED_FRACTION) -> float:
     """Operations of training a network on one sequence, as `flops_computation.py` of google-research/electra counts
     them (Clark et al., 2020): every operation of the forward pass, twice, since it takes the backward pass to cost as
     much. The lookup of an embedding counts as the product with a one-hot vector.
@@ -45,7 +48,7 @@ def electra_script(sizes: TransformerSizes, length: int, predicts: str, fraction
     return 2 * length * token
 
 
-def _layer(sizes: TransformerSizes, length: int) -> int:
+def _layer(sizes: "TransformerSizes", length: int) -> int:
     """Operations of one layer's forward pass for one token."""
     d, f, scores = sizes.width, sizes.mlp, length * sizes.heads
     attention = (

@@ -20,6 +20,7 @@ class Published(NamedTuple):
       vocab: tokens, where the script's number differs from the preset's; 0: the preset's.
       predicts: as `NetworkUse.predicts`.
       generator: the width of ELECTRA's generator, as a fraction of the network's; 0: it has none.
+      derived: the script has no such run; `flops` is computed from that of another.
     """
 
     flops: float
@@ -30,6 +31,7 @@ class Published(NamedTuple):
     vocab: int = 0
     predicts: str = "masked"
     generator: float = 0.0
+    derived: bool = False
 
 
 PUBLISHED = {
@@ -37,7 +39,7 @@ PUBLISHED = {
     "BERT-Small": Published(1.418740e18, "electra_small", 1_450_000, 128, 128),  # ELECTRA-Small's network
     "BERT-Base": Published(6.428335e19, "bert_base", 1_000_000, 256),
     "BERT-Large": Published(1.917209e20, "bert_large", 1_000_000, 256),
-    "RoBERTa 100K": Published(6.3744e20, "roberta_large", 100_000, 8_000),
+    "RoBERTa 100K": Published(3.187221e21 / 5, "roberta_large", 100_000, 8_000, derived=True),
     "RoBERTa 500K": Published(3.187221e21, "roberta_large", 500_000, 8_000),
     "ELECTRA-Small": Published(1.293744e18, "electra_small", 1_000_000, 128, 128, predicts="binary", generator=0.25),
     "ELECTRA-Base": Published(6.424542e19, "electra_base", 766_000, 256, predicts="binary", generator=1 / 3),
@@ -50,27 +52,27 @@ PUBLISHED = {
 PROFILED = {"ELMo": 3.411439e18, "XLNet": 3.856582e21}
 
 
-def network(row: Published) -> Model:
+def network(run: Published) -> Model:
     """The network of a published run."""
-    preset = PRESETS[row.preset]
-    config = replace(preset.config, vocab=row.vocab) if row.vocab else preset.config
+    preset = PRESETS[run.preset]
+    config = replace(preset.config, vocab=run.vocab) if run.vocab else preset.config
     return MODELS[preset.model].build(config)
 
 
-def by_script(row: Published) -> float:
+def by_script(run: Published) -> float:
     """The compute of a published run by `conventions.electra_script`."""
-    return row.steps * row.batch_size * sum(
-        conventions.electra_script(sizes.transformer, row.length, predicts) for sizes, predicts in _uses(row))
+    return run.steps * run.batch_size * sum(
+        conventions.electra_script(sizes.transformer, run.length, predicts) for sizes, predicts in _uses(run))
 
 
-def by_six_n(row: Published) -> float:
+def by_six_n(run: Published) -> float:
     """The same by `conventions.six_n`."""
-    return row.steps * row.batch_size * row.length * sum(
-        conventions.six_n(sizes.matrices, sizes.attention, row.length) for sizes, _ in _uses(row))
+    return run.steps * run.batch_size * run.length * sum(
+        conventions.six_n(sizes.matrices, sizes.attention, run.length) for sizes, _ in _uses(run))
 
 
-def _uses(row: Published) -> list:
+def _uses(run: Published) -> list:
     """(sizes, what is predicted) of each network."""
-    model = network(row)
-    generator = [(model.make_generator(row.generator).sizes, "masked")] if row.generator else []
-    return [*generator, (model.sizes, row.predicts)]
+    model = network(run)
+    generator = [(model.make_generator(run.generator).sizes, "masked")] if run.generator else []
+    return [*generator, (model.sizes, run.predicts)]

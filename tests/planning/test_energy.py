@@ -1,5 +1,6 @@
 """Energy: counters that wrap, RAPL's files, NVML through a stand-in for its library."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -124,7 +125,8 @@ def test_the_thread_samples_and_ends():
             self.number += 1
             return self.number
 
-    with Meter(Counters({"cpu": [Ticks()]}, {"cpu": "test"}, {}), interval=0.001) as meter:
-        while meter.joules()["cpu"] < 5:
-            pass
-    assert not meter._thread.is_alive()
+    ticks, deadline = Ticks(), time.monotonic() + 60
+    with Meter(Counters({"cpu": [ticks]}, {"cpu": "test"}, {}), interval=0.001) as meter:
+        while ticks.number < 5 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert ticks.number >= 5 and not meter._thread.is_alive()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import lmrep
-from lmrep.planning import run_cost
+from lmrep.planning import energy, run_cost
 from lmrep.training.config import CostConfig
 from tests import small
 
@@ -18,10 +18,10 @@ CPU, GPU, UNKNOWN = (SimpleNamespace(platform=platform, device_kind=kind) for pl
 @pytest.mark.parametrize(("watts", "hours", "kwh", "pounds"), [
     (1415.78, 12, 27, 26), (1515.43, 84, 201, 192), (517.66, 336, 275, 262)], ids=["base", "big", "ELMo"])
 def test_the_figures_of_strubell(watts, hours, kwh, pounds):
-    """Strubell et al. (2019), table 3: the Transformer and ELMo."""
+    """Strubell et al. (2019), table 3: the Transformer and ELMo. (Of BERT it has the hours too coarsely.)"""
     config = CostConfig()
-    found = run_cost.kilowatt_hours(watts * hours * 3600, config.pue)
-    assert round(found) == kwh and round(found * config.grid / POUND) == pounds
+    total = run_cost.kilowatt_hours(watts * hours * 3600, config.pue)
+    assert round(total) == kwh and round(total * config.grid / POUND) == pounds
 
 
 def host(name="a", **joules):
@@ -29,26 +29,25 @@ def host(name="a", **joules):
             "missing": {} if joules else {"accelerators": "no NVML", "cpu": "no RAPL"}}
 
 
-@pytest.mark.parametrize(("hosts", "devices", "config", "joules"), [
-    ([host(cpu=5, memory=2)], [CPU], {}, {"cpu": 5, "memory": 2}),
-    ([host()], [CPU], {}, None),
-    ([host()], [CPU] * 2, {"device_watts": 3.0}, {"cpu": 60}),
-    ([host(accelerators=7, cpu=5)], [GPU], {"device_watts": 3.0}, {"accelerators": 7, "cpu": 5}),
-    ([host()], [GPU] * 2, {}, {"accelerators": 2 * 400 * 10}),
-    ([host(cpu=5)], [UNKNOWN], {}, None),
-    ([host(cpu=5)], [UNKNOWN], {"device_watts": 100.0}, {"accelerators": 1000, "cpu": 5}),
+@pytest.mark.parametrize(("hosts", "devices", "config", "joules", "estimated"), [
+    ([host(cpu=5, memory=2)], [CPU], {}, {"cpu": 5, "memory": 2}, False),
+    ([host()], [CPU], {}, None, False),
+    ([host()], [CPU] * 2, {"device_watts": 3.0}, {"cpu": 60}, True),
+    ([host(accelerators=7, cpu=5)], [GPU], {"device_watts": 3.0}, {"accelerators": 7, "cpu": 5}, False),
+    ([host()], [GPU] * 2, {}, {"accelerators": 2 * 400 * 10}, True),
+    ([host(cpu=5)], [UNKNOWN], {}, None, False),
+    ([host(cpu=5)], [UNKNOWN], {"device_watts": 100.0}, {"accelerators": 1000, "cpu": 5}, True),
     # two processes of one host measure the same CPUs, and each its own GPU
     ([host("a", accelerators=7, cpu=5), host("a", accelerators=8, cpu=6)], [GPU] * 2, {}, {
-        "accelerators": 15, "cpu": 6}),
+        "accelerators": 15, "cpu": 6}, False),
     ([host("a", accelerators=7, cpu=5), host("b", accelerators=8, cpu=6)], [GPU] * 2, {}, {
-        "accelerators": 15, "cpu": 11}),
-    ([host("a", cpu=5), host("b")], [CPU] * 2, {}, None),
+        "accelerators": 15, "cpu": 11}, False),
+    ([host("a", cpu=5), host("b")], [CPU] * 2, {}, None, False),
 ])
-def test_energy_is_measured_or_estimated_or_not_known(hosts, devices, config, joules):
-    found, text = run_cost.total_energy(hosts, devices, 10.0, CostConfig(**config))
-    assert found == joules
-    assert ("not known" in text) == (joules is None)
-    assert ("estimated" in text) == (joules is not None and sum(joules.values()) in (60, 8000, 1005))
+def test_energy_is_measured_or_estimated_or_not_known(hosts, devices, config, joules, estimated):
+    energies, text = run_cost.total_energy(hosts, devices, 10.0, CostConfig(**config))
+    assert energies == joules
+    assert ("not known" in text) == (joules is None) and ("estimated" in text) == estimated
 
 
 def record(start, steps, joules, **more):
@@ -78,7 +77,8 @@ def train(tmp_path, steps, **fields):
     lmrep.train(config, tmp_path / "run", data_dir=tmp_path / "data")
 
 
-def test_a_run_records_its_cost_at_each_checkpoint_and_resumes_add_up(tmp_path):
+def test_a_run_records_its_cost_at_each_checkpoint_and_resumes_add_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(energy, "find", lambda devices: energy.Counters({}, {}, {"cpu": "no RAPL"}))
     small.corpus(tmp_path / "texts")
     train(tmp_path, 8)
     first = run_cost.lines(tmp_path / "run")
@@ -87,7 +87,8 @@ def test_a_run_records_its_cost_at_each_checkpoint_and_resumes_add_up(tmp_path):
     done = json.loads(small.command("flops", f"--workdir={tmp_path / 'run'}", "--json").out)
     assert spent.flops == done["total"]["exact"] == done["done"]["flops"]
     assert spent.device_hours == pytest.approx(spent.seconds / 3600)
-    assert spent.kwh == pytest.approx(1.58 * 50 * spent.seconds / 3.6e6) or "RAPL" in spent.energy
+    assert spent.kwh == pytest.approx(1.58 * 50 * spent.seconds / 3.6e6)
+    assert spent.energy == "CPUs estimated at 50 W each (no RAPL), memory not measured"
     train(tmp_path, 10, pue=1.1, price_per_hour=2.0)  # which a resumed run may change
     lines = run_cost.lines(tmp_path / "run")
     assert [line["step"] for line in lines] == [4, 8, 10] and lines[:2] == first
