@@ -47,7 +47,7 @@ def measure(page, devices, fields):
     mesh = make_mesh(*experiments.check_mesh(experiment, devices))
     one = shapes.without_data(experiment, None, mesh)[0]
     batch_struct, stage = shapes.batch(one.plan, mesh), one.stage
-    planned = plan.plan_stage(one, batch_struct, mesh, hardware.Hardware("cpu", chip, jax.devices()))
+    planned, = plan.plan_stages([one], mesh, hardware.Hardware("cpu", chip, jax.devices()))
     predicted = (planned.memory.needed - planned.memory.program) * mesh.size
     random = np.random.default_rng(0)
     batch = {name: jax.device_put(random.integers(0, 2, x.shape).astype(x.dtype), x.sharding)

@@ -2,9 +2,10 @@
 checkpoint that it resumes or starts from, dashboards. It prints one line per check; a failed check says how to fix it,
 and makes the exit code 2.
 
-Nothing is trained or written. It takes the flags of lmrep train. Under srun, mpirun or in a Kubernetes Job each process
-checks its own host without waiting for the others: process 0 prints all checks, the others only those that failed. With
---devices, a machine without accelerators checks a run for one that has them."""
+Nothing is trained or written; the training step is compiled, for its memory (not with --noplan). It takes the flags of
+lmrep train. Under srun, mpirun or in a Kubernetes Job each process checks its own host without waiting for the others:
+process 0 prints all checks, the others only those that failed. With --devices, a machine without accelerators checks a
+run for one that has them."""
 
 import os
 import socket
@@ -18,6 +19,7 @@ FLAGS = {
     "files": Flag("", "a glob of the files that lmrep evaluate --files will read"),
     "devices": Flag(0, "the devices of the run over all hosts; 0: those of this host times the number of processes",
                     bounds=at_least(0)),
+    "plan": Flag(True, "compile the training step, to measure its memory; --noplan counts that of its state alone"),
 }
 
 
@@ -31,7 +33,7 @@ def run(arguments: Arguments) -> int:
     findings = doctor.examine(
         config, arguments.workdir or None, flags.data_dir or None, flags.files,
         flags.devices or (process and process.count * _local_devices(process)),
-        process.count if process else 1)
+        process.count if process else 1, flags.plan)
     failed = [finding for finding in findings if finding.mark == doctor.FAILED]
     if process is None or process.index == 0:
         print(doctor.report(findings))

@@ -4,11 +4,13 @@ energy and price of the whole run.
 
     lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:16x16
     lmrep plan --config=experiments/quickstart.py --topology=cpu:8
+    lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:2x2,v5e:4x4,v5e:8x8
 
---search tries meshes, recomputation (execution.remat) and accumulation (microbatches), and ranks what fits. A run that
-does not fit makes the command look for a change that does, and exit with 2. The fields of config.cost hold the price of
-a chip-hour, the power of a chip, the PUE and the CO2 of the grid. With --workdir the plan is kept in its plan.json and
-shown in plan.html and in the report. TPU topologies need libtpu: pip install 'lmrep[plan]'.
+Several topologies are compared in one table, in Markdown. --search tries meshes, recomputation (execution.remat) and
+accumulation (microbatches), and ranks what fits. A run that does not fit makes the command look for a change that
+does, and exit with 2. The fields of config.cost hold the price of a chip-hour, the power of a chip, the PUE and the
+CO2 of the grid. With --workdir the plan is kept in its plan.json and shown in plan.html and in the report. TPU
+topologies need libtpu: pip install 'lmrep[plan]'.
 
 Step times follow the roofline model: no step is faster than the longest of its matrix products, its memory traffic and
 its communication at the chip's peak rates, and real steps are slower. The rates of CPU devices are measured now; their
@@ -19,10 +21,12 @@ import sys
 from pathlib import Path
 
 from lmrep.cli.arguments import Arguments, Flag, at_least
+from lmrep.core import remote
 from lmrep.core.errors import UserError
 
 FLAGS = {
-    "topology": Flag("", "v5e:16x16, v5p:4x4x4, v6e:8x8: a TPU slice by its chips; cpu:8: devices of this CPU"),
+    "topology": Flag("", "v5e:16x16, v5p:4x4x4, v6e:8x8: a TPU slice by its chips; cpu:8: devices of this CPU; "
+                         "several, separated by commas, are compared"),
     "slices": Flag(1, "how many such slices, joined by the slow network", bounds=at_least(1)),
     "search": Flag(False, "try meshes, recomputation and accumulation"),
     "candidates": Flag(12, "how many settings --search compiles at most", bounds=at_least(1)),
@@ -40,8 +44,15 @@ def run(arguments: Arguments) -> int:
     from lmrep.analysis.report import plan_page
     from lmrep.experiment import config as experiments
     from lmrep.planning import cost, hardware, plan, record, search, table
+    from lmrep.storage import remote_workdir
 
     experiment = experiments.parse(config)
+    if "," in flags.topology:
+        if flags.search or arguments.workdir or flags.output:
+            raise UserError("several topologies are compared in a table; --search, --workdir and --output take one")
+        every = [hardware.find(name, flags.slices) for name in flags.topology.split(",")]
+        print(table.markdown(table.scaling([(each, plan.plan(experiment, each)) for each in every])))
+        return 0
     found = hardware.find(flags.topology, flags.slices)
     if flags.search:
         choices = search.search(config, found, flags.candidates, lambda number, limit, choice: _say(
@@ -60,13 +71,16 @@ def run(arguments: Arguments) -> int:
         print(f"it fits with {change.flags}: {table.fit(change.plans)}" if change else
               "nothing that was tried makes it fit: recomputation, accumulation, sharding; use more chips")
     if arguments.workdir or flags.output:
-        directory = Path(arguments.workdir or Path(flags.output).parent)
+        url = None if flags.output else remote.as_url(arguments.workdir)
+        directory = remote_workdir.cache_dir(url) if url else Path(arguments.workdir or Path(flags.output).parent)
         directory.mkdir(parents=True, exist_ok=True)
         path = Path(flags.output) if flags.output else directory / record.FILE
         content = json.loads(json.dumps(record.record(plans, found, total, config.to_dict(), choices), default=str))
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
         page = path.with_suffix(".html")
         page.write_text(plan_page.render(content), encoding="utf8")
+        for file in (path, page) if url else ():
+            remote_workdir.upload(url, file)
         print(f"\n{path}\n{page}")
     return 0 if all(each.fits for each in plans) else 2
 

@@ -27,7 +27,7 @@ __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
 
 def examine(
     config: Mapping[str, Any], workdir: str | os.PathLike | None = None, data_dir: str | os.PathLike | None = None,
-    files: str = "", devices: int | None = None, processes: int = 1,
+    files: str = "", devices: int | None = None, processes: int = 1, compiling: bool = False,
 ) -> list[Finding]:
     """Checks everything that `api.train` with the same arguments will need.
 
@@ -38,6 +38,7 @@ def examine(
       files: a glob that `api.evaluate` will take.
       devices: number of devices in all processes; by default those of this machine.
       processes: number of processes.
+      compiling: compile the training step, which measures its memory; without it, that of its state is counted alone.
     """
     data_dir = Path(data_dir or api.default_data_dir())
     url = None if workdir is None else remote.as_url(workdir)
@@ -53,7 +54,7 @@ def examine(
         _check_labelled(checks, files)
     else:
         samples = _check_text(checks, data_dir, files)
-    checks("memory", machine.memory, "network", "mesh")
+    checks("memory", partial(machine.memory, compiling), "config", "network", "mesh", "tokenizer?")
     checks("workdir", run.writable, "--workdir")
     if url:
         checks("remote", partial(run.store, url))

@@ -20,6 +20,7 @@ from lmrep.experiment import checks, shapes
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.shapes import StageShapes
+from lmrep.planning import cost, hardware, plan, table
 from lmrep.training.state import specs_of, trainable
 
 CROWDED = 0.7  # fraction of a device's memory, taken by the state, from which activations may not fit
@@ -63,7 +64,30 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
     return Result(text, stages)
 
 
-def memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
+def memory(
+    compiling: bool, experiment: Experiment, stages: list[StageShapes], layout: AbstractMesh,
+    loaded: tokenizers.Tokenizer | None,
+) -> Result:
+    """The training step fits each device. It is compiled where `compiling` and where all devices are here; else
+    parameters, gradients and optimizer state are counted alone."""
+    state = state_memory(stages, layout)
+    if not compiling or layout.size > jax.local_device_count():
+        return state
+    devices = hardware.here(layout.size)
+    plans = plan.plan(experiment, devices, loaded.vocabulary if loaded else None)
+    worst, total = max(plans, key=lambda each: each.memory.needed), cost.of_run(plans, devices)
+    kept, text = worst.memory, f"a step takes {table.fit([worst])} on each {devices.chip.title}"
+    text += (f": parameters and optimizer state {byte_size(kept.parameters + kept.optimizer)}, activations "
+             f"{byte_size(kept.activations)}, other temporaries {byte_size(kept.temporaries)}")
+    if total and total.hours:
+        text += f"; the run takes at least {table.hours(total.hours)}, at the peak of its matrix products"
+    if worst.fits:
+        return Result(text)
+    raise UserError(f"{text}; recompute more (execution.remat), accumulate (microbatches), or use more devices "
+                    "(mesh.fsdp, mesh.tensor) or a smaller model")
+
+
+def state_memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
     """Parameters, gradients and optimizer state fit each device."""
     def per_device(one: StageShapes) -> int:
         gradients = trainable(one.state.params)  # as large
@@ -76,7 +100,8 @@ def memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
     if limit is None and device.platform == "cpu" and layout.size <= jax.device_count():
         needed, limit, where = needed * layout.size, available_memory(), "the host has free for all of them"
     if limit is None:
-        return Result(f"{text}, activations not counted; the memory of the device is not known")
+        return Result(f"{text}, activations not counted; the memory of the device is not known: lmrep plan "
+                      "--topology=... counts all, for hardware that is not here")
     text += f"; {where} {byte_size(limit)}; activations are not counted"
     fix = ("shard them over more devices (mesh.fsdp, mesh.tensor), or use a smaller model or an optimizer with a "
            "smaller state (optimizer.rule)")

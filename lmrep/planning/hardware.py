@@ -1,6 +1,7 @@
 """Hardware that a run is planned for: slices of TPU chips that need not be here, or devices of this machine's CPU."""
 
 import contextlib
+import math
 import os
 import re
 import sys
@@ -14,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.errors import UserError
+from lmrep.core.host import available_memory
 from lmrep.core.sharding import slice_of
-from lmrep.experiment.config import host_memory
+from lmrep.planning.flops import PEAKS, peak
 
 GB = 2**30
 
@@ -48,9 +50,9 @@ class Chip(NamedTuple):
 
 # Cloud TPU's documentation of each version. Memory: what XLA allocates of it. Network: of a host, divided by its chips.
 CHIPS = {
-    "v5e": Chip("TPU v5e", 15.75 * GB, 197e12, 819e9, 200e9, 200e9 / 8 / 8, 2, 16),
-    "v5p": Chip("TPU v5p", 95.74 * GB, 459e12, 2765e9, 600e9, 200e9 / 8 / 4, 3, 4),
-    "v6e": Chip("TPU v6e", 31.25 * GB, 918e12, 1638e9, 400e9, 800e9 / 8 / 8, 2, 16),
+    "v5e": Chip("TPU v5e", 15.75 * GB, PEAKS["TPU v5e"], 819e9, 200e9, 200e9 / 8 / 8, 2, 16),
+    "v5p": Chip("TPU v5p", 95.74 * GB, PEAKS["TPU v5p"], 2765e9, 600e9, 200e9 / 8 / 4, 3, 4),
+    "v6e": Chip("TPU v6e", 31.25 * GB, PEAKS["TPU v6"], 1638e9, 400e9, 800e9 / 8 / 8, 2, 16),
 }
 
 
@@ -104,6 +106,7 @@ def find(name: str, slices: int = 1) -> Hardware:
         raise UserError(f"--topology is {name!r}; expected a TPU version ({', '.join(CHIPS)}) and the chips along each "
                         "dimension of a slice, such as v5e:16x16 or v5p:4x4x4, or devices of the CPU, such as cpu:8")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nothing is known of this machine's TPU, if any
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # compiling needs no TPU: several plans at once are fine
     from jax.experimental import topologies
 
     options = {"num_slices": slices} if slices > 1 else {}
@@ -111,12 +114,25 @@ def find(name: str, slices: int = 1) -> Hardware:
         with quiet():
             found = topologies.get_topology_desc(name, platform="tpu", **options)
     except Exception as error:
-        if "not installed" in str(error):
+        message = str(error).strip()
+        if "not installed" in message:
             raise UserError("to compile for TPUs that are not here, install libtpu: pip install 'lmrep[plan]'"
                             ) from None
-        detail = str(error).strip().splitlines()[0]
-        raise UserError(f"libtpu knows no topology {name}: {detail}") from None
+        if "opology" in message:
+            raise UserError(f"libtpu knows no topology {name}: {message.splitlines()[0]}") from None
+        raise UserError(f"libtpu could not start: {message}") from None
     return Hardware(name, CHIPS[version], list(found.devices), slices)
+
+
+def here(used: int) -> Hardware:
+    """The devices of this process, of which a run uses the first `used`. Of their speeds only the peak of matrix
+    products is known, and of CPUs none: those that are not known count as unlimited."""
+    devices = jax.local_devices()
+    memory = (devices[0].memory_stats() or {}).get("bytes_limit", 0)
+    if devices[0].platform == "cpu":
+        memory = (available_memory() or 0) / used
+    chip = Chip(devices[0].device_kind, memory, peak(devices[0]) or math.inf, math.inf, math.inf, math.inf, 0, 1)
+    return Hardware("here", chip, devices)
 
 
 def _host(name: str, count: int) -> Hardware:
@@ -128,7 +144,9 @@ def _host(name: str, count: int) -> Hardware:
         raise UserError(f"--topology is {name}, and JAX has started with {len(devices)} CPU device(s); set "
                         f"XLA_FLAGS=--xla_force_host_platform_device_count={count}")
     flops, bandwidth = _measured()
-    chip = Chip("CPU device", host_memory() / count, flops / count, bandwidth / count, bandwidth / count / 2, 0.0, 0, 1)
+    flops, bandwidth = flops / count, bandwidth / count
+    # What one device sends, another reads and writes in the same memory.
+    chip = Chip("CPU device", (available_memory() or 0) / count, flops, bandwidth, bandwidth / 2, 0.0, 0, 1)
     return Hardware(name, chip, devices[:count])
 
 

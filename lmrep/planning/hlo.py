@@ -192,28 +192,56 @@ class Program:
             return 2 * read[1]
         if operation.opcode != "fusion":
             return result + sum(read)
-        body = self.computations[_called(operation)[0]]
-        total = 0
+        called = _called(operation)[0]
+        body = self.computations[called]
         for parameter in (each for each in body.values() if each.opcode == "parameter"):
-            users = [each for each in body.values() if parameter.name in each.operands]
-            size = type_bytes(types[operation.operands[int(parameter.arguments)]].type)
-            if not size:
-                continue
-            if users and all(each.opcode == "dynamic-slice" for each in users):
-                size = sum(type_bytes(each.type, everywhere=True) for each in users)
-            elif users and all(each.opcode == "dynamic-update-slice" and each.operands[0] == parameter.name
-                               for each in users):
-                size = sum(type_bytes(body[each.operands[1]].type, everywhere=True) for each in users)
-            total += size
+            index = int(parameter.arguments)
+            read[index] = min(read[index], self._bytes_read(called, parameter.name))
         root = next(each for each in body.values() if each.root)
-        if root.opcode == "dynamic-update-slice" and result:  # in place
-            result = type_bytes(body[root.operands[1]].type, everywhere=True)
-        return total + result
+        outputs = list(zip(_elements(operation.type), root.operands, strict=True)) if root.opcode == "tuple" else [
+            (operation.type, root.name)]
+        return sum(read) + sum(min(type_bytes(kind), self._bytes_written(called, name)) for kind, name in outputs)
+
+    def _bytes_read(self, computation: str, name: str) -> int:
+        """Bytes that a fused computation reads of one of its values, which may lie in any memory."""
+        body, total = self.computations[computation], 0
+        for user in (each for each in body.values() if name in each.operands):
+            if user.opcode == "bitcast":
+                total += self._bytes_read(computation, user.name)
+            elif user.opcode == "dynamic-slice":
+                total += type_bytes(user.type, everywhere=True)
+            elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
+                total += type_bytes(body[user.operands[1]].type, everywhere=True)
+            elif user.opcode == "fusion":
+                called = _called(user)[0]
+                total += sum(self._bytes_read(called, each.name) for each in self.computations[called].values()
+                             if each.opcode == "parameter" and user.operands[int(each.arguments)] == name)
+            else:
+                return type_bytes(body[name].type, everywhere=True)
+        return total
+
+    def _bytes_written(self, computation: str, name: str) -> int:
+        """Bytes of a result of a fused computation; of one that is updated in place, those that change."""
+        body = self.computations[computation]
+        operation = body[name]
+        if operation.opcode == "bitcast":
+            return self._bytes_written(computation, operation.operands[0])
+        if operation.opcode == "dynamic-update-slice":
+            return type_bytes(body[operation.operands[1]].type, everywhere=True)
+        if operation.opcode == "fusion" and not operation.type.startswith("("):
+            called = _called(operation)[0]
+            return self._bytes_written(called, next(
+                each.name for each in self.computations[called].values() if each.root))
+        return type_bytes(operation.type, everywhere=True)
 
     def saved_bytes(self) -> int:
         """Bytes that the forward pass keeps for the backward pass on one device: arrays that operations of `jvp` make
-        and operations of its `transpose` read, directly or after copies."""
-        entry = self.computations[self.entry]
+        and operations of its `transpose` read, directly or after copies. Both are in the entry computation, or in the
+        body of the loop over microbatches."""
+        return max(self._saved(name) for name in self.times)
+
+    def _saved(self, computation: str) -> int:
+        entry = self.computations[computation]
         users: dict[str, list[Operation]] = {}
         for operation in entry.values():
             for name in operation.operands:

@@ -10,6 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from jax.sharding import Mesh
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten
 from lmrep.core.sharding import make_mesh, slice_of, use_mesh
+from lmrep.core.vocabulary import Vocabulary
 from lmrep.experiment import config as experiments
 from lmrep.experiment import shapes
 from lmrep.experiment.config import Experiment
@@ -58,7 +60,7 @@ class Memory(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Collectives of one kind.
+    """Collectives of one operation over the same axes.
 
     Attributes:
       opcode: "all-gather".
@@ -92,7 +94,8 @@ class StepPlan(NamedTuple):
       executed: of the matrix products that one chip computes.
       traffic: bytes that one chip reads from and writes to its memory.
       transfers: by kind and axes.
-      compute, bandwidth, network: seconds that each of these takes at least.
+      compute, bandwidth, network: seconds that each of these takes at least; the networks in slices and between them
+        are used at the same time.
       warnings: what is wasteful or will fail, and what to change.
       compile_seconds: that compiling took here.
     """
@@ -131,7 +134,7 @@ class StepPlan(NamedTuple):
                    (self.network, "communication"))[1]
 
     def utilisation(self, peak: float) -> float:
-        """The largest possible fraction of the chips' peak that the step's products use."""
+        """The largest possible fraction of the chips' peak that the step's products use, recomputation included."""
         return self.flops / math.prod(self.mesh.values()) / peak / self.seconds
 
     @property
@@ -140,20 +143,23 @@ class StepPlan(NamedTuple):
         return self.executed / self.traffic if self.traffic else math.inf
 
 
-def plan(experiment: Experiment, hardware: Hardware) -> list[StepPlan]:
-    """The plan of every stage of an experiment.
+def plan(experiment: Experiment, hardware: Hardware, vocabulary: Vocabulary | None = None) -> list[StepPlan]:
+    """The plan of every stage of an experiment. Different stages are compiled at the same time.
+
+    Args:
+      experiment: of any kind.
+      hardware: to plan for.
+      vocabulary: of its tokenizer; None for what is known of one before it is trained.
 
     Raises:
       UserError: the mesh does not fit the devices, the batch or the network.
     """
     sizes = experiments.check_mesh(experiment, len(hardware.devices))
     mesh = make_mesh(*sizes, devices=hardware.devices[: math.prod(sizes)])
-    stages, plans = shapes.without_data(experiment, None, mesh), []
-    for i, one in enumerate(stages):
-        same = [plans[j] for j in range(i) if _program(stages[j]) == _program(one)]
-        plans.append(same[0]._replace(stage=one.plan.name, steps=one.plan.steps) if same
-                     else plan_stage(one, shapes.batch(one.plan, mesh), mesh, hardware))
-    return plans
+    stages = shapes.without_data(experiment, vocabulary, mesh)
+    different = {_program(one): one for one in reversed(stages)}
+    plans = dict(zip(different, plan_stages(list(different.values()), mesh, hardware), strict=True))
+    return [plans[_program(one)]._replace(stage=one.plan.name, steps=_steps(one)) for one in stages]
 
 
 def _program(one: StageShapes) -> tuple:
@@ -162,45 +168,84 @@ def _program(one: StageShapes) -> tuple:
     return plan.length, plan.batch_size, plan.microbatches, plan.objective, plan.format, repr(plan.optimizer)
 
 
-def plan_stage(one: StageShapes, batch: Tree, mesh: Mesh, hardware: Hardware) -> StepPlan:
-    """The plan of a stage, whose step is compiled for `mesh`."""
-    stage, began, order = one.stage, time.monotonic(), list(mesh.devices.flat)
-    step = compiled_train_step(stage.objective, stage.optimizer, mesh, stage.batch_size, 0, stage.microbatches)
-    traced = flops.of_train_step(stage.objective, stage.optimizer, batch, stage.microbatches)
+def _steps(one: StageShapes) -> int | None:
+    return None if one.plan.steps == experiments.UNKNOWN_STEPS else one.plan.steps
+
+
+class Compiled(NamedTuple):
+    """A step that was compiled, or does not fit.
+
+    Attributes:
+      program: None if it does not fit.
+      temporary, code: bytes.
+      required: bytes that the compiler says a step needs that does not fit; 0 where it does not say.
+      seconds: that compiling took.
+    """
+
+    program: Program | None
+    temporary: int
+    code: int
+    required: int
+    seconds: float
+
+
+def plan_stages(stages: Sequence[StageShapes], mesh: Mesh, hardware: Hardware) -> list[StepPlan]:
+    """The plans of stages, whose steps are compiled for `mesh`, all at the same time."""
+    batches = [shapes.batch(one.plan, mesh) for one in stages]
     with use_mesh(mesh):
-        lowered = step.lower(one.state, batch)
-    state = one.state
-    parameters, optimizer = _on_chip(state.params), _on_chip((state.opt_state, state.carry))
-    available, program, needed, temporary, code, printed = int(hardware.chip.memory), None, None, 0, 0, ""
-    with quiet() as messages, uncached():
-        try:
-            compiled = lowered.compile()
-        except Exception as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            needed = _required(str(error))
-        else:
-            found = compiled.memory_analysis()
-            temporary, code = found.temp_size_in_bytes, found.generated_code_size_in_bytes
-            program = Program(compiled.as_text())
+        lowered = [_step(one, mesh).lower(one.state, batch) for one, batch in zip(stages, batches, strict=True)]
+    with quiet() as messages, uncached(), ThreadPoolExecutor(len(stages)) as pool:
+        compiled = list(pool.map(_compile, lowered))
         printed = messages()
-    saved = min(program.saved_bytes(), temporary) if program else 0
-    inputs = _on_chip(batch)
-    total = parameters + optimizer + inputs + temporary + code
-    if needed is not None:
-        temporary = max(needed - parameters - optimizer - inputs, 0)
-        total = max(needed, total, available + 1)
-    memory = Memory(parameters, optimizer, inputs, saved, temporary - saved, code, total, available)
+    return [_stage(one, batch, found, mesh, hardware, printed)
+            for one, batch, found in zip(stages, batches, compiled, strict=True)]
+
+
+def _step(one: StageShapes, mesh: Mesh) -> Any:
+    stage = one.stage
+    return compiled_train_step(stage.objective, stage.optimizer, mesh, stage.batch_size, 0, stage.microbatches)
+
+
+def _compile(lowered: jax.stages.Lowered) -> Compiled:
+    began = time.monotonic()
+    try:
+        compiled = lowered.compile()
+    except Exception as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return Compiled(None, 0, 0, _required(str(error)), time.monotonic() - began)
+    found = compiled.memory_analysis()
+    program = Program(compiled.as_text())
+    return Compiled(program, found.temp_size_in_bytes, found.generated_code_size_in_bytes, 0, time.monotonic() - began)
+
+
+def _stage(
+    one: StageShapes, batch: Tree, compiled: Compiled, mesh: Mesh, hardware: Hardware, printed: str,
+) -> StepPlan:
+    stage, program, chip = one.stage, compiled.program, hardware.chip
+    traced = flops.of_train_step(stage.objective, stage.optimizer, batch, stage.microbatches)
     collectives = program.collectives(mesh.size) if program else []
-    transfers = _transfers(collectives, mesh, order, hardware)
+    transfers = _transfers(collectives, mesh, list(mesh.devices.flat), hardware)
     executed = program.flops() if program else traced / mesh.size
     traffic = program.traffic() if program else 0.0
     made = StepPlan(
-        one.plan.name, None if one.plan.steps == experiments.UNKNOWN_STEPS else one.plan.steps, stage.batch_size,
-        one.plan.length, stage.microbatches, dict(mesh.shape), memory, float(traced), executed, traffic, transfers,
-        max(executed, traced / mesh.size) / hardware.chip.flops, traffic / hardware.chip.bandwidth,
-        sum(each.seconds for each in transfers), (), time.monotonic() - began)
+        one.plan.name, _steps(one), stage.batch_size, one.plan.length, stage.microbatches, dict(mesh.shape),
+        _memory(one, batch, compiled, int(chip.memory)), float(traced), executed, traffic, transfers,
+        max(executed, traced / mesh.size) / chip.flops, traffic / chip.bandwidth,
+        max(sum(each.seconds for each in transfers if each.slices == slow) for slow in (False, True)), (),
+        compiled.seconds)
     return made._replace(warnings=tuple(_warnings(made, one, mesh, printed, program)))
+
+
+def _memory(one: StageShapes, batch: Tree, compiled: Compiled, available: int) -> Memory:
+    parameters, inputs = _on_chip(one.state.params), _on_chip(batch)
+    optimizer = _on_chip((one.state.opt_state, one.state.carry))
+    held, temporary = parameters + optimizer + inputs, compiled.temporary
+    total = held + temporary + compiled.code
+    if compiled.program is None:
+        temporary, total = max(compiled.required - held, 0), max(compiled.required, held, available + 1)
+    saved = min(compiled.program.saved_bytes(), temporary) if compiled.program else 0
+    return Memory(parameters, optimizer, inputs, saved, temporary - saved, compiled.code, total, available)
 
 
 @contextlib.contextmanager

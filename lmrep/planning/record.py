@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmrep.planning import table
-from lmrep.planning.cost import Cost
+from lmrep.planning.cost import PlannedCost
 from lmrep.planning.hardware import Hardware
 from lmrep.planning.plan import StepPlan
 from lmrep.planning.search import Choice
@@ -13,7 +13,7 @@ FILE = "plan.json"
 
 
 def record(
-    plans: Sequence[StepPlan], hardware: Hardware, cost: Cost | None, config: Mapping[str, Any],
+    plans: Sequence[StepPlan], hardware: Hardware, cost: PlannedCost | None, config: Mapping[str, Any],
     choices: Sequence[Choice] = (),
 ) -> dict[str, Any]:
     """All numbers of a plan, its table, and the settings that were searched."""

@@ -100,7 +100,8 @@ def first_that_fits(
     """
     chips, worst = len(hardware.devices), max(plans, key=lambda plan: plan.memory.needed)
     state = 2 * worst.memory.parameters + worst.memory.optimizer  # with gradients
-    fsdp = {"mesh.data": 1, "mesh.fsdp": chips // worst.mesh["tensor"]} if worst.mesh["fsdp"] < chips else {}
+    slices, shards = hardware.slices, chips // worst.mesh["tensor"] // hardware.slices
+    fsdp = {"mesh.data": slices, "mesh.fsdp": shards} if worst.mesh["fsdp"] < shards else {}
     accumulated = [{"execution.remat": "full"},
                    *({"execution.remat": "full", "microbatches": worst.microbatches * 2**i} for i in (1, 2, 3, 4))]
     changes = [fsdp, *({**fsdp, **change} for change in accumulated)] if state > worst.memory.available / 2 else [
@@ -118,12 +119,19 @@ def first_that_fits(
 
 
 def _planned(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> Choice | None:
+    experiment = _experiment(config, fields, hardware)
+    return experiment and Choice(fields, experiment, plan(experiment, hardware))
+
+
+def _experiment(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> Experiment | None:
+    """The experiment with these fields; None where they do not fit it or the hardware: for example microbatches that
+    the mesh does not divide, or an axis other than `data` between slices."""
     try:
         experiment = experiments.parse(with_fields(config, fields))
-        experiments.check_mesh(experiment, len(hardware.devices))
+        data, *_ = experiments.check_mesh(experiment, len(hardware.devices))
     except UserError:
-        return None  # for example, microbatches that the mesh does not divide
-    return Choice(fields, experiment, plan(experiment, hardware))
+        return None
+    return None if data % hardware.slices else experiment
 
 
 def with_fields(config: Any, fields: Mapping[str, Any]) -> Any:
@@ -147,14 +155,12 @@ def _meshes(config: Any, hardware: Hardware) -> list[tuple[int, ...]]:
             continue
         sizes = (chips // fsdp // tensor, fsdp, tensor)
         fields = {f"mesh.{axis}": size for axis, size in zip(AXES, sizes, strict=True)}
-        try:
-            experiment = experiments.parse(with_fields(config, fields))
-            experiments.check_mesh(experiment, chips)
-        except UserError:
+        experiment = _experiment(config, fields, hardware)
+        if experiment is None:
             continue
         mesh = make_mesh(*sizes, devices=hardware.devices)
-        state = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-                    for one in shapes.without_data(experiment, None, mesh) for x in jax.tree.leaves(one.state))
+        state = max(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+                        for x in jax.tree.leaves(one.state)) for one in shapes.without_data(experiment, None, mesh))
         # States that leave no memory at all come last; tensor axes communicate activations of every layer.
         found[sizes] = (state > hardware.chip.memory > 0, tensor, fsdp > 1, -fsdp if state > hardware.chip.memory / 4
                         else fsdp)

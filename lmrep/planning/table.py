@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from lmrep.core.messages import byte_size
-from lmrep.planning.cost import Cost
+from lmrep.planning.cost import PlannedCost
 from lmrep.planning.hardware import Hardware
 from lmrep.planning.plan import Memory, StepPlan
 
@@ -63,7 +63,7 @@ def warnings(plans: Sequence[StepPlan]) -> list[str]:
                               for plan in plans for one in plan.warnings))
 
 
-def text(plans: Sequence[StepPlan], hardware: Hardware, cost: Cost | None) -> str:
+def text(plans: Sequence[StepPlan], hardware: Hardware, cost: PlannedCost | None) -> str:
     """A table with a column for each stage, the cost of the run, and warnings."""
     return "\n".join([title(plans, hardware), "", aligned(rows(plans, hardware)), "", summary(plans, cost),
                       *(f"warning: {one}" for one in warnings(plans))])
@@ -86,7 +86,7 @@ def _of(memory: Memory) -> str:
     return f", {memory.needed / memory.available:.0%} of {byte_size(memory.available)}" if memory.available else ""
 
 
-def summary(plans: Sequence[StepPlan], cost: Cost | None) -> str:
+def summary(plans: Sequence[StepPlan], cost: PlannedCost | None) -> str:
     """What the whole run takes."""
     if cost is None:
         return "the number of steps depends on the data: no cost of the whole run"
@@ -124,3 +124,22 @@ def ranking(found: Sequence[tuple[str, Sequence[StepPlan]]]) -> list[tuple[str, 
         fits = all(plan.fits for plan in plans)
         lines.append((flags, duration(time) if fits else "", plans[-1].limit if fits else "", fit(plans)))
     return lines
+
+
+def scaling(found: Sequence[tuple[Hardware, Sequence[StepPlan]]]) -> list[tuple[str, ...]]:
+    """Lines of a table that compares topologies: one for each stage on each."""
+    lines = [("chips", "mesh", "stage", "memory of a chip", "of it state", "sent by a chip", "step, at least",
+              "utilisation, at most")]
+    for hardware, plans in found:
+        for p in plans:
+            lines.append((
+                f"{math.prod(p.mesh.values()):,}", " x ".join(map(str, p.mesh.values())), p.stage or "training",
+                fit([p]), byte_size(p.memory.parameters + p.memory.optimizer),
+                byte_size(sum(each.bytes for each in p.transfers)), f"{duration(p.seconds)} ({p.limit})",
+                f"{p.utilisation(hardware.chip.flops):.0%}"))
+    return lines
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; the first line is its header."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], ["---"] * len(lines[0]), *lines[1:]))

@@ -13,6 +13,8 @@ import pytest
 
 from lmrep import doctor
 from lmrep.doctor import machine
+from lmrep.experiment import config as experiments
+from lmrep.planning import hardware, plan, table
 from tests import small
 from tests.doctor import examined, failed
 
@@ -86,7 +88,7 @@ def test_stores_and_checkpoints_on_one_disk_are_added(config, tmp_path, monkeypa
 
 def byte_number(text: str) -> float:
     """The number of bytes that a text begins with: 1.5 MB."""
-    number, unit = text.split()[:2]
+    number, unit = text.replace(",", " ").split()[:2]
     return float(number) * {"kB": 1e3, "MB": 1e6}[unit]
 
 
@@ -118,3 +120,21 @@ def test_sharding_reduces_memory_per_device(config, tmp_path):
         return byte_number(examined(config, tmp_path / "run", tmp_path)["memory"].text.split("take ")[1])
 
     assert needed(fsdp=8) < 0.2 * needed(fsdp=1)
+
+
+def test_memory_of_the_compiled_step_counts_activations(config, tmp_path, monkeypatch):
+    def text(**arguments) -> str:
+        return examined(config, None, tmp_path, **arguments)["memory"].text
+
+    state, step = text(), text(compiling=True)
+    assert "activations are not counted" in state and "activations" in step and "not counted" not in step
+    assert byte_number(step.split("take")[1].lstrip("s ")) > byte_number(state.split("take ")[1])
+    monkeypatch.setattr(hardware, "available_memory", lambda: 3 * 10**6)
+    assert "execution.remat" in failed(examined(config, None, tmp_path, compiling=True))["memory"]
+
+
+def test_time_is_estimated_where_the_peak_is_known(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware, "peak", lambda device: 1e9)
+    planned = plan.plan(experiments.parse(config), hardware.here(8))
+    seconds = sum(each.steps * each.flops for each in planned) / 8e9
+    assert f"at least {table.hours(seconds / 3600)}" in examined(config, None, tmp_path, compiling=True)["memory"].text

@@ -127,3 +127,55 @@ def test_numbers_of_a_program_that_is_sharded_add_up():
     assert program.flops() * 8 == 2 * (2 * 64 * 32 * 16)
     total = sum(each.sent for each in program.collectives(8))
     assert math.isclose(total, 2 * 7 / 8 * 32 * 16 * 4)
+
+
+NESTED = """
+%inner (p: f32[8,1024], i: s32[]) -> f32[1024] {
+  %p = f32[8,1024]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %slice = f32[1,1024]{1,0} dynamic-slice(%p, %i, %zero), dynamic_slice_sizes={1,1024}
+  ROOT %flat = f32[1024]{0} bitcast(%slice)
+}
+
+%outer (p: f32[8,1024], i: s32[], q: f32[8,1024]) -> (f32[1024], f32[8,1024]) {
+  %p = f32[8,1024]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %q = f32[8,1024]{1,0} parameter(2)
+  %part = f32[1024]{0} fusion(%p, %i), kind=kLoop, calls=%inner
+  %zero = s32[] constant(0)
+  %update = f32[1,1024]{1,0} bitcast(%part)
+  %updated = f32[8,1024]{1,0} dynamic-update-slice(%q, %update, %i, %zero)
+  ROOT %both = (f32[1024]{0}, f32[8,1024]{1,0}) tuple(%part, %updated)
+}
+
+ENTRY %main (p: f32[8,1024], i: s32[], q: f32[8,1024]) -> (f32[1024], f32[8,1024]) {
+  %p = f32[8,1024]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %q = f32[8,1024]{1,0} parameter(2)
+  ROOT %fused = (f32[1024]{0}, f32[8,1024]{1,0}) fusion(%p, %i, %q), kind=kLoop, calls=%outer
+}
+"""
+
+
+def test_traffic_of_nested_fusions_that_slice_and_update_is_that_of_the_slices():
+    row, index = 4 * 1024, 4
+    assert hlo.Program(NESTED).traffic() == row + index + row + row + row  # p, i, q; both results
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_saved_bytes_are_those_of_a_microbatch(microbatches):
+    b, n = 64, 256
+
+    def loss(w, x):
+        return jnp.sum(jnp.sin(jnp.sin(x @ w) @ w))
+
+    def step(w, x):
+        def add(total, part):
+            return total + jax.grad(loss)(w, part), None
+        return jax.lax.scan(add, jnp.zeros_like(w), x.reshape(microbatches, -1, n))[0] if microbatches > 1 else (
+            jax.grad(loss)(w, x))
+
+    saved = compiled(step, jnp.ones((n, n)), jnp.ones((b, n))).saved_bytes()
+    one = 4 * b * n // microbatches
+    assert 2 * one <= saved <= 5 * one

@@ -60,6 +60,19 @@ def test_the_slowest_of_three_bounds_the_step(sharded):
     assert slow.limit == "communication"
 
 
+def test_every_stage_is_planned_and_equal_ones_are_compiled_once(monkeypatch):
+    compiled = []
+    compile_ = plan._compile
+    monkeypatch.setattr(plan, "_compile", lambda lowered: compiled.append(lowered) or compile_(lowered))
+    config = small.config("texts")
+    config.stages = tuple({"name": name, "fraction": 0.25, "length": length}
+                          for name, length in (("a", 16), ("b", 32), ("c", 32), ("d", 32)))
+    plans = plan.plan(experiments.parse(config), on(1))
+    assert [(each.stage, each.length, each.steps) for each in plans] == [
+        ("a", 16, 3), ("b", 32, 3), ("c", 32, 3), ("d", 32, 3)]
+    assert len(compiled) == 2 and plans[0].flops < plans[1].flops and plans[1].memory == plans[3].memory
+
+
 def test_what_does_not_fit_is_said():
     found = planned(1, CHIP._replace(memory=1000))
     assert not found.fits and "it needs" in found.warnings[0]
@@ -85,13 +98,20 @@ def test_the_cost_of_a_run_is_that_of_its_steps(sharded):
 
 
 def test_search_ranks_what_fits_first():
-    tight = CHIP._replace(memory=planned(2).memory.needed * 0.9)
+    tight = CHIP._replace(memory=planned(2, **{"mesh.data": 2}).memory.needed - 1)
     found = search.search(small.config("texts"), on(2, tight), limit=6)
-    assert found[0].fits or not any(choice.fits for choice in found)
+    assert found[0].fits and not found[-1].fits
+    assert found[0].seconds == min(choice.seconds for choice in found if choice.fits)
     assert [choice.fits for choice in found] == sorted((choice.fits for choice in found), reverse=True)
     meshes = {tuple(choice.plans[0].mesh.values()) for choice in found}
     assert {(2, 1, 1), (1, 2, 1)} <= meshes and all(math.prod(mesh) == 2 for mesh in meshes)
     assert "--config.mesh.data=" in table.aligned(table.ranking([(c.flags, c.plans) for c in found]))
+
+
+def test_search_sends_only_gradients_between_slices():
+    """Slices are along the data axis."""
+    assert {sizes[0] for sizes in search._meshes(small.config("texts"), on(8)._replace(slices=2))} == {2, 4, 8}
+    assert search._planned(small.config("texts"), {"mesh.data": 1, "mesh.fsdp": 8}, on(8)._replace(slices=2)) is None
 
 
 def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
@@ -106,6 +126,17 @@ def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
     assert kept["hardware"]["devices"] == 2 and kept["stages"][0]["fits"] and kept["config"]["name"]
     page = (tmp_path / "plan.html").read_text()
     assert kept["title"] in page and "activations kept for the backward pass" in page
+
+
+def test_the_command_compares_topologies(capsys, monkeypatch):
+    monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
+    words = ["plan", "--config=experiments/bert.py:size=tiny,mesh=fsdp", "--topology=cpu:1,cpu:4", "--config.stages=()"]
+    assert main.main(words) == 0
+    head, _, one, four = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert (one[0], one[1], four[0], four[1]) == ("1", "1 x 1 x 1", "4", "1 x 4 x 1")
+    state = head.index("of it state")
+    assert float(four[state].split()[0]) < 0.4 * float(one[state].split()[0]) and one[state][-2:] == four[state][-2:]
+    assert main.main([*words, "--search"]) == 2
 
 
 def test_the_plan_in_a_workdir_is_a_section_of_the_report(tmp_path, sharded):
