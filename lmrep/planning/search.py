@@ -148,7 +148,8 @@ def _settings(config: Any, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 def _meshes(config: Any, hardware: Hardware) -> list[tuple[int, ...]]:
     """Meshes that the experiment fits, those that communicate least first."""
-    chips, found = len(hardware.devices), {}
+    sequence = config.mesh.get("sequence", 1)
+    chips, found = len(hardware.devices) // sequence, {}
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     for fsdp, tensor in itertools.product(powers, powers):
         if chips % (fsdp * tensor) or tensor > MAX_TENSOR:
@@ -158,7 +159,7 @@ def _meshes(config: Any, hardware: Hardware) -> list[tuple[int, ...]]:
         experiment = _experiment(config, fields, hardware)
         if experiment is None:
             continue
-        mesh = make_mesh(*sizes, devices=hardware.devices)
+        mesh = make_mesh(*sizes, sequence, devices=hardware.devices)
         state = max(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
                         for x in jax.tree.leaves(one.state)) for one in shapes.without_data(experiment, None, mesh))
         # States that leave no memory at all come last; tensor axes communicate activations of every layer.
