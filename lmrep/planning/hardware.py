@@ -17,7 +17,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.host import available_memory
 from lmrep.core.sharding import slice_of
-from lmrep.planning.flops import PEAKS, peak
+from lmrep.planning.flops import peak
 
 GB = 2**30
 
@@ -50,9 +50,9 @@ class Chip(NamedTuple):
 
 # Cloud TPU's documentation of each version. Memory: what XLA allocates of it. Network: of a host, divided by its chips.
 CHIPS = {
-    "v5e": Chip("TPU v5e", 15.75 * GB, PEAKS["TPU v5e"], 819e9, 200e9, 200e9 / 8 / 8, 2, 16),
-    "v5p": Chip("TPU v5p", 95.74 * GB, PEAKS["TPU v5p"], 2765e9, 600e9, 200e9 / 8 / 4, 3, 4),
-    "v6e": Chip("TPU v6e", 31.25 * GB, PEAKS["TPU v6"], 1638e9, 400e9, 800e9 / 8 / 8, 2, 16),
+    "v5e": Chip("TPU v5e", 15.75 * GB, 197e12, 819e9, 200e9, 200e9 / 8 / 8, 2, 16),
+    "v5p": Chip("TPU v5p", 95.74 * GB, 459e12, 2765e9, 600e9, 200e9 / 8 / 4, 3, 4),
+    "v6e": Chip("TPU v6e", 31.25 * GB, 918e12, 1638e9, 400e9, 800e9 / 8 / 8, 2, 16),
 }
 
 
