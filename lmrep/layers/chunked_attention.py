@@ -36,8 +36,8 @@ def attend(mask: AttentionMask, block: int = 0) -> Attend:
         positions = jnp.arange(length)[None] if mask.causal else None
         queries = mask.segment_ids, positions, mask.mask
         if at is not None:
-            further = None if mask.mask is None else take(mask.mask, at)
-            queries = take(mask.segment_ids, at), at if mask.causal else None, further
+            query_mask = None if mask.mask is None else take(mask.mask, at)
+            queries = take(mask.segment_ids, at), at if mask.causal else None, query_mask
         # A query that attends to no key gives all of them the same weight, as in `dense`; no block may be missing then.
         aligned = mask.causal and at is None and mask.mask is None
         shape = (query.shape[0], query.shape[2], query.shape[1], length)
@@ -73,7 +73,7 @@ class _Static(NamedTuple):
 
     rate: float
     block: int
-    after: bool  # whether a query may attend to the keys of later blocks
+    attends_to_later_keys: bool  # whether a query may attend to the keys of later blocks
     shape: tuple[int, ...]  # [b, h, t, s] of all probabilities, on all devices
 
 
@@ -98,18 +98,19 @@ def _forward(query: Array, keys: Array, values: Array, arrays: _Arrays, static: 
              jnp.zeros((n, b, h, t)))
 
     def step(sums: tuple, pair: Array) -> tuple[tuple, None]:
-        (mixed, largest, total), (i, j) = sums, pair
+        (weighted_values, largest, total), (i, j) = sums, pair
         logits = _logits(blocks, i, j, keys.shape[1])
         peak = jnp.maximum(largest[i], logits.max(-1))
         weights = jnp.exp(logits - peak[..., None]).astype(values.dtype)
         scale = jnp.exp(largest[i] - peak)
         dropped = _dropped(weights, i, j, arrays, static)
         product = jnp.einsum("bhts,bshk->bthk", dropped, value_blocks[j], preferred_element_type=jnp.float32)
-        return (mixed.at[i].set(scale.swapaxes(1, 2)[..., None] * mixed[i] + product), largest.at[i].set(peak),
+        rescaled = scale.swapaxes(1, 2)[..., None] * weighted_values[i]
+        return (weighted_values.at[i].set(rescaled + product), largest.at[i].set(peak),
                 total.at[i].set(scale * total[i] + weights.astype(jnp.float32).sum(-1))), None
 
-    (mixed, largest, total), _ = jax.lax.scan(step, start, blocks.pairs)
-    output = _join(mixed / total.swapaxes(2, 3)[..., None], query.shape[1]).astype(query.dtype)
+    (weighted_values, largest, total), _ = jax.lax.scan(step, start, blocks.pairs)
+    output = _join(weighted_values / total.swapaxes(2, 3)[..., None], query.shape[1]).astype(query.dtype)
     return output, (query, keys, values, arrays, output, largest, total)
 
 
@@ -145,7 +146,7 @@ _attend = with_gradient(_forward, _backward, nondiff_argnums=(4,))
 
 
 def _blocks(query: Array, keys: Array, arrays: _Arrays, static: _Static) -> _Blocks:
-    t, s = (-(-x.shape[1] // -(-x.shape[1] // static.block)) for x in (query, keys))  # the same size where t = s
+    t, s = (_ceil_div(x.shape[1], _ceil_div(x.shape[1], static.block)) for x in (query, keys))  # equal where t = s
     mask = arrays.mask
     if mask is not None:
         mask = _split(mask, t)
@@ -154,8 +155,12 @@ def _blocks(query: Array, keys: Array, arrays: _Arrays, static: _Static) -> _Blo
     keys, key_segments = _split(keys, s), _split(arrays.key_segments, s)
     positions = (None if x is None else _split(x, size)
                  for x, size in ((arrays.query_positions, t), (arrays.key_positions, s)))
-    pairs = [(i, j) for i in range(len(query)) for j in range(len(keys)) if j <= i or static.after]
+    pairs = [(i, j) for i in range(len(query)) for j in range(len(keys)) if j <= i or static.attends_to_later_keys]
     return _Blocks(query, keys, query_segments, key_segments, *positions, mask, np.array(pairs, np.int32))
+
+
+def _ceil_div(x: int, y: int) -> int:
+    return -(-x // y)
 
 
 def _split(x: Array, size: int) -> Array:

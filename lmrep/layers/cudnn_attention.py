@@ -6,33 +6,18 @@ gradients on Hopper at some lengths), so none is passed. Its dropout would not b
 resumed or on another mesh, so there is none.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import Array
-from lmrep.core.sharding import map_shards
-from lmrep.layers import chunked_attention
-from lmrep.layers.attention import Attend, AttentionMask, KVCache
+from lmrep.layers import fused_attention
+from lmrep.layers.attention import Attend, AttentionMask
 
 
 def attend(mask: AttentionMask) -> Attend:
     """Attention under a mask whose segment ids are 1 ... 1 0 ... 0 in every example; the output of others is NaN, and
-    zero at padding. Gives no probabilities. Queries at chosen positions (`at`) go through `chunked_attention`."""
-    if mask.mask is not None:
-        raise ValueError("cuDNN's attention takes no mask beside segment ids and causality; use xla or chunked")
-
-    def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
-        if key is not None and rate:
-            raise ValueError("cuDNN's attention is used without dropout; use xla or chunked")
-        if at is not None:
-            return chunked_attention.attend(mask)(query, kv, at=at)
-        axes = ("batch", None, "heads", None)
-        return map_shards(partial(_attend, causal=mask.causal), (axes, axes, axes, ("batch", None)),
-                          query, kv.keys, kv.values, mask.segment_ids), None
-
-    return run
+    zero at padding."""
+    return fused_attention.attend(mask, _attend, "cuDNN's attention")
 
 
 def _attend(query: Array, keys: Array, values: Array, segment_ids: Array, causal: bool) -> Array:

@@ -8,31 +8,16 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
 from lmrep.core.params import Array
-from lmrep.core.sharding import map_shards
-from lmrep.layers import chunked_attention
-from lmrep.layers.attention import Attend, AttentionMask, KVCache
+from lmrep.layers import fused_attention
+from lmrep.layers.attention import Attend, AttentionMask
 
 LANES = 128  # sizes of blocks are multiples of it
 BLOCKS = (512, 384, 256, 128)
 
 
 def attend(mask: AttentionMask, interpret: bool = False) -> Attend:
-    """Attention under `mask`, for any length. Gives no probabilities. Queries at chosen positions (`at`) go through
-    `chunked_attention`. `interpret` runs the kernel without a TPU, slowly."""
-    if mask.mask is not None:
-        raise ValueError("splash attention takes no mask beside segment ids and causality; use xla or chunked")
-
-    def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
-        if key is not None and rate:
-            raise ValueError("splash attention has no dropout; use xla or chunked")
-        if at is not None:
-            return chunked_attention.attend(mask)(query, kv, at=at)
-        axes = ("batch", None, "heads", None)
-        run_shard = partial(_attend, causal=mask.causal, interpret=interpret)
-        return map_shards(run_shard, (axes, axes, axes, ("batch", None)), query * query.shape[-1] ** -0.5, kv.keys,
-                          kv.values, mask.segment_ids), None
-
-    return run
+    """Attention under `mask`, for any length. `interpret` runs the kernel without a TPU, slowly."""
+    return fused_attention.attend(mask, partial(_attend, interpret=interpret), "splash attention")
 
 
 def _attend(query: Array, keys: Array, values: Array, segment_ids: Array, causal: bool, interpret: bool) -> Array:
@@ -41,7 +26,7 @@ def _attend(query: Array, keys: Array, values: Array, segment_ids: Array, causal
     size = length + padding
     segments = jnp.pad(segment_ids, ((0, 0), (0, padding)), constant_values=-1)  # attend to each other only
     query, keys, values = (jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))).swapaxes(1, 2)
-                           for x in (query, keys, values))
+                           for x in (query * query.shape[-1] ** -0.5, keys, values))
     run = kernel.make_splash_mha_single_device(
         masks.MultiHeadMask([(masks.CausalMask if causal else masks.FullMask)((size, size))] * heads),
         block_sizes=_block_sizes(size), interpret=interpret)

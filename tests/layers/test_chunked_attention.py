@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from lmrep.core.sharding import make_mesh, use_mesh
 from lmrep.layers import attention, chunked_attention
@@ -50,11 +52,11 @@ def assert_close(computed, expected, atol=2e-6):
 @pytest.mark.parametrize("block", [8, 21])  # three blocks of 7, and one
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("at", [None, AT], ids=["all", "at"])
-@pytest.mark.parametrize("further", [None, MASK], ids=["", "masked"])
+@pytest.mark.parametrize("own_mask", [None, MASK], ids=["", "masked"])
 @pytest.mark.parametrize("causal", [False, True], ids=["both", "causal"])
-def test_outputs_and_gradients_are_those_of_dense_attention(causal, further, at, rate, block):
+def test_outputs_and_gradients_are_those_of_dense_attention(causal, own_mask, at, rate, block):
     """With the same dropout, too, and for queries that attend to nothing."""
-    mask = AttentionMask(jnp.asarray(SEGMENTS), causal, None if further is None else jnp.asarray(further))
+    mask = AttentionMask(jnp.asarray(SEGMENTS), causal, None if own_mask is None else jnp.asarray(own_mask))
     assert_close(gradients(in_blocks(block), mask, at, rate), gradients(dense, mask, at, rate))
 
 
@@ -93,9 +95,16 @@ def test_no_array_grows_with_the_square_of_the_length(rate):
     assert size(dense, 1024) == 4 * size(dense, 512)
 
 
-@pytest.mark.parametrize("sizes", [(4, 1, 2), (1, 4, 1)], ids=str)
-def test_every_mesh_computes_the_same(sizes):
+@pytest.mark.parametrize(("sizes", "spec"), [
+    ((4, 1, 2), P("data", None, "tensor")), ((2, 2, 2), P(("data", "fsdp"), None, "tensor")), ((1, 4, 1), P("fsdp")),
+    ((1, 1, 2, 3), P(None, "sequence", "tensor")),
+], ids=str)
+def test_every_mesh_computes_the_same(sizes, spec):
+    """Each device its examples, positions and heads."""
     mask = AttentionMask(jnp.asarray(SEGMENTS), causal=True)
     expected = gradients(in_blocks(8), mask, rate=0.3)
-    with use_mesh(make_mesh(*sizes)):
-        assert_close(gradients(in_blocks(8), mask, rate=0.3), expected)
+    with use_mesh(make_mesh(*sizes)) as mesh:
+        computed = gradients(in_blocks(8), mask, rate=0.3)
+    for x in computed:
+        assert x.sharding.is_equivalent_to(NamedSharding(mesh, spec), x.ndim)
+    assert_close(computed, expected)
