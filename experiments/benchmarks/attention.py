@@ -17,6 +17,10 @@ jax 0.10.2, 2026-11-22, minima of two to four steps:
     length  attention     cpu  temporary      peak
      4,096  xla        14.3 s   2,539 MB  3,808 MB
      4,096  chunked     6.7 s     566 MB  1,362 MB
+     2,048  xla         3.9 s   1,520 MB  2,165 MB
+     2,048  chunked     3.9 s     567 MB  1,327 MB
+     1,024  xla         2.5 s   1,035 MB  1,731 MB
+     1,024  chunked     2.6 s     565 MB  1,323 MB
        512  xla         2.1 s     753 MB  1,447 MB
        512  chunked     2.3 s     567 MB  1,052 MB
 """

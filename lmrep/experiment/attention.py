@@ -30,7 +30,8 @@ def choose(own: Needs | None, execution: Execution, stage: Any, platform: str | 
 
 def describe(choices: dict[str, Choice]) -> str:
     """One line about the backends of all stages, by name of the stage."""
-    lines = {stage: choice.name + "".join(f" ({name} is faster, but {why})" for name, why in choice.ruled_out.items())
+    lines = {stage: choice.name + "".join(f" ({name}, which is expected to be faster, {reason})"
+                                          for name, reason in choice.ruled_out.items())
              for stage, choice in choices.items()}
     if len(set(lines.values())) == 1:
         return "attention: " + next(iter(lines.values()))

@@ -1,7 +1,7 @@
 """Implementations of attention, by name, and the choice among them.
 
-Each declares what it honours. What it does not honour is refused, with the fields to change; `auto` takes the fastest
-one that honours all.
+Each declares what it honours. What it does not honour is refused, with the fields to change; `auto` takes the one that
+honours all and that is expected to be the fastest.
 """
 
 import contextlib
@@ -64,9 +64,10 @@ ATTENTION: dict[str, Backend] = {
 AUTO = "auto"
 EVERYWHERE = tuple(name for name, backend in ATTENTION.items() if not backend.platforms and backend.dropout)
 
-# By platform, the backends that are faster than xla, the fastest first, and from which length on. Measured on CPU only
-# (`experiments/benchmarks/attention.py`: as fast at 512, twice as fast at 4,096). On GPU and TPU, chunked is there for
-# its memory.
+# By platform, the backends that are expected to be faster than xla, the fastest first, and from which length on. Those
+# of the CPU were measured (`experiments/benchmarks/attention.py`): chunked takes half the time at 4,096, the same time
+# and 0.6 of the memory at 2,048, and a little more time at 1,024. On GPUs and TPUs nothing was timed: the vendor's
+# kernel is assumed to be faster on long sequences, and chunked is there for its memory.
 FASTER: dict[str, tuple[tuple[str, int], ...]] = {
     "cpu": (("chunked", 2048),),
     "gpu": (("cudnn", 512), ("chunked", 4096)),
@@ -75,7 +76,7 @@ FASTER: dict[str, tuple[tuple[str, int], ...]] = {
 
 
 class Choice(NamedTuple):
-    """The backend that is used, and by name the faster ones that are not, each with the reason."""
+    """The backend that is used, and by name those that would be preferred, each with the reason that rules it out."""
 
     name: str
     ruled_out: dict[str, str]
@@ -84,24 +85,24 @@ class Choice(NamedTuple):
 def reasons(name: str, needs: Needs, platform: str | None = None) -> list[str]:
     """Why backend `name` does not honour `needs`, each with the field to change; none if it does. The platform is not
     checked where it is None."""
-    backend, found = ATTENTION[name], []
+    backend, unmet = ATTENTION[name], []
     if platform is not None and backend.platforms and platform not in backend.platforms:
-        found.append(f"runs on {' and '.join(backend.platforms)}, not on {platform}")
+        unmet.append(f"runs on {' and '.join(backend.platforms)}, not on {platform}")
     if needs.packed and not backend.packed:
-        found.append("does not keep several texts in an example apart: set config.format to one that packs none, or so "
+        unmet.append("does not keep several texts in an example apart: set config.format to one that packs none, or so "
                      "that it does not")
     if needs.mask and not backend.mask:
-        found.append("takes no mask beside segments and causality")
+        unmet.append("takes no mask beside segments and causality")
     if needs.dropout and not backend.dropout:
-        found.append("has no dropout that every mesh and a resumed run repeat: set model.attention_dropout=0")
+        unmet.append("has no dropout that every mesh and a resumed run repeat: set model.attention_dropout=0")
     if needs.sharded and not backend.sharded:
-        found.append("does not shard a sequence: set mesh.sequence=1")
+        unmet.append("does not shard a sequence: set mesh.sequence=1")
     if needs.dtype not in backend.dtypes:
-        found.append(f"computes in {' or '.join(backend.dtypes)} only: set execution.dtype={backend.dtypes[0]}")
+        unmet.append(f"computes in {' or '.join(backend.dtypes)} only: set execution.dtype={backend.dtypes[0]}")
     if needs.head_width % backend.width_multiple or 0 < backend.max_width < needs.head_width:
-        found.append(f"takes heads whose width is a multiple of {backend.width_multiple} and at most "
+        unmet.append(f"takes heads whose width is a multiple of {backend.width_multiple} and at most "
                      f"{backend.max_width}, not {needs.head_width}: set model.heads or model.width")
-    return found
+    return unmet
 
 
 def resolve(name: str, needs: Needs, platform: str | None) -> Choice:
@@ -111,18 +112,18 @@ def resolve(name: str, needs: Needs, platform: str | None) -> Choice:
       UserError: a backend is named that does not honour all that is needed.
     """
     if name != AUTO:
-        if found := reasons(name, needs, platform):
+        if unmet := reasons(name, needs, platform):
             fitting = [other for other in ATTENTION if not reasons(other, needs, platform)]
-            raise UserError(f"execution.attention is {name}, which {'; it '.join(found)}; or set execution.attention "
+            raise UserError(f"execution.attention is {name}, which {'; it '.join(unmet)}; or set execution.attention "
                             f"to {', '.join((AUTO, *fitting))}")
         return Choice(name, {})
     ruled_out = {}
     for faster, length in FASTER.get(platform, ()):
         if needs.length < length:
             continue
-        if not (found := reasons(faster, needs, platform)):
+        if not (unmet := reasons(faster, needs, platform)):
             return Choice(faster, ruled_out)
-        ruled_out[faster] = "; it ".join(found)
+        ruled_out[faster] = "; it ".join(unmet)
     return Choice("xla", ruled_out)
 
 

@@ -31,7 +31,8 @@ class Execution:
     scan: bool = setting(False, "scan over layers, which compiles one layer, instead of unrolling them, which runs "
                          "faster")
     attention: str = setting(AUTO, "implementation of attention: all probabilities at once; in chunks, with less "
-                             "memory; cuDNN's; TPU's splash; auto: the fastest that honours dropout, packing and dtype",
+                             "memory; cuDNN's; TPU's splash; auto: the one that is expected to be the "
+                             "fastest of those that honour dropout, packing and dtype",
                              choices=(AUTO, *ATTENTION))
 
 

@@ -14,13 +14,20 @@ UNSET = {"JAX_COMPILATION_CACHE_DIR": ""}
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def updates(monkeypatch):
+    """What would change JAX's config."""
+    changed = {}
+    monkeypatch.setattr(jax.config, "update", changed.__setitem__)
+    return changed
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch, updates):
     """A folder for data, no folder that the user has set, and a JAX that is not changed."""
     monkeypatch.setenv("LMREP_DATA_DIR", str(tmp_path))
     for name in (compilation_cache.DIRECTORY, compilation_cache.MAX_BYTES, compilation_cache.MIN_SECONDS):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
     return tmp_path
 
 
@@ -33,6 +40,18 @@ def test_folder_is_that_of_the_user_and_the_machine(home):
     other = compilation_cache.enable(several_processes=True)
     assert other.parent == home / "compiled" and other != directory
     assert "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ
+
+
+def test_jax_that_is_imported_already_is_configured(home, updates, monkeypatch):
+    directory = compilation_cache.enable()
+    assert updates == {"jax_compilation_cache_dir": str(directory), "jax_persistent_cache_min_compile_time_secs": 0.0,
+                       "jax_compilation_cache_max_size": compilation_cache.LIMIT}
+    directory = compilation_cache.enable(several_processes=True)
+    assert updates["jax_compilation_cache_dir"] == str(directory) and updates["jax_compilation_cache_max_size"] == -1
+    monkeypatch.setenv(compilation_cache.ENABLED, "true")
+    compilation_cache.disable()
+    assert updates["jax_enable_compilation_cache"] is False and os.environ[compilation_cache.ENABLED] == "false"
+    assert updates.keys() <= jax.config.values.keys()
 
 
 def test_choice_of_the_user_is_kept(home, monkeypatch):
@@ -76,14 +95,17 @@ def test_programs_from_the_cache_compute_the_same_bits(tmp_path):
             "--config.model.dropout=0.1", *flags, environment=UNSET | {"LMREP_DATA_DIR": str(tmp_path / "data")}))
         assert answer.code == 0, answer
         assert "compiling" in answer.err.splitlines()
-        programs = sorted(path.name for path in tmp_path.glob("data/compiled/*/*-cache"))
+        folder = tmp_path / "data" / "compiled"
+        programs = {path.name.removesuffix("-cache"): int.from_bytes(
+            path.with_name(path.name.removesuffix("-cache") + "-atime").read_bytes(), "little")
+            for path in folder.glob("*/*-cache")}  # when JAX last loaded or wrote each
         params = jax.tree.map(np.asarray, lmrep.load(tmp_path / name).params)
         return programs, (tmp_path / name / "metrics.jsonl").read_text(), params
 
     (none, *uncached), (cold, *compiled), (warm, *loaded) = (
         train("uncached", "--nocompilation_cache"), train("cold"), train("warm"))
     assert not none and {name.partition("-")[0] for name in cold} >= {"jit_train_step", "jit_evaluation_step"}
-    assert warm == cold
+    assert warm.keys() == cold.keys() and all(warm[name] > time for name, time in cold.items())  # all were loaded
     for metrics, params in (compiled, loaded):
         assert metrics == uncached[0]
         jax.tree.map(np.testing.assert_array_equal, params, uncached[1])

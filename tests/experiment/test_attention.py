@@ -67,8 +67,8 @@ def test_every_stage_has_its_own_choice():
     short, long = choices(experiment, "gpu")
     assert (short, long.name, *long.ruled_out) == (Choice("xla", {}), "chunked", "cudnn")
     line = attention.describe({"short": short, "long": long})
-    assert line == ("attention: xla in stage 'short'; chunked (cudnn is faster, but computes in bfloat16 only: set "
-                    "execution.dtype=bfloat16) in stage 'long'")
+    assert line == ("attention: xla in stage 'short'; chunked (cudnn, which is expected to be faster, computes in "
+                    "bfloat16 only: set execution.dtype=bfloat16) in stage 'long'")
 
 
 def test_a_run_says_what_it_uses_and_refuses_other_platforms(tmp_path, caplog):

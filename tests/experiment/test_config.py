@@ -214,7 +214,7 @@ def test_packed_texts_are_refused_for_a_network_without_an_attention_mask(format
     ({"model.width": 10**12, "model.heads": 1}, "the network's parameters would take .* TB, more than 1,000 times"),
     ({"model.vocab": 10**12}, "the network's parameters would take"),
     ({"model.max_length": 10**12}, "the network's parameters would take"),
-    ({"model.positions": "sinusoidal", "length": 10**9, "model.max_length": 10**9},
+    ({"model.positions": "sinusoidal", "length": 10**9, "model.max_length": 10**9, "execution.attention": "xla"},
      r"attention probabilities of one sequence of 1,000,000,000 tokens would take .* check length"),
     ({"batch_size": 10**13},
      "one array of hidden states, 10,000,000,000,000 x 32 x 32, would take .* check batch_size"),
@@ -224,6 +224,17 @@ def test_size_beyond_any_memory_is_refused_at_once(config, fields, message):
     start = time.monotonic()
     refused(config, message, **fields)
     assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize("attention", ["auto", "chunked"])
+def test_attention_in_chunks_needs_no_memory_for_all_probabilities(config, attention, monkeypatch):
+    monkeypatch.setattr(experiments, "host_memory", lambda: 10**9)
+    config.update_from_flattened_dict({"model.positions": "sinusoidal", "length": 10**6, "model.max_length": 10**6,
+                                       "batch_size": 1, "execution.attention": attention})
+    parse(config)
+    config.execution.attention = "xla"
+    with pytest.raises(UserError, match=r"attention probabilities .*set execution\.attention=chunked"):
+        parse(config)
 
 
 def test_published_sizes_are_not_beyond_memory(monkeypatch):
