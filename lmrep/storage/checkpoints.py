@@ -21,7 +21,6 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -222,8 +221,6 @@ class Checkpoints:
 
     def _failure(self, step: int, needed: int, error: Exception) -> RunFault:
         """The error for a save that failed, after removing its remains."""
-        by_system = re.search(r"([^:]+) \[os_error_code", str(error))  # at the end of TensorStore's long messages
-        reason = by_system[1].strip() if by_system else getattr(error, "strerror", None) or str(error)
         existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
         free = shutil.disk_usage(existing).free
         if self._manages():
@@ -232,8 +229,9 @@ class Checkpoints:
         steps = [s for s in self.steps() if s != step]
         before = f"Checkpoint {steps[-1]} is untouched" if steps else "There is no earlier checkpoint"
         return RunFault(
-            f"checkpoint {step} could not be saved in {self._name}: {reason} (it needs {byte_size(needed)}; "
-            f"{byte_size(free)} are free). {before}; fix the cause and give the same command again.")
+            f"checkpoint {step} could not be saved in {self._name}: {orbax.reason(error)} (it needs "
+            f"{byte_size(needed)}; {byte_size(free)} are free). {before}; fix the cause and give the same command "
+            "again.")
 
     # Reading
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -29,6 +30,20 @@ def merge_processes(directory: Path) -> None:
     `directory`. Does nothing if that is done. (Only a B-tree is written, that refers to the arrays.)"""
     if any(directory.glob("ocdbt.process_*")) and not (directory / "manifest.ocdbt").exists():
         ocp.PyTreeCheckpointHandler(multiprocessing_options=ALONE).finalize(epath.Path(directory))
+
+
+def reason(error: BaseException) -> str:
+    """Why Orbax or TensorStore failed: what the system says, if it is an error of the system. TensorStore's messages
+    are long, and end with details such as [os_error_code='28'], in any order."""
+    cause = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            return cause.strerror or os.strerror(cause.errno)
+        if code := re.search(r"\[os_error_code='(\d+)'\]", str(cause)):
+            return os.strerror(int(code[1]))
+        cause = cause.__cause__ or cause.__context__
+    text = re.split(r" \[\w+='", str(error))[0].strip()
+    return text.splitlines()[-1] if text else type(error).__name__
 
 
 def _silence() -> None:

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from lmrep.core.errors import RunFault
-from lmrep.storage import workdir
+from lmrep.storage import orbax, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from tests.forked import context
 from tests.storage.test_checkpoints import META, abstract, assert_same_bits, copied, flip, make_state, names
@@ -122,6 +122,29 @@ def test_failed_write_gives_one_message(opened, tmp_path):
     errors = (tmp_path / "errors").read_text()
     assert "checkpoint 2 could not be saved" in errors and "File too large" in errors and "Traceback" not in errors
     assert names(opened()) == ["1"]
+
+
+def caused_by(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+TENSORSTORE = "OUT_OF_RANGE: Error writing \"x/0\": Failed writing: \"d/05a2\": Failed to write 9 bytes: File too large"
+
+
+@pytest.mark.parametrize(("error", "reason"), [
+    (ValueError(f"{TENSORSTORE} [os_error_code='27']"), "File too large"),
+    (ValueError(f"{TENSORSTORE} [tensorstore_spec='{{\\\"a\\\": 1}}'] [os_error_code='27']"), "File too large"),
+    (ValueError(f"{TENSORSTORE} [os_error_code='27'] [tensorstore_spec='{{\\\"a\\\": 1}}']"), "File too large"),
+    (OSError(28, "No space left on device", "x"), "No space left on device"),
+    (caused_by(ValueError("Orbax failed"), caused_by(RuntimeError(), OSError(122, "Disk quota exceeded"))),
+     "Disk quota exceeded"),
+    (ValueError("INTERNAL: it broke [tensorstore_spec='{}']"), "INTERNAL: it broke"),
+    (ValueError("Several lines:\nthe last one"), "the last one"),
+    (KeyError(), "KeyError"),
+])
+def test_reason_of_a_failed_write_is_that_of_the_system(error, reason):
+    assert orbax.reason(error) == reason
 
 
 # Other devices, other processes
