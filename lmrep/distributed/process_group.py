@@ -232,11 +232,14 @@ def _check_port(process: Process, port: int) -> None:
 
 
 def _jax_may_detect(environment: Mapping[str, str]) -> bool:
-    """Whether this may be a host of a TPU slice or a pod of an indexed Job, without asking the network."""
+    """Whether this may be a host of a TPU slice or a pod of an indexed Job, without asking the network. Not if
+    JAX_NUM_PROCESSES=1 makes it train alone."""
+    if _number(environment, COUNT) == 1:
+        return False
     tpu = (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")) and importlib.util.find_spec("libtpu")
     platforms = environment.get("JAX_PLATFORMS", "tpu").split(",")
     pod = "JOB_COMPLETION_INDEX" in environment and importlib.util.find_spec("kubernetes")
-    return bool(("tpu" in platforms and tpu) or (pod and environment.get(COUNT) != "1"))
+    return bool(("tpu" in platforms and tpu) or pod)
 
 
 def _description(process: Process | None) -> str:

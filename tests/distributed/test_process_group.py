@@ -56,6 +56,17 @@ def test_process_is_read_from_the_environment(environment, expected):
     assert launched(environment) == expected
 
 
+@pytest.mark.parametrize("environment", [
+    {}, {"JOB_COMPLETION_INDEX": "1", "JAX_PLATFORMS": "cpu"}], ids=["TPU", "pod"])
+def test_jax_does_not_look_for_others_of_a_process_that_trains_alone(monkeypatch, environment):
+    """On a host that seems to be of a TPU slice, or in a pod of an indexed Job."""
+    monkeypatch.setattr(process_group.glob, "glob", lambda pattern: ["/dev/accel0"])
+    monkeypatch.setattr(process_group.importlib.util, "find_spec", lambda name: name)
+    assert process_group._jax_may_detect(environment)
+    for alone in ("1", "01"):
+        assert not process_group._jax_may_detect(environment | {"JAX_NUM_PROCESSES": alone})
+
+
 @pytest.mark.parametrize(("environment", "message"), [
     ({"JAX_COORDINATOR_ADDRESS": "h:99"},
      "JAX_COORDINATOR_ADDRESS is set without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
