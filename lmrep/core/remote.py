@@ -1,10 +1,12 @@
 """Files in remote stores: `gs://bucket/path`, `s3://...`, and all other protocols of fsspec."""
 
 import contextlib
+import errno
 import logging
 import os
 import posixpath
 import re
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,10 @@ from lmrep.core.errors import RunFault, UserError
 
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "adlfs", "abfs": "adlfs",
             "http": "aiohttp requests", "https": "aiohttp requests", "hf": "huggingface_hub"}
+# Protocols of stores whose paths begin with a bucket, and which have no directories in it.
+BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "ocilake", "obs", "cos", "tos"}
 PATIENCE = 900.0  # seconds for which a run tries again where its store refuses
+DENIED_PATIENCE = 30.0  # the same where the store denies access: credentials may be about to be renewed
 PAUSE = 5.0  # seconds between two attempts
 TRANSFERS = 8  # files at a time
 CHECKSUMS = ("md5Hash", "crc32c", "ETag", "etag")  # names that remote stores use, in order of preference
@@ -77,33 +82,55 @@ class Refused(RunFault):
     """A store refused for too long. The message is its last error."""
 
 
+class NoBucket(UserError):
+    """The bucket of a URL does not exist."""
+
+
 def persistent(url: str, action: Callable[[], Any], patience: float | None = None) -> Any:
     """The result of `action()`, which is tried again while the store at `url` refuses.
 
     Args:
       url: for messages.
       action: reads from the store or writes to it; may be interrupted at any point.
-      patience: seconds until an error is final, by default `PATIENCE`.
+      patience: seconds until an error is final, by default `PATIENCE`; at most `DENIED_PATIENCE` where access is
+        denied.
 
     Raises:
       FileNotFoundError: a file does not exist.
       Refused: the store refused for `patience` seconds.
+      Exception: anything else that `action()` raised and that is no error of a store.
     """
     patience = PATIENCE if patience is None else patience
-    deadline, reported = time.monotonic() + patience, ""
+    began, reported = time.monotonic(), ""
     while True:
         try:
             return action()
-        except (UserError, RunFault, FileNotFoundError):
-            raise
         except Exception as error:
-            why = describe(error)
-            if time.monotonic() + PAUSE > deadline:
+            if not _of_store(error):
+                raise
+            why, limit = describe(error), min(patience, DENIED_PATIENCE) if _denied(error) else patience
+            if time.monotonic() + PAUSE > began + limit:
                 raise Refused(why) from error
             if why != reported:
-                log.warning("%s refuses: %s; trying again every %g s for at most %g s", url, why, PAUSE, patience)
+                log.warning("%s refuses: %s; trying again every %g s for at most %g s", url, why, PAUSE, limit)
             reported = why
             time.sleep(PAUSE)
+
+
+def _of_store(error: Exception) -> bool:
+    """Whether an error may be of a store or of the way to it, so that it may pass: an OSError (timeouts and broken
+    connections are), or an exception of a library with no other base. Others are bugs."""
+    if isinstance(error, UserError | RunFault | FileNotFoundError):
+        return isinstance(error, NoBucket)
+    builtin = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
+    return isinstance(error, OSError | EOFError) or builtin is Exception
+
+
+def _denied(error: Exception) -> bool:
+    """Whether a store denies access, or the credentials are missing or have expired."""
+    status = getattr(error, "code", None) or getattr(error, "status", None)  # of gcsfs, aiohttp
+    return (isinstance(error, PermissionError | NoBucket) or status in (401, 403) or str(error).startswith("Forbidden")
+            or "Credentials" in type(error).__name__)
 
 
 def transfer(action: Callable[[str], Any], names: Iterable[str]) -> None:
@@ -119,7 +146,7 @@ def describe(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
-    return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
+    return f"{type(error).__name__}: {textwrap.shorten(str(error), 300, placeholder=' ...') or 'no reason given'}"
 
 
 class Store:
@@ -157,8 +184,21 @@ class Store:
     def write(self, name: str, content: bytes) -> None:
         self._in_folder(name, lambda path: self._system.pipe_file(path, content))
 
+    def create(self, name: str, content: bytes) -> None:
+        """Creates a file. Raises FileExistsError if it exists; a store that cannot do that in one step may replace a
+        file that another process creates at the same time."""
+        try:
+            self._in_folder(name, lambda path: self._system.pipe_file(path, content, mode="create"))
+        except (NotImplementedError, OSError) as error:
+            if isinstance(error, NotImplementedError) or error.errno == errno.ENOSYS:
+                return self.write(name, content)
+            if error.errno == errno.EINVAL and self.read(name) is not None:  # some stores of the S3 protocol
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
+            raise
+
     def upload(self, source: Path, name: str) -> None:
         """Creates or replaces a file with the content of a local one, which may be larger than memory."""
+        source.stat()  # raises FileNotFoundError
         self._in_folder(name, lambda path: self._system.put_file(str(source), path))
 
     def download(self, name: str, target: Path) -> None:
@@ -173,11 +213,20 @@ class Store:
             self._system.rm(self._path(name), recursive=True)
 
     def _in_folder(self, name: str, write: Callable[[str], Any]) -> None:
+        path = self._path(name)
         try:
-            write(self._path(name))
-        except FileNotFoundError:  # some stores have directories
-            self._system.makedirs(posixpath.dirname(self._path(name)), exist_ok=True)
-            write(self._path(name))
+            write(path)
+        except FileNotFoundError as error:
+            if self._has_buckets():  # makedirs would create the bucket
+                bucket = path.strip("/").partition("/")[0]
+                raise NoBucket(f"{self.url} cannot be written: there is no bucket {bucket!r} that these credentials "
+                               "can see; check its name, or create it") from error
+            self._system.makedirs(posixpath.dirname(path), exist_ok=True)
+            write(path)
+
+    def _has_buckets(self) -> bool:
+        protocols = self._system.protocol
+        return not BUCKETS.isdisjoint([protocols] if isinstance(protocols, str) else protocols)
 
     def _path(self, name: str) -> str:
         return f"{self._top}/{name}" if name else self._top
