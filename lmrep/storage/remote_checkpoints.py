@@ -33,12 +33,14 @@ from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.storage import orbax, workdir
 from lmrep.storage.checkpoints import REMOVED, UNFINISHED, Checkpoints
-from lmrep.storage.lease import Lease
+from lmrep.storage.lease import Lease, LeaseLost
 
 CHECKPOINTS = "checkpoints"
 OTHERS_SECONDS = 3600.0  # for the other processes to upload their files, after process 0 has
 POLL_SECONDS = 0.5
-LEASE_SECONDS = 5.0  # the longest that a process uploads files of checkpoints after another run has taken the lease
+# Seconds between two checks of the lease while files are uploaded. An upload that began before another run took the
+# lease goes on. Should it replace a file of that run, the manifest does not fit, and the checkpoint counts as damaged.
+LEASE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,11 @@ class RemoteCheckpoints(Checkpoints):
         # Another checkpoint of this step may be damaged. It must not seem complete while it is replaced.
         by_first_process(lambda: self._remove_step(step) if self._manifest_in_store(step) else None)
         super().save(step, state, meta, score)
+
+    def check(self) -> None:
+        # Several processes agree on a step to stop after: see `remote_workdir`.
+        if jax.process_count() == 1 and self._lease and self._lease.lost:
+            raise LeaseLost(f"{self._lease.lost}; this run stops, since only one may write there")
 
     def clean(self) -> None:
         agreed(self._clean)
@@ -145,6 +152,8 @@ class RemoteCheckpoints(Checkpoints):
 
     def _remove_step(self, step: int) -> None:
         def remove() -> None:
+            if self._lease:
+                self._lease.check(0)
             self._store.remove(_manifest(step))  # first, so that no reader finds it half deleted
             self._store.remove(f"{CHECKPOINTS}/{step}")
 

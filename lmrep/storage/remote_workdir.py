@@ -19,6 +19,7 @@ import logging
 import os
 import posixpath
 import shutil
+import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +37,7 @@ from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.storage import workdir
 from lmrep.storage.checkpoints import UNFINISHED
-from lmrep.storage.lease import LEASE, Lease
+from lmrep.storage.lease import LEASE, Lease, LeaseLost
 from lmrep.storage.remote_checkpoints import CHECKPOINTS, RemoteCheckpoints, complete_steps
 from lmrep.storage.workdir import CONFIG
 
@@ -185,11 +186,12 @@ def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
     local = training_dir(url, index)
     with contextlib.ExitStack() as stack:
         store = agreed(lambda: _prepared(url, local, stack))
-        lease = Lease(store)
-        identity = by_first_process(lambda: _taken(lease))
-        lease = Lease(store, identity) if index else lease
+        lease, identity = Lease(store), None
         if index == 0:
-            stack.callback(lease.release)
+            stack.callback(lease.release)  # also where `take` fails
+        while identity is None:
+            identity = by_first_process(lambda: _taken(lease))
+        lease = Lease(store, identity) if index else lease
         agreed(lambda: _download_run(store, local, index))
         logs = Logs(store, local, lease)
         thread = threading.Thread(target=logs.keep_up, args=(stop, every), name="upload", daemon=True)
@@ -220,7 +222,7 @@ def _prepared(url: str, local: Path, stack: contextlib.ExitStack) -> Store:
     return open_store(url)
 
 
-def _taken(lease: Lease) -> str:
+def _taken(lease: Lease) -> str | None:
     with remote.user_errors(lease.url):
         return lease.take()
 
@@ -251,13 +253,17 @@ class Logs:
         self._seen = {name: _stamp(path) for name, path in _files(local)}  # of each file, when it was uploaded
 
     def keep_up(self, stop: threading.Event, every: float) -> None:
-        """Calls `push` every `every` seconds until `stop` is set."""
+        """Calls `push` every `every` seconds until `stop` is set. Ends the run if another one takes its lease."""
         reported = ""
         while not stop.wait(every):
             try:
                 self._lease.check()
                 self.push()
                 reported = ""
+            except LeaseLost:  # a run of one process looks at the lease at every step
+                if jax.process_count() > 1:
+                    os.kill(os.getpid(), signal.SIGTERM)  # JAX lets all processes stop after the same step
+                return
             except Exception as error:
                 if (why := remote.describe(error)) != reported:
                     log.warning("%s could not be brought up to date: %s; trying again every %g s",
@@ -281,6 +287,8 @@ class Logs:
         try:
             return remote.persistent(self._store.url, self.push, LAST_PATIENCE)
         except Exception as error:
+            if isinstance(error, LeaseLost) and str(error) in str(failure):
+                return  # reported already
             lacking = ", ".join([name for name, _, _ in self._changed()][:8])
             text = (f"{self._store.url} lacks the last changes of {lacking}: {remote.describe(error)}. They are in "
                     f"{self._local}; the same command continues from the last checkpoint in the store")

@@ -172,6 +172,7 @@ class Trainer:
             self._pending.append(PendingStep(step, index, metrics, batch["example"], max_loss))
             self._read_metrics(keep=1)
             self._watch.mark(f"step {step:,}")
+            self._checkpoints.check()
             stopping = step < self._ends[-1] and should_stop(stop, next(self._stop_checks))
             if step == end or step % self._config.evaluation.every == 0:
                 validate(step, state)

@@ -3,6 +3,7 @@
 import importlib
 import socket
 
+import fsspec
 import pytest
 
 
@@ -66,4 +67,5 @@ def started(kind, directory):
     for package in kind.packages:
         pytest.importorskip(package, reason=f"needs the package {package.partition('.')[0]}: pip install -e '.[test]'")
     importlib.invalidate_caches()
+    fsspec.get_filesystem_class(kind.url.partition(":")[0]).clear_instance_cache()  # clients of earlier emulators
     return kind(directory)

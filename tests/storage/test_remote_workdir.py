@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -39,6 +38,7 @@ def machine(tmp_path, monkeypatch):
     """A machine whose copies are in a folder of the test's own, and an empty store; gives that folder."""
     monkeypatch.setenv("LMREP_DATA_DIR", str(tmp_path / "machine"))
     monkeypatch.setattr(lease, "SETTLE", 0.0)
+    monkeypatch.setattr(lease, "POLL", 0.01)
     monkeypatch.setattr(remote, "PAUSE", 0.01)
     monkeypatch.setattr(remote, "PATIENCE", 0.05)
     monkeypatch.setattr(remote_workdir, "LAST_PATIENCE", 0.05)
@@ -315,56 +315,6 @@ def test_manifest_cannot_name_files_outside_of_its_directory(machine, tmp_path):
     with pytest.raises(RunFault, match="file outside of its directory"):
         checkpoints.download()
     checkpoints.close()
-
-
-# The lease
-
-
-def test_two_machines_do_not_train_one_run(home, machine, monkeypatch):
-    def write_lease(**fields):
-        store().write(lease.LEASE, json.dumps({
-            "id": "theirs", "host": "other", "process": 1, "time": time.time(), **fields}).encode())
-
-    def train_here():
-        with remote_workdir.training(URL):
-            pass
-
-    write_lease(time=time.time() - 60)
-    with pytest.raises(UserError, match=f"{URL} is in use by process 1 on other, last active 6. s ago"):
-        train_here()
-    assert lease.read(store())["id"] == "theirs"
-    write_lease(time=time.time() - lease.SILENT - 1)
-    train_here()
-    ours = {"host": socket.gethostname(), "process": os.getpid()}
-    write_lease(**ours)  # a previous process with the same number
-    train_here()
-    write_lease(**ours | {"process": os.getppid(), "started": lease._started(os.getppid())})
-    with pytest.raises(UserError, match="in use"):
-        train_here()
-    write_lease(**ours | {"process": 2**22 + 1})  # which is gone
-    train_here()
-    with remote_workdir.training(URL), pytest.raises(UserError, match=f"the workdir {URL} is in use by process"):
-        train_here()
-    with monkeypatch.context() as patch, remote_workdir.training(URL):
-        patch.setenv("LMREP_DATA_DIR", str(machine / "other"))
-        with pytest.raises(UserError, match=f"the workdir {URL} is in use by process {os.getpid()} on"):
-            train_here()
-    with pytest.raises(RunFault, match="process 1 on other has taken"), remote_workdir.training(URL) as run:
-        shutil.copytree(home / "run", run.directory, dirs_exist_ok=True)
-        write_lease()
-        run.checkpoints.keywords["lease"]._checked = 0.0  # later
-    assert store().names() == [lease.LEASE] and lease.read(store())["id"] == "theirs"
-
-
-def test_a_run_whose_lease_was_taken_writes_no_checkpoint(home):
-    with remote_workdir.training(URL) as run:
-        checkpoints = run.checkpoints(run.directory / "checkpoints")
-        store().write(lease.LEASE, b'{"id": "theirs", "host": "other", "process": 1}')
-        checkpoints.save(1, {"x": np.zeros(3)}, {})
-        with pytest.raises(RunFault, match="process 1 on other has taken"):
-            checkpoints.wait()
-        checkpoints.close()
-    assert store().names() == [lease.LEASE]
 
 
 # What is said beforehand
