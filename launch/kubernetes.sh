@@ -12,10 +12,9 @@
 # IMAGE has lmrep installed, and the experiments in its working directory: see launch/Dockerfile. CLAIM is a volume that
 # all nodes can write to; it is mounted as /shared, and WORKDIR must be there, unless it is in an object store. Without
 # CLAIM, each pod prepares the data on its node's disk. ACCOUNT is the pods' service account, which may give them access
-# to the store. CPUS, MEMORY and SHM (/dev/shm, a part of
-# MEMORY) are what each pod requests and may use; no pod starts where no node has as much. TPU is tpu-v4-podslice,
-# tpu-v5-lite-podslice (v5e), tpu-v5p-slice, tpu-v6e-slice or tpu7x; TOPOLOGY is that of the node pool, and CHIPS the
-# chips of each of its hosts. SHOW=1 only prints the manifest.
+# to the store. CPUS, MEMORY and SHM (/dev/shm, included in MEMORY) are what each pod requests and may use; no pod
+# starts where no node has as much. TPU is tpu-v4-podslice, tpu-v5-lite-podslice (v5e), tpu-v5p-slice, tpu-v6e-slice or
+# tpu7x; TOPOLOGY is that of the node pool, and CHIPS the chips of each of its hosts. SHOW=1 only prints the manifest.
 set -euo pipefail
 NAME=${NAME:-lmrep}
 IMAGE=${IMAGE:?IMAGE is missing: a container image with lmrep}
@@ -23,7 +22,8 @@ workdir=${1:?WORKDIR is missing, for example /shared/runs/bert}
 if [[ $workdir == *://* && -z ${CLAIM:-} ]]; then
   volume='emptyDir: {}'
 else
-  volume="persistentVolumeClaim: {claimName: ${CLAIM:?CLAIM is missing: the name of a PersistentVolumeClaim with access mode ReadWriteMany}}"
+  : "${CLAIM:?CLAIM is missing: the name of a PersistentVolumeClaim with access mode ReadWriteMany}"
+  volume="persistentVolumeClaim: {claimName: $CLAIM}"
 fi
 ACCOUNT=${ACCOUNT:-default}
 experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base}
@@ -35,9 +35,15 @@ GPUS=${GPUS:-8} # per host
 CHIPS=${CHIPS:-4} # per host
 if [[ -n $TPU ]]; then
   template=kubernetes_tpu.yaml accelerators=$CHIPS
-  [[ $TOPOLOGY =~ ^[0-9]+(x[0-9]+){1,2}$ ]] || { echo "$0: TOPOLOGY is '$TOPOLOGY'; expected that of the slice, for example 4x4 or 2x2x4" >&2; exit 2; }
+  if [[ ! $TOPOLOGY =~ ^[0-9]+(x[0-9]+){1,2}$ ]]; then
+    echo "$0: TOPOLOGY is '$TOPOLOGY'; expected that of the slice, for example 4x4 or 2x2x4" >&2
+    exit 2
+  fi
   chips=$((${TOPOLOGY//x/*})) # of the slice
-  ((chips % CHIPS == 0)) || { echo "$0: a slice of $TOPOLOGY has $chips chips, which hosts with CHIPS=$CHIPS each cannot have" >&2; exit 2; }
+  if ((chips % CHIPS)); then
+    echo "$0: a slice of $TOPOLOGY has $chips chips, which hosts with CHIPS=$CHIPS each cannot have" >&2
+    exit 2
+  fi
   HOSTS=$((chips / CHIPS))
 else
   template=kubernetes.yaml accelerators=$GPUS

@@ -3,7 +3,8 @@
 #
 #   launch/one_machine.sh WORKDIR EXPERIMENT[:part=choice,...] [--config.field=value ...]
 #
-# The output is also written to WORKDIR.log, or in the current directory if WORKDIR is in an object store. The exit code is that of `lmrep train`.
+# The output is also written to WORKDIR.log, or in the current directory if WORKDIR is in an object store. The exit code
+# is that of `lmrep train`.
 set -euo pipefail
 workdir=${1:?WORKDIR is missing; usage: launch/one_machine.sh WORKDIR EXPERIMENT[:part=choice,...] [flags]}
 experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base}

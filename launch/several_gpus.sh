@@ -7,7 +7,10 @@
 # loader and one log. By default each GPU has a copy of the model; `:mesh=fsdp` shards parameters and optimizer state.
 set -euo pipefail
 GPUS=${GPUS:-all} # indices, as in nvidia-smi
-command -v nvidia-smi > /dev/null || { echo "$0: nvidia-smi is missing; install the NVIDIA driver from nvidia.com/drivers" >&2; exit 2; }
+if ! command -v nvidia-smi > /dev/null; then
+  echo "$0: nvidia-smi is missing; install the NVIDIA driver from nvidia.com/drivers" >&2
+  exit 2
+fi
 [[ $GPUS == all ]] || export CUDA_VISIBLE_DEVICES=$GPUS
 nvidia-smi --query-gpu=index,name,memory.used,memory.total --format=csv >&2 # shows other programs on these GPUs
 exec "$(dirname "$0")/one_machine.sh" "$@"

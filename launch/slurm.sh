@@ -17,8 +17,8 @@
 # with other jobs, give --oversubscribe --mem=64G --cpus-per-task=16 and the like instead.
 # By default one task per node drives all its GPUs. For one task per GPU, each bound to the nearest cores:
 #   sbatch --nodes=4 --ntasks-per-node=8 --gpus-per-task=1 --cpus-per-task=12 launch/slurm.sh ...
-# WORKDIR is in an object store (gs://bucket/runs/bert), or on a file system that all nodes share. The virtual environment that is active when sbatch
-# is called is used. sbatch runs a copy of this script in the current directory.
+# WORKDIR is in an object store (gs://bucket/runs/bert), or on a file system that all nodes share. The virtual
+# environment that is active when sbatch is called is used. sbatch runs a copy of this script in the current directory.
 #
 # 120 seconds before the time limit, or when the job is preempted, the tasks get SIGTERM: they agree on a step, save and
 # exit with 143, and the job is requeued. `scancel --signal=TERM JOB` does the same by hand; `scancel JOB` ends the job.

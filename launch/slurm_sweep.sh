@@ -21,7 +21,7 @@
 # is called is used. The task that finishes last writes the report; `lmrep sweep --workdir=WORKDIR --show` prints the
 # results so far.
 set -euo pipefail
-workdir=${1:?WORKDIR is missing; usage: sbatch [options] launch/slurm_sweep.sh WORKDIR EXPERIMENT[:part=choice,...] [flags]}
+workdir=${1:?WORKDIR is missing; usage: sbatch [options] launch/slurm_sweep.sh WORKDIR EXPERIMENT[:...] [flags]}
 experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=tiny}
 task=${SLURM_ARRAY_TASK_ID:?SLURM_ARRAY_TASK_ID is missing; start this script with sbatch --array=0-7}
 tasks=${TASKS:-$SLURM_ARRAY_TASK_COUNT}

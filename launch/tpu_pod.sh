@@ -18,8 +18,9 @@
 #   v4 and older        v4-32                tpu-ubuntu2204-base
 # Ironwood (TPU7x) is available on Kubernetes only: launch/kubernetes.sh. The images have Python 3.10, which lmrep does
 # not support: `install` brings Python $PYTHON of its own, with uv, and needs access to the internet.
-# WORKDIR is in an object store (gs://bucket/runs/bert), or a path that is the same mounted disk on every host, for example
-# a Filestore. Data are found under the same path or URL on every host. The run continues when the ssh connection ends.
+# WORKDIR is in an object store (gs://bucket/runs/bert), or a path that is the same mounted disk on every host, for
+# example a Filestore. Data are found under the same path or URL on every host. The run continues when the ssh
+# connection ends.
 set -euo pipefail
 TPU=${TPU:?TPU is missing: the name of the slice}
 ZONE=${ZONE:?ZONE is missing: its zone, for example us-central2-b}

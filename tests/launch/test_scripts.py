@@ -268,3 +268,9 @@ def test_dockerfile_copies_what_is_there_and_installs_an_extra_that_is_there():
     assert int(re.search(r"^USER (.*)$", text, re.MULTILINE)[1]) > 0
     if shutil.which("hadolint"):
         subprocess.run(["hadolint", file], check=True)
+
+
+def test_lines_of_scripts_are_not_too_long():
+    for path in (*LAUNCH.glob("*.sh"), LAUNCH / "Dockerfile"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert len(line) <= 120, f"{path}, line {number}"
