@@ -113,9 +113,10 @@ class Lease:
         self._checked = time.monotonic()
         return self.identity
 
-    def check(self, after: float = EVERY) -> None:
-        """Checks that the run still holds the lease, and renews it, if the last check was at least `after` seconds ago.
-        Raises LeaseLost if another run has taken it."""
+    def check(self, after: float | None = None) -> None:
+        """Checks that the run still holds the lease, and renews it, if the last check was at least `after` seconds ago,
+        by default EVERY. Raises LeaseLost if another run has taken it."""
+        after = EVERY if after is None else after
         with self._lock:
             if not self.lost and time.monotonic() - self._checked >= after:
                 self.lost = self._why_lost()

@@ -18,7 +18,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.storage import lease, remote_workdir
 from lmrep.storage.lease import Lease, LeaseLost
 from lmrep.storage.remote_checkpoints import complete_steps
-from tests import small
+from tests import forked, small
 
 URL = "memory://runs/small"
 THEIRS = {"id": "theirs", "host": "other", "process": 1, "machine": ["other", "boot", 1], "started": "9", "time": 0.0}
@@ -268,7 +268,7 @@ def test_a_run_whose_lease_was_taken_stops_at_the_next_step(small_home, monkeypa
     def take_from_the_run():
         while not ended.wait(0.01):
             if metrics.exists() and metrics.read_text().count("\n") > 2:
-                return write_lease()
+                write_lease()  # again, as a renewal may overwrite it
 
     thread = threading.Thread(target=take_from_the_run)
     thread.start()
@@ -279,6 +279,31 @@ def test_a_run_whose_lease_was_taken_stops_at_the_next_step(small_home, monkeypa
     assert str(raised.value) == f"process 1 on other has taken {URL}; this run stops, since only one may write there"
     assert raised.value.exit_code == 3 and "trying again" not in caplog.text
     assert complete_steps(store().names()) == [] and lease.read(store())["id"] == "theirs"
+
+
+def look_often(*words):
+    """Runs `lmrep WORDS`, which looks at its lease all the time."""
+    lease.EVERY = 0.05
+    remote_workdir.training = partial(remote_workdir.training, every=0.05)
+    forked.lmrep(*words)
+
+
+def test_both_processes_of_a_run_whose_lease_was_taken_stop_together(small_home, tmp_path):
+    """Long before their next checkpoint, with one message each."""
+    small.experiment_file(tmp_path, small_home / "texts")
+    url, many = f"file://{tmp_path}/store/run", 1_000_000
+    words = ["train", f"--config={tmp_path}/small.py", f"--workdir={url}", f"--data_dir={small_home}/data",
+             f"--config.steps={many}", f"--config.checkpoint.every={many}", f"--config.evaluation.every={many}",
+             "--config.mesh.data=2"]
+    processes = [forked.Child(look_often, *words, environment=own) for own in forked.addresses(2)]
+    small.until(lambda: forked.reached(tmp_path / "store/run", 2), processes[0])
+    while any(process.poll() is None for process in processes):  # a renewal may overwrite it once
+        remote_workdir.open_store(url).write(lease.LEASE, json.dumps(THEIRS).encode())
+        time.sleep(0.1)
+    for answer in map(small.finish, processes):
+        assert answer.code == 3 and "Traceback" not in answer.err, answer
+        assert answer.err.count(f"process 1 on other has taken {url}") == 1, answer
+    assert not [path for path in (tmp_path / "store/run/checkpoints").rglob("*") if path.is_file()]
 
 
 def test_lost_lease_is_reported_with_what_the_store_lacks(small_home):
