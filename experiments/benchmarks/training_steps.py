@@ -161,8 +161,7 @@ def _labelled(forward):
 def _electra(system, compiled, predicted_only):
     """As `_bert`, for `ElectraForMaskedLM` and `ElectraForPreTraining` with the same embeddings, in one step.
 
-    With `predicted_only`, the generator has logits at predicted positions only, which are then all of its sequence's
-    rounded fraction of masked tokens.
+    With `predicted_only`, the generator has logits at predicted positions only.
     """
     import torch
     from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
@@ -183,7 +182,7 @@ def _electra(system, compiled, predicted_only):
 
     def loss(inputs, mask, labels):
         # A fixed number of positions, the predicted ones first: a mask as index would split the compiled program.
-        positions = (labels != IGNORED).int().argsort(1, descending=True, stable=True)[:, :m]
+        positions = (labels != IGNORED).int().sort(dim=1, descending=True, stable=True).indices[:, :m]
         targets = labels.gather(1, positions)
         if predicted_only:
             hidden = generator.electra(input_ids=inputs, attention_mask=mask).last_hidden_state

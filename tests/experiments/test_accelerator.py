@@ -1,0 +1,164 @@
+"""The benchmark on accelerators, with tiny networks on the CPU: it measures, reports failures, finds wrong numbers."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "experiments/benchmarks"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def import_path():
+    """The scripts import their modules from their own directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        yield
+
+
+def module(name):
+    return importlib.import_module(name)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    script = module("accelerator")
+    return {name: script.tiny(case).system for name, case in script.CASES.items()}
+
+
+def test_case_is_measured_and_a_missing_library_is_reported(tmp_path):
+    """One run of the script, in which PyTorch cannot be imported."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch')\n")
+    command = [sys.executable, FOLDER / "accelerator.py", "--size=tiny", "--device=cpu", "--no-checks", "--rounds=2",
+               "--turn=0.01", "--cases=BERT-base 128", f"--json={tmp_path / 'results.json'}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False,
+                           env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+    assert found.returncode == 1, found.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["trial"] and results["matrix_rate"]["used"] > 0 and results["versions"]["jax"]
+    [case] = results["cases"]
+    assert case["case"] == "BERT-base 128, concatenated"
+    assert case["failed"] == {"transformers": "ModuleNotFoundError: No module named torch"}
+    own = case["lmrep"]
+    assert case["rounds"] == len(own["seconds"]) == 2 and np.isfinite(own["loss"])
+    assert own["tokens_per_second"] == pytest.approx(own["tokens_per_step"] * own["steps_per_second"])
+    assert own["utilisation"] == pytest.approx(case["flops"] * own["steps_per_second"] / results["matrix_rate"]["used"])
+    assert "A trial of the script" in found.stdout and found.stdout.count("| failed: ModuleNotFoundError") == 1
+
+
+@pytest.mark.parametrize(("done", "left", "expected"), [
+    (0, 100, True), (6, 100, True), (7, 100, False),  # all rounds
+    (2, 5, True), (3, 5, False),  # later cases need the time
+    (0, 1, False),  # a round does not fit
+])
+def test_rounds_are_dropped_where_time_is_short(done, left, expected):
+    assert module("accelerator").affordable(done, 7, seconds=2, left=left, reserved=50 if left < 50 else 0) is expected
+
+
+def test_flags():
+    script = module("accelerator")
+    flags, cases = script.arguments(["--lengths=64,129-131", "--cases=gpt-2,bert-large"])
+    assert flags.lengths == [64, 129, 130, 131] and sorted(cases) == [
+        "BERT-large 128, concatenated", "BERT-large 512, concatenated", "GPT-2 124M 1024, concatenated"]
+    with pytest.raises(SystemExit):
+        script.arguments(["--cases=gpt-3"])
+
+
+def test_loss_that_is_not_finite_fails():
+    script = module("accelerator")
+    with pytest.raises(script.Failed, match="the loss is nan"):
+        script.finite({"loss": float("nan"), "gradient_norm": 1.0})
+
+
+def test_report_shows_failures_and_dropped_rounds():
+    side = {"fastest": 0.01, "median": 0.02, "slowest": 0.04, "tokens_per_second": 1000.0, "utilisation": 0.5}
+    results = {"device": "cpu", "date": "2026-01-01", "trial": False, "versions": {"jax": "1"}, "host": "h",
+               "matrix_rate": {"size": 512, "used": 1e12}, "seconds": 5.0, "budget": 10.0,
+               "cases": [{"case": "A", "batch": "1 x 2", "attention": "xla", "failed": {}, "lmrep": side,
+                          "transformers": side, "ratio": 1.5, "rounds": 3, "wanted": 7},
+                         {"case": "B", "batch": "1 x 2", "failed": {"lmrep": "out of memory", "transformers": "x"},
+                          "ratio": None, "rounds": 0, "wanted": 7}],
+               "checks": [{"name": "packed", "passed": False, "detail": "a | b"}]}
+    text = module("accelerator_report").markdown(results)
+    assert "| A | 1 x 2 | xla | 20 (10 to 40) | 20 (10 to 40) | 1,000 | 1,000 | 1.50 | 50% | 50% | 3 of 7 |" in text
+    assert "| failed: out of memory | failed: x |" in text and "| packed | FAILED | a \\| b |" in text
+    tables = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {line.replace("\\|", "").count("|") for line in tables} == {12, 4}
+
+
+def test_sentences_are_the_same_texts_packed_and_padded(tiny):
+    system = tiny["BERT-base 512, sentences"]
+    data = module("accelerator_data")
+    packed, padded = data.sentences(system, np.random.default_rng(0))
+    for batch in packed:
+        segments, positions = batch["segment_ids"], batch["positions"]
+        assert segments.shape == (system.batch_size, system.length)
+        starts = (segments > 0) & (positions == 0)
+        assert (batch["tokens"][starts] == 101).all() and starts.sum() == segments.max(1).sum()
+        assert (batch["tokens"] == 102).sum() == starts.sum() and (batch["tokens"][segments == 0] == 0).all()
+    for inputs, mask, labels in padded:
+        assert (mask.sum(1).max() + 7) // 8 * 8 == inputs.shape[1] or inputs.shape[1] == system.length
+        assert (labels[mask == 0] == -100).all() and ((labels != -100).sum(1) >= 1).all()
+    assert data.real_tokens(packed) > 0.8 * system.batch_size * system.length
+    assert data.real_tokens(padded) == np.mean([mask.sum() for _, mask, _ in padded])
+
+
+def test_documents_of_full_sequences_are_numbered_from_their_start():
+    data, script = module("accelerator_data"), module("accelerator")
+    [batch], [(inputs, mask, labels)] = data.concatenated(
+        script.CASES["BERT-large 512, concatenated"].system, np.random.default_rng(0), number=1)
+    segments, positions = batch["segment_ids"], batch["positions"]
+    same = segments[:, 1:] == segments[:, :-1]
+    np.testing.assert_array_equal(positions[:, 1:], np.where(same, positions[:, :-1] + 1, 0))
+    assert segments.max() > 1 and (segments > 0).all() and mask is None
+    assert ((labels != -100).sum(1) == 77).all() and (inputs[labels != -100] == 103).all()
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_packed_texts_that_see_each_other_are_found(isolated):
+    [result] = module("accelerator_checks").packed(isolated, names=["xla"], contexts=["causal"], dtypes=["float32"])
+    assert result["passed"] is isolated, result["detail"]
+
+
+def test_resumed_run_has_the_same_bits_and_a_changed_state_is_found():
+    checks = module("accelerator_checks")
+    [result] = checks.resume()
+    assert result["passed"], result["detail"]
+    assert checks.unequal({"a": np.float32([0.0, 1])}, {"a": np.float32([-0.0, 1])}) == ["['a']"]
+
+
+def test_wrong_gradients_are_found():
+    checks = module("accelerator_checks")
+    good = 1.0, {"w": np.ones(4, np.float32)}
+    found = {(context, length, name): good for context in checks.CONTEXTS for length in (7, 8)
+             for name in ("xla", "fused")}
+    assert checks.judge("fused", (7, 8), found)["passed"]
+    for wrong, message in (((1.0, {"w": np.float32([1, 1, 1, np.nan])}), "WRONG: 8 causal: not finite"),
+                           ((1.0, {"w": np.float32([1, 1, 1, 2])}), "WRONG: 8 causal: differs from xla by 0.5"),
+                           ("XlaError: no kernel", "WRONG: 8 causal: XlaError: no kernel"),
+                           (None, "NO TIME FOR 8 causal")):
+        result = checks.judge("fused", (7, 8), found | {("causal", 8, "fused"): wrong})
+        assert not result["passed"] and message in result["detail"]
+
+
+def test_transformers_generator_has_the_sizes_of_lmreps(tiny):
+    torch, steps = pytest.importorskip("torch"), module("training_steps")
+    pytest.importorskip("transformers")
+    system = tiny["ELECTRA-base 512, concatenated"]
+    batches = module("accelerator_data").concatenated(system, np.random.default_rng(0), number=1)[1]
+    trained = steps.TransformersSteps(system, batches, dtype="bfloat16")
+    trained.run(0)
+    loss, norm = trained.last()
+    assert np.isfinite([loss, norm]).all() and loss > 50 * np.log(2) / 2
+    objective, _ = steps.build(system)
+    ours = sum(int(np.prod(spec.shape)) for spec in jax.tree.leaves(
+        objective.specs, is_leaf=lambda x: hasattr(x, "axes")))
+    theirs = sum(p.numel() for p in trained._parameters)
+    assert isinstance(trained._parameters[0], torch.nn.Parameter) and ours == theirs
