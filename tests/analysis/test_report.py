@@ -266,7 +266,8 @@ def test_run_labels_are_distinct(tmp_path):
 
 def test_time_is_summed_over_every_start(data):
     def start(clock):
-        return {"time": f"2026-01-02T{clock}+0000", "devices": {"kind": "NVIDIA H100", "count": 8, "platform": "gpu"}}
+        devices = {"kind": "NVIDIA H100 80GB HBM3", "count": 8, "platform": "gpu"}
+        return {"time": f"2026-01-02T{clock}+0000", "devices": devices}
 
     began = 1767312000  # 2026-01-02 00:00 UTC
     timing = [{"step": n, "time": began + t, "tokens_per_second": 10.0, "steps_per_second": 2.0}
@@ -276,7 +277,7 @@ def test_time_is_summed_over_every_start(data):
     assert run_data.seconds(dataclasses.replace(resumed, timing=())) is None
     fast = run_data.speed(resumed)
     assert fast.peak == 8 * 989e12 and fast.flops == pytest.approx(2 * data.network.flops[0])
-    assert "2 min 30 s, over 3 starts on 8 NVIDIA H100 devices: 0.333 device-hours" in prose.cost(resumed)
+    assert "2 min 30 s, over 3 starts on 8 NVIDIA H100 80GB HBM3 devices: 0.333 device-hours" in prose.cost(resumed)
 
 
 def test_verdict_follows_the_metrics(data, predicted):
