@@ -14,7 +14,7 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """The message, in which control characters, as of a binary file, are escaped."""
-        return re.sub(r"[\0-\t\v-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], super().__str__())
+        return re.sub(r"[\0-\t\v-\x1f\x7f-\x9f]", lambda match: repr(match[0])[1:-1], super().__str__())
 
 
 class ConfigError(UserError):

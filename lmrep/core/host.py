@@ -65,19 +65,19 @@ def cores() -> int:
 
 def available_memory() -> int | None:
     """Bytes that this process may still allocate; None where the system does not report it."""
-    found = []
+    limits = []
     with contextlib.suppress(OSError, AttributeError):
-        found.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]))
+        limits.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]))
     with contextlib.suppress(OSError, ValueError):  # of a container; "max" where it has none
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        found.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    if not found:
+        limits.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    if not limits:
         with contextlib.suppress(OSError, ValueError):
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        found.append(limit)
-    return max(0, min(found)) if found else None
+        limits.append(limit)
+    return max(0, min(limits)) if limits else None
 
 
 def use_devices_per_core() -> None:

@@ -40,18 +40,18 @@ def local(path: str | os.PathLike, what: str) -> Path:
 def _local(url: str, what: str) -> Path:
     store = remote.Store(url, what, "gs://bucket/models/bert")
     with remote.user_errors(url):
-        found = store.details()
-    if not found:
+        files = store.details()
+    if not files:
         raise UserError(f"{what} is {url!r}, where the store has no files; check the address")
-    folder = default_data_dir() / "downloads" / digest([url, found])[:16]
-    target = folder if "." in found else folder / posixpath.basename(url)  # "." is a file at the URL itself
+    folder = default_data_dir() / "downloads" / digest([url, files])[:16]
+    target = folder if "." in files else folder / posixpath.basename(url)  # "." is a file at the URL itself
     result = folder / posixpath.basename(url)
     if result.exists():
         return result
-    log.info("downloading %s from %s", byte_size(sum(size for size, _ in found.values())), url)
+    log.info("downloading %s from %s", byte_size(sum(size for size, _ in files.values())), url)
     try:
         with atomic_directory(target, keep_existing=True) as temporary, remote.user_errors(url):
-            remote.transfer(lambda name: _download(store, name, *found[name], temporary), found)
+            remote.transfer(lambda name: _download(store, name, *files[name], temporary), files)
     except OSError as error:
         raise RunFault(f"{url} could not be downloaded to {target}: {error.strerror or error}") from error
     return result
@@ -66,9 +66,9 @@ def _download(store: remote.Store, name: str, size: int, checksum: str, folder: 
     kind, _, value = checksum.partition(" ")
     if kind == "md5Hash":
         with open(path, "rb") as file:
-            found = base64.b64encode(hashlib.file_digest(file, "md5").digest()).decode()
-        if found != value:
-            raise RunFault(f"{store.url}/{name} arrived with the MD5 {found} instead of {value}; try again")
+            actual = base64.b64encode(hashlib.file_digest(file, "md5").digest()).decode()
+        if actual != value:
+            raise RunFault(f"{store.url}/{name} arrived with the MD5 {actual} instead of {value}; try again")
 
 
 def local_data_dir(data_dir: str | os.PathLike) -> Path:

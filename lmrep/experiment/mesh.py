@@ -30,8 +30,8 @@ class MeshConfig:
         used = math.prod(sizes)
         if min(sizes) < 1 or used > devices or (rest and used < devices):
             given = dataclasses.asdict(self)
-            found = ", ".join(f"{name}={given[name]}" for name in axis_names(sizes))
-            raise UserError(f"mesh is {found}, and there are {devices} device(s); expected sizes whose product is the "
+            axes = ", ".join(f"{name}={given[name]}" for name in axis_names(sizes))
+            raise UserError(f"mesh is {axes}, and there are {devices} device(s); expected sizes whose product is the "
                             "number of devices (one may be -1: the remaining ones)")
         return tuple(sizes)
 

@@ -49,28 +49,28 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     """
     task = TASKS[experiment.objective["name"]]
     _check_given(experiment)
-    found = {split: records.read(experiment.data, split, (*task.fields, *task.targets))
+    examples = {split: records.read(experiment.data, split, (*task.fields, *task.targets))
              for split in records.SPLITS if getattr(experiment.data, split)}
-    if "validation" in found:
-        found["validation"] = records.spread(found["validation"], experiment.evaluation.examples)
+    if "validation" in examples:
+        examples["validation"] = records.spread(examples["validation"], experiment.evaluation.examples)
     stage = experiments.resolve_stages(experiment)[0]
     if experiment.init:
-        _check_labels(experiment, task, stage.objective, found["train"])
-    config = task.resolve(stage.objective, found["train"])
-    for own in found.values():
+        _check_labels(experiment, task, stage.objective, examples["train"])
+    config = task.resolve(stage.objective, examples["train"])
+    for own in examples.values():
         for record in own:
             task.check(config, record)
-    counts = ", ".join(f"{split} {len(own):,}" for split, own in found.items())
+    counts = ", ".join(f"{split} {len(own):,}" for split, own in examples.items())
     log.info("%s examples: %s", experiment.objective["name"], counts)
-    loaded = _tokenizer(tokenizer, task.fields + task.optional, found["train"])
+    loaded = _tokenizer(tokenizer, task.fields + task.optional, examples["train"])
     model = experiments.build_model(experiment, loaded.size)
     objective = experiment.objective | dataclasses.asdict(config)
     checkpoint = dataclasses.replace(experiment.checkpoint, best=_best(experiment, task, config))
     experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
     if stage.format.both_orders:
-        found["train"] = _both_orders(found["train"])
-    stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in found.items()}
-    return PreparedTask(_with_steps(experiment, stores["train"]), loaded, found, stores)
+        examples["train"] = _both_orders(examples["train"])
+    stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in examples.items()}
+    return PreparedTask(_with_steps(experiment, stores["train"]), loaded, examples, stores)
 
 
 def best_metric(experiment: TaskExperiment) -> str:
@@ -99,8 +99,8 @@ def _check_given(experiment: TaskExperiment) -> None:
 def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, training: Sequence[Record]) -> None:
     """Refuses training data with labels that are not those of the head that `init` gave."""
     labels = getattr(config, "labels", ())
-    found = task.resolve(dataclasses.replace(config, labels=()), training).labels if labels else ()
-    if new := [label for label in found if label not in labels]:
+    present = task.resolve(dataclasses.replace(config, labels=()), training).labels if labels else ()
+    if new := [label for label in present if label not in labels]:
         what = (f"where these are the labels of init ({experiment.init}), a new head takes those of the data: head=new "
                 "after the colon, or --config.head=new" if experiment.head == "auto" else
                 "--config.objective.labels='()' takes those of the data")
@@ -110,15 +110,15 @@ def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, traini
 
 def _both_orders(own: Sequence[Record]) -> list[Record]:
     """The records, and after each that is a pair of texts the same pair in the other order."""
-    found = []
+    doubled = []
     for record in own:
-        found.append(record)
+        doubled.append(record)
         if "text2" in record.fields:
             swapped = {"text": record.fields["text2"], "text2": record.fields["text"]}
-            found.append(record._replace(fields=record.fields | swapped))
-    if len(found) == len(own):
+            doubled.append(record._replace(fields=record.fields | swapped))
+    if len(doubled) == len(own):
         raise UserError(f"config.format.both_orders is True, and {own[0].where} has no second text; set it to False")
-    return found
+    return doubled
 
 
 def _tokenizer(config: tokenizers.Config, names: Sequence[str], training: Sequence[Record]) -> Tokenizer:

@@ -69,10 +69,10 @@ class Counters(NamedTuple):
 
 def find(devices: Sequence[jax.Device]) -> Counters:
     """The counters of this process's `devices`, and of the host's CPUs and memory."""
-    found = [rapl()]
+    parts = [rapl()]
     if any(device.platform in ("gpu", "cuda") for device in devices):
-        found.append(nvml([device.local_hardware_id or 0 for device in devices]))
-    return Counters(*({name: value for one in found for name, value in one[i].items()} for i in range(3)))
+        parts.append(nvml([device.local_hardware_id or 0 for device in devices]))
+    return Counters(*({name: value for part in parts for name, value in part[i].items()} for i in range(3)))
 
 
 def rapl(root: Path = RAPL) -> Counters:
@@ -136,8 +136,9 @@ def _gpu_counters(library: ModuleType, handles: Sequence[Any]) -> tuple[dict[str
 class Meter:
     """Reads the counters of a host every `interval` seconds in a thread. Use it as a context."""
 
-    def __init__(self, found: Counters, interval: float = INTERVAL):
-        self._counters, self.sources, self.missing = dict(found.counters), dict(found.sources), dict(found.missing)
+    def __init__(self, counters: Counters, interval: float = INTERVAL):
+        self._counters = dict(counters.counters)
+        self.sources, self.missing = dict(counters.sources), dict(counters.missing)
         self._interval, self._lock, self._stop = interval, threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._sample, name="energy", daemon=True)
 
@@ -158,12 +159,12 @@ class Meter:
     def joules(self) -> dict[str, float]:
         """By component. One whose counter fails is missing from then on."""
         with self._lock:
-            found = {}
+            totals = {}
             for name, counters in list(self._counters.items()):
                 try:
-                    found[name] = sum(counter.joules() for counter in counters)
+                    totals[name] = sum(counter.joules() for counter in counters)
                 except Exception as error:  # a driver may go away; the run goes on
                     log.warning("the energy of %s can no longer be read: %s", name, error)
                     del self._counters[name], self.sources[name]
                     self.missing[name] = str(error)
-            return found
+            return totals

@@ -112,7 +112,7 @@ def find(name: str, slices: int = 1) -> Hardware:
     options = {"num_slices": slices} if slices > 1 else {}
     try:
         with quiet():
-            found = topologies.get_topology_desc(name, platform="tpu", **options)
+            topology = topologies.get_topology_desc(name, platform="tpu", **options)
     except Exception as error:
         message = str(error).strip()
         if "not installed" in message:
@@ -121,7 +121,7 @@ def find(name: str, slices: int = 1) -> Hardware:
         if "opology" in message:
             raise UserError(f"libtpu knows no topology {name}: {message.splitlines()[0]}") from None
         raise UserError(f"libtpu could not start: {message}") from None
-    return Hardware(name, CHIPS[version], list(found.devices), slices)
+    return Hardware(name, CHIPS[version], list(topology.devices), slices)
 
 
 def here(used: int) -> Hardware:

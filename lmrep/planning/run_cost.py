@@ -160,15 +160,15 @@ def lines(directory: Path) -> list[dict]:
         texts = (Path(directory) / FILE).read_bytes().splitlines()
     except OSError:
         return []
-    found = []
+    records = []
     for text in texts:
         try:
             record = json.loads(text)
         except ValueError:
             continue
         if _is_valid(record):
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def _is_valid(record: Any) -> bool:

@@ -142,8 +142,8 @@ def _written(row: np.ndarray, own: int | None) -> list[int]:
     """The numbers of the classes whose probabilities a prediction has."""
     if len(row) <= WRITTEN:
         return list(range(len(row)))
-    found = np.argsort(-row, kind="stable")[:WRITTEN].tolist()
-    return found if own is None or own in found else [*found, own]
+    likeliest = np.argsort(-row, kind="stable")[:WRITTEN].tolist()
+    return likeliest if own is None or own in likeliest else [*likeliest, own]
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:

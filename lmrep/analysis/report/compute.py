@@ -21,15 +21,15 @@ def _column(run: RunData) -> dict[str, str]:
     cost, hours = run.cost, prose.device_hours(run)
     formulas = _by_formulas(run)
     done = cost.flops if cost else run.flops_at(run.step)
-    found = {EXACT: prose.number(done) if done else ""}
+    column = {EXACT: prose.number(done) if done else ""}
     for name, flops in formulas.items():
-        found[f"FLOPs by {CONVENTIONS[name]}"] = prose.number(flops) if flops else ""
-    found |= {"tokens": prose.number(run.tokens) if run.tokens else "",
-              "device-hours": f"{cost.device_hours:.3g}" if cost else hours.removesuffix(" device-hours")}
+        column[f"FLOPs by {CONVENTIONS[name]}"] = prose.number(flops) if flops else ""
+    column |= {"tokens": prose.number(run.tokens) if run.tokens else "",
+               "device-hours": f"{cost.device_hours:.3g}" if cost else hours.removesuffix(" device-hours")}
     if cost is None:
-        return found | dict.fromkeys(("energy", "CO2 equivalents", "energy from", "price"), "")
+        return column | dict.fromkeys(("energy", "CO2 equivalents", "energy from", "price"), "")
     known = cost.kwh is not None
-    return found | {
+    return column | {
         "energy": f"{cost.kwh:.3g} kWh, PUE {cost.pue:g} included" if known else "not known",
         "CO2 equivalents": f"{cost.co2_kg:.3g} kg, at {cost.grid:g} kg per kWh" if known else "",
         "energy from": cost.energy.removeprefix("not known: "),
@@ -55,10 +55,11 @@ def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     validated them after a known number of operations."""
     known = [i for i, run in enumerate(runs) if run.flops_at(run.step) and run.validation]
     judged = {name for i in known for name in metrics.headlines(runs[i])} or {"loss"}
-    found = {}
+    chosen = {}
     for key, chart in metrics.charts(runs).items():
         lines = {i: name for i, name in chart.lines.items()
                  if i in known and name in judged and run_data.validated(runs[i], name)}
         if lines:
-            found[key] = chart._replace(lines=lines, baselines={i: b for i, b in chart.baselines.items() if i in lines})
-    return found
+            baselines = {i: baseline for i, baseline in chart.baselines.items() if i in lines}
+            chosen[key] = chart._replace(lines=lines, baselines=baselines)
+    return chosen

@@ -51,7 +51,7 @@ def render(runs: Runs) -> str:
         all_tasks=all(run.is_task for run in run_list), task_baselines=task_page.baselines(run_list),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
         pairs=minimal_pairs.tables(run_list),
-        plans=[(run.label, found) for run in run_list if (found := plan_page.read(run.directory))],
+        plans=[(run.label, plan) for run in run_list if (plan := plan_page.read(run.directory))],
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
                    for run, predictions in runs for one in predictions.attention],
         configs=_per_run(runs, _config), data=_per_run(runs, _data), speed=_speed(run_list),
@@ -65,16 +65,16 @@ def render(runs: Runs) -> str:
 
 def _per_run(runs: Runs, section: Callable[[RunData, Predictions], Any]) -> list[tuple[str, Any]]:
     """(labels of runs, what `section` gives of them) for each run; equal ones once."""
-    found: list[tuple[str, Any]] = []
+    sections: list[tuple[str, Any]] = []
     for run, predictions in runs:
         content, label = section(run, predictions), run.label
-        for i, (labels, other) in enumerate(found):
+        for i, (labels, other) in enumerate(sections):
             if other == content:
-                found[i] = (f"{labels}, {label}", content)
+                sections[i] = (f"{labels}, {label}", content)
                 break
         else:
-            found.append((label, content))
-    return found
+            sections.append((label, content))
+    return sections
 
 
 def _optional(value: float | None, show: str | Callable[[float], str]) -> str:
@@ -161,14 +161,14 @@ def _validations(run: RunData, _: Predictions) -> dict[str, list]:
 
 def _samples(runs: Runs) -> list[tuple[str, tuple, list]]:
     """(view, prompt, [(heading, prediction)]) for each prompt; all runs' predictions for it."""
-    found: dict[tuple, list] = {}
+    by_prompt: dict[tuple, list] = {}
     for run, predictions in runs:
         for sample in predictions.samples:
-            cells = found.setdefault((sample.view, sample.prompt), [])
+            cells = by_prompt.setdefault((sample.view, sample.prompt), [])
             cells += [(when, value) for when, value in zip(
                 _headings(run, predictions, len(runs) > 1), (sample.before, sample.now), strict=True)
                 if value is not None]
-    return [(view, prompt, cells) for (view, prompt), cells in found.items()]
+    return [(view, prompt, cells) for (view, prompt), cells in by_prompt.items()]
 
 
 def _held_out(run: RunData, predictions: Predictions) -> dict[str, Any]:
@@ -187,9 +187,10 @@ def _headings(run: RunData, predictions: Predictions, several: bool) -> tuple[st
 
 
 def _config(run: RunData, _: Predictions) -> dict[str, Any]:
-    meaning, found = meanings(run.experiment), compare(run)
-    return {"closest": found, "differing": [(name, _code(ours, "mark"), _code(theirs), help)
-                                            for name, ours, theirs, help in found.differing] if found else [],
+    meaning, closest = meanings(run.experiment), compare(run)
+    differing = [(name, _code(ours, "mark"), _code(theirs), help)
+                 for name, ours, theirs, help in closest.differing] if closest else []
+    return {"closest": closest, "differing": differing,
             "fields": [(name, _code(value), meaning.get(name, ""))
                        for name, value in flatten_config(run.experiment).items()]}
 

@@ -36,11 +36,11 @@ def root() -> pathlib.Path:
 
 def sources(folder: pathlib.Path) -> list[pathlib.Path]:
     """The Python files of the corpus, in a fixed order."""
-    found = []
+    paths = []
     for directory, folders, files in os.walk(folder):
         folders[:] = set(folders) - SKIPPED  # installed packages may be many
-        found += [pathlib.Path(directory, name) for name in files if name.endswith(".py")]
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+        paths += [pathlib.Path(directory, name) for name in files if name.endswith(".py")]
+    return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
 
 
 @functools.cache
@@ -54,10 +54,10 @@ def documents(folder: pathlib.Path) -> tuple[str, ...]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about invalid escapes
                 tree = ast.parse(path.read_bytes())
-            found = _topics(tree) if name == TOPICS else ["\n\n".join(_docstrings(tree))]
+            parts = _topics(tree) if name == TOPICS else ["\n\n".join(_docstrings(tree))]
         except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
             continue
-        texts += [clean for text in found if (clean := UNDERLINE.sub("", text + "\n").strip())]
+        texts += [clean for text in parts if (clean := UNDERLINE.sub("", text + "\n").strip())]
     return tuple(texts)
 
 

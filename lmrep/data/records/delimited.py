@@ -75,24 +75,24 @@ def find_columns(first: list[str], job: Job) -> Layout:
     if "answers" in wanted:
         raise UserError(f"{job.path}: answers cannot be read from TSV or CSV columns; use JSON Lines or SQuAD's JSON")
     header = job.config.header == "yes" or (job.config.header == "auto" and _has_header(wanted, names, job))
-    found = {}
+    columns_of = {}
     for field, specs in wanted.items():
         columns = [int(s) if _is_number(s) else names.get(s) if job.config.header != "no" else None for s in specs]
         if any(column is None or not -len(first) <= column < len(first) for column in columns):
             if job.optional(field):
                 continue
             raise _missing(job, field, specs[columns.index(None)] if None in columns else job.columns[field], first)
-        found[field] = [column % len(first) for column in columns]
-    used = {column for columns in found.values() for column in columns}
+        columns_of[field] = [column % len(first) for column in columns]
+    used = {column for columns in columns_of.values() for column in columns}
     if header:
-        found |= {field: [names[field]] for field in READABLE
-                  if field in names and field not in wanted and names[field] not in used}
-    if not set(found) - {"id", "label", "tags"}:
+        columns_of |= {field: [names[field]] for field in READABLE
+                       if field in names and field not in wanted and names[field] not in used}
+    if not set(columns_of) - {"id", "label", "tags"}:
         raise UserError(f"{job.path}: the first line has the columns {listed(first, short)}, none of which is a field "
                         "with text; set config.data.columns, by name ({'text': 'sentence'}) or by number "
                         "({'text': '3'})")
-    return Layout(header, {field: columns[0] for field, columns in found.items() if field != "choices"},
-                  {field: columns for field, columns in found.items() if field == "choices"}, len(first))
+    return Layout(header, {field: columns[0] for field, columns in columns_of.items() if field != "choices"},
+                  {field: columns for field, columns in columns_of.items() if field == "choices"}, len(first))
 
 
 def _has_header(wanted: dict[str, list[str]], names: dict[str, int], job: Job) -> bool:

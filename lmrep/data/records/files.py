@@ -21,8 +21,8 @@ BEGINNING = 2**16  # bytes by which a format is detected
 def find(pattern: str, split: str) -> list[Path]:
     """The files and folders of a path or a glob, sorted, or of several of them between commas, in their order and each
     once. Raises UserError if one of them has none."""
-    if not remote.as_url(pattern) and (found := _matches(pattern)):  # commas may be part of a name
-        return found
+    if not remote.as_url(pattern) and (matches := _matches(pattern)):  # commas may be part of a name
+        return matches
     several = list(filter(None, map(str.strip, re.split(r",(?![^{]*\})", pattern))))  # {a,b} is one glob
     return list(dict.fromkeys(path for one in several or [pattern] for path in _find(one, split)))
 
@@ -30,30 +30,30 @@ def find(pattern: str, split: str) -> list[Path]:
 def _find(pattern: str, split: str) -> list[Path]:
     if remote.as_url(pattern):
         return _find_remote(pattern, split)
-    if not (found := _matches(pattern)):
+    if not (matches := _matches(pattern)):
         path = os.path.expanduser(pattern)
         where = "" if os.path.isabs(path) else f" in {os.getcwd()}"
         raise UserError(f"the {split} files {pattern!r} match no file{where}; check the path, and quote a glob so that "
                         "the shell leaves it alone")
-    return found
+    return matches
 
 
 def _matches(pattern: str) -> list[Path]:
     """The local files and folders of a path or a glob, sorted."""
     path = os.path.expanduser(pattern)
-    found = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
-    if len(found) > 1:  # ** matches folders too
-        found = [match for match in found if not os.path.isdir(match)] or found
-    return [Path(match) for match in found]
+    names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+    if len(names) > 1:  # ** matches folders too
+        names = [name for name in names if not os.path.isdir(name)] or names
+    return [Path(name) for name in names]
 
 
 def _find_remote(pattern: str, split: str) -> list[Path]:
     store, path = remote.file_system(pattern, f"config.data.{split}", "gs://bucket/folder/train.tsv")
     with remote.user_errors(pattern):
-        found = sorted(name for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
-    if not found:
+        names = sorted(name for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
+    if not names:
         raise UserError(f"the {split} files {pattern!r} match no file in that store; check the address")
-    return [Path(store.unstrip_protocol(name)) for name in found]
+    return [Path(store.unstrip_protocol(name)) for name in names]
 
 
 def suffix(path: Path) -> str:
@@ -81,12 +81,12 @@ def lines(path: Path, encoding: str) -> Iterator[str]:
             if number == 1:
                 _check_mark(path, line, encoding)
             try:
-                found = line.decode(codec)
+                decoded = line.decode(codec)
             except UnicodeDecodeError as error:
                 raise UserError(_undecodable(path, number, error, encoding)) from error
             if number == 1:
-                found = found.removeprefix("\ufeff")
-            yield found.removesuffix("\n").removesuffix("\r")
+                decoded = decoded.removeprefix("\ufeff")
+            yield decoded.removesuffix("\n").removesuffix("\r")
 
 
 def text(path: Path, encoding: str) -> str:

@@ -24,19 +24,19 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
         return UserError(f"{where} is {json_type(value)}; expected an object with named fields")
     fields = {}
     for field, path in job.columns.items():
-        found = _follow(value, path)
-        if found is None and field == "choices" and "," in path:
-            found = [_follow(value, name) for name in path.split(",")]
-            found = None if None in found else found
-        if found is None:
+        content = _follow(value, path)
+        if content is None and field == "choices" and "," in path:
+            content = [_follow(value, name) for name in path.split(",")]
+            content = None if None in content else content
+        if content is None:
             if job.optional(field):
                 continue
             return UserError(f"{where} has no {path!r}: it is null; {CORRECT}") if path in value else \
                 missing_column(where, field, path, value, "fields")
         try:
-            fields[field] = convert(field, found)
+            fields[field] = convert(field, content)
         except ValueError as error:
-            return UserError(f"{where}: {path!r} is {short(found)}; expected {error} for the field {field!r}")
+            return UserError(f"{where}: {path!r} is {short(content)}; expected {error} for the field {field!r}")
     used = {*job.columns, *job.columns.values()}
     for field in (*FIELDS, "id"):
         if field not in used and value.get(field) is not None:
@@ -54,10 +54,10 @@ def missing_column(where: str, field: str, name: str, names: Any, what: str = "c
     """The error about a field that is not in the file; `names` are those that are there."""
     needed = "" if field == name else f" for the field {field!r}"
     there = listed(names) or "none"
-    found = field if field in names else next((each for each in names if each not in FIELDS), "name")
-    found = found if len(found) <= 80 else "name"
+    example = field if field in names else next((each for each in names if each not in FIELDS), "name")
+    example = example if len(example) <= 80 else "name"
     return UserError(f"{where} has no {name!r}{needed}{suggestion(name, names)}; it has the {what} {there}: set "
-                     f"config.data.columns, such as {{{field!r}: {found!r}}}")
+                     f"config.data.columns, such as {{{field!r}: {example!r}}}")
 
 
 def _follow(value: Any, path: str) -> Any:
@@ -142,8 +142,8 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
     for field in ("words", "tags", "choices"):
         values = fields.get(field)
         if values is not None and (not values or not all(value and not value.isspace() for value in values)):
-            found = f"one of the {field} is empty: {short(values)}" if values else f"the {field} are empty"
-            return UserError(f"{where}: {found}; {CORRECT}")
+            reason = f"one of the {field} is empty: {short(values)}" if values else f"the {field} are empty"
+            return UserError(f"{where}: {reason}; {CORRECT}")
     if "words" in fields and "tags" in fields and len(fields["words"]) != len(fields["tags"]):
         return UserError(f"{where} has {len(fields['words'])} words and {len(fields['tags'])} tags; expected a tag for "
                          "each word")
@@ -164,12 +164,12 @@ def check_choice(record: Record) -> UserError | None:
 def _check_answers(record: Record) -> UserError | None:
     context = record.fields["context"]
     for answer, start in record.fields.get("answers", ()):
-        found = context[start:start + len(answer)] if start >= 0 else ""
+        there = context[start:start + len(answer)] if start >= 0 else ""
         if not answer:
             return UserError(f"{record.where}: an answer is empty; an unanswerable question has no answers")
-        if found != answer:
+        if there != answer:
             return UserError(f"{record.where}: the answer {short(answer)} is not at character {start} of the context, "
-                             f"where {short(found)} is found; expected offsets in characters, from 0")
+                             f"where {short(there)} is found; expected offsets in characters, from 0")
     return None
 
 

@@ -26,7 +26,7 @@ from lmrep.core.errors import RunFault
 from lmrep.core.host import available_memory
 from lmrep.core.vocabulary import Vocabulary
 
-RECORD = 4096  # tokens of a record: 8 kB, 35 microseconds to read and decode
+RECORD = 4096  # tokens of a record: 8 kB
 CACHE_BYTES = 256 * 2**20  # at least, where there is memory for more
 CACHE_FRACTION = 1 / 16  # of the memory that is available; several processes of a host have a cache each
 
@@ -329,11 +329,11 @@ class Store:
         reason = "its checksum differs" if "NoneType" in reason else reason  # for which the readers return None
         shard = int(np.searchsorted(self._ends, record, side="right"))
         within = record - (int(self._ends[shard - 1]) if shard else 0)
-        found = f"record {within:,} of {self.directory / _shard(self.split, shard)} is damaged ({reason})"
+        message = f"record {within:,} of {self.directory / _shard(self.split, shard)} is damaged ({reason})"
         if len(self._damaged) == self._budget:
             folder = self.directory.parent if (self.directory.parent / "counts.npy").exists() else self.directory
-            raise RunFault(f"{found}, and data.damaged_records is {self._budget}; delete {folder}, and the next run "
+            raise RunFault(f"{message}, and data.damaged_records is {self._budget}; delete {folder}, and the next run "
                            "builds it again, or set --config.data.damaged_records to the number of records of a split "
                            "that may be read as unknown words")
         self._damaged.add(record)
-        log.warning("%s; its %s tokens are read as unknown", found, f"{RECORD:,}")
+        log.warning("%s; its %s tokens are read as unknown", message, f"{RECORD:,}")
