@@ -18,7 +18,8 @@ from lmrep.core.remote_cache import local_data_dir
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
-from lmrep.data.store import prepare, token_store
+from lmrep.data.store import statistics as store_statistics
+from lmrep.data.store import token_store
 from lmrep.data.store.prepare import Prepared, bytes_needed
 from lmrep.doctor.findings import OK, SKIPPED, WARNING, Result
 from lmrep.doctor.machine import Taken, disk_space
@@ -179,7 +180,7 @@ def examples(
             build.plan(one.plan, store, experiment.seed, Path(directory)).gather(np.zeros(1, np.int64))
     unknown, warnings = float((stream == loaded.vocabulary.specials["unk"]).mean()), []
     statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}
-    prepare.check(statistics, experiment.tokenizer, warnings.append)
+    store_statistics.check(statistics, experiment.tokenizer, warnings.append)
     text = f"{1 - unknown:.2%} of {stream.size:,} tokens of {len(documents):,} documents are in the vocabulary"
     return Result("; ".join([text, *warnings]), True, WARNING if warnings else OK)
 

@@ -94,8 +94,8 @@ if __name__ == "__main__":
                 die()
         scan.Report.add = counted
     if moment == "joining":
-        offsets = token_store._save_offsets
-        token_store._save_offsets = lambda path, parts: (
+        offsets = token_store.save_offsets
+        token_store.save_offsets = lambda path, parts: (
             die() if path.parent.name == "validation" else offsets(path, parts))
     config = corpora.Config(corpus="text_files", files=files, validation=0.1, test=0.1)
     prepare.prepare(config, tokenizers.Config(vocab_size=200), data_dir)

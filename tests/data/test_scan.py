@@ -34,7 +34,8 @@ def test_the_splits_divide_the_documents(scanned_corpus):
 @pytest.mark.parametrize("change", [lambda each: each[:-1], lambda each: [*each, "One more."], lambda each: each[::-1]])
 def test_documents_that_differ_from_the_survey_are_a_fault(scanned_corpus, change):
     _, corpus, scanned = scanned_corpus
-    changed = dataclasses.replace(corpus, documents=lambda tally=None: iter(change(list(corpus.documents()))))
+    changed = dataclasses.replace(corpus, readers=(
+        corpora.Reader("", lambda tally: change(list(corpus.documents()))),))
     with pytest.raises(RunFault, match="changed while it was read"):
         list(scan.reread(changed, scanned))
 

@@ -1,9 +1,10 @@
 """The corpus interface: config, stream of documents, and the record by which a corpus is registered."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lmrep.config.record import choose, setting
 from lmrep.core.errors import UserError
@@ -35,6 +36,18 @@ class Config:
     test: float = setting(0.02, "fraction of the documents held out for testing", at_least=0, below=1)
 
 
+class Reader(NamedTuple):
+    """Consecutive documents of a corpus, such as those of one file, which can be read without the others.
+
+    Attributes:
+      path: the file or directory that is read; "" for what comes with Python.
+      read: tally -> texts. It can be pickled, and called on any machine that has `path`.
+    """
+
+    path: str
+    read: Callable[[Counter[str]], Iterable[str]]
+
+
 @dataclass(frozen=True)
 class Corpus:
     """A stream of documents.
@@ -42,33 +55,31 @@ class Corpus:
     Attributes:
       name: the name in CORPORA.
       description: what it is and where it comes from, for people.
-      documents: each call streams the texts from the first, in a fixed order, without blank ones; line breaks are
-        `\\n`. A tally, if passed, is updated with the counters of the package's docstring; they are complete at the end
-        of the stream.
+      readers: the documents, in order.
       fingerprint: identifies the content; it changes if any document does.
+      empty_message: of the error if there are no documents.
     """
 
     name: str
     description: str
-    documents: Callable[[Counter[str] | None], Iterator[str]]
+    readers: tuple[Reader, ...]
     fingerprint: Callable[[], str]
+    empty_message: str
 
+    def documents(self, tally: Counter[str] | None = None) -> Iterator[str]:
+        """Streams the texts from the first, in a fixed order, without blank ones; line breaks are `\n`.
 
-def corpus(name: str, description: str, read: Callable[[Counter[str]], Iterable[str]], fingerprint: Callable[[], str],
-           empty_message: str) -> Corpus:
-    """A Corpus of the texts that `read(tally)` streams. It counts them, and raises UserError with `empty_message` if
-    there are none."""
-    def documents(tally: Counter[str] | None = None) -> Iterator[str]:
-        tally = Counter() if tally is None else tally
-        count = 0
-        for count, text in enumerate(read(tally), 1):  # noqa: B007 - the last number is the count
+        A tally is updated with the counters of the package's docstring; they are complete at the end of the stream.
+        Raises UserError if there are no documents, or one cannot be read.
+        """
+        tally, count = Counter() if tally is None else tally, 0
+        texts = itertools.chain.from_iterable(reader.read(tally) for reader in self.readers)
+        for count, text in enumerate(texts, 1):  # noqa: B007 - the last number is the count
             yield text
         if not count:
-            raise UserError(empty_message)
+            raise UserError(self.empty_message)
         tally["documents"] += count
         tally += Counter()  # removes zero counts
-
-    return Corpus(name, description, documents, fingerprint)
 
 
 class CorpusDef(NamedTuple):
@@ -80,6 +91,8 @@ class CorpusDef(NamedTuple):
       example: a glob such as "*.txt" if `Config.files` says where the documents are; otherwise "".
       has_units: whether `Config.documents` says what a document is.
       check_present: raises UserError if opening the corpus would download or prepare it first.
+      prepare: (config, runner, options of Apache Beam) -> None; downloads and prepares what opening the corpus would,
+        where that is a Beam pipeline with this runner.
     """
 
     open: Callable[[Config], Corpus]
@@ -87,6 +100,7 @@ class CorpusDef(NamedTuple):
     example: str = ""
     has_units: bool = False
     check_present: Callable[[Config], None] = lambda config: None
+    prepare: Callable[[Config, Any, Any], None] = lambda config, runner, options: None
 
 
 def check_present(config: Config) -> None:

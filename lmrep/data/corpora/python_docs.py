@@ -20,9 +20,11 @@ import platform
 import re
 import sysconfig
 import warnings
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
-from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
+from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
 
 SKIPPED = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
 TOPICS = pathlib.PurePath("pydoc_data/topics.py")
@@ -88,9 +90,13 @@ def _topics(tree: ast.Module) -> list[str]:
     raise ValueError("no dict of topics")
 
 
+def _read(folder: pathlib.Path, tally: Counter[str]) -> tuple[str, ...]:
+    return documents(folder)
+
+
 def _open(config: Config) -> Corpus:
     folder = root()
-    return corpus("python_docs", "the documentation that comes with Python", lambda tally: documents(folder),
+    return Corpus("python_docs", "the documentation that comes with Python", (Reader("", partial(_read, folder)),),
                   lambda: fingerprint(folder),
                   f"no documentation found under {folder}, the standard library of this Python; use "
                   "--config.data.corpus=text_files with your own files")

@@ -8,35 +8,35 @@ from typing import Any
 
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import cleaning, files
-from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
+from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
 
 CHUNK = 2**22  # bytes of JSONL read, or of text taken from Parquet, at once
 MAX_LINE = 2**28  # bytes of a line of JSONL
 
 
-def _open(name: str, read: Callable[[files.Source, Config, Counter[str], int], Iterator[str]],
-          config: Config) -> Corpus:
+def _open(name: str, read: Callable[[files.Source, Config, Counter[str]], Iterator[str]], config: Config) -> Corpus:
     sources = files.find(config.files, name, f"*.{name}")
     if not config.text_field:
         raise UserError("data.text_field is empty; expected the name of the field or column that holds the text")
 
-    def documents(tally: Counter[str]) -> Iterator[str]:
-        limit = tally["damaged_lines"] + config.damaged_lines
-        for source in sources:
-            tally["files"] += 1
-            count = 0
-            for count, text in enumerate(read(source, config, tally, limit), 1):  # noqa: B007 - used after the loop
-                yield text
-            tally["empty_files"] += not count
-
-    return corpus(name, f"{files.describe(sources, config.files)}, the {config.text_field!r} of each record", documents,
+    return Corpus(name, f"{files.describe(sources, config.files)}, the {config.text_field!r} of each record",
+                  tuple(Reader(each.path, partial(_documents, read, each, config)) for each in sources),
                   lambda: files.fingerprint(sources, name, config.text_field),
                   f"data.files {config.files!r} holds no text: {len(sources)} files, no record with text in "
                   f"{config.text_field!r}")
 
 
-def _jsonl(source: files.Source, config: Config, tally: Counter[str], limit: int) -> Iterator[str]:
-    """The texts of one file. Raises UserError if the tally reaches more than `limit` damaged lines."""
+def _documents(read: Callable[[files.Source, Config, Counter[str]], Iterator[str]], source: files.Source,
+               config: Config, tally: Counter[str]) -> Iterator[str]:
+    tally["files"] += 1
+    count = 0
+    for count, text in enumerate(read(source, config, tally), 1):  # noqa: B007 - used after the loop
+        yield text
+    tally["empty_files"] += not count
+
+
+def _jsonl(source: files.Source, config: Config, tally: Counter[str]) -> Iterator[str]:
+    """The texts of one file. Raises UserError if the tally reaches more than `damaged_lines`."""
     keys = config.text_field.split(".")
     for number, line in enumerate(_lines(source), 1):
         location = f"{source.path}, line {number}"
@@ -51,7 +51,7 @@ def _jsonl(source: files.Source, config: Config, tally: Counter[str], limit: int
             yield from cleaning.field_documents(text, config.undecodable, location, tally)
             continue
         tally["damaged_lines"] += 1
-        if tally["damaged_lines"] > limit:
+        if tally["damaged_lines"] > config.damaged_lines:
             raise UserError(f"{location} {problem}; correct it, set --config.data.text_field to the field with the "
                             "text, or skip such lines with --config.data.damaged_lines, up to that number")
 
@@ -94,7 +94,7 @@ def _json_type(value: Any) -> str:
         type(value), "a number")
 
 
-def _parquet(source: files.Source, config: Config, tally: Counter[str], limit: int) -> Iterator[str]:
+def _parquet(source: files.Source, config: Config, tally: Counter[str]) -> Iterator[str]:
     """The texts of one file, read in batches of about CHUNK bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -7,11 +7,11 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import chain
+from functools import partial
 
 from lmrep.core.errors import ConfigError
 from lmrep.data.corpora import cleaning, files
-from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
+from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
 
 CHUNK = 2**18  # bytes: fits into the processor's caches
 
@@ -29,8 +29,8 @@ def open_corpus(config: Config) -> Corpus:
     if unit == "auto":
         unit = "blank_line" if len(sources) == 1 else "file"
     name = files.describe(sources, config.files)
-    return corpus("text_files", f"{name}, {UNIT_NAMES[unit]}",
-                  lambda tally: chain.from_iterable(_read(each, unit, config.undecodable, tally) for each in sources),
+    return Corpus("text_files", f"{name}, {UNIT_NAMES[unit]}",
+                  tuple(Reader(each.path, partial(_read, each, unit, config.undecodable)) for each in sources),
                   lambda: files.fingerprint(sources, unit),
                   f"data.files {config.files!r} holds no text: {len(sources)} files, all of them blank")
 

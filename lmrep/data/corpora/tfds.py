@@ -1,16 +1,18 @@
 """Documents from TFDS: the examples of a prepared dataset, without TensorFlow."""
 
 import hashlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import cleaning
-from lmrep.data.corpora.base import Config, Corpus, CorpusDef, corpus
+from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
 
 
 def open_corpus(config: Config) -> Corpus:
@@ -18,20 +20,29 @@ def open_corpus(config: Config) -> Corpus:
     if not config.tfds_name:
         raise UserError("data.corpus is tfds but data.tfds_name is empty; expected a TFDS name or a directory")
     builder = open_builder(config.tfds_name)
-    source = _source(builder, config)
+    _check(builder, config)
 
     def fingerprint() -> str:
         splits = {name: (info.shard_lengths, info.num_bytes) for name, info in sorted(builder.info.splits.items())}
         facts = [builder.info.full_name, splits, config.tfds_split, config.text_feature]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
-    return corpus("tfds", f"{builder.info.full_name}, split {config.tfds_split}",
-                  lambda tally: _texts(source, config, tally), fingerprint, f"{config.tfds_name} holds no text")
+    directory = str(builder.data_path)
+    sizes = [instruction.take for instruction in builder.info.splits[config.tfds_split].file_instructions]
+    ends = list(itertools.accumulate(sizes))
+    readers = [Reader(directory, partial(_texts, directory, end - size, end, config))
+               for size, end in zip(sizes, ends, strict=True)]
+    return Corpus("tfds", f"{builder.info.full_name}, split {config.tfds_split}", tuple(readers), fingerprint,
+                  f"{config.tfds_name} holds no text")
 
 
-def _texts(source: Any, config: Config, tally: Counter[str]) -> Iterator[str]:
-    for start in range(0, len(source), 256):
-        examples = source.__getitems__(range(start, min(start + 256, len(source))))
+def _texts(directory: str, first: int, last: int, config: Config, tally: Counter[str]) -> Iterator[str]:
+    """The texts of the examples `first` up to `last` of a split."""
+    import tensorflow_datasets as tfds
+
+    source = open_split(tfds.builder_from_directory(directory), config.tfds_name, config.tfds_split)
+    for start in range(first, last, 256):
+        examples = source.__getitems__(range(start, min(start + 256, last)))
         for number, value in enumerate(examples, start):
             for key in config.text_feature.split("/"):
                 value = value[key]
@@ -45,10 +56,19 @@ def check_present(config: Config) -> None:
         open_builder(config.tfds_name, download=False)
 
 
-def open_builder(name: str, data_dir: str = "", download: bool = True) -> Any:
+def prepare(config: Config, runner: Any, options: Any) -> None:
+    """Downloads and prepares the dataset, if it is not there; those that are Beam pipelines, with a runner of Apache
+    Beam and its options. Raises UserError as `open_builder`."""
+    import tensorflow_datasets as tfds
+
+    if config.tfds_name:
+        open_builder(config.tfds_name, settings=tfds.download.DownloadConfig(beam_runner=runner, beam_options=options))
+
+
+def open_builder(name: str, data_dir: str = "", download: bool = True, settings: Any = None) -> Any:
     """The TFDS builder of a dataset: of a directory, or of a name, in `data_dir` or the default directory of TFDS. A
-    dataset that is not there is downloaded and prepared, or refused if `download` is false. Raises UserError if there
-    is none."""
+    dataset that is not there is downloaded and prepared, as `settings` (a `DownloadConfig`) say, or refused if
+    `download` is false. Raises UserError if there is none."""
     import tensorflow_datasets as tfds
 
     folder = os.path.expanduser(data_dir) or tfds.core.constants.DATA_DIR
@@ -60,7 +80,7 @@ def open_builder(name: str, data_dir: str = "", download: bool = True) -> Any:
         builder = tfds.builder(name, data_dir=os.path.expanduser(data_dir) or None, file_format="array_record")
         prepared = bool(builder.info.splits)
         if download and not prepared:
-            builder.download_and_prepare(file_format="array_record")
+            builder.download_and_prepare(download_config=settings, file_format="array_record")
     except Exception as error:  # datasets run code of their own
         reason = (str(error).splitlines()[0] if str(error) else type(error).__name__).rstrip(".")
         raise UserError(
@@ -71,8 +91,8 @@ def open_builder(name: str, data_dir: str = "", download: bool = True) -> Any:
     return builder
 
 
-def _source(builder: Any, config: Config) -> Any:
-    """Random access to the examples. Raises UserError if the dataset lacks the split or the text feature."""
+def _check(builder: Any, config: Config) -> None:
+    """Raises UserError if the dataset lacks the split or the text feature, or needs TensorFlow."""
     import tensorflow_datasets as tfds
 
     features, names = builder.info.features, config.text_feature.split("/")
@@ -82,7 +102,7 @@ def _source(builder: Any, config: Config) -> Any:
     if getattr(features, "shape", None) != () or np.dtype(features.np_dtype).kind not in "OSU":
         raise UserError(f"{config.tfds_name} has no text feature {config.text_feature!r}; it has "
                         f"{', '.join(builder.info.features)}: set --config.data.text_feature")
-    return open_split(builder, config.tfds_name, config.tfds_split)
+    open_split(builder, config.tfds_name, config.tfds_split)
 
 
 def open_split(builder: Any, name: str, split: str) -> Any:
@@ -97,4 +117,5 @@ def open_split(builder: Any, name: str, split: str) -> Any:
                         f"{', '.join(builder.info.splits)}") from error
 
 
-DEFINITION = CorpusDef(open_corpus, lambda config: f"the TFDS corpus {config.tfds_name}", check_present=check_present)
+DEFINITION = CorpusDef(open_corpus, lambda config: f"the TFDS corpus {config.tfds_name}", check_present=check_present,
+                       prepare=prepare)

@@ -29,17 +29,17 @@ import platform
 import resource
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from lmrep.core import host, remote, remote_cache
-from lmrep.core.errors import ConfigError, RunFault, UserError
+from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
 from lmrep.core.messages import byte_size
 from lmrep.data import corpora, sentences, tokenizers
-from lmrep.data.store import scan, token_store, tokenize
+from lmrep.data.store import scan, statistics, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
 
@@ -94,27 +94,42 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     progress = progress or (lambda line: None)
     corpus = corpora.open_corpus(data)
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
-    keep = tokenizers.keeps_whitespace(tokenizer)
-    identity = dataclasses.replace(tokenizer, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
-    content = digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
-                      tokenizers.TOKENIZERS[tokenizer.name].rules, keep, repr(identity)])
-    directory = remote_cache.local_data_dir(data_dir) / f"{corpus.name}-{content[:16]}"
+    content = fingerprint(corpus, data, tokenizer, loaded)
+    directory = remote_cache.local_data_dir(data_dir) / folder_name(corpus, content)
     damage = find_damage(directory)
     if damage and directory.exists():
         progress(f"the token store {directory} is damaged: {damage}; building it again")
         if remote.as_url(data_dir):
-            _remove(directory)
+            remove(directory)
     if damage and not remote_cache.download_sealed(data_dir, directory.name, progress):
         progress(f"reading {corpus.description}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
         if anomalies := scan.describe_anomalies(survey.text):
             progress(f"in the text: {anomalies}")
-        with _locked(directory, progress):
+        with locked(directory, progress):
             if find_damage(directory):  # not if another process has built it
-                _remove(directory)
+                remove(directory)
                 _build(directory, content, corpus, survey, tokenizer, loaded, progress)
                 find_damage(directory)
     return _open(directory, content, data.damaged_records)
+
+
+def fingerprint(corpus: corpora.Corpus, data: corpora.Config, config: tokenizers.Config,
+                loaded: tokenizers.Tokenizer | None) -> str:
+    """SHA-256 of everything that decides the folder's content. `loaded` is the tokenizer of `config.vocab_file`."""
+    identity = dataclasses.replace(config, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
+    return digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
+                   tokenizers.TOKENIZERS[config.name].rules, tokenizers.keeps_whitespace(config), repr(identity)])
+
+
+def folder_name(corpus: corpora.Corpus, content: str) -> str:
+    """The name of the folder with this fingerprint."""
+    return f"{corpus.name}-{content[:16]}"
+
+
+def build_key(content: str) -> str:
+    """What an unfinished folder must agree on to be continued."""
+    return json.dumps([content, BUILD, PART, MAX_PARTS, importlib.metadata.version("tokenizers")])
 
 
 def bytes_needed(characters: int, vocabulary_size: int) -> int:
@@ -124,17 +139,17 @@ def bytes_needed(characters: int, vocabulary_size: int) -> int:
 
 def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepared:
     try:
-        statistics = json.loads((directory / "statistics.json").read_text(encoding="utf8"))
-        text = statistics.pop("text", {})
+        facts = json.loads((directory / "statistics.json").read_text(encoding="utf8"))
+        text = facts.pop("text", {})
         tokenizer = tokenizers.load(directory / "tokenizer").with_counts(np.load(directory / "counts.npy"))
         names = {split: hashlib.sha256(f"{content} {tokenizer.fingerprint} {split}".encode()).hexdigest()
-                 for split in statistics}
+                 for split in facts}
         stores = {split: token_store.Store(directory / split, split, tokenizer.vocabulary, name,
                                      damaged_records=damaged_records) for split, name in names.items()}
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"the token store {directory} cannot be opened: {error}; delete that directory, and the next "
                         "run builds it again") from error
-    return Prepared(tokenizer, stores, statistics, directory, text)
+    return Prepared(tokenizer, stores, facts, directory, text)
 
 
 def find_damage(directory: pathlib.Path) -> str:
@@ -161,7 +176,7 @@ def find_damage(directory: pathlib.Path) -> str:
     return ""
 
 
-def _remove(directory: pathlib.Path) -> None:
+def remove(directory: pathlib.Path) -> None:
     try:
         if directory.exists():
             shutil.rmtree(directory)
@@ -171,7 +186,7 @@ def _remove(directory: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
+def locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
     """Holds the lock for building `directory`, which the system releases when the process ends."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +210,7 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
            tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
     """Builds the folder beside its final path, continuing what is there, and renames it."""
     partial, keep = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
-    key = json.dumps([content, BUILD, PART, MAX_PARTS, importlib.metadata.version("tokenizers")])
+    key = build_key(content)
     parts: list[pathlib.Path] = []
     try:
         if not (partial / "key.json").exists() or (partial / "key.json").read_text() != key:
@@ -211,11 +226,11 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
             with _complete(partial / "tokenizer") as temporary:
                 tokenizer.save(temporary)
         tokenizer = tokenizers.load(partial / "tokenizer")
-        parts = [partial / "parts" / f"{number:05}" for number in range(_part_of(survey)[-1] + 1)]
+        parts = [partial / "parts" / f"{number:05}" for number in range(part_of(survey)[-1] + 1)]
         _tokenize(parts, corpus, survey, tokenizer, keep, progress)
-        statistics = _statistics(parts)
-        check(statistics, config, progress)
-        _finish(partial / "done", parts, statistics, survey, tokenizer)
+        facts = _statistics(parts)
+        statistics.check(facts, config, progress)
+        _finish(partial / "done", parts, facts, survey, tokenizer)
         (partial / "done").rename(directory)
     except UserError:
         if all(part.exists() for part in parts):  # none is tokenized yet, or all are and cannot be used
@@ -227,7 +242,7 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
                            "this one stopped") from error
         if not any(text in str(error) for text in DISK_FULL):
             raise
-        left = survey.lengths[_part_of(survey) >= sum(part.exists() for part in parts)].sum()
+        left = survey.lengths[part_of(survey) >= sum(part.exists() for part in parts)].sum()
         needed = bytes_needed(left, tokenizer.size if tokenizer else config.vocab_size)
         raise RunFault(f"the disk of {directory.parent} is full: about {byte_size(needed)} more are needed, "
                        f"{byte_size(shutil.disk_usage(directory.parent).free)} are free; free space and run again, "
@@ -261,25 +276,31 @@ def _complete(path: pathlib.Path) -> Iterator[pathlib.Path]:
         raise
 
 
-def _finish(done: pathlib.Path, parts: list[pathlib.Path], statistics: dict[str, dict[str, float]], survey: CorpusScan,
+def _finish(done: pathlib.Path, parts: list[pathlib.Path], facts: dict[str, dict[str, float]], survey: CorpusScan,
             tokenizer: tokenizers.Tokenizer) -> None:
     """Fills the folder from the parts, whose records it moves, and seals it. It may be repeated after an
     interruption."""
     done.mkdir(exist_ok=True)
     (done / MANIFEST).unlink(missing_ok=True)
-    for split in statistics:
+    for split in facts:
         token_store.join([part / split for part in parts], done / split, split, tokenizer.size)
     np.save(done / "counts.npy", sum(np.load(part / "counts.npy") for part in parts))
-    text = json.dumps({**statistics, "text": survey.text}, indent=2)
-    (done / "statistics.json").write_text(text + "\n", encoding="utf8")
-    tokenizer.save(done / "tokenizer")
+    write_facts(done, facts, survey.text, tokenizer)
     seal(done, {"layout": LAYOUT})
+
+
+def write_facts(done: pathlib.Path, facts: dict[str, dict[str, float]], text: dict[str, int],
+                tokenizer: tokenizers.Tokenizer) -> None:
+    """Writes statistics and the files of the tokenizer. `text` is that of the scan."""
+    content = json.dumps({**facts, "text": text}, indent=2)
+    (done / "statistics.json").write_text(content + "\n", encoding="utf8")
+    tokenizer.save(done / "tokenizer")
 
 
 # The parts
 
 
-def _part_of(survey: CorpusScan) -> np.ndarray:
+def part_of(survey: CorpusScan) -> np.ndarray:
     """The index of each document's part, int64."""
     size = max(PART, -(-int(survey.lengths.sum()) // MAX_PARTS))
     begins = np.cumsum(survey.lengths) - survey.lengths
@@ -292,30 +313,30 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     if first == len(parts):
         return
     parts[0].parent.mkdir(exist_ok=True)
-    part_of, total = _part_of(survey), int(survey.lengths.sum())
-    done = int(survey.lengths[part_of < first].sum())
+    part, total = part_of(survey), int(survey.lengths.sum())
+    done = int(survey.lengths[part < first].sum())
     if done:
         progress(f"continuing: {scan.describe_amount(done, total)} are tokenized")
     needed, free = bytes_needed(total - done, tokenizer.size), shutil.disk_usage(parts[0].parent).free
     if needed > free:
         progress(f"warning: the token stores need about {byte_size(needed)} more, and {byte_size(free)} are free")
-    documents = zip(part_of, survey.splits, scan.reread(corpus, survey), strict=True)
+    documents = zip(part, survey.splits, scan.reread(corpus, survey), strict=True)
     skipping = Report("skipping what is tokenized", done, progress)
-    for _ in range(np.count_nonzero(part_of < first)):
+    for _ in range(np.count_nonzero(part < first)):
         skipping.add(len(next(documents)[2]))
     report = Report("tokenizing", total, progress, done)
-    splits = [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
+    splits = splits_of(survey)
     processes = host.cores() if total - done > SMALL else 0
-    with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", _batches(documents),
+    with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", batches(documents),
                                                     processes, keep)) as stream:
-        for number, batches in itertools.groupby(stream, lambda each: each[0].part):
+        for number, tokenized in itertools.groupby(stream, lambda each: each[0].part):
             with _complete(parts[number]) as temporary:
                 before = parts[number - 1] if number else None
                 with contextlib.ExitStack() as stack:
                     writers = {split: stack.enter_context(token_store.Writer(
                         temporary / split, split, tokenizer.size, before and before / split, number == len(parts) - 1))
                         for split in splits}
-                    _write(temporary, writers, batches, tokenizer.size, report)
+                    _write(temporary, writers, tokenized, tokenizer.size, report)
 
 
 def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer], batches: Iterable[tuple[Batch, Tokenized]],
@@ -324,9 +345,7 @@ def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer], batc
     tallies, counts = {split: Counter() for split in writers}, np.zeros(size, np.int64)
     for batch, ids in batches:
         writers[batch.split].add(ids.tokens, ids.sentences, ids.documents)
-        words, unknown, long = ids.tally.tolist()
-        tallies[batch.split].update(documents=len(ids.documents), sentences=len(ids.sentences), tokens=len(ids.tokens),
-                                    characters=batch.characters, words=words, unknown=unknown, long_words=long)
+        tallies[batch.split].update(statistics.tally(batch.characters, ids))
         if batch.split == "train":
             counts += np.bincount(ids.tokens, minlength=size)
         report.add(batch.characters)
@@ -334,15 +353,21 @@ def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer], batc
     (temporary / "tallies.json").write_text(json.dumps(tallies))
 
 
-def _batches(documents: Iterable[tuple[int, int, str]]) -> Iterator[Batch]:
-    """Batches of about BATCH characters from (part, split, text) of each document."""
+def splits_of(survey: CorpusScan) -> list[str]:
+    """The splits that have documents, "train" first."""
+    return [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
+
+
+def batches(documents: Iterable[tuple[int, int, str]], size: int = 0) -> Iterator[Batch]:
+    """Batches of about `size` (0: BATCH) characters from (part, split, text) of each document."""
+    size = size or BATCH
     for part, group in itertools.groupby(documents, lambda each: each[0]):
         waiting = {split: Batch(int(part), split, [], 0) for split in corpora.SPLITS}
         for _, i, text in group:
             batch = waiting[corpora.SPLITS[i]]
             batch.texts.append(text)
             batch = batch._replace(characters=batch.characters + len(text))
-            if batch.characters >= BATCH:
+            if batch.characters >= size:
                 yield batch
                 batch = batch._replace(texts=[], characters=0)
             waiting[batch.split] = batch
@@ -352,30 +377,6 @@ def _batches(documents: Iterable[tuple[int, int, str]]) -> Iterator[Batch]:
 def _statistics(parts: list[pathlib.Path]) -> dict[str, dict[str, float]]:
     tallies: dict[str, Counter[str]] = {}
     for part in parts:
-        for split, tally in json.loads((part / "tallies.json").read_text()).items():
-            tallies.setdefault(split, Counter()).update(tally)
-    return {split: with_rates(tally) for split, tally in tallies.items()}
-
-
-def with_rates(tally: Mapping[str, int]) -> dict[str, float]:
-    """The counts of a split, and the rates computed from them."""
-    return {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
-            "unknown_fraction": tally["unknown"] / max(1, tally["tokens"])}
-
-
-def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:
-    """Raises UserError for stores that no run could use; warns if many words are unknown."""
-    empty = [name for name, tally in statistics.items() if not tally["sentences"]]
-    if empty:
-        raise UserError(f"the {empty[0]} split has no text: none of its documents has a token; give the corpus "
-                        "more documents, or that split a larger fraction")
-    fraction = statistics["train"]["unknown_fraction"]
-    line = f"{fraction:.0%} of the corpus's tokens are unknown to {config.vocab_file or 'the trained vocabulary'}"
-    larger = "a larger --config.tokenizer.vocab_size leaves fewer unknown"
-    if fraction > 0.5:
-        if config.vocab_file:
-            raise ConfigError(f"{line}: it is not a vocabulary of this language or case",
-                              "choose another (--config.tokenizer.vocab_file), or train one (vocab_file='')")
-        raise ConfigError(line, larger)
-    if fraction > 0.05:
-        progress(f"warning: {line}; {'check that it is the right vocabulary' if config.vocab_file else larger}")
+        for split, each in json.loads((part / "tallies.json").read_text()).items():
+            tallies.setdefault(split, Counter()).update(each)
+    return {split: statistics.with_rates(total) for split, total in tallies.items()}

@@ -6,7 +6,7 @@ import itertools
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -44,15 +44,26 @@ class CorpusScan(NamedTuple):
 
 def survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> CorpusScan:
     """Reads the corpus for the first time. Raises UserError if it cannot be read or divided into splits."""
-    positions, lengths, tally = array("Q"), array("q"), Counter()
-    report = Report("reading", 0, progress)
-    for text in corpus.documents(tally):
+    tally, report = Counter(), Report("reading", 0, progress)
+    positions, lengths = measure(corpus.documents(tally), report.add)
+    return from_measured(positions, lengths, tally, data)
+
+
+def measure(texts: Iterable[str], report: Callable[[int], None]) -> tuple[np.ndarray, np.ndarray]:
+    """(positions, lengths) of documents, as in `CorpusScan`. Each length is reported."""
+    positions, lengths = array("Q"), array("q")
+    for text in texts:
         positions.append(corpora.hash_position(text))
         lengths.append(len(text))
-        report.add(len(text))
+        report(len(text))
+    return np.frombuffer(positions, np.uint64), np.frombuffer(lengths, np.int64)
+
+
+def from_measured(positions: np.ndarray, lengths: np.ndarray, tally: Mapping[str, int],
+                  data: corpora.Config) -> CorpusScan:
+    """The scan of a corpus whose documents are measured. Raises UserError if it cannot be divided into splits."""
     anomalies = {name: count for name, count in sorted(tally.items()) if count and name not in ("documents", "files")}
-    hashed = np.frombuffer(positions, np.uint64)
-    return CorpusScan(hashed, np.frombuffer(lengths, np.int64), corpora.assign(hashed, data), anomalies)
+    return CorpusScan(positions, lengths, corpora.assign(positions, data), anomalies)
 
 
 def describe_anomalies(counts: Mapping[str, int]) -> str:
@@ -62,7 +73,12 @@ def describe_anomalies(counts: Mapping[str, int]) -> str:
 
 def reread(corpus: corpora.Corpus, scanned: CorpusScan) -> Iterator[str]:
     """The documents. Raises RunFault if they are not those of the first time."""
-    for position, text in itertools.zip_longest(scanned.positions, corpus.documents()):
+    return unchanged(corpus.documents(), scanned.positions)
+
+
+def unchanged(texts: Iterable[str], positions: np.ndarray) -> Iterator[str]:
+    """The texts. Raises RunFault if they are not those that had these positions."""
+    for position, text in itertools.zip_longest(positions, texts):
         if position is None or text is None or corpora.hash_position(text) != position:
             raise RunFault("the corpus changed while it was read; run again when its files no longer change")
         yield text
@@ -89,12 +105,22 @@ def sample(corpus: corpora.Corpus, scanned: CorpusScan, budget: float, keep_whit
 
     The library that trains tokenizers holds a text in memory several times; a document may be too long for that.
     """
+    for text, times in zip(reread(corpus, scanned), repeats(scanned, budget), strict=True):
+        for _ in range(times):
+            yield from lines(text, keep_whitespace)
+        report.add(len(text))
+
+
+def repeats(scanned: CorpusScan, budget: float) -> np.ndarray:
+    """How often each document is in the sample of `budget` characters, int64."""
     times, fraction = divmod(budget / max(1, scanned.characters("train")), 1)
     once_more = (scanned.positions & np.uint64(0xFFFFFFFF)) < fraction * 2**32
-    for text, train, more in zip(reread(corpus, scanned), scanned.of("train"), once_more, strict=True):
-        for _ in range((int(times) + more) * train):
-            yield from LINES.split(text) if keep_whitespace else text.split("\n")
-        report.add(len(text))
+    return (int(times) + once_more) * scanned.of("train")
+
+
+def lines(text: str, keep_whitespace: bool) -> list[str]:
+    """The lines of a document, as `sample` gives them."""
+    return LINES.split(text) if keep_whitespace else text.split("\n")
 
 
 class Report:

@@ -17,8 +17,9 @@ from lmrep.core.files import atomic_directory, digest, seal
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import Sources, block_counts
 from lmrep.data.store import scan
-from lmrep.data.store.prepare import Prepared, find_damage, prepare, with_rates
+from lmrep.data.store.prepare import Prepared, find_damage, prepare
 from lmrep.data.store.scan import Progress
+from lmrep.data.store.statistics import with_rates
 
 
 @dataclass(frozen=True)

@@ -128,34 +128,49 @@ def join(parts: Sequence[str | pathlib.Path], directory: str | pathlib.Path, spl
 
     After an interruption it may be called again with the same arguments. The parts cannot be used afterwards.
     """
-    import tensorflow_datasets as tfds
-
     parts, directory = [pathlib.Path(part) for part in parts], pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    info, shards, tokens, size = _info(directory, vocabulary_size), [], 0, 0
-    for part in parts:
-        before, tokens = tokens, tokens + int(np.load(part / "sentences.npy", mmap_mode="r").sum())
-        records = tokens // RECORD - before // RECORD + (part is parts[-1])
+    shards, size = [], 0
+    tokens = [int(np.load(part / "sentences.npy", mmap_mode="r").sum()) for part in parts]
+    for part, records in zip(parts, records_of_parts(tokens), strict=True):
         if not records:
             continue
-        source, target = part / _shard(split, 0), directory / _shard(split, len(shards))
+        source, target = part / shard_name(split, 0), directory / shard_name(split, len(shards))
         if source.exists() or not target.exists():
             source.replace(target)
         shards.append(records)
         size += target.stat().st_size
-    _save_offsets(directory / "sentences.npy", [part / "sentences.npy" for part in parts])
-    _save_offsets(directory / "documents.npy", [part / "documents.npy" for part in parts])
+    for name in INDICES:
+        save_offsets(directory / name, (np.load(part / name) for part in parts))
+    write_info(directory, split, vocabulary_size, shards, size)
+
+
+def records_of_parts(tokens: Sequence[int]) -> list[int]:
+    """The number of records that each part writes, given its number of tokens."""
+    ends = np.cumsum(tokens) // RECORD
+    ends[-1] += 1  # the padded one
+    return np.diff(ends, prepend=0).tolist()
+
+
+def write_info(directory: pathlib.Path, split: str, vocabulary_size: int, shards: Sequence[int], size: int) -> None:
+    """Writes the files with which TFDS opens the records: `shards` are the numbers of records of each file, and `size`
+    is the sum of the bytes of these files."""
+    import tensorflow_datasets as tfds
+
+    info = _info(directory, vocabulary_size)
     template = tfds.core.ShardedFileTemplate(directory, template=TEMPLATE, dataset_name=info.name, split=split,
                                              filetype_suffix="array_record")
     info.set_file_format("array_record")
-    info.set_splits(tfds.core.splits.SplitDict([tfds.core.SplitInfo(split, shards, size, template)]))
+    info.set_splits(tfds.core.splits.SplitDict([tfds.core.SplitInfo(split, list(shards), size, template)]))
     info.write_to_directory(directory)
 
 
+INDICES = ("sentences.npy", "documents.npy")
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"  # the file names of SequentialWriter
 
 
-def _shard(split: str, number: int) -> str:
+def shard_name(split: str, number: int) -> str:
+    """The name of a file of records."""
     return f"tokens-{split}.array_record-{number:05}"
 
 
@@ -168,13 +183,12 @@ def _info(directory: pathlib.Path, vocabulary_size: int):
     return tfds.core.DatasetInfo(builder=identity, features=tfds.features.FeaturesDict({"tokens": tokens}))
 
 
-def _save_offsets(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes the offsets that follow from the lengths in the files of the parts."""
+def save_offsets(path: pathlib.Path, parts: Iterable[np.ndarray]) -> None:
+    """Writes the offsets that follow from the lengths in `parts`, int64 arrays, one after the other."""
     with growing_array(path, np.dtype(np.int64)) as append:
         total = np.zeros(1, np.int64)
         append(total)
-        for part in parts:
-            lengths = np.load(part)
+        for lengths in parts:
             append(total + np.cumsum(lengths))
             total += lengths.sum()
 
@@ -329,7 +343,7 @@ class Store:
         reason = "its checksum differs" if "NoneType" in reason else reason  # for which the readers return None
         shard = int(np.searchsorted(self._ends, record, side="right"))
         within = record - (int(self._ends[shard - 1]) if shard else 0)
-        message = f"record {within:,} of {self.directory / _shard(self.split, shard)} is damaged ({reason})"
+        message = f"record {within:,} of {self.directory / shard_name(self.split, shard)} is damaged ({reason})"
         if len(self._damaged) == self._budget:
             folder = self.directory.parent if (self.directory.parent / "counts.npy").exists() else self.directory
             raise RunFault(f"{message}, and data.damaged_records is {self._budget}; delete {folder}, and the next run "

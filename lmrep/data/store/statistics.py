@@ -1,0 +1,39 @@
+"""Statistics of the splits of a token store."""
+
+from collections.abc import Mapping
+
+from lmrep.core.errors import ConfigError, UserError
+from lmrep.data import tokenizers
+from lmrep.data.store.scan import Progress
+from lmrep.data.store.tokenize import Tokenized
+
+
+def tally(characters: int, ids: Tokenized) -> dict[str, int]:
+    """The counts of a batch that `statistics.json` adds up."""
+    words, unknown, long = ids.tally.tolist()
+    return {"documents": len(ids.documents), "sentences": len(ids.sentences), "tokens": len(ids.tokens),
+            "characters": characters, "words": words, "unknown": unknown, "long_words": long}
+
+
+def with_rates(tally: Mapping[str, int]) -> dict[str, float]:
+    """The counts of a split, and the rates computed from them."""
+    return {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
+            "unknown_fraction": tally["unknown"] / max(1, tally["tokens"])}
+
+
+def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:
+    """Raises UserError for stores that no run could use; warns if many words are unknown."""
+    empty = [name for name, tally in statistics.items() if not tally["sentences"]]
+    if empty:
+        raise UserError(f"the {empty[0]} split has no text: none of its documents has a token; give the corpus "
+                        "more documents, or that split a larger fraction")
+    fraction = statistics["train"]["unknown_fraction"]
+    line = f"{fraction:.0%} of the corpus's tokens are unknown to {config.vocab_file or 'the trained vocabulary'}"
+    larger = "a larger --config.tokenizer.vocab_size leaves fewer unknown"
+    if fraction > 0.5:
+        if config.vocab_file:
+            raise ConfigError(f"{line}: it is not a vocabulary of this language or case",
+                              "choose another (--config.tokenizer.vocab_file), or train one (vocab_file='')")
+        raise ConfigError(line, larger)
+    if fraction > 0.05:
+        progress(f"warning: {line}; {'check that it is the right vocabulary' if config.vocab_file else larger}")
