@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lmrep.core.errors import RunFault, UserError
 
@@ -180,6 +180,10 @@ class Store:
             return self._system.cat_file(self._path(name))
         except FileNotFoundError:
             return None
+
+    def open(self, name: str) -> BinaryIO:
+        """A file, to be read from any position."""
+        return self._system.open(self._path(name), "rb")
 
     def write(self, name: str, content: bytes) -> None:
         self._in_folder(name, lambda path: self._system.pipe_file(path, content))

@@ -1,0 +1,172 @@
+"""Runs pipelines on Apache Beam: its options, progress, and errors of workers as messages."""
+
+import contextlib
+import importlib.util
+import logging
+import re
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lmrep.core import host
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.progress import ProgressReporter
+from lmrep.data.store.scan import Progress
+
+LOCAL = "DirectRunner"
+EXTRA = "pip install 'lmrep[beam]'"
+POLL = 1.0  # seconds between two looks at the progress
+RAISED = re.compile(r"^(?:lmrep\.core\.errors\.)?(UserError|ConfigError|RunFault): (.*?)(?: \[while running '.*)?$",
+                    re.MULTILINE)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A runner of Apache Beam.
+
+    Attributes:
+      name: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, PortableRunner or another that Beam knows.
+      options: Beam's pipeline options without their dashes, such as "project=my-project".
+    """
+
+    name: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def local(self) -> bool:
+        """Whether all workers are on this machine."""
+        return self.name == LOCAL
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one worker on this machine, in this process."""
+        return self.local and "direct_running_mode=in_memory" in self.options
+
+
+def parse(name: str, options: str) -> Runner:
+    """The runner that --beam_runner and --beam_options name. Raises UserError if Apache Beam is not installed, or does
+    not know the runner or the options."""
+    if importlib.util.find_spec("apache_beam") is None:
+        raise UserError(f"--beam_runner={name} needs Apache Beam, which is not installed: {EXTRA}")
+    given = [option.removeprefix("--") for option in filter(None, (each.strip() for each in options.split(",")))]
+    if name == LOCAL:
+        names = {option.partition("=")[0] for option in given}
+        if "direct_running_mode" not in names:
+            given.append("direct_running_mode=multi_processing")
+        if "direct_num_workers" not in names and "direct_running_mode=in_memory" not in given:
+            given.append(f"direct_num_workers={host.cores()}")
+    runner = Runner(name, tuple(given))
+    try:
+        with contextlib.redirect_stderr(None):
+            create(runner)
+            make_options(runner).get_all_options()
+    except ValueError as error:
+        raise UserError(f"--beam_runner is {name!r}: {str(error).splitlines()[0]}; expected one that Apache Beam "
+                        "knows, such as DirectRunner, DataflowRunner, FlinkRunner or SparkRunner") from error
+    except ImportError as error:
+        fix = "pip install 'apache-beam[gcp]'" if "Dataflow" in name else "install what it needs"
+        raise UserError(f"--beam_runner={name} needs a package that is not installed ({error}): {fix}") from error
+    except SystemExit:  # of the parser of options
+        raise UserError(f"--beam_options={options!r} are not options of Apache Beam; expected NAME=VALUE,NAME=VALUE, "
+                        "such as project=my-project,region=us-central1") from None
+    return runner
+
+
+def make_options(runner: Runner) -> Any:
+    """Beam's `PipelineOptions`."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    return PipelineOptions(flags=[f"--{option}" for option in runner.options])
+
+
+def create(runner: Runner) -> Any:
+    """Beam's runner. DirectRunner is the one in Python, where Beam would try to download another (Prism) first."""
+    import apache_beam
+
+    if not runner.local:
+        return apache_beam.runners.create_runner(runner.name)
+    from apache_beam.portability.api import beam_provision_api_pb2
+    from apache_beam.runners.portability.fn_api_runner import fn_runner
+    from apache_beam.runners.portability.portable_runner import JobServiceHandle
+
+    encoded = JobServiceHandle.encode_pipeline_options(make_options(runner).get_all_options())
+    return fn_runner.FnApiRunner(provision_info=fn_runner.ExtendedProvisionInfo(
+        beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)))
+
+
+def run(runner: Runner, what: str, construct: Callable[[Any], None], done: Callable[[], int], total: int,
+        describe: Callable[[int], str], progress: Progress) -> None:
+    """Runs a pipeline.
+
+    Args:
+      runner: where.
+      what: the pipeline's name, for messages.
+      construct: adds transforms to a `beam.Pipeline`.
+      done: the amount of work that is done, of `total` (0: not known).
+      describe: an amount as text.
+      progress: is called with lines for people.
+
+    Raises:
+      UserError, RunFault: those that a worker raised; RunFault for any other failure of the pipeline.
+    """
+    import apache_beam
+
+    progress(f"{what} on {runner.name}")
+    with _reporting(done, ProgressReporter(progress, total), what, describe), _quiet(runner):
+        try:
+            pipeline = apache_beam.Pipeline(runner=create(runner), options=make_options(runner))
+            construct(pipeline)
+            pipeline.run().wait_until_finish()
+        except Exception as error:
+            raise _translated(error, runner, what) from error
+
+
+def _translated(error: Exception, runner: Runner, what: str) -> Exception:
+    """The error of a worker. It arrives as an exception of its type with another message, or in the text of another
+    exception."""
+    text = "\n".join(traceback.format_exception(error)).replace("\\n", "\n")
+    if found := RAISED.findall(text):
+        kind, message = found[-1]
+        return RunFault(message) if kind == "RunFault" else UserError(message)
+    log.debug("%s", text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return RunFault(f"the pipeline that was {what} failed on {runner.name}: {lines[-1][:500]}; run again, which "
+                    "continues after the last pipeline that was complete")
+
+
+@contextlib.contextmanager
+def _reporting(done: Callable[[], int], reporter: ProgressReporter, what: str,
+               describe: Callable[[int], str]) -> Iterator[None]:
+    """Reports progress from another thread."""
+    finished = threading.Event()
+
+    def watch() -> None:
+        while not finished.wait(POLL):
+            with contextlib.suppress(Exception):  # a store that refuses for a moment
+                amount = done()
+                reporter.report(amount, lambda _, amount=amount: f"{what}: {describe(amount)}")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def _quiet(runner: Runner) -> Iterator[None]:
+    """Local workers log each error several times, with tracebacks, before the pipeline raises it."""
+    beam_log = logging.getLogger("apache_beam")
+    level = beam_log.level
+    if runner.local and not log.isEnabledFor(logging.DEBUG):
+        beam_log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        beam_log.setLevel(level)
