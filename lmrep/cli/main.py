@@ -80,6 +80,9 @@ COMMANDS = {
     "flops": Command(
         "compute the floating-point operations of training by three conventions",
         "lmrep flops --config=experiments/electra.py:size=small", CONFIG, computes=False),
+    "prepare": Command(
+        "prepare the token stores of a corpus, on this machine or on many with Apache Beam",
+        "lmrep prepare --config=experiments/quickstart.py --data_dir=data", ("config",), computes=False),
     "inspect": Command(
         "show statistics of the data, and training examples",
         "lmrep inspect --config=experiments/quickstart.py", CONFIG),

@@ -162,7 +162,7 @@ class Pipelines:
             raise UserError(self.corpus.empty_message)
         if tally["damaged_lines"] > data.damaged_lines:
             raise UserError(f"{self.corpus.description}: {tally['damaged_lines']:,} lines are not JSON or lack the "
-                            f"text; expected at most {data.damaged_lines:,} (data.damaged_lines); correct them or raise that")
+                            f"text, more than data.damaged_lines={data.damaged_lines}; correct them, or raise that")
         positions, lengths = zip(*transfer(self._measured, range(len(self._readers))), strict=True)
         return scan.from_measured(np.concatenate(positions), np.concatenate(lengths), tally, data)
 

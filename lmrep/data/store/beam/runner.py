@@ -3,7 +3,10 @@
 import contextlib
 import importlib.util
 import logging
+import os
 import re
+import shlex
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,9 +16,11 @@ from typing import Any
 from lmrep.core import host
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.progress import ProgressReporter
+from lmrep.data.store.beam import local_worker
 from lmrep.data.store.scan import Progress
 
 LOCAL = "DirectRunner"
+PROCESSES = "direct_running_mode=multi_processing"
 EXTRA = "pip install 'lmrep[beam]'"
 POLL = 1.0  # seconds between two looks at the progress
 RAISED = re.compile(r"^(?:lmrep\.core\.errors\.)?(UserError|ConfigError|RunFault): (.*?)(?: \[while running '.*)?$",
@@ -56,12 +61,12 @@ def parse(name: str, options: str) -> Runner:
     if name == LOCAL:
         names = {option.partition("=")[0] for option in given}
         if "direct_running_mode" not in names:
-            given.append("direct_running_mode=multi_processing")
+            given.append(PROCESSES)
         if "direct_num_workers" not in names and "direct_running_mode=in_memory" not in given:
             given.append(f"direct_num_workers={host.cores()}")
     runner = Runner(name, tuple(given))
     try:
-        with contextlib.redirect_stderr(None):
+        with contextlib.redirect_stderr(None), _no_warnings():
             create(runner)
             make_options(runner).get_all_options()
     except ValueError as error:
@@ -80,7 +85,8 @@ def make_options(runner: Runner) -> Any:
     """Beam's `PipelineOptions`."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    return PipelineOptions(flags=[f"--{option}" for option in runner.options])
+    # `create` starts processes of its own
+    return PipelineOptions(flags=[f"--{option}" for option in runner.options if option != PROCESSES])
 
 
 def create(runner: Runner) -> Any:
@@ -92,9 +98,14 @@ def create(runner: Runner) -> Any:
     from apache_beam.portability.api import beam_provision_api_pb2
     from apache_beam.runners.portability.fn_api_runner import fn_runner
     from apache_beam.runners.portability.portable_runner import JobServiceHandle
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
     encoded = JobServiceHandle.encode_pipeline_options(make_options(runner).get_all_options())
-    return fn_runner.FnApiRunner(provision_info=fn_runner.ExtendedProvisionInfo(
+    paths = os.pathsep.join(path for path in sys.path if path)
+    processes = SubprocessSDKEnvironment.from_command_string(
+        f"exec env PYTHONPATH={shlex.quote(paths)} {shlex.quote(sys.executable)} -P -m {local_worker.__name__}"
+    ) if PROCESSES in runner.options else None
+    return fn_runner.FnApiRunner(processes, provision_info=fn_runner.ExtendedProvisionInfo(
         beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)))
 
 
@@ -148,7 +159,8 @@ def _reporting(done: Callable[[], int], reporter: ProgressReporter, what: str,
         while not finished.wait(POLL):
             with contextlib.suppress(Exception):  # a store that refuses for a moment
                 amount = done()
-                reporter.report(amount, lambda _, amount=amount: f"{what}: {describe(amount)}")
+                if amount:
+                    reporter.report(amount, lambda _, amount=amount: f"{what}: {describe(amount)}")
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -157,6 +169,16 @@ def _reporting(done: Callable[[], int], reporter: ProgressReporter, what: str,
     finally:
         finished.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Beam warns of optional packages when it is imported, through the root logger."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,58 @@
+"""Prepares the token stores of an experiment's corpus, as lmrep train does before its first step: trains or loads the
+tokenizer, splits and tokenizes the text, and writes the stores to --data_dir, unless they are there.
+
+With --beam_runner, pipelines on Apache Beam do that, on the cores of this machine (DirectRunner) or on others
+(DataflowRunner, FlinkRunner, SparkRunner). The stores are the same, byte for byte. Files and --data_dir must be where
+all workers see them, such as gs://bucket/..., and lmrep must be installed on the workers."""
+
+from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
+from lmrep.core.errors import UserError
+from lmrep.core.messages import show_messages
+
+FLAGS = {
+    "data_dir": DATA_DIR,
+    "beam_runner": Flag("", "the runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner (default: "
+                        "without Apache Beam)"),
+    "beam_options": Flag("", "options of Apache Beam, separated by commas, as in project=NAME,region=us-central1"),
+}
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    config_dict, flags = arguments.load_config(), arguments.flags
+    if flags.beam_options and not flags.beam_runner:
+        raise UserError("--beam_options needs --beam_runner, such as --beam_runner=DataflowRunner")
+
+    import logging
+    from pathlib import Path
+
+    from lmrep.core.host import default_data_dir
+    from lmrep.experiment import build, config
+
+    experiment, log = config.parse(config_dict), logging.getLogger(__name__)
+    if isinstance(experiment, config.TaskExperiment):
+        raise UserError("lmrep prepare is for text to pretrain on; labelled examples are read when lmrep train starts")
+    show_messages()
+    data_dir = flags.data_dir or str(default_data_dir())
+    if flags.beam_runner:
+        found = _on_beam(experiment, data_dir, flags.beam_runner, flags.beam_options, log.info)
+    else:
+        prepared = build.prepared(experiment, Path(data_dir), log.info)
+        found = {str(prepared.directory): prepared.statistics}
+    for directory, statistics in found.items():
+        print(f"\nPrepared in {directory}")
+        for split, facts in statistics.items():
+            print(f"  {split:10} {facts['documents']:>15,} documents {facts['tokens']:>19,} tokens "
+                  f"{facts['unknown_fraction']:>8.2%} unknown")
+    return 0
+
+
+def _on_beam(experiment, data_dir, name, options, progress) -> dict[str, dict[str, dict[str, float]]]:
+    from lmrep.data.store.beam import build, runner
+    from lmrep.experiment import config
+
+    chosen = runner.parse(name, options)
+    if sources := config.sources(experiment):
+        raise UserError(f"--beam_runner prepares one corpus, and the config mixes {len(sources)} sources; train a "
+                        "tokenizer first, set --config.tokenizer.vocab_file to it, and prepare each source alone")
+    return dict([build.build(experiment.data, experiment.tokenizer, data_dir, chosen, progress)])
