@@ -11,8 +11,8 @@ from lmrep.core.messages import show_messages
 
 FLAGS = {
     "data_dir": DATA_DIR,
-    "beam_runner": Flag("", "the runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner (default: "
-                        "without Apache Beam)"),
+    "beam_runner": Flag("", "the runner of Apache Beam, which is used if this is set: DirectRunner, DataflowRunner, "
+                        "FlinkRunner, SparkRunner"),
     "beam_options": Flag("", "options of Apache Beam, separated by commas, as in project=NAME,region=us-central1"),
 }
 

@@ -98,7 +98,7 @@ def test_a_worker_that_fails_leaves_no_store_and_the_next_build_continues(
 
     with monkeypatch.context() as patch:
         patch.setattr(workers, function, fails)
-        with pytest.raises(RunFault, match="failed on DirectRunner: OSError: the disk is on fire.*run again"):
+        with pytest.raises(RunFault, match=r"failed on DirectRunner: OSError: the disk is on fire.*run again"):
             build.build(files, SETTINGS, tmp_path, ONE)
     assert local.directory.name not in names(tmp_path)
     monkeypatch.setattr(workers, "measure", fails)  # what was complete is not done again
@@ -119,7 +119,7 @@ def test_damaged_lines_are_counted_over_all_files(needs_beam, tmp_path):
     for number in range(2):
         (tmp_path / f"{number}.jsonl").write_text('{"text": "some words"}\nnot JSON')
     data = corpora.Config(corpus="jsonl", files=str(tmp_path / "*.jsonl"), damaged_lines=1)
-    with pytest.raises(UserError, match="2 lines are not JSON or lack the text, more than data.damaged_lines=1"):
+    with pytest.raises(UserError, match=r"2 lines are not JSON or lack the text, more than data.damaged_lines=1"):
         build.build(data, SETTINGS, tmp_path / "data", ONE)
 
 
@@ -148,7 +148,7 @@ def test_workers_on_other_machines_need_a_shared_store(files, tmp_path):
 
 
 def test_runners_and_options_are_checked(needs_beam):
-    with pytest.raises(UserError, match="'DirctRunner'.*expected one that Apache Beam knows"):
+    with pytest.raises(UserError, match=r"'DirctRunner'.*expected one that Apache Beam knows"):
         runners.parse("DirctRunner", "")
     with pytest.raises(UserError, match="direct_num_workers=many' are not options of Apache Beam"):
         runners.parse("DirectRunner", "direct_num_workers=many")
