@@ -81,6 +81,7 @@ def main():
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--rounds", type=int, default=3)
     o = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the run that is measured, too
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
     print("".join(f"{column:>12}" for column in ("system", "cache", "wall", "cpu")))
     for system in o.systems.split(","):
