@@ -43,7 +43,8 @@ def reason(error: BaseException) -> str:
             return os.strerror(int(code[1]))
         cause = cause.__cause__ or cause.__context__
     text = re.split(r" \[\w+='", str(error))[0].strip()
-    return text.splitlines()[-1] if text else type(error).__name__
+    last = text.splitlines()[-1] if text else "no reason given"
+    return last if type(error) is ValueError and text else f"{type(error).__name__}: {last}"
 
 
 def _silence() -> None:

@@ -141,7 +141,7 @@ TENSORSTORE = "OUT_OF_RANGE: Error writing \"x/0\": Failed writing: \"d/05a2\": 
      "Disk quota exceeded"),
     (ValueError("INTERNAL: it broke [tensorstore_spec='{}']"), "INTERNAL: it broke"),
     (ValueError("Several lines:\nthe last one"), "the last one"),
-    (KeyError(), "KeyError"),
+    (KeyError("x"), "KeyError: 'x'"), (ValueError(), "ValueError: no reason given"),
 ])
 def test_reason_of_a_failed_write_is_that_of_the_system(error, reason):
     assert orbax.reason(error) == reason
