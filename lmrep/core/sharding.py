@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -102,14 +103,21 @@ def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: M
     A dimension that its mesh axes do not divide is sharded along the first of them that do, or along none, for example
     BERT's vocabulary of 30,522 on a `tensor` axis of 4.
     """
-    return PartitionSpec(*(_dividing(mesh, RULES.get(axis) if axis else None, size)
+    return _spec(axes, shape, mesh, mesh.axis_names)
+
+
+def _spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, among: Sequence[str]) -> PartitionSpec:
+    """As `partition_spec`, with some axes of the mesh."""
+    return PartitionSpec(*(_dividing(mesh, RULES.get(axis) if axis else None, among, size)
                            for axis, size in zip(axes, shape, strict=True)))
 
 
-def _dividing(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> str | tuple[str, ...] | None:
+def _dividing(
+    mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, among: Sequence[str], size: int
+) -> str | tuple[str, ...] | None:
     if isinstance(mesh_axes, str):
-        return mesh_axes if mesh_axes in mesh.shape and divides(mesh, mesh_axes, size) else None
-    names = tuple(name for name in mesh_axes or () if name in mesh.shape)
+        return mesh_axes if mesh_axes in among and divides(mesh, mesh_axes, size) else None
+    names = tuple(name for name in mesh_axes or () if name in among)
     while names and not divides(mesh, names, size):
         names = names[:-1]
     return names or None
@@ -122,10 +130,13 @@ def divides(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> b
 
 
 def shard(x: Array, *axes: str | None) -> Array:
-    """Constrains an activation to the layout of its logical `axes`; the identity outside `use_mesh`."""
+    """Constrains an activation to the layout of its logical `axes`; the identity outside `use_mesh`. Inside
+    `map_examples`, to the layout along the other axes of the mesh."""
     if (mesh := _active.get()) is None:
         return x
-    return jax.lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh))
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    spec = _spec(axes, x.shape, mesh, [name for name in mesh.axis_names if name not in manual])
+    return x if manual and not any(spec) else jax.lax.with_sharding_constraint(x, spec)
 
 
 def axis_size(name: str) -> int:
@@ -134,14 +145,45 @@ def axis_size(name: str) -> int:
     return 1 if mesh is None else mesh.shape.get(name, 1)
 
 
-def gather(x: Array, *axes: str | None) -> Array:
-    """An activation of these logical axes with its `length` gathered, whose gradient is scattered; the identity without
-    an axis `sequence`."""
-    return x if axis_size(SEQUENCE) == 1 else _gather(x, axes)
+def gather(x: Array, axes: tuple[str | None, ...], name: str) -> Array:
+    """An array of these logical axes, gathered along the axis `name` and sharded as before along the others. Its
+    gradient is summed over devices and then scattered, next to each other, which GPUs and TPUs do in one
+    reduce-scatter. The identity outside `use_mesh`."""
+    return x if _active.get() is None else _gather(x, axes, name)
 
 
-_gather = jax.custom_vjp(lambda x, axes: shard(x, *(None if axis == "length" else axis for axis in axes)), (1,))
-_gather.defvjp(lambda x, axes: (_gather(x, axes), None), lambda axes, _, g: (shard(g, *axes),))
+def _gathered(x: Array, axes: tuple[str | None, ...], name: str) -> Array:
+    return shard(x, *(None if axis == name else axis for axis in axes))
+
+
+_gather = jax.custom_vjp(_gathered, nondiff_argnums=(1, 2))
+_gather.defvjp(lambda x, axes, name: (_gathered(x, axes, name), None),
+               lambda axes, name, _, g: (shard(_gathered(g, axes, name), *axes),))
+
+
+def look_up(table: Array, ids: Array) -> Array:
+    """table[ids], [b, t, d], of a parameter [v, d] with the logical axes `vocab` and `embed`, and ids i32[b, t].
+
+    Where an fsdp axis shards the width, each device looks up its columns for the ids of all devices along the axis, and
+    they exchange columns for examples. So neither the table nor its gradient is sent, which is larger.
+    """
+    mesh, axes = _active.get(), ("vocab", "embed")
+    rows, columns = (None, None) if mesh is None else partition_spec(axes, table.shape, mesh)
+    ids_spec = None if mesh is None else partition_spec(("batch", "length"), ids.shape, mesh)
+    if columns is None or axis_size(columns) == 1 or columns not in (ids_spec[0] or ()):
+        return jnp.take(gather(table, axes, "embed"), ids, axis=0)
+
+    def of_shard(table: Array, ids: Array) -> Array:
+        ids = jax.lax.all_gather(ids, columns, tiled=True)
+        if rows is not None:
+            ids -= jax.lax.axis_index(rows) * len(table)
+            own = (ids >= 0) & (ids < len(table))
+        x = jnp.take(table, ids, axis=0, mode="clip")
+        x = jax.lax.all_to_all(x if rows is None else jnp.where(own[..., None], x, 0), columns, 0, 2, tiled=True)
+        return x if rows is None else jax.lax.psum(x, rows)
+
+    return jax.shard_map(of_shard, mesh=mesh, in_specs=(PartitionSpec(rows, columns), ids_spec),
+                         out_specs=PartitionSpec(*ids_spec, None), check_vma=False)(table, ids)
 
 
 def map_shards(f: Callable[..., Array], axes: Sequence[tuple[str | None, ...]], *arrays: Array) -> Array:
@@ -158,6 +200,44 @@ def map_shards(f: Callable[..., Array], axes: Sequence[tuple[str | None, ...]], 
     specs = tuple(None if x is None else partition_spec(names, x.shape, mesh)
                   for names, x in zip(axes, arrays, strict=True))
     return jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=specs[0], check_vma=False)(*arrays)
+
+
+def map_examples(
+    f: Callable[..., Any], axes: Sequence[tuple[str | None, ...]], out: Any, *arrays: Array | None
+) -> Any:
+    """f(*arrays), run on each device with its examples and positions. Along `tensor`, the partitioner splits it.
+
+    Parameters, which have an axis `embed`, are gathered along it before, and their gradients are summed by one
+    reduce-scatter after the backward pass of f, whatever loops that has.
+
+    Args:
+      f: shards -> shards of the results. It must be independent for each example and position, or use `sum_shards`.
+      axes: the logical axes of each array, as in `shard`.
+      out: of each result, the index of an array whose first axes are its axes, and their number.
+      *arrays: its arguments; None for one that is not there.
+    """
+    mesh = _active.get()
+    if mesh is None or mesh.size == mesh.shape["tensor"]:
+        return f(*arrays)
+    manual = [name for name in mesh.axis_names if name != "tensor" or mesh.shape[name] == 1]
+    specs = [None if x is None else _spec(names, x.shape, mesh, manual) for names, x in zip(axes, arrays, strict=True)]
+
+    def run(*shards: Array | None) -> Any:
+        return f(*(x if x is None or "embed" not in names or spec[(at := names.index("embed"))] is None
+                   else jax.lax.all_gather(x, spec[at], axis=at, tiled=True)
+                   for x, names, spec in zip(shards, axes, specs, strict=True)))
+
+    return jax.shard_map(run, mesh=mesh, in_specs=tuple(specs), axis_names=set(manual), check_vma=False,
+                         out_specs=tuple(PartitionSpec(*specs[i][:number]) for i, number in out))(*arrays)
+
+
+def sum_shards(x: Array, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> Array:
+    """Inside `map_examples`: the sum of x over the devices among which an array of that shape is sharded."""
+    mesh = _active.get()
+    if mesh is None or mesh.size == mesh.shape["tensor"]:
+        return x
+    found = [names for names in partition_spec(axes, shape, mesh) if names]
+    return jax.lax.psum(x, tuple(name for names in found for name in ((names,) if isinstance(names, str) else names)))
 
 
 def shard_start(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[int | Array, ...]:
@@ -180,14 +260,11 @@ def gather_length(x: Array, length: int) -> Array:
 
 
 def gather_params(params: Tree, specs: Tree) -> Tree:
-    """Parameters gathered along `embed`, and sharded as before along other axes.
+    """Parameters gathered along `embed`, as `gather` does.
 
-    With this constraint the partitioner gathers a weight just before its product, and never the larger activation. The
-    identity outside `use_mesh`.
+    With this constraint the partitioner gathers a weight just before its product, and never the larger activation.
     """
-    return jax.tree.map(
-        lambda spec, x: shard(x, *(None if axis == "embed" else axis for axis in spec.axes)),
-        specs, params, is_leaf=is_spec)
+    return jax.tree.map(lambda spec, x: gather(x, spec.axes, "embed"), specs, params, is_leaf=is_spec)
 
 
 def shardings(specs: Tree, mesh: Mesh) -> Tree:

@@ -79,7 +79,7 @@ def dense(mask: Array) -> Attend:
     `AttentionMask.to_bool`."""
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
         own = shard(mask if at is None else take(mask, at), "batch", "length", None)
-        return _attention(query, KVCache(*(gather(x, *HEADS) for x in kv)), own, rate, key)
+        return _attention(query, KVCache(*(gather(x, HEADS, "length") for x in kv)), own, rate, key)
 
     return run
 

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal
+from lmrep.core.sharding import look_up
 from lmrep.layers import dropout
 from lmrep.layers import positions as fixed
 
@@ -22,8 +23,6 @@ def specs(
       init: initializer of all tables.
       position_init: initializer of the position table; by default `init`.
     """
-    # At lookup the table is sharded along its rows or not at all: with a sharded width, the partitioner would
-    # replicate the activations ("involuntary full rematerialization").
     tables = {"token": ParamSpec((vocab, d), ("vocab", "embed"), init)}
     if length:
         tables["position"] = ParamSpec((length, d), (None, "embed"), position_init or init)
@@ -45,7 +44,7 @@ def apply(
     occurs; `dropped_table` returns the token table with the same dropout.
     """
     token_key, position_key, type_key = prng.split(key, 3)
-    x = dropout.apply_to_rows(token_key, jnp.take(params["token"], tokens, axis=0), tokens, rate)
+    x = dropout.apply_to_rows(token_key, look_up(params["token"], tokens), tokens, rate)
     if "token_type" in params:
         types = jnp.zeros_like(tokens) if token_type_ids is None else token_type_ids
         # A product with one-hot codes: its gradient is a product too, not a scatter.

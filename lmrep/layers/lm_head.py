@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
-from lmrep.core.sharding import SEQUENCE, axis_size, shard
+from lmrep.core.sharding import gather, map_examples, shard, sum_shards
 from lmrep.layers import dropout, linear, norm
 from lmrep.layers.gradient import with_gradient
 from lmrep.layers.mlp import ACTIVATIONS
 
+TABLE = ("vocab", "embed")  # the logical axes of an output table
 EXACT = jax.lax.Precision.HIGHEST  # for sums written as products, which accelerators round by default
 
 
@@ -68,7 +69,7 @@ def cross_entropy(params: Tree, table: Array, x: Array, targets: Array) -> tuple
     Returns:
       (nll float32 [b, m], -log softmax(logits)[target]; correct bool[b, m], without a gradient, True for ties).
     """
-    nll, correct, _ = _cross_entropy(*_flat(params, table, x, targets), None, 1.0)
+    nll, correct, _ = _map_cross_entropy(params, table, x, targets, None, 1.0)
     return nll.reshape(targets.shape), correct.reshape(targets.shape)
 
 
@@ -77,13 +78,16 @@ def cross_entropy_and_sample(
 ) -> tuple[Array, Array, Array]:
     """As `cross_entropy`, and tokens i32[b, m] sampled from softmax(logits / temperature) by the Gumbel-max trick,
     without a gradient. Equal logits and equal `seeds` uint32[b, m] give equal tokens."""
-    nll, correct, tokens = _cross_entropy(*_flat(params, table, x, targets), seeds.reshape(-1), temperature)
+    nll, correct, tokens = _map_cross_entropy(params, table, x, targets, seeds.reshape(-1), temperature)
     return tuple(each.reshape(targets.shape) for each in (nll, correct, tokens))
 
 
-def _flat(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
-    return (shard(x.reshape(-1, x.shape[-1]), "tokens", None), _gathered_table(table), params["bias"],
-            shard(targets.reshape(-1), "tokens"))
+def _map_cross_entropy(
+    params: Tree, table: Array, x: Array, targets: Array, seeds: Array | None, temperature: float
+) -> tuple[Array, Array, Array | None]:
+    axes = ("tokens", None), TABLE, ("vocab",), ("tokens",), ("tokens",)
+    return map_examples(lambda *shards: _cross_entropy(*shards, temperature), axes, ((3, 1),) * 3,
+                        x.reshape(-1, x.shape[-1]), table, params["bias"], targets.reshape(-1), seeds)
 
 
 def chunked_cross_entropy(
@@ -105,7 +109,14 @@ def chunked_cross_entropy(
     Returns:
       (the sum float32 [], nll float32 [b, t] and correct bool[b, t] as in `cross_entropy`, both without a gradient).
     """
-    total, nll, correct = _chunked(_gathered_table(table), x, targets, weights, bias)
+    axes, shape = ("batch", "length"), targets.shape
+
+    def run(*shards: Array | None) -> tuple[Array, Array, Array]:
+        total, nll, correct = _chunked(*shards)
+        return sum_shards(total, axes, shape), nll, correct
+
+    total, nll, correct = map_examples(run, (TABLE, (*axes, None), axes, axes, ("vocab",)), ((2, 0), (2, 2), (2, 2)),
+                                       table, x, targets, weights, bias)
     return total, jax.lax.stop_gradient(nll), correct
 
 
@@ -113,26 +124,21 @@ MAX_CHUNKS, CHUNK_LOGITS = 32, 2**24  # chunks of a batch at most, logits of a c
 
 
 def _num_chunks(b: int, t: int, v: int) -> int:
-    """Number of chunks, which split along t so that examples stay on their devices. Where several devices have shards
-    of t, the number divides a shard."""
-    number, shard_length = max(1, min(MAX_CHUNKS, t, b * t * v // CHUNK_LOGITS)), t // axis_size(SEQUENCE)
-    if shard_length in (0, t):
-        return number
-    return next((n for n in range(number, shard_length) if shard_length % n == 0), shard_length)
+    """Number of chunks, which split along t so that examples stay on their devices."""
+    return max(1, min(MAX_CHUNKS, t, b * t * v // CHUNK_LOGITS))
 
 
 def _split(x: Array, chunks: int) -> Array:
-    """[b, t, ...] -> [chunks, b, t / chunks, ...], padded with zeros where `chunks` does not divide t. Chunk i has the
-    positions i, i + chunks, ..., so that positions stay on their devices."""
+    """[b, t, ...] -> [chunks, b, t / chunks, ...], padded with zeros where `chunks` does not divide t."""
     b, t = x.shape[:2]
     size = -(-t // chunks)
     x = jnp.pad(x, [(0, 0), (0, size * chunks - t)] + [(0, 0)] * (x.ndim - 2))
-    return jnp.moveaxis(x.reshape(b, size, chunks, *x.shape[2:]), 2, 0)
+    return jnp.moveaxis(x.reshape(b, chunks, size, *x.shape[2:]), 1, 0)
 
 
 def _merge(chunks: Array, t: int) -> Array:
     """The inverse of `_split`."""
-    merged = jnp.moveaxis(chunks, 0, 2)
+    merged = jnp.moveaxis(chunks, 0, 1)
     return merged.reshape(merged.shape[0], -1, *merged.shape[3:])[:, :t]
 
 
@@ -210,7 +216,7 @@ _chunked.defvjp(_chunked_forward, _chunked_backward)
 
 
 def _gathered_table(table: Array) -> Array:
-    return shard(table, "vocab", None)  # gathered over fsdp before the product
+    return gather(table, TABLE, "embed")
 
 
 def _forward(

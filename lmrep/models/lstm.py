@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, zeros
-from lmrep.core.sharding import gather_params, shard
+from lmrep.core.sharding import gather_params, look_up, shard
 from lmrep.layers import dropout, linear
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
@@ -132,9 +132,9 @@ def encode(
     run = partial(_layer, cell=c.cell, real=real, starts=starts)
     if execution.remat != "none":
         run = jax.checkpoint(run, policy=REMAT[execution.remat])
-    params = gather_params(params, specs(c))
+    table, params = params["embedding"]["token"], gather_params(params, specs(c))
     embedding_key, *layer_keys = prng.split(key, 1 + c.layers)
-    x = shard(jnp.take(params["embedding"]["token"], inputs.tokens, axis=0), "batch", None, None)
+    x = shard(look_up(table, inputs.tokens), "batch", None, None)
     outputs, carry = [x.astype(execution.dtype)], {}
     x = dropout.apply(embedding_key, outputs[0], c.dropout)
     for (name, layer), layer_key in zip(sorted(params["layers"].items()), layer_keys, strict=True):

@@ -263,7 +263,7 @@ def decode(
 
 def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
     """Float32 [b, t, d]. Norm and dropout act at the tables' width, before the projection (Lan et al., 2019)."""
-    tables = gather_params(params["embedding"], specs(c)["embedding"])
+    tables = gather_params(params["embedding"], specs(c)["embedding"]) | {"token": params["embedding"]["token"]}
     positions = inputs.positions
     if positions is None:
         positions = jnp.broadcast_to(jnp.arange(inputs.tokens.shape[1]), inputs.tokens.shape)

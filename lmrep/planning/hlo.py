@@ -29,6 +29,7 @@ _BRANCHES = re.compile(r"(?:branch_computations|called_computations)=\{([^}]*)\}
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OPERANDS = re.compile(r"%([\w.\-]+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+_CHANNEL = re.compile(r"channel_id=(\d+)")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 
 
@@ -278,7 +279,7 @@ class Program:
 
     def collectives(self, devices: int) -> list[Collective]:
         """The collectives of a program over that many devices, without those of a single device."""
-        found = []
+        found, fused = [], set()
         for _, operation, count in self.operations():
             opcode = operation.opcode.removesuffix("-start")
             inner = [(opcode, operation)] if opcode in COLLECTIVES else [
@@ -287,6 +288,11 @@ class Program:
                 for each in self.computations[called].values()
                 if each.opcode.removesuffix("-start") in COLLECTIVES]
             for opcode, each in inner:
+                # An asynchronous collective of a TPU is in each fusion that it runs beside.
+                channel = _CHANNEL.search(each.attributes) if each is not operation else None
+                if channel and channel[1] in fused:
+                    continue
+                fused.add(channel and channel[1])
                 groups = np.asarray(_groups(each.attributes, devices))
                 if groups.shape[1] < 2:
                     continue

@@ -75,6 +75,28 @@ def test_collectives_have_axes_and_bytes():
     assert reduced.bytes == 32 * 4 and reduced.sent == 2 * 32 * 4 / 2
 
 
+ASYNCHRONOUS = """HloModule m
+%start (p: f32[4]) -> f32[8] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %g = f32[8]{0} all-gather(%p), channel_id=3, replica_groups={{0,1}}, dimensions={0}
+}
+%beside (p: f32[4]) -> f32[8] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %g = f32[8]{0} all-gather(%p), channel_id=3, replica_groups={{0,1}}, dimensions={0}
+}
+ENTRY %main (a: f32[4]) -> f32[8] {
+  %a = f32[4]{0} parameter(0)
+  %s = f32[8]{0} fusion(%a), kind=kCustom, calls=%start
+  ROOT %d = f32[8]{0} fusion(%a), kind=kOutput, calls=%beside
+}
+"""
+
+
+def test_an_asynchronous_collective_counts_once():
+    [found] = hlo.Program(ASYNCHRONOUS).collectives(2)
+    assert (found.opcode, found.bytes, found.times) == ("all-gather", 32, 1)
+
+
 @pytest.mark.parametrize("text, expected", [
     ("replica_groups={{0,1},{2,3}}", [[0, 1], [2, 3]]),
     ("replica_groups=[2,2]<=[4]", [[0, 1], [2, 3]]),
