@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, zeros
-from lmrep.core.sharding import gather_params, look_up, shard
+from lmrep.core.sharding import gather_params, look_up, map_examples, shard
 from lmrep.layers import dropout, linear
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
@@ -132,13 +132,13 @@ def encode(
     run = partial(_layer, cell=c.cell, real=real, starts=starts)
     if execution.remat != "none":
         run = jax.checkpoint(run, policy=REMAT[execution.remat])
-    table, params = params["embedding"]["token"], gather_params(params, specs(c))
+    own, params = params, gather_params(params, specs(c))
     embedding_key, *layer_keys = prng.split(key, 1 + c.layers)
-    x = shard(look_up(table, inputs.tokens), "batch", None, None)
+    x = shard(look_up(own["embedding"]["token"], inputs.tokens), "batch", None, None)
     outputs, carry = [x.astype(execution.dtype)], {}
     x = dropout.apply(embedding_key, outputs[0], c.dropout)
     for (name, layer), layer_key in zip(sorted(params["layers"].items()), layer_keys, strict=True):
-        x, carry[name] = run(layer, x, state[name])
+        x, carry[name] = run(layer["input"], own["layers"][name]["recurrent"]["kernel"], x, state[name])
         outputs.append(x)
         x = dropout.apply(layer_key, x, c.dropout)
     if at is not None:
@@ -146,22 +146,36 @@ def encode(
     return Encoded(x, tuple(outputs) if layers else None, carry=carry)
 
 
-def _layer(params: Tree, x: Array, state: Tree, *, cell: str, real: Array, starts: Array) -> tuple[Array, Tree]:
+def _layer(
+    projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str, real: Array, starts: Array
+) -> tuple[Array, Tree]:
     """x [b, t, d_in] -> ([b, t, d], the state after the last real token). `starts` bool[b, t]: where the state is
     reset; `real` bool[b, t]: where it is updated."""
-    projected = shard(linear.apply(params["input"], x), "batch", None, None)  # all time steps in one product
-    kernel = params["recurrent"]["kernel"].astype(x.dtype)
+    projected = shard(linear.apply(projection, x), "batch", None, None)  # all time steps in one product
+    names = sorted(state)
 
-    def step(state: Tree, at_t: tuple[Array, Array, Array]) -> tuple[Tree, Array]:
-        projected, real, starts = at_t
-        before = jax.tree.map(lambda s: jnp.where(starts[:, None], 0, s), state)
-        gates = projected + before["hidden"].astype(x.dtype) @ kernel
-        after = CELLS[cell](gates.astype(jnp.float32), before)
-        state = jax.tree.map(lambda new, old: jnp.where(real[:, None], new, old), after, state)
-        return state, state["hidden"].astype(x.dtype)
+    def recur(projected: Array, kernel: Array, real: Array, starts: Array, *values: Array) -> tuple[Array, ...]:
+        step = partial(_step, kernel=kernel.astype(projected.dtype), cell=cell)
+        inputs = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts))
+        last, hidden = jax.lax.scan(step, dict(zip(names, values, strict=True)), inputs)
+        return hidden.swapaxes(0, 1), *(last[name] for name in names)
 
-    state, hidden = jax.lax.scan(step, state, jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts)))
-    return shard(hidden.swapaxes(0, 1), "batch", None, None), state
+    # On each device by itself: the gradient of the kernel is summed over devices once, not at every time step.
+    by_example, values = ("batch", None), [state[name] for name in names]
+    axes = ("batch", None, None), ("embed", None), *[by_example] * (2 + len(values))
+    hidden, *last = map_examples(recur, axes, [(0, 2), *((4 + i, 2) for i in range(len(values)))],
+                                 projected, kernel, real, starts, *values)
+    return hidden, dict(zip(names, last, strict=True))
+
+
+def _step(state: Tree, at_t: tuple[Array, Array, Array], *, kernel: Array, cell: str) -> tuple[Tree, Array]:
+    """One time step: (the state after it, its output [b, d])."""
+    projected, real, starts = at_t
+    before = jax.tree.map(lambda s: jnp.where(starts[:, None], 0, s), state)
+    gates = projected + before["hidden"].astype(projected.dtype) @ kernel
+    after = CELLS[cell](gates.astype(jnp.float32), before)
+    state = jax.tree.map(lambda new, old: jnp.where(real[:, None], new, old), after, state)
+    return state, state["hidden"].astype(projected.dtype)
 
 
 def _lstm(gates: Array, state: Tree) -> Tree:

@@ -88,6 +88,48 @@ def test_shard_constrains_activations_without_changing_values():
     assert np.array_equal(sharded, x)
 
 
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 8, 1), (1, 1, 2), (1, 2, 2, 2), (1, 1, 1, 4)])
+@pytest.mark.parametrize("vocab", [24, 23])  # a tensor axis divides it, or not
+def test_lookups_and_their_gradients_do_not_depend_on_the_mesh(sizes, vocab):
+    draw = np.random.default_rng(0)
+    table, weights = draw.normal(size=(vocab, 16)), draw.normal(size=(8, 4, 16))
+    ids = draw.integers(0, vocab, (8, 4))
+
+    def loss(table):
+        x = sharding.look_up(table, ids)
+        return (x * weights).sum(), x
+
+    mesh = make_mesh(*sizes)
+    layout = sharding.shardings(ParamSpec((vocab, 16), ("vocab", "embed")), mesh)
+    with sharding.use_mesh(mesh):
+        gradient, x = jax.jit(jax.grad(loss, has_aux=True))(jax.device_put(np.float32(table), layout))
+    np.testing.assert_allclose(x, np.float32(table)[ids])
+    np.testing.assert_allclose(gradient, jax.grad(lambda table: loss(table)[0])(table), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch", [8, 4, 3])  # all devices have examples, half of them, or all of them have the same
+@pytest.mark.parametrize("sizes", [(2, 4, 1), (2, 2, 2), (1, 2, 2, 2)])
+def test_functions_of_examples_do_not_depend_on_the_mesh(sizes, batch):
+    draw = np.random.default_rng(0)
+    kernel, x, bias = (np.float32(draw.normal(size=shape)) for shape in ((8, 4), (batch, 6, 8), (4,)))
+
+    def loss(kernel, x, bias):
+        def f(kernel, x, bias, missing):
+            y = jnp.tanh(sharding.shard(x @ kernel, "batch", "length", "mlp") + bias)
+            return sharding.sum_shards((y**2).sum(), ("batch", "length"), (batch, 6)), y
+
+        axes = ("embed", "mlp"), ("batch", "length", None), ("mlp",), ("batch",)
+        total, y = sharding.map_examples(f, axes, ((1, 0), (1, 2)), kernel, x, bias, None)
+        return total + y[0].sum(), y
+
+    expected = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(kernel, x, bias)
+    mesh = make_mesh(*sizes)
+    layout = sharding.shardings(ParamSpec(kernel.shape, ("embed", "mlp")), mesh)
+    with sharding.use_mesh(mesh):
+        found = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(jax.device_put(kernel, layout), x, bias)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected)
+
+
 def test_sharded_init_gives_the_same_parameters():
     layout = sharding.shardings(SPECS, MESH)
     assert layout["layers"]["in"].spec == PartitionSpec(None, "fsdp", "tensor")

@@ -53,6 +53,21 @@ def test_parameters_are_gathered_over_their_axis(sharded):
     assert ("all-gather", ("fsdp",)) in kinds and all(each.axes == ("fsdp",) for each in sharded.transfers)
 
 
+def test_the_table_and_its_gradient_are_sent_once():
+    """For the output layer; the lookup exchanges activations."""
+    found, table = planned(4, **{"mesh.data": 1, "mesh.fsdp": 4, "model.vocab": 16384}), 16384 * 32 * 4
+    sent = {each.opcode: each.bytes for each in found.transfers}
+    assert sent["reduce-scatter"] == pytest.approx(3 / 4 * table, rel=0.01)
+    assert sent["all-gather"] < table and sent["all-reduce"] + sent["all-to-all"] < table / 5
+
+
+def test_a_recurrent_network_sends_nothing_at_each_time_step():
+    config = experiments.default_config("lstm", "causal", "stream", layout="1x4x1")
+    config.update_from_flattened_dict({"model.vocab": 64, "model.width": 32, "model.layers": 1, "length": 80})
+    found = plan.plan(experiments.parse(config), on(4))[0]
+    assert found.transfers and all(each.count < 80 for each in found.transfers)
+
+
 def test_the_slowest_of_three_bounds_the_step(sharded):
     assert sharded.seconds == max(sharded.compute, sharded.bandwidth, sharded.network)
     assert sharded.utilisation(CHIP.flops) == pytest.approx(sharded.flops / 4 / 1e12 / sharded.seconds)

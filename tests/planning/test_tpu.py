@@ -24,6 +24,17 @@ def test_a_sharded_step_is_compiled_for_a_slice():
 
 
 @needs_libtpu
+def test_gradients_are_scattered_over_fsdp():
+    """No large array is reduced on all devices."""
+    fields = {"mesh.data": 1, "mesh.fsdp": 4, "execution.dtype": "bfloat16", "model.width": 512, "model.mlp": 1024,
+              "model.vocab": 2048, "model.layers": 1}
+    config = search.with_fields(small.config("texts"), fields)
+    planned = plan.plan(experiments.parse(config), hardware.find("v5e:2x2"))[0]
+    sent = {each.opcode: each.bytes for each in planned.transfers}
+    assert sent["all-reduce"] < sent["reduce-scatter"] / 20
+
+
+@needs_libtpu
 def test_a_step_that_does_not_fit_says_what_it_needs():
     fields = {"model.width": 8192, "model.heads": 64, "model.mlp": 32768, "model.layers": 4, "mesh.data": 4}
     config = search.with_fields(small.config("texts"), fields)
