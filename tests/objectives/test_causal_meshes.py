@@ -37,7 +37,7 @@ def train(network, sizes=(1, 1, 1), microbatches=1):
     lines = {"train": [], "validation": []}
     log = SimpleNamespace(write=lambda step, split, values: lines[split].append(values["loss"]),
                           timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)
-    checkpoints = SimpleNamespace(save=lambda *_: None, wait=lambda: None)
+    checkpoints = SimpleNamespace(save=lambda *_: None, wait=lambda: None, check=lambda: None)
     stage = Stage("main", STEPS, objective, optax.adam(0.01), host_batches, BATCH_SIZE, microbatches,
                   validation=lambda indices: host_batches(indices, 0, 3), schedule=lambda step: 0.01)
     config = TrainerConfig(evaluation=EvaluationConfig(every=3), log=LogConfig(every=1))

@@ -61,7 +61,7 @@ def losses(tmp_path_factory, module_monkeypatch):
         config.update_from_flattened_dict(fields | {"microbatches": microbatches})
         experiment = experiments.parse(config)
         prepared = prepare(experiment.data, experiment.tokenizer, home / "data")
-        lines, checkpoints = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None)
+        lines, checkpoints = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None, check=lambda: None)
         log = SimpleNamespace(write=lambda step, split, values: lines.append(values["loss"]),
                               timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)
         stages, config = build.stages(experiment, prepared, home / "data"), TrainerConfig(log=LogConfig(every=1))
