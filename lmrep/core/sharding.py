@@ -150,7 +150,7 @@ def gather(x: Array, axes: tuple[str | None, ...], name: str) -> Array:
     identity outside `use_mesh`.
 
     Its gradient is summed over devices and then scattered, next to each other, which XLA joins into one reduce-scatter
-    on GPUs and TPUs. (Not on all: libtpu 0.0.42 did for 4 chips of a v5e, and used all-reduces for 16.)
+    on GPUs and TPUs where it expects a gain. (libtpu 0.0.42 did for wide layers on 4 chips of a v5e, not on 16.)
     """
     return x if _active.get() is None else _gather(x, axes, name)
 
