@@ -294,7 +294,7 @@ def test_both_processes_of_a_run_whose_lease_was_taken_stop_together(small_home,
     url, many = f"file://{tmp_path}/store/run", 1_000_000
     words = ["train", f"--config={tmp_path}/small.py", f"--workdir={url}", f"--data_dir={small_home}/data",
              f"--config.steps={many}", f"--config.checkpoint.every={many}", f"--config.evaluation.every={many}",
-             "--config.mesh.data=2"]
+             "--config.mesh.data=2", "--config.model.layers=1"]
     processes = [forked.Child(look_often, *words, environment=own) for own in forked.addresses(2)]
     small.until(lambda: forked.reached(tmp_path / "store/run", 2), processes[0])
     while any(process.poll() is None for process in processes):  # a renewal may overwrite it once
