@@ -44,13 +44,14 @@ import numpy as np
 from accelerator_checks import CHECKS
 from accelerator_data import concatenated, real_tokens, sentences
 from accelerator_report import SIDES, markdown
-from accelerator_worker import NO_TIME, Failed, Worker
+from accelerator_worker import Failed, OutOfTime, Worker
 from training_steps import System
 
 from lmrep.models import PRESETS
 
 LMREP, TRANSFORMERS = SIDES
 ROUNDS, LEAST = 7, 3  # of a case: wanted, and where later cases need the time
+NO_TIME = "no time left"
 LENGTHS = 32, 63, 64, 65, 96, 127, 128, 129, 192, 200, 256, 320, 384, 512  # whose gradients are checked
 
 
@@ -117,9 +118,9 @@ class Benchmark:
         """Sends a request, whose result `receive` returns."""
         self._workers[side].send(*request)
 
-    def receive(self, side):
-        """The result of the last request. Raises Failed."""
-        return self._workers[side].receive(self.left())
+    def receive(self, side, seconds=float("inf")):
+        """The result of the last request. Raises Failed, after so many seconds at the latest."""
+        return self._workers[side].receive(min(seconds, self.left()))
 
     def ask(self, side, *request):
         """Sends a request and waits for its result. Raises Failed."""
@@ -146,9 +147,10 @@ def measure(benchmark, name, case, batches, flags, reserved):
     running = [side for side in SIDES if side not in failed]
     for side in running:
         benchmark.prepare(side, name, case.system, batches[side], settings[side])
+    end = benchmark.left() - min(flags.compile_seconds, 0.75 * benchmark.left())
     for side in running:
         try:
-            facts[side] = benchmark.receive(side)
+            facts[side] = benchmark.receive(side, benchmark.left() - end)
         except Failed as error:
             failed[side] = str(error)
     steps = {side: steps_per_turn(facts[side]["seconds"], flags.turn, len(batches[side])) for side in facts}
@@ -157,9 +159,11 @@ def measure(benchmark, name, case, batches, flags, reserved):
         for side in (side for side in SIDES if side not in failed):
             try:
                 rounds[side].append(finite(benchmark.ask(side, "turn", steps[side])))
-            except Failed as error:
-                if str(error) != NO_TIME or not done:  # else the rounds before it count
+            except OutOfTime as error:
+                if not done:  # else the rounds before it count
                     failed[side] = str(error)
+            except Failed as error:
+                failed[side] = str(error)
         done = max(map(len, rounds.values()))
     failed |= {side: NO_TIME for side in SIDES if not rounds[side] and side not in failed}
     return summary(name, case, batches, facts, rounds, failed) | {"rounds": done, "wanted": flags.rounds}
@@ -290,6 +294,7 @@ def arguments(argv):
                         help="whose gradients are checked, for example 64,129-256 (which has every length modulo 128)")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="no torch.compile")
     parser.add_argument("--no-checks", dest="checks", action="store_false")
+    parser.add_argument("--compile-seconds", type=float, default=180, help="that a case may take to compile")
     parser.add_argument("--json", type=Path, default=Path("accelerator.json"), help="the file of all results")
     flags = parser.parse_args(argv)
     chosen = [text.strip().lower() for text in flags.cases.split(",") if text.strip()]

@@ -19,11 +19,14 @@ from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 
 MEMORY = 0.45  # fraction of the device's memory that each of the two may use
-NO_TIME = "no time left"
 
 
 class Failed(Exception):
     """A request failed. The message is one line."""
+
+
+class OutOfTime(Failed):
+    """A request took too long. Its process was ended."""
 
 
 class Worker:
@@ -52,11 +55,11 @@ class Worker:
             self._connection.send((request, arguments))
 
     def receive(self, seconds):
-        """What the request returned. Raises Failed if it fails, or takes longer than `seconds`."""
+        """What the request returned. Raises Failed if it fails, OutOfTime if it takes longer than `seconds`."""
         try:
             if not self._connection.poll(max(0, seconds)):
                 self.stop()
-                raise Failed(NO_TIME)
+                raise OutOfTime(f"no result within {seconds:.0f} seconds")
             done, value, usable = self._connection.recv()
         except (EOFError, OSError) as error:
             self._process.join(10)

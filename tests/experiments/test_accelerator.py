@@ -62,6 +62,52 @@ def test_rounds_are_dropped_where_time_is_short(done, left, expected):
     assert module("accelerator").affordable(done, 7, seconds=2, left=left, reserved=50 if left < 50 else 0) is expected
 
 
+class Stub:
+    """In place of the two processes: that of transformers does not finish compiling, that of lmrep fails in its third
+    turn where `error` is given. Time passes in turns only."""
+
+    def __init__(self, seconds, error=None):
+        self.seconds, self.error, self.turns = seconds, error, 0
+
+    def left(self):
+        return self.seconds
+
+    def prepare(self, side, *request):
+        pass
+
+    def receive(self, side, seconds):
+        assert seconds == pytest.approx(min(50, 0.75 * self.seconds))
+        if side == "transformers":
+            raise module("accelerator").OutOfTime("no result within 50 seconds")
+        return {"seconds": 1.0, "flops": 100, "attention": "xla"}
+
+    def ask(self, side, request, steps):
+        self.turns, self.seconds = self.turns + 1, self.seconds - 3
+        if self.turns == 3 and self.error:
+            raise self.error
+        return {"seconds": 0.1 * self.turns, "loss": 1.0, "gradient_norm": 1.0}
+
+
+@pytest.mark.parametrize(("seconds", "reserved", "rounds"), [
+    (100, 0, 5), (100, 95, 3), (8, 0, 2), (1, 0, 0), (-1, 0, 0)])
+def test_one_framework_is_measured_without_the_other(tiny, seconds, reserved, rounds):
+    script = module("accelerator")
+    flags, _ = script.arguments(["--rounds=5", "--compile-seconds=50"])
+    name = "BERT-base 128, concatenated"
+    batches = dict(zip(script.SIDES, module("accelerator_data").concatenated(
+        tiny[name], np.random.default_rng(0)), strict=True))
+    result = script.measure(Stub(seconds), name, script.Case(tiny[name]), batches, flags, reserved)
+    assert result["rounds"] == rounds and result["ratio"] is None and "transformers" in result["failed"]
+    if not rounds:
+        assert result["failed"]["lmrep"] == "no time left"
+        return
+    assert result["lmrep"]["seconds"] == pytest.approx([0.1 * (i + 1) for i in range(rounds)])
+    for error, expected in ((script.OutOfTime("late"), 2), (script.Failed("out of memory"), None)):
+        result = script.measure(Stub(100, error), name, script.Case(tiny[name]), batches, flags, 0)
+        assert result["failed"].get("lmrep") == (None if expected else "out of memory")
+        assert ("lmrep" in result) == bool(expected)
+
+
 def test_flags():
     script = module("accelerator")
     flags, cases = script.arguments(["--lengths=64,129-131", "--cases=gpt-2,bert-large"])
