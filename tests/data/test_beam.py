@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora
 from lmrep.data.store import prepare, token_store
@@ -15,6 +16,7 @@ from lmrep.data.store.beam import runner as runners
 from lmrep.data.store.beam.runner import PROCESSES, Runner
 from tests.data.test_prepare import SETTINGS, texts
 from tests.data.test_prepare_resumed import on_disk
+from tests.storage.emulators import GoogleCloudStorage, started
 
 ONE = Runner("DirectRunner", ("direct_running_mode=in_memory",))
 THREADS = Runner("DirectRunner", ("direct_running_mode=multi_threading", "direct_num_workers=3"))
@@ -131,6 +133,58 @@ def test_documents_that_change_during_the_build_are_a_fault(needs_beam, files, t
         train(*arguments), changing.write_text("\n\n".join(texts(30, seed=1))))[0])
     with pytest.raises(RunFault, match="the corpus changed while it was read"):
         build.build(dataclasses.replace(files, files=str(changing)), SETTINGS, tmp_path / "data", ONE)
+
+
+@pytest.fixture(scope="module")
+def tfds_texts(tmp_path_factory):
+    """The name of a TFDS dataset that is a Beam pipeline, which is not prepared."""
+    import tensorflow_datasets as tfds
+
+    top = tmp_path_factory.mktemp("tfds")
+
+    class LmrepBeamTexts(tfds.core.BeamBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+        pkg_dir_path = top  # without metadata files
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(
+                {"text": tfds.features.Text()}))
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            import apache_beam as beam
+
+            return beam.Create([(number, {"text": text}) for number, text in enumerate(texts(60))])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfds.core.constants, "DATA_DIR", str(top / "datasets"))
+        yield "lmrep_beam_texts"
+
+
+def test_a_tfds_dataset_that_is_a_pipeline_is_prepared_first_and_may_be_in_a_store(
+        needs_beam, tfds_texts, tmp_path, monkeypatch):
+    data = corpora.Config(corpus="tfds", tfds_name=tfds_texts, validation=0.1, test=0)
+    with pytest.raises(UserError, match="'lmrep_beam_texts' is not prepared"):
+        build.build(data, SETTINGS, "gs://bucket/data", Runner("DataflowRunner"))
+    directory, _ = build.build(data, SETTINGS, tmp_path / "beam", ONE)
+    local = prepare.prepare(data, SETTINGS, tmp_path / "local")
+    assert on_disk(pathlib.Path(directory)) == on_disk(local.directory)
+    server = started(GoogleCloudStorage, tmp_path / "bucket")
+    for name, value in {**server.environment, "LMREP_DATA_DIR": str(tmp_path / "downloads")}.items():
+        monkeypatch.setenv(name, value)
+    prepared = pathlib.Path(corpora.tfds.open_builder(tfds_texts).data_path)
+    for path in prepared.iterdir():
+        remote.Store("gs://bucket/texts/1.0.0", "", "").upload(path, path.name)
+    data = dataclasses.replace(data, tfds_name="gs://bucket/texts/1.0.0")
+    url, _ = build.build(data, SETTINGS, "gs://bucket/data", ONE)
+    assert url == f"gs://bucket/data/{local.directory.name}"
+    messages = []
+    opened = prepare.prepare(data, SETTINGS, "gs://bucket/data", messages.append)
+    assert messages == [f"downloading {url}"] and on_disk(opened.directory) == on_disk(local.directory)
+    assert not [name for name in remote.Store("gs://bucket/data", "", "").names() if ".beam" in name]
+    server.stop()
 
 
 def test_without_apache_beam_the_message_names_the_extra(monkeypatch):

@@ -1,15 +1,19 @@
 """Documents from TFDS: the examples of a prepared dataset, without TensorFlow."""
 
+import contextlib
 import hashlib
 import itertools
 import os
+import pathlib
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import cleaning
 from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
@@ -40,14 +44,41 @@ def _texts(directory: str, first: int, last: int, config: Config, tally: Counter
     """The texts of the examples `first` up to `last` of a split."""
     import tensorflow_datasets as tfds
 
-    source = open_split(tfds.builder_from_directory(directory), config.tfds_name, config.tfds_split)
-    for start in range(first, last, 256):
-        examples = source.__getitems__(range(start, min(start + 256, last)))
-        for number, value in enumerate(examples, start):
-            for key in config.text_feature.split("/"):
-                value = value[key]
-            location = f"{config.tfds_name}, example {number}, {config.text_feature!r}"
-            yield from cleaning.field_documents(value, config.undecodable, location, tally)
+    builder = tfds.builder_from_directory(directory)
+    with _examples(builder, config, first) as (examples, before):
+        for start in range(first, last, 256):
+            values = examples(range(start - before, min(start + 256, last) - before))
+            for number, value in enumerate(values, start):
+                for key in config.text_feature.split("/"):
+                    value = value[key]
+                location = f"{config.tfds_name}, example {number}, {config.text_feature!r}"
+                yield from cleaning.field_documents(value, config.undecodable, location, tally)
+
+
+@contextlib.contextmanager
+def _examples(builder: Any, config: Config, first: int) -> Iterator[tuple[Callable[[range], Any], int]]:
+    """Yields (a function from numbers to examples, the number of the example that it calls 0). Of a remote dataset they
+    are those of the file that begins with example `first`, which is downloaded."""
+    import tensorflow_datasets as tfds
+    from array_record.python import array_record_data_source
+
+    url = remote.as_url(str(builder.data_path))
+    if not url:
+        yield open_split(builder, config.tfds_name, config.tfds_split).__getitems__, 0
+        return
+    files = builder.info.splits[config.tfds_split].file_instructions
+    begins = itertools.accumulate((file.take for file in files), initial=0)
+    file = next(file for file, begin in zip(files, begins, strict=False) if begin == first and file.take)
+    with tempfile.TemporaryDirectory() as temporary:
+        name = os.path.basename(file.filename)
+        copy = tfds.core.utils.shard_utils.FileInstruction(
+            os.path.join(temporary, name), file.skip, file.take, file.examples_in_shard)
+        with remote.user_errors(url):
+            store = remote.Store(url, "data.tfds_name", "gs://bucket/tfds/NAME/1.0.0")
+            store.download(name, pathlib.Path(copy.filename))
+        records = array_record_data_source.ArrayRecordDataSource([copy])
+        decode = builder.info.features.deserialize_example_np
+        yield lambda numbers: map(decode, records.__getitems__(numbers)), first
 
 
 def check_present(config: Config) -> None:
@@ -75,7 +106,7 @@ def open_builder(name: str, data_dir: str = "", download: bool = True, settings:
     fix = (f"Prepare it where TensorFlow is installed (tfds build NAME --file_format=array_record), and copy it into "
            f"{folder}, or give its directory, which has dataset_info.json, in place of its name")
     try:
-        if os.path.isdir(os.path.expanduser(name)):
+        if remote.as_url(name) or os.path.isdir(os.path.expanduser(name)):
             return tfds.builder_from_directory(os.path.expanduser(name))
         builder = tfds.builder(name, data_dir=os.path.expanduser(data_dir) or None, file_format="array_record")
         prepared = bool(builder.info.splits)
@@ -102,7 +133,13 @@ def _check(builder: Any, config: Config) -> None:
     if getattr(features, "shape", None) != () or np.dtype(features.np_dtype).kind not in "OSU":
         raise UserError(f"{config.tfds_name} has no text feature {config.text_feature!r}; it has "
                         f"{', '.join(builder.info.features)}: set --config.data.text_feature")
-    open_split(builder, config.tfds_name, config.tfds_split)
+    if not remote.as_url(str(builder.data_path)):
+        open_split(builder, config.tfds_name, config.tfds_split)
+        return
+    stored, splits = builder.info.file_format.value, list(builder.info.splits)
+    if stored != "array_record" or config.tfds_split.partition("[")[0] not in splits:
+        raise UserError(f"{config.tfds_name} is stored as {stored} and has the splits {', '.join(splits)}; expected "
+                        f"array_record and split {config.tfds_split!r}")
 
 
 def open_split(builder: Any, name: str, split: str) -> Any:

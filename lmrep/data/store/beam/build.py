@@ -74,8 +74,12 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
 
 
 def prepare_corpus(data: corpora.Config, runner: Runner) -> None:
-    """Prepares a corpus that is a Beam pipeline itself, if it is not prepared."""
-    corpora.CORPORA[data.corpus].prepare(data, runners.create(runner), runners.make_options(runner))
+    """Prepares a TFDS dataset that is a Beam pipeline itself, if it is not prepared. TFDS writes ArrayRecord to local
+    disks alone, so other machines need one that is prepared: raises UserError if it is not."""
+    if runner.local:
+        corpora.CORPORA[data.corpus].prepare(data, runners.create(runner), runners.make_options(runner))
+    else:
+        corpora.check_present(data)
 
 
 def check_shared(data_dir: str, runner: Runner) -> None:

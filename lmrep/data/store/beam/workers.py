@@ -197,4 +197,4 @@ def check_readable(readers: Iterable[corpora.Reader], runner: str) -> None:
         if "://" not in reader.path:
             what = f"is in {reader.path}, on this machine" if reader.path else "comes with this machine's Python"
             raise UserError(f"the corpus {what}, which the workers of {runner} cannot read; copy it to an object "
-                            "store, and set --config.data.files='gs://bucket/...'")
+                            "store, and set --config.data.files or data.tfds_name to its address, gs://bucket/...")
