@@ -35,11 +35,11 @@ def run(arguments: Arguments) -> int:
     show_messages()
     data_dir = flags.data_dir or str(default_data_dir())
     if flags.beam_runner:
-        found = _on_beam(experiment, data_dir, flags.beam_runner, flags.beam_options, log.info)
+        stores = _on_beam(experiment, data_dir, flags.beam_runner, flags.beam_options, log.info)
     else:
         prepared = build.prepared(experiment, Path(data_dir), log.info)
-        found = {str(prepared.directory): prepared.statistics}
-    for directory, statistics in found.items():
+        stores = {str(prepared.directory): prepared.statistics}
+    for directory, statistics in stores.items():
         print(f"\nPrepared in {directory}")
         for split, facts in statistics.items():
             print(f"  {split:10} {facts['documents']:>15,} documents {facts['tokens']:>19,} tokens "

@@ -92,7 +92,7 @@ def test_processes_build_the_same_bytes_of_long_and_empty_documents(needs_beam, 
     assert on_disk(pathlib.Path(directory)) == on_disk(expected.directory)
 
 
-@pytest.mark.parametrize("function", ["tokenize_block", "write_shard", "write_index"])
+@pytest.mark.parametrize("function", ["tokenize_block", "write_shard"])
 def test_a_worker_that_fails_leaves_no_store_and_the_next_build_continues(
         needs_beam, files, local, tmp_path, monkeypatch, function):
     def fails(item, *arguments, **options):

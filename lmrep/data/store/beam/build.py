@@ -68,9 +68,9 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
                     pathlib.Path(work.path, "done").rename(directory)
                     work.remove()
         facts, target = (directory / "statistics.json").read_bytes(), Folder(str(directory))
-    found = json.loads(facts)
-    found.pop("text", None)
-    return target.path, found
+    splits = json.loads(facts)
+    splits.pop("text", None)
+    return target.path, splits
 
 
 def prepare_corpus(data: corpora.Config, runner: Runner) -> None:
@@ -158,10 +158,10 @@ class Pipelines:
 
     def survey(self, data: corpora.Config) -> CorpusScan:
         """As `scan.survey`."""
-        found = self._once("scan.json", lambda name: self._map(
+        scans = self._once("scan.json", lambda name: self._map(
             "reading", self._readers, partial(workers.measure, work=self.work), name, "scan"))
-        self._documents = [documents for _, documents, _ in sorted(found)]
-        tally = sum((Counter(each) for *_, each in found), Counter())
+        self._documents = [documents for _, documents, _ in sorted(scans)]
+        tally = sum((Counter(each) for *_, each in scans), Counter())
         if not any(self._documents):
             raise UserError(self.corpus.empty_message)
         if tally["damaged_lines"] > data.damaged_lines:
@@ -234,8 +234,8 @@ class Pipelines:
                          | beam.Map(workers.tokenize_block, work=self.work, keep_whitespace=keep,
                                     key=self._tokenizer_key(), alone=self.runner.alone))
             counts = tokenized | beam.Values() | beam.CombineGlobally(workers.sum_counts)
-            found = tokenized | beam.Keys() | beam.combiners.ToList()
-            _ = found | "write" >> beam.Map(write_tokens, beam.pvalue.AsSingleton(counts), work=self.work, name=name)
+            blocks = tokenized | beam.Keys() | beam.combiners.ToList()
+            _ = blocks | "write" >> beam.Map(write_tokens, beam.pvalue.AsSingleton(counts), work=self.work, name=name)
 
         def run(name: str) -> Any:
             self._plan(survey)
@@ -243,7 +243,7 @@ class Pipelines:
                         lambda amount: scan.describe_amount(amount, total), self.progress)
 
         total = int(survey.lengths.sum())
-        return [Tokens(*each) for each in self._once("tokens.json", run)["blocks"]]
+        return [Tokens(*each) for each in self._once("tokens.json", run)]
 
     def _tokenized_characters(self) -> int:
         return sum(int(name.rpartition("-")[2]) for name in self.work.names("tokens"))
@@ -255,8 +255,8 @@ class Pipelines:
             workers.tokens_of_parts((each for each in tokenized if each.split == split), parts))) if records]
         indices = list(itertools.product(splits, token_store.INDICES))
         work = partial(_write, work=self.work, done=done, parts=parts, size=size)
-        found = self._once("files.json", lambda name: self._map("writing records", [*shards, *indices], work, name))
-        return [File(*each) for each in found]
+        files = self._once("files.json", lambda name: self._map("writing records", [*shards, *indices], work, name))
+        return [File(*each) for each in files]
 
     def _once(self, name: str, run: Callable[[str], Any]) -> Any:
         """The JSON of the file `name`, which `run(name)` writes in the end, unless an earlier build did."""
@@ -294,7 +294,7 @@ def write_results(results: list[Any], work: Folder, name: str) -> None:
     work.write(name, json.dumps(sorted(results, key=lambda each: each if isinstance(each, int) else each[0])).encode())
 
 
-def write_tokens(found: list[Tokens], counts: bytes, work: Folder, name: str) -> None:
+def write_tokens(blocks: list[Tokens], counts: bytes, work: Folder, name: str) -> None:
     """Writes what all blocks hold."""
     work.write("counts", counts)
-    work.write(name, json.dumps({"blocks": sorted(found, key=lambda each: each[:4])}).encode())
+    work.write(name, json.dumps(sorted(blocks, key=lambda each: each[:4])).encode())

@@ -140,9 +140,9 @@ def _translated(error: Exception, runner: Runner, what: str) -> Exception:
     """The error of a worker. It arrives as an exception of its type with another message, or in the text of another
     exception."""
     text = "\n".join(traceback.format_exception(error)).replace("\\n", "\n")
-    if found := RAISED.findall(text):
-        kind, message = found[-1]
-        return RunFault(message) if kind == "RunFault" else UserError(message)
+    if raised := RAISED.findall(text):
+        name, message = raised[-1]
+        return RunFault(message) if name == "RunFault" else UserError(message)
     log.debug("%s", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return RunFault(f"the pipeline that was {what} failed on {runner.name}: {lines[-1][:500]}; run again, which "

@@ -133,14 +133,14 @@ def sum_counts(counts: Iterable[bytes]) -> bytes:
 
 def read_tokens(work: Folder, split: str) -> list[Tokens]:
     """What the tokenized blocks of a split hold, in the order of the corpus."""
-    found = (Tokens(*each) for each in json.loads(work.read("tokens.json"))["blocks"])
-    return sorted((each for each in found if each.split == split), key=lambda each: each[:4])
+    tokenized = (Tokens(*each) for each in json.loads(work.read("tokens.json")))
+    return sorted((each for each in tokenized if each.split == split), key=lambda each: each[:4])
 
 
-def tokens_of_parts(found: Iterable[Tokens], parts: int) -> list[int]:
+def tokens_of_parts(tokenized: Iterable[Tokens], parts: int) -> list[int]:
     """The number of tokens of each part of a split."""
     tokens = [0] * parts
-    for each in found:
+    for each in tokenized:
         tokens[each.part] += each.tally["tokens"]
     return tokens
 
@@ -148,16 +148,16 @@ def tokens_of_parts(found: Iterable[Tokens], parts: int) -> list[int]:
 def write_shard(item: tuple[str, int], work: Folder, done: Folder, parts: int, vocabulary_size: int) -> File:
     """Writes the records of a (split, part), which has some."""
     split, part = item
-    found = read_tokens(work, split)
-    tokens = tokens_of_parts(found, parts)
-    rest = _last_tokens(work, [each for each in found if each.part < part], sum(tokens[:part]) % token_store.RECORD)
+    tokenized = read_tokens(work, split)
+    tokens = tokens_of_parts(tokenized, parts)
+    rest = _last_tokens(work, [each for each in tokenized if each.part < part], sum(tokens[:part]) % token_store.RECORD)
     number = sum(records > 0 for records in token_store.records_of_parts(tokens)[:part])
     with work.temporary() as temporary:
         (temporary / "before").mkdir()
         np.save(temporary / "before" / "rest.npy", rest.astype(token_store.dtype(vocabulary_size)))
         with token_store.Writer(temporary / "part", split, vocabulary_size, temporary / "before",
                                 part == parts - 1) as writer:
-            for each in found:
+            for each in tokenized:
                 if each.part == part:
                     with work.arrays(each.name) as arrays:
                         writer.add(arrays["tokens"], arrays["sentences"], arrays["documents"])
@@ -165,10 +165,10 @@ def write_shard(item: tuple[str, int], work: Folder, done: Folder, parts: int, v
         return File(name, *done.put(temporary / "part" / token_store.shard_name(split, 0), name))
 
 
-def _last_tokens(work: Folder, found: list[Tokens], number: int) -> np.ndarray:
+def _last_tokens(work: Folder, tokenized: list[Tokens], number: int) -> np.ndarray:
     """The last tokens of blocks."""
     last: list[np.ndarray] = [np.zeros(0, np.uint16)]
-    for each in reversed(found):
+    for each in reversed(tokenized):
         if not number:
             break
         with work.arrays(each.name) as arrays:
