@@ -151,6 +151,7 @@ def _gpt2(system, compiled):
         vocab_size=c.vocab, n_positions=c.max_length, n_embd=c.width, n_layer=c.layers, n_head=c.heads, n_inner=c.mlp,
         resid_pdrop=c.dropout, embd_pdrop=c.dropout, attn_pdrop=c.attention_dropout, use_cache=False,
         attn_implementation="sdpa")).train()
+    model.loss_type = "ForCausalLM"  # its default, of which a warning would split the compiled program
     return list(model.parameters()), _labelled(compiled(model))
 
 
