@@ -77,6 +77,10 @@ class LmrepSteps:
         """Returns when all steps are done."""
         jax.block_until_ready((self._state, self._metrics))
 
+    def text(self):
+        """The optimized HLO of a step."""
+        return self._step.as_text()
+
     def last(self):
         """(loss, norm of the gradient) of the last step."""
         return tuple(float(self._metrics[name][0]) for name in ("loss", "gradient_norm"))

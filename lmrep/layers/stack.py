@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import params as P
 from lmrep.core.params import Array, Tree
-from lmrep.core.sharding import gather_params
+from lmrep.core.sharding import axis_size, gather_params, platform
 from lmrep.layers.attention_backends import ATTENTION, AUTO
+
+SCANNED = 24  # layers from which GPUs and TPUs scan: unrolled, BERT-large is compiled for minutes
 
 # What the backward pass saves of a layer; the rest is recomputed.
 REMAT = {
@@ -21,6 +23,11 @@ REMAT = {
 }
 
 
+def _all_but_weights(primitive: Any, *operands: Any, **_: Any) -> bool:
+    """A checkpoint policy: gathered weights are gathered again in the backward pass, not kept (ZeRO stage 3)."""
+    return not (primitive.name in ("sharding_constraint", "convert_element_type") and operands[0].ndim <= 2)
+
+
 @dataclass(frozen=True)
 class Execution:
     """How a stack is run. Fields change results by rounding only."""
@@ -28,8 +35,8 @@ class Execution:
     dtype: str = setting("float32", "compute dtype; parameters are float32 always", choices=("float32", "bfloat16"))
     remat: str = setting("none", "what the backward pass recomputes: nothing; all but matrix products; all",
                          choices=tuple(REMAT))
-    scan: bool = setting(False, "scan over layers, which compiles one layer, instead of unrolling them, which runs "
-                         "faster")
+    scan: bool | None = setting(None, "scan over layers, which compiles one layer, instead of unrolling them, "
+                                "which may run faster; by default GPUs and TPUs scan from 24 layers on")
     attention: str = setting(AUTO, "implementation of attention: all probabilities at once; in chunks, with less "
                              "memory; cuDNN's; TPU's splash; auto: the one that is expected to be the "
                              "fastest of those that honour dropout, packing and dtype",
@@ -80,6 +87,7 @@ def apply(
     common = {name: params[name] for name in shared}
     stacked = {name: part for name, part in params.items() if name not in shared}
     count = layers if last is None else layers - 1
+    scan = execution.scan if execution.scan is not None else layers >= SCANNED and platform() != "cpu"
 
     def at(index: int | slice) -> tuple[Tree, Array | None]:
         return jax.tree.map(lambda leaf: leaf[index], (stacked, keys))
@@ -89,11 +97,13 @@ def apply(
             part, key = slices
             return layer(gather_params(part | common, layer_specs), x, key)
 
-        if execution.remat == "none":
+        if execution.remat != "none":
+            return jax.checkpoint(run, policy=REMAT[execution.remat], prevent_cse=not scan)
+        if axis_size("fsdp") == 1:
             return run
-        return jax.checkpoint(run, policy=REMAT[execution.remat], prevent_cse=not execution.scan)
+        return jax.checkpoint(run, policy=_all_but_weights, prevent_cse=not scan)
 
-    if execution.scan:
+    if scan:
         x, collected = jax.lax.scan(body(layer), x, at(slice(count)), length=count)
     else:
         run, outputs = body(layer), []

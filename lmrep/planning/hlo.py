@@ -149,12 +149,13 @@ class Program:
         """Floating-point operations of the matrix products that one device computes."""
         total = 0.0
         for name, operation, count in self.operations():
-            total += count * self._flops(name, operation)
+            total += count * self.flops_of(name, operation)
         return total
 
-    def _flops(self, computation: str, operation: Operation) -> float:
+    def flops_of(self, computation: str, operation: Operation) -> float:
+        """Those of one operation, with what is fused to it."""
         if operation.opcode == "fusion":
-            return sum(self._flops(called, each) for called in _called(operation)
+            return sum(self.flops_of(called, each) for called in _called(operation)
                        for each in self.computations[called].values())
         types = self.computations[computation]
         if operation.opcode == "dot":

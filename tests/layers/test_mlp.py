@@ -23,6 +23,12 @@ def test_activations_and_their_gradients(name):
     assert ACTIVATIONS[name](jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
 
 
+def test_gelu_keeps_small_values_in_bfloat16():
+    x = jnp.linspace(-3, 3, 97, dtype=jnp.bfloat16)
+    exact = reference.ACTIVATIONS["gelu"](np.asarray(x, np.float64))
+    np.testing.assert_allclose(np.asarray(ACTIVATIONS["gelu"](x), np.float64), exact, rtol=2**-8)
+
+
 def test_the_two_gelus_differ_where_they_should():
     x = jnp.linspace(-4, 4, 801)
     gap = np.abs(ACTIVATIONS["gelu"](x) - ACTIVATIONS["gelu_tanh"](x)).max()
