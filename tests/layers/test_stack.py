@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lmrep.core import params as P
+from lmrep.core.sharding import batch_sharding, make_mesh, shard, shardings, use_mesh
 from lmrep.layers import dropout, linear, stack
 from lmrep.layers.stack import REMAT, Execution
 from lmrep.planning import flops
@@ -112,3 +113,23 @@ def test_rematerialisation_recomputes_what_is_configured(scan):
     assert products["none"] == products["dots"]
     assert products["none"] in (3 * forward, 3 * forward - 2 * 4 * D * D)  # unrolled, nothing asks for x's gradient
     assert products["none"] + forward // 2 <= products["full"] <= products["none"] + forward
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gathered_weights_are_not_kept_for_the_backward_pass(dtype):
+    """Under fsdp each device would otherwise hold all of them at the end of the forward pass."""
+    d, layers, mesh = 256, 16, make_mesh(1, 8)
+    spec = {"kernel": P.ParamSpec((d, d), ("embed", None))}
+    with use_mesh(mesh):
+        params = jax.tree.map(lambda s, sharding: jax.ShapeDtypeStruct(s.shape, jnp.float32, sharding=sharding),
+                              stack.specs(spec, layers), shardings(stack.specs(spec, layers), mesh), is_leaf=P.is_spec)
+
+        def total(params, x):
+            def layer(p, x, key):
+                return shard(jnp.tanh(x @ p["kernel"].astype(dtype)), "batch", None, None), None
+            y, _ = stack.apply(layer, params, spec, x, None, layers, execution=Execution(scan=True))
+            return y.astype(jnp.float32).sum()
+
+        x = jax.ShapeDtypeStruct((8, 4, d), dtype, sharding=batch_sharding(mesh))
+        compiled = jax.jit(jax.grad(total)).lower(params, x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < layers * d * d * jnp.dtype(dtype).itemsize
