@@ -51,7 +51,10 @@ def run(arguments: Arguments) -> int:
         if flags.search or arguments.workdir or flags.output:
             raise UserError("several topologies are compared in a table; --search, --workdir and --output take one")
         every = [hardware.find(name, flags.slices) for name in flags.topology.split(",")]
-        print(table.markdown(table.scaling([(each, plan.plan(experiment, each)) for each in every])))
+        print(table.markdown(table.SCALING), table.markdown(["---"] * len(table.SCALING)), sep="\n", flush=True)
+        for each in every:
+            for line in table.scaling(each, plan.plan(experiment, each)):
+                print(table.markdown(line), flush=True)
         return 0
     found = hardware.find(flags.topology, flags.slices)
     if flags.search:

@@ -126,20 +126,17 @@ def ranking(found: Sequence[tuple[str, Sequence[StepPlan]]]) -> list[tuple[str, 
     return lines
 
 
-def scaling(found: Sequence[tuple[Hardware, Sequence[StepPlan]]]) -> list[tuple[str, ...]]:
-    """Lines of a table that compares topologies: one for each stage on each."""
-    lines = [("chips", "mesh", "stage", "memory of a chip", "of it state", "sent by a chip", "step, at least",
-              "utilisation, at most")]
-    for hardware, plans in found:
-        for p in plans:
-            lines.append((
-                f"{math.prod(p.mesh.values()):,}", " x ".join(map(str, p.mesh.values())), p.stage or "training",
-                fit([p]), byte_size(p.memory.parameters + p.memory.optimizer),
-                byte_size(sum(each.bytes for each in p.transfers)), f"{duration(p.seconds)} ({p.limit})",
-                f"{p.utilisation(hardware.chip.flops):.0%}"))
-    return lines
+SCALING = ("chips", "mesh", "stage", "memory of a chip", "of it state", "sent by a chip", "step, at least",
+           "utilisation, at most")
 
 
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; the first line is its header."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], ["---"] * len(lines[0]), *lines[1:]))
+def scaling(hardware: Hardware, plans: Sequence[StepPlan]) -> list[tuple[str, ...]]:
+    """Lines of a table that compares topologies, with the header SCALING: one for each stage."""
+    return [(f"{math.prod(p.mesh.values()):,}", " x ".join(map(str, p.mesh.values())), p.stage or "training", fit([p]),
+             byte_size(p.memory.parameters + p.memory.optimizer), byte_size(sum(each.bytes for each in p.transfers)),
+             f"{duration(p.seconds)} ({p.limit})", f"{p.utilisation(hardware.chip.flops):.0%}") for p in plans]
+
+
+def markdown(cells: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
