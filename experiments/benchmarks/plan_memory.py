@@ -19,7 +19,7 @@ SETTINGS = {
     "BERT mini, fsdp": ("bert.py:model=bert_mini,mesh=1x4x1", 4, "batch_size=128"),
     "BERT mini, remat": ("bert.py:model=bert_mini,mesh=4x1x1", 4, "batch_size=256", "execution.remat=full"),
     "BERT small, 2x2, 4 microbatches": ("bert.py:model=bert_small,mesh=2x2x1", 4, "batch_size=128", "microbatches=4"),
-    "GPT-2 tiny, one device": ("gpt2.py:size=tiny,mesh=1x1x1", 1, "batch_size=64", "length=128"),
+    "GPT-2 tiny, one device": ("gpt2.py:size=tiny,mesh=1x1x1", 1, "batch_size=512"),
 }
 
 
