@@ -208,6 +208,8 @@ class Program:
         """Bytes that a fused computation reads of one of its values, which may lie in any memory."""
         body, total = self.computations[computation], 0
         for user in (each for each in body.values() if name in each.operands):
+            if _is_passed_on(computation, user):
+                continue
             if user.opcode == "bitcast":
                 total += self._bytes_read(computation, user.name)
             elif user.opcode == "dynamic-slice":
@@ -226,6 +228,8 @@ class Program:
         """Bytes of a result of a fused computation; of one that is updated in place, those that change."""
         body = self.computations[computation]
         operation = body[name]
+        if operation.opcode == "parameter" or _is_passed_on(computation, operation):
+            return 0
         if operation.opcode == "bitcast":
             return self._bytes_written(computation, operation.operands[0])
         if operation.opcode == "dynamic-update-slice":
@@ -302,6 +306,12 @@ class Program:
                     size *= groups.shape[1]
                 found.append(Collective(opcode.removesuffix("-start"), groups, size, count, each.source))
         return found
+
+
+def _is_passed_on(computation: str, user: Operation) -> bool:
+    """Whether a fused operation only passes on its operands: the result of the fusion, or an asynchronous collective of
+    a TPU, which is in each fusion that it runs beside and counts at its end."""
+    return (user.opcode == "tuple" and user.root) or (user.opcode in COLLECTIVES and "async_collective" in computation)
 
 
 def type_bytes(text: str, everywhere: bool = False) -> int:

@@ -201,3 +201,26 @@ def test_saved_bytes_are_those_of_a_microbatch(microbatches):
     saved = compiled(step, jnp.ones((n, n)), jnp.ones((b, n))).saved_bytes()
     one = 4 * b * n // microbatches
     assert 2 * one <= saved <= 5 * one
+
+
+BESIDE = """
+%async_collective_fusion (p: f32[4096], g: f32[1024], x: f32[64]) -> (f32[64], f32[1024], f32[4096]) {
+  %p = f32[4096]{0} parameter(0)
+  %g = f32[1024]{0} parameter(1)
+  %x = f32[64]{0} parameter(2)
+  %twice = f32[64]{0} add(%x, %x)
+  %gathered = f32[4096]{0} all-gather(%g), channel_id=1, replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %all = (f32[64]{0}, f32[1024]{0}, f32[4096]{0}) tuple(%twice, %g, %gathered)
+}
+
+ENTRY %main (p: f32[4096], g: f32[1024], x: f32[64]) -> (f32[64], f32[1024], f32[4096]) {
+  %p = f32[4096]{0} parameter(0)
+  %g = f32[1024]{0} parameter(1)
+  %x = f32[64]{0} parameter(2)
+  ROOT %fused = (f32[64]{0}, f32[1024]{0}, f32[4096]{0}) fusion(%p, %g, %x), calls=%async_collective_fusion
+}
+"""
+
+
+def test_traffic_beside_an_asynchronous_collective_is_that_of_the_computation():
+    assert hlo.Program(BESIDE).traffic() == 2 * 4 * 64
