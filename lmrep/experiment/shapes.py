@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
+from lmrep.core.errors import UserError
 from lmrep.core.sharding import batch_sharding, platform
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
@@ -69,6 +70,9 @@ def batch(plan: experiments.StagePlan, mesh: Mesh) -> Mapping[str, jax.ShapeDtyp
     fields = {name: FIELDS[name] for name in ALL_FORMATS[plan.format_name].fields(plan.format)}
     sizes = {"b": (plan.batch_size,), "t": (plan.length,), "n": (1,)}
     if task := TASKS.get(plan.objective_name):
+        if task.columns is None:
+            raise UserError(f"what batches of the task {plan.objective_name} have depends on its labels (it has no "
+                            "TaskDef.columns), so its step cannot be planned")
         fields |= task.columns
         if task.grouped:
             sizes |= {"t": (CHOICES, plan.length), "n": (CHOICES,)}

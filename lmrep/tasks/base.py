@@ -204,7 +204,7 @@ class TaskDef(NamedTuple):
       check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
       encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
       score: (config, records, units, outputs) -> Result.
-      columns: what a batch has beside the fields of `FORMAT`.
+      columns: what a batch has beside the fields of `FORMAT`, for plans; None where they depend on the labels.
       best: the metric by which checkpoints are compared; "": the first of the resolved config's `metrics`.
       submission: (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name
         begins with "predictions" where there is one file.
@@ -222,7 +222,7 @@ class TaskDef(NamedTuple):
     encode: Callable[[Any, Sequence[Record], TextEncoder], tuple[Units, int]]
     score: Callable[[Any, Sequence[Record], Units, Outputs], Result]
     best: str
-    columns: Mapping[str, Field] = {}
+    columns: Mapping[str, Field] | None = None
     resolve: Callable[[Any, Sequence[Record]], Any] = lambda config, records: config
     check: Callable[[Any, Record], None] = lambda config, record: None
     optional: tuple[str, ...] = ()
