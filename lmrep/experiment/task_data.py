@@ -146,7 +146,8 @@ def tokenized(
     """
     stage = experiments.resolve_stages(experiment)[0]
     task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
-    layout = input_layout(tokenizer.vocabulary, config.context, "token_type_ids" in model.inputs,
+    one_separator = "token_type_ids" in model.inputs or tokenizer.one_separator
+    layout = input_layout(tokenizer.vocabulary, config.context, one_separator,
                           getattr(config, "end_of_text", True))
     units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
     if long:

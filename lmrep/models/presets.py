@@ -44,6 +44,12 @@ def _bert(layers: int, width: int, encoder: int, pretraining: int, cased: bool =
     return Preset(config, encoder, pretraining, "bert", "wordpiece", not cased)
 
 
+def _distilbert(layers: int, width: int, encoder: int, pretraining: int) -> Preset:
+    """Sanh et al. (2019): BERT without token types, with exact gelu; no pooler."""
+    config = replace(_config(layers, width), token_types=0, activation="gelu", init="normal")
+    return Preset(config, encoder, pretraining, "distilbert", "wordpiece", True)
+
+
 def _roberta(layers: int, width: int, encoder: int, pretraining: int) -> Preset:
     """Liu et al. (2019): no token types, exact gelu, epsilon 1e-5, positions from row 2 of the table on."""
     config = replace(_config(layers, width, vocab=50265), token_types=0, position_offset=2, norm_eps=1e-5,
@@ -96,6 +102,7 @@ PRESETS = {
     "bert_base_cased":   _bert(    12,   768, 107_719_680, 108_932_934, cased=True),
     "bert_large":        _bert(    24,  1024, 334_092_288, 336_226_108),
     "bert_large_cased":  _bert(    24,  1024, 332_529_664, 334_661_958, cased=True),
+    "distilbert_base":   _distilbert(6,  768,  66_362_880,  66_985_530),
     "roberta_base":      _roberta( 12,   768, 124_054_272, 124_696_665),
     "roberta_large":     _roberta( 24,  1024, 354_309_120, 355_411_033),
     #                       layers  width  heads

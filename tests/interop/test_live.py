@@ -21,6 +21,7 @@ transformers = pytest.importorskip("transformers")
 SIZES = {"vocab_size": 67, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 70,
          "max_position_embeddings": 41}
 NARROW = SIZES | {"embedding_size": 26}
+DISTILBERT = {"vocab_size": 67, "dim": 36, "n_layers": 3, "n_heads": 3, "hidden_dim": 70, "max_position_embeddings": 41}
 GPT = {"vocab_size": 67, "n_embd": 36, "n_layer": 3, "n_head": 3, "n_positions": 41, "bos_token_id": 0,
        "eos_token_id": 2}
 CASES = {
@@ -31,6 +32,8 @@ CASES = {
     "RobertaForMaskedLM": SIZES | {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
     "ElectraModel": SIZES | {"embedding_size": 36}, "ElectraForMaskedLM": NARROW,
     "ElectraForPreTraining": NARROW | {"hidden_act": "gelu_new"},
+    "DistilBertModel": DISTILBERT | {"sinusoidal_pos_embds": True},
+    "DistilBertForMaskedLM": DISTILBERT | {"activation": "relu"},
     "AlbertModel": NARROW, "AlbertForMaskedLM": NARROW | {"hidden_act": "gelu"}, "AlbertForPreTraining": NARROW,
     "OpenAIGPTModel": GPT, "OpenAIGPTLMHeadModel": GPT | {"afn": "relu"},
     "GPT2Model": GPT | {"n_inner": 70}, "GPT2LMHeadModel": GPT | {"layer_norm_epsilon": 1e-6},

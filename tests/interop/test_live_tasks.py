@@ -22,8 +22,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 BASES = {"bert": "BertModel", "roberta": "RobertaForMaskedLM", "electra": "ElectraForMaskedLM",
-         "albert": "AlbertForMaskedLM", "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model"}
-TOKENIZERS = {"electra": "electra_generator", "openai-gpt": "gpt"}  # golden directories, where the names differ
+         "albert": "AlbertForMaskedLM", "distilbert": "DistilBertForMaskedLM",
+         "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model"}
+# Golden directories, where the names differ.
+TOKENIZERS = {"electra": "electra_generator", "distilbert": "bert", "openai-gpt": "gpt"}
 PAD = {"openai-gpt": 52, "gpt2": 52}  # ends of text
 NAMES = {"classification": ("b", "no", "a"), "regression": ("LABEL_0",), "tagging": ("O", "B-x", "I-x", "B-y")}
 HEADS = [(family, task) for family in BASES for task in FAMILIES[family].tasks]

@@ -145,6 +145,7 @@ PRESETS_OF = {
                                   "intermediate_size": 4096, "num_hidden_layers": 24}),
     "gpt2_xl": ("gpt2", {"n_embd": 1600, "n_layer": 48, "n_head": 25, "activation_function": "gelu_new"}),
     "bert_base": ("bert", {"hidden_act": "gelu_new"}), "gpt2": ("gpt2", {}), "albert_xxlarge": ("albert", {}),
+    "distilbert_base": ("distilbert", {"hidden_size": 768, "sinusoidal_pos_embds": True, "tie_weights_": True}),
 }  # fmt: skip
 
 
@@ -192,6 +193,9 @@ OWN = [
     (0, {"activation": "relu"}, ("discriminator",), "ElectraForPreTraining", 0),
     (0, {"embedding": 7, "activation": "gelu"}, ("masked",), "ElectraForMaskedLM", 0),
     (0, {"embedding": 7, "token_types": 0}, (), "ElectraModel", 1),
+    (0, {"token_types": 0}, ("masked",), "DistilBertForMaskedLM", 0),
+    (0, {"token_types": 0}, ("masked", "pair"), "BertForPreTraining", 1),
+    (0, {"token_types": 0, "norm_eps": 1e-5}, ("masked",), "BertForMaskedLM", 1),
     (0, {"embedding": 7, "share": "all", "position_offset": 1}, ("masked", "pair"), "AlbertForPreTraining", 1),
     (0, LEFT, (), "GPT2LMHeadModel", 0),
     (0, LEFT | {"position_offset": 3}, ("masked",), "GPT2LMHeadModel", 1 + 5),

@@ -10,8 +10,10 @@ import pytest
 import lmrep
 from lmrep import api
 from lmrep.core.errors import UserError
+from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import default_config
+from lmrep.experiment.task_data import tokenized
 from lmrep.interop import conversion, init_from
 from lmrep.interop.heads import PublishedTask
 from lmrep.interop.huggingface import task_classes
@@ -22,10 +24,11 @@ from tests.interop.test_published import GOLDEN, LEFT, files, same
 from tests.tasks import tiny
 
 LABELS = ("no", "yes", "maybe")
-POOLED, GELU, BY_TOKEN = {}, {"activation": "gelu"}, {"dense": False}
+POOLED, GELU, RELU, BY_TOKEN = {}, {"activation": "gelu"}, {"activation": "relu"}, {"dense": False}
 CAUSAL = {"context": "left", "dense": False}
 BERT, ELECTRA, ALBERT = {}, {"embedding": 7, "activation": "gelu"}, {"embedding": 7, "share": "all"}
 ROBERTA = {"position_offset": 2, "activation": "gelu", "token_types": 1}
+DISTILBERT = {"activation": "gelu", "token_types": 0}
 SEQUENCE, TOKENS, CHOICE, SPANS = "classification", "tagging", "multiple_choice", "span_extraction"
 # Network, task, form of the head; class, and the tensors of the head, without weight and bias.
 LAYOUTS = [
@@ -39,6 +42,10 @@ LAYOUTS = [
     (ELECTRA, SEQUENCE, GELU, "ElectraForSequenceClassification", ["classifier.dense", "classifier.out_proj"]),
     (ELECTRA, CHOICE, GELU, "ElectraForMultipleChoice", ["sequence_summary.summary", "classifier"]),
     (ALBERT, SEQUENCE, POOLED, "AlbertForSequenceClassification", ["albert.pooler", "classifier"]),
+    (DISTILBERT, SEQUENCE, RELU, "DistilBertForSequenceClassification", ["pre_classifier", "classifier"]),
+    (DISTILBERT, TOKENS, BY_TOKEN, "DistilBertForTokenClassification", ["classifier"]),
+    (DISTILBERT, SPANS, BY_TOKEN, "DistilBertForQuestionAnswering", ["qa_outputs"]),
+    (DISTILBERT, CHOICE, RELU, "DistilBertForMultipleChoice", ["pre_classifier", "classifier"]),
     (LEFT, SEQUENCE, CAUSAL | {"bias": False, "end_of_text": False}, "GPT2ForSequenceClassification", ["score"]),
     (LEFT, TOKENS, CAUSAL, "GPT2ForTokenClassification", ["classifier"]),
     (LEFT, SPANS, CAUSAL, "GPT2ForQuestionAnswering", ["qa_outputs"]),
@@ -272,6 +279,16 @@ def test_converted_tagger_is_evaluated_by_entities(tmp_path, monkeypatch):
     assert {"entity_f1", "token_accuracy"} <= metrics.keys()
     (found,) = lmrep.load(tmp_path / "run").predict(["cat dog"])
     assert len(found["tags"]) == 2 and set(found["tags"]) <= {"O", "B-x", "I-x"}
+
+
+def test_distilbert_reads_one_separator_between_two_texts(tmp_path):
+    """Although it has no token types."""
+    publish(tmp_path / "x", DISTILBERT, SEQUENCE, RELU)
+    conversion.to_workdir(tmp_path / "x", tmp_path / "run")
+    run = lmrep.load(tmp_path / "run")
+    record = Record({"text": "cat", "text2": "dog"}, "0", "example 0")
+    examples = tokenized(run.experiment, run.model, run.tokenizer, [record], "x")
+    assert run.tokenizer.decode(examples.gather(np.arange(1), 5)["tokens"][0]) == "[CLS] cat [SEP] dog [SEP]"
 
 
 def test_converted_question_answerer_reads_long_contexts_in_windows(tmp_path):

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa against the implementations of Hugging Face transformers, run side by side.
+"""BERT, RoBERTa and DistilBERT against the implementations of Hugging Face transformers, run side by side.
 
 All parameters are random, biases and norms too; sizes are odd; examples are padded and have two token types.
 """
@@ -74,6 +74,16 @@ def compare(config, params, theirs, **more):
     logits = theirs.prediction_logits if "prediction_logits" in theirs else theirs.logits
     return (np.abs(np.asarray(encoded.layers)[:, real] - their_states[:, real]).max(),
             np.abs(np.asarray(our_logits)[real] - logits.numpy()[real]).max(), encoded.hidden)
+
+
+def test_distilbert():
+    reference = randomised(transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(
+        vocab_size=101, dim=36, n_layers=LAYERS, n_heads=3, hidden_dim=70, max_position_embeddings=40)))
+    with torch.no_grad():
+        expected = reference(torch.tensor(TOKENS), attention_mask=torch.tensor(REAL), output_hidden_states=True)
+    config = Config(**OURS, activation="gelu", token_types=0)
+    states_error, logits_error, _ = compare(config, parameters(reference, config, "distilbert"), expected)
+    assert max(states_error, logits_error) <= 1e-5
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu"), ("gelu_tanh", "gelu_new")])

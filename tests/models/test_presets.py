@@ -29,6 +29,7 @@ ROBERTA = {  # layers, width, heads, feed-forward, words; embeddings and encoder
     "roberta_base": (12, 768, 12, 3072, 50265, 124_054_272, 124_696_665),
     "roberta_large": (24, 1024, 16, 4096, 50265, 354_309_120, 355_411_033),
 }
+DISTILBERT = {"distilbert_base": (6, 768, 12, 3072, 30522, 66_362_880, 66_985_530)}  # likewise
 GPT = {  # layers, width, heads, feed-forward, words; positions; parameters
     "gpt": (12, 768, 12, 3072, 40478, 512, 116_534_784),
     "gpt2": (12, 768, 12, 3072, 50257, 1024, 124_439_808),
@@ -64,7 +65,8 @@ def shape(c):
 
 
 def test_every_preset_is_counted_here():
-    assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT)
+    assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
+        DISTILBERT)
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -72,7 +74,8 @@ def test_every_preset_names_its_network_and_tokenizer():
         assert isinstance(preset.config, MODELS[preset.model].config)
         assert name.startswith(preset.family)
         assert preset.tokenizer in TOKENIZERS
-        assert preset.lowercase == (preset.family in ("bert", "albert", "electra", "gpt") and "cased" not in name)
+        lowercase = ("bert", "albert", "electra", "gpt", "distilbert")
+        assert preset.lowercase == (preset.family in lowercase and "cased" not in name)
 
 
 @pytest.mark.parametrize("name", GPT)
@@ -119,6 +122,15 @@ def test_roberta(name):
     assert (config.norm, config.positions, config.activation) == ("post", "learned", "gelu")
     assert (config.dropout, config.attention_dropout, config.mlp_dropout) == (0.1, 0.1, 0)
     assert (config.init, config.init_stddev) == ("normal", 0.02)
+
+
+@pytest.mark.parametrize("name", DISTILBERT)
+def test_distilbert(name):
+    config, encoder, pretraining, *_ = PRESETS[name]
+    assert shape(config) == DISTILBERT[name][:5]
+    _, _, both, _, full = counts(config, pair=False)
+    assert (both, full) == DISTILBERT[name][5:] == (encoder, pretraining)
+    assert config == replace(PRESETS["bert_base"].config, layers=6, token_types=0, activation="gelu", init="normal")
 
 
 @pytest.mark.parametrize("name", ALBERT)

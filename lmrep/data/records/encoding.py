@@ -29,22 +29,22 @@ class InputLayout(NamedTuple):
 
 
 def input_layout(
-    vocabulary: Vocabulary, context: str, token_types: bool, end_of_text: bool = True
+    vocabulary: Vocabulary, context: str, one_separator: bool, end_of_text: bool = True
 ) -> InputLayout:
-    """[CLS] a [SEP] b [SEP] as BERT; <s> a </s></s> b </s> as RoBERTa, for networks without token types; a, end of
-    text, b, end of text for those that read from left to right.
+    """[CLS] a [SEP] b [SEP] as BERT; <s> a </s></s> b </s> as RoBERTa; a, end of text, b, end of text for networks that
+    read from left to right.
 
     Args:
       vocabulary: the tokenizer's; special tokens that it lacks are left out.
       context: "left" or "both".
-      token_types: whether the network has them.
+      one_separator: whether one separator is between the texts of a pair even if `context` is "both", not two.
       end_of_text: whether an end of text follows the last text, where that is no [SEP].
     """
     def first(*roles: str) -> tuple[int, ...]:
         return next(((vocabulary.specials[role],) for role in roles if role in vocabulary.specials), ())
 
     lead, tail = first("cls", "bos"), first("sep", "eos")
-    between = tail if token_types or context == "left" else 2 * tail
+    between = tail if one_separator or context == "left" else 2 * tail
     if not end_of_text:
         lead, tail = first("cls"), first("sep")
     return InputLayout(() if lead == tail else lead, between, tail, (first("pad", "sep", "eos") or (0,))[0])

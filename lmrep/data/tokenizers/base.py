@@ -72,6 +72,8 @@ class Tokenizer:
       lowercase: whether text is lower-cased.
       sentence_separator: what is put before a sentence that follows another one in a document, if white space is
         collapsed, so that the sentence gets the tokens that it has within the document.
+      one_separator: whether one separator is between the texts of a pair for networks without token types, too; others
+        get two, as RoBERTa.
       keeps_spacing: whether tokens record if there was a space before a punctuation mark.
       notation: how `id_to_token` marks word boundaries, as a sentence for people; "" if tokens appear as in the text.
     """
@@ -79,6 +81,7 @@ class Tokenizer:
     name: str
     lowercase = False
     sentence_separator = ""
+    one_separator = False
     keeps_spacing = True
     notation = ""
 

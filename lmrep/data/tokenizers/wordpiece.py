@@ -40,6 +40,7 @@ class WordPiece(LibraryTokenizer):
     name = "wordpiece"
     rules = "bert-1"
     default_specials = SPECIALS
+    one_separator = True
     keeps_spacing = False
     notation = "A token that begins with ## continues the word before it."
 

@@ -57,7 +57,8 @@ def from_network(
     """(a network of ours as a published checkpoint, remarks for people on what was left out or added).
 
     Of the families that can hold the network, it takes one of that objective, then one whose positions start at the
-    same row of the table, then the one with names for most of its parameters, then the first of the table.
+    same row of the table, then the one with names for most of its parameters, then one without token types if it has
+    none, then the first of the table.
 
     Args:
       config: of the network.
@@ -141,4 +142,5 @@ def choose(
     return max(fitting, key=lambda family: (
         family.objective == objective,
         family.positions_after_padding and family.position_offset(pad) == config.position_offset,
-        len(params.keys() & family.paths())))
+        len(params.keys() & family.paths()),
+        config.token_types > 0 or TOKEN_TYPE not in family.paths()))
