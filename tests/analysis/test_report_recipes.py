@@ -20,7 +20,7 @@ def published(argument, page="bert", **changes):
     return run_data.RunData(Path(), "", experiment, plans, (), (), (), (), 0, None, None, ())
 
 
-@pytest.mark.parametrize("preset", [name for name in PRESETS])
+@pytest.mark.parametrize("preset", RECIPES)
 def test_default_experiments_differ_from_their_papers_only_in_the_corpus(preset):
     page, _, size = preset.partition("_")
     size = {"gpt": "base", "bert_tiny": "bert_tiny"}.get(preset, size or "small")
