@@ -12,14 +12,13 @@ import jax.numpy as jnp
 
 from lmrep.config.record import setting
 from lmrep.core import prng
-from lmrep.core.params import Array, Initializer, ParamSpec, Tree, zeros
-from lmrep.core.sharding import gather_params, look_up, map_examples, shard
-from lmrep.layers import dropout, linear
+from lmrep.core.params import Array, Initializer, ParamSpec, Tree
+from lmrep.core.sharding import gather_params, look_up, shard
+from lmrep.layers import dropout, recurrent
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
 
-GATES = {"lstm": 4, "rnn": 1}  # LSTM: input, forget, cell, output, in this order
 INPUTS = frozenset({"tokens", "attention_mask", "carry"})
 
 
@@ -31,7 +30,7 @@ class Config:
     width: int = setting(650, "d, the width of the hidden state", at_least=1)
     layers: int = setting(2, "l, the number of layers", at_least=1, at_most=3)
     embedding: int = setting(0, "e, the width of the token table; 0: d", at_least=0)
-    cell: str = setting("lstm", "LSTM cells, or plain tanh cells", choices=tuple(GATES))
+    cell: str = setting("lstm", "LSTM cells, or plain tanh cells", choices=tuple(recurrent.GATES))
     tied: bool = setting(True, "whether the output layer uses the token table (Press and Wolf, 2017)")
     dropout: float = setting(0.5, "on embeddings, between layers and on the output", at_least=0, below=1)
     max_length: int = setting(0, "tokens of a sequence at most; 0: any", at_least=0)
@@ -63,44 +62,28 @@ def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> 
         decode=partial(decode, c=c, execution=execution),
         activation="tanh",
         init=uniform(c),
-        sizes=Sizes(sum(GATES[c.cell] * c.width * (d_in + c.width)
+        sizes=Sizes(sum(recurrent.GATES[c.cell] * c.width * (d_in + c.width)
                         for d_in in (c.table_width, *[c.width] * (c.layers - 1)))),
     )
 
 
 def uniform(c: Config) -> Initializer:
     """The distribution of initial weights."""
-    r = c.init_range or c.width**-0.5
-    return lambda key, shape: jax.random.uniform(key, shape, minval=-r, maxval=r)
+    return recurrent.uniform(c.init_range or c.width**-0.5)
 
 
 def specs(c: Config) -> Tree:
     """The parameters: `embedding`, and `layers` by number, whose input widths may differ."""
-    # The `tensor` axis does not split the gates: a time step's product is too small for devices to exchange its result.
     return {
         "embedding": {"token": ParamSpec((c.vocab, c.table_width), ("vocab", "embed"), uniform(c))},
-        "layers": {str(i): layer_specs(c, c.width if i else c.table_width) for i in range(c.layers)},
+        "layers": {str(i): recurrent.specs(c.width if i else c.table_width, c.width, uniform(c), c.cell, c.forget_bias)
+                   for i in range(c.layers)},
     }
-
-
-def layer_specs(c: Config, d_in: int) -> Tree:
-    """One layer: `input`, kernel [d_in, g d] and bias [g d], and `recurrent`, kernel [d, g d], for g gates. With
-    PyTorch's order of gates, these are its transposed `weight_ih` and `weight_hh`, and the sum of its two biases."""
-    init, d_out = uniform(c), GATES[c.cell] * c.width
-
-    def bias(key: Array, shape: tuple[int, ...]) -> Array:
-        return zeros(key, shape).at[c.width : 2 * c.width].set(c.forget_bias)
-
-    projection = linear.specs(d_in, d_out, ("embed", None), init)
-    if c.cell == "lstm":
-        projection["bias"] = projection["bias"]._replace(init=bias)
-    return {"input": projection, "recurrent": {"kernel": ParamSpec((c.width, d_out), ("embed", None), init)}}
 
 
 def initial_state(batch_size: int, *, c: Config) -> Tree:
     """Zeros: for each layer `hidden` and, of LSTM cells, `cell`, float32 [b, d] each."""
-    names = ("hidden", "cell") if c.cell == "lstm" else ("hidden",)
-    return {str(i): {name: jnp.zeros((batch_size, c.width)) for name in names} for i in range(c.layers)}
+    return {str(i): recurrent.initial_state(batch_size, c.width, c.cell) for i in range(c.layers)}
 
 
 def encode(
@@ -126,10 +109,7 @@ def encode(
         raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model takes {c.max_length} at most")
     state = initial_state(inputs.tokens.shape[0], c=c) if inputs.carry is None else inputs.carry
     real = mask.segment_ids > 0
-    starts = real & (mask.segment_ids != jnp.pad(mask.segment_ids[:, :-1], ((0, 0), (1, 0))))
-    starts = starts.at[:, 0].set(False)
-
-    run = partial(_layer, cell=c.cell, real=real, starts=starts)
+    run = partial(recurrent.apply, cell=c.cell, real=real, starts=recurrent.segment_starts(mask.segment_ids))
     if execution.remat != "none":
         run = jax.checkpoint(run, policy=REMAT[execution.remat])
     own, params = params, gather_params(params, specs(c))
@@ -144,52 +124,6 @@ def encode(
     if at is not None:
         x = jnp.take_along_axis(x, at[..., None], axis=1)
     return Encoded(x, tuple(outputs) if layers else None, carry=carry)
-
-
-def _layer(
-    projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str, real: Array, starts: Array
-) -> tuple[Array, Tree]:
-    """x [b, t, d_in] -> ([b, t, d], the state after the last real token). `starts` bool[b, t]: where the state is
-    reset; `real` bool[b, t]: where it is updated."""
-    projected = shard(linear.apply(projection, x), "batch", None, None)  # all time steps in one product
-    names = sorted(state)
-
-    def recur(projected: Array, kernel: Array, real: Array, starts: Array, *values: Array) -> tuple[Array, ...]:
-        step = partial(_step, kernel=kernel.astype(projected.dtype), cell=cell)
-        inputs = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts))
-        last, hidden = jax.lax.scan(step, dict(zip(names, values, strict=True)), inputs)
-        return hidden.swapaxes(0, 1), *(last[name] for name in names)
-
-    # On each device by itself: the gradient of the kernel is summed over devices once, not at every time step.
-    by_example, values = ("batch", None), [state[name] for name in names]
-    axes = ("batch", None, None), ("embed", None), *[by_example] * (2 + len(values))
-    hidden, *last = map_examples(recur, axes, [(0, 2), *((4 + i, 2) for i in range(len(values)))],
-                                 projected, kernel, real, starts, *values)
-    return hidden, dict(zip(names, last, strict=True))
-
-
-def _step(state: Tree, at_t: tuple[Array, Array, Array], *, kernel: Array, cell: str) -> tuple[Tree, Array]:
-    """One time step: (the state after it, its output [b, d])."""
-    projected, real, starts = at_t
-    before = jax.tree.map(lambda s: jnp.where(starts[:, None], 0, s), state)
-    gates = projected + before["hidden"].astype(projected.dtype) @ kernel
-    after = CELLS[cell](gates.astype(jnp.float32), before)
-    state = jax.tree.map(lambda new, old: jnp.where(real[:, None], new, old), after, state)
-    return state, state["hidden"].astype(projected.dtype)
-
-
-def _lstm(gates: Array, state: Tree) -> Tree:
-    """c' = f c + i g, h' = o tanh(c'), with gates i, f, g, o in [b, 4 d]."""
-    i, f, g, o = jnp.split(gates, 4, axis=-1)
-    cell = jax.nn.sigmoid(f) * state["cell"] + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return {"hidden": jax.nn.sigmoid(o) * jnp.tanh(cell), "cell": cell}
-
-
-def _rnn(gates: Array, state: Tree) -> Tree:
-    return {"hidden": jnp.tanh(gates)}
-
-
-CELLS = {"lstm": _lstm, "rnn": _rnn}
 
 
 def output_embedding(params: Tree, key: Array | None = None) -> Array:

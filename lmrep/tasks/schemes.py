@@ -8,6 +8,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
+from lmrep.layers.crf import Allowed
 
 OUTSIDE = "O"
 # Scheme -> the prefixes of its tags: of the first word of an entity, a further word, the last word and the only word.
@@ -29,6 +30,16 @@ def follows(scheme: str, last: str, tag: str) -> bool:
         return prefix != "B" or same
     is_open, continues = before in "BI", prefix in "IEL"
     return is_open == continues and (same or not continues)
+
+
+def allowed(scheme: str, labels: Sequence[str]) -> Allowed:
+    """Which tags may begin a sentence, follow each other and end a sentence; all, for plain tags ("none")."""
+    def may(last: str, tag: str) -> bool:
+        return scheme == "none" or follows(scheme, last, tag)
+
+    return Allowed(np.array([may(OUTSIDE, tag) for tag in labels]),
+                   np.array([[may(last, tag) for tag in labels] for last in labels]),
+                   np.array([may(tag, OUTSIDE) for tag in labels]))
 
 
 def fault(scheme: str, tags: Sequence[str]) -> int:
@@ -123,17 +134,14 @@ def best_sequence(scores: np.ndarray, labels: Sequence[str], scheme: str) -> np.
     Returns:
       int64 [n].
     """
-    def cost(last: str, tag: str) -> float:  # finite, so that there is a sequence even where labels are missing
-        return 0.0 if follows(scheme, last, tag) else -1e9
-
-    between = np.array([[cost(last, tag) for tag in labels] for last in labels])
-    best = scores[0].astype(np.float64) + [cost(OUTSIDE, tag) for tag in labels]
+    start, between, end = (np.where(mask, 0.0, -1e9) for mask in allowed(scheme, labels))
+    best = scores[0].astype(np.float64) + start  # finite, so that there is a sequence even where labels are missing
     previous = []
     for row in scores[1:]:
         paths = best[:, None] + between
         previous.append(paths.argmax(0))
         best = paths.max(0) + row
-    chosen = [int((best + [cost(tag, OUTSIDE) for tag in labels]).argmax())]
+    chosen = [int((best + end).argmax())]
     for step in reversed(previous):
         chosen.append(int(step[chosen[-1]]))
     return np.array(chosen[::-1])

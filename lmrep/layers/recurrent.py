@@ -1,0 +1,143 @@
+"""Layers of LSTM cells (Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000) or of plain tanh
+cells (Elman, 1990), in one direction or in both."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.core import prng
+from lmrep.core.params import Array, Initializer, ParamSpec, Tree, zeros
+from lmrep.core.sharding import gather_params, map_examples, shard
+from lmrep.layers import dropout, linear
+
+GATES = {"lstm": 4, "rnn": 1}  # LSTM: input, forget, cell, output, in this order
+STATES = {"lstm": ("hidden", "cell"), "rnn": ("hidden",)}
+
+
+def uniform(r: float) -> Initializer:
+    """Uniform in [-r, r]."""
+    return lambda key, shape: jax.random.uniform(key, shape, minval=-r, maxval=r)
+
+
+def specs(d_in: int, width: int, init: Initializer, cell: str = "lstm", forget_bias: float = 1.0) -> Tree:
+    """One layer: `input`, kernel [d_in, g d] and bias [g d], and `recurrent`, kernel [d, g d], for g gates. With
+    PyTorch's order of gates, these are its transposed `weight_ih` and `weight_hh`, and the sum of its two biases.
+    `forget_bias` is the initial bias of the forget gate."""
+    # The `tensor` axis does not split the gates: a time step's product is too small for devices to exchange its result.
+    d_out = GATES[cell] * width
+
+    def bias(key: Array, shape: tuple[int, ...]) -> Array:
+        return zeros(key, shape).at[width : 2 * width].set(forget_bias)
+
+    projection = linear.specs(d_in, d_out, ("embed", None), init)
+    if cell == "lstm":
+        projection["bias"] = projection["bias"]._replace(init=bias)
+    return {"input": projection, "recurrent": {"kernel": ParamSpec((width, d_out), ("embed", None), init)}}
+
+
+def initial_state(batch_size: int, width: int, cell: str = "lstm") -> Tree:
+    """Zeros: `hidden` and, of LSTM cells, `cell`, float32 [b, d] each."""
+    return {name: jnp.zeros((batch_size, width)) for name in STATES[cell]}
+
+
+def segment_starts(segment_ids: Array) -> Array:
+    """bool[b, t], where a segment begins after another one. `segment_ids` i32[b, t]; positions with 0 are skipped, also
+    within a segment."""
+    position = jnp.where(segment_ids > 0, jnp.arange(segment_ids.shape[1]), -1)
+    last = jnp.pad(jax.lax.cummax(position, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+    before = jnp.take_along_axis(segment_ids, jnp.maximum(last, 0), 1)
+    return (segment_ids > 0) & (last >= 0) & (segment_ids != before)
+
+
+def apply(
+    projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str = "lstm", real: Array, starts: Array
+) -> tuple[Array, Tree]:
+    """One layer from left to right.
+
+    Args:
+      projection: the parameters `input`, gathered along `embed`.
+      kernel: the parameter `recurrent/kernel` as it is stored.
+      x: [b, t, d_in].
+      state: before the first position, as `initial_state`.
+      cell: "lstm" or "rnn".
+      real: bool[b, t], where the state is updated; elsewhere the output is that of the last such position.
+      starts: bool[b, t], where the state is reset.
+
+    Returns:
+      (output [b, t, d], the state after the last position).
+    """
+    projected = shard(linear.apply(projection, x), "batch", None, None)  # all time steps in one product
+    names = sorted(state)
+
+    def recur(projected: Array, kernel: Array, real: Array, starts: Array, *values: Array) -> tuple[Array, ...]:
+        step = partial(_step, kernel=kernel.astype(projected.dtype), cell=cell)
+        inputs = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts))
+        last, hidden = jax.lax.scan(step, dict(zip(names, values, strict=True)), inputs)
+        return hidden.swapaxes(0, 1), *(last[name] for name in names)
+
+    # On each device by itself: the gradient of the kernel is summed over devices once, not at every time step.
+    by_example, values = ("batch", None), [state[name] for name in names]
+    axes = ("batch", None, None), ("embed", None), *[by_example] * (2 + len(values))
+    hidden, *last = map_examples(recur, axes, [(0, 2), *((4 + i, 2) for i in range(len(values)))],
+                                 projected, kernel, real, starts, *values)
+    return hidden, dict(zip(names, last, strict=True))
+
+
+def _step(state: Tree, at_t: tuple[Array, Array, Array], *, kernel: Array, cell: str) -> tuple[Tree, Array]:
+    """One time step: (the state after it, its output [b, d])."""
+    projected, real, starts = at_t
+    before = jax.tree.map(lambda s: jnp.where(starts[:, None], 0, s), state)
+    gates = projected + before["hidden"].astype(projected.dtype) @ kernel
+    after = CELLS[cell](gates.astype(jnp.float32), before)
+    state = jax.tree.map(lambda new, old: jnp.where(real[:, None], new, old), after, state)
+    return state, state["hidden"].astype(projected.dtype)
+
+
+def _lstm(gates: Array, state: Tree) -> Tree:
+    """c' = f c + i g, h' = o tanh(c'), with gates i, f, g, o in [b, 4 d]."""
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    cell = jax.nn.sigmoid(f) * state["cell"] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return {"hidden": jax.nn.sigmoid(o) * jnp.tanh(cell), "cell": cell}
+
+
+def _rnn(gates: Array, state: Tree) -> Tree:
+    return {"hidden": jnp.tanh(gates)}
+
+
+CELLS = {"lstm": _lstm, "rnn": _rnn}
+
+
+def bidirectional_specs(d_in: int, width: int, layers: int) -> Tree:
+    """Layers of LSTM cells of that width in each direction, which later layers read together."""
+    init = uniform(width**-0.5)
+    return {str(i): {name: specs(2 * width if i else d_in, width, init) for name in ("forward", "backward")}
+            for i in range(layers)}
+
+
+def bidirectional(params: Tree, x: Array, segment_ids: Array, key: Array | None = None, rate: float = 0.0) -> Array:
+    """A bidirectional LSTM (Graves and Schmidhuber, 2005).
+
+    Args:
+      params: as `bidirectional_specs`.
+      x: [b, t, d_in].
+      segment_ids: i32[b, t]; segments are independent, and positions with 0 are skipped.
+      key: for dropout, None for none.
+      rate: of dropout on the input of each layer.
+
+    Returns:
+      [b, t, 2 d], 0 at skipped positions.
+    """
+    real = segment_ids > 0
+    starts = {"forward": segment_starts(segment_ids), "backward": segment_starts(segment_ids[:, ::-1])}
+    for (_, layer), layer_key in zip(sorted(params.items()), prng.split(key, len(params)), strict=True):
+        x, outputs = dropout.apply(layer_key, x, rate), []
+        for name, step in (("forward", 1), ("backward", -1)):
+            width = layer[name]["recurrent"]["kernel"].shape[0]
+            gathered = gather_params(layer[name]["input"], linear.specs(x.shape[-1], 4 * width, ("embed", None)))
+            y, _ = apply(gathered, layer[name]["recurrent"]["kernel"], x[:, ::step], initial_state(len(x), width),
+                         real=real[:, ::step], starts=starts[name])
+            outputs.append(y[:, ::step])
+        x = jnp.where(real[..., None], jnp.concatenate(outputs, -1), 0)
+    return x
+

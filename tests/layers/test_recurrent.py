@@ -1,0 +1,55 @@
+"""Bidirectional LSTMs, attention pooling and character convolutions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.core import params as P
+from lmrep.layers import attention_pooling, char_cnn, recurrent
+from tests.reference import random_params
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(1, 7, 4)), jnp.float32)
+
+
+def test_both_directions_read_what_is_on_their_side():
+    params = P.init(recurrent.bidirectional_specs(4, 3, 1), jax.random.key(0))
+    segments = jnp.ones((1, 7), jnp.int32)
+    y = recurrent.bidirectional(params, X, segments)
+    changed = recurrent.bidirectional(params, X.at[0, 3].add(1), segments)
+    same = np.isclose(y, changed, atol=1e-7)[0]
+    assert y.shape == (1, 7, 6)
+    assert same[:3, :3].all() and not same[3:, :3].all(1).any()
+    assert same[4:, 3:].all() and not same[:4, 3:].all(1).any()
+
+
+def test_skipped_positions_change_nothing_and_segments_are_independent():
+    params = P.init(recurrent.bidirectional_specs(4, 3, 2), jax.random.key(0))
+    segments = jnp.array([[0, 1, 0, 1, 2, 2, 0]])
+    y = np.asarray(recurrent.bidirectional(params, X, segments))
+    for at in ([1, 3], [4, 5]):
+        alone = recurrent.bidirectional(params, X[:, np.array(at)], jnp.ones((1, 2), jnp.int32))
+        np.testing.assert_allclose(y[:, at], alone, atol=1e-6)
+    assert not y[0, [0, 2, 6]].any()
+
+
+def test_attention_pooling_is_an_average_of_each_texts_own_tokens():
+    params = random_params(attention_pooling.specs(4, 5), seed=2)
+    mask = jnp.array([[[1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0], [0] * 7]], bool)
+    weights = attention_pooling.weights(params, X, mask)[0]
+    np.testing.assert_allclose(weights.sum(-1), [1, 1, 0], atol=1e-6)
+    assert not weights[np.asarray(~mask[0])].any() and weights[0, 0] != weights[0, 1]
+    pooled = attention_pooling.apply(params, X, mask)[0]
+    np.testing.assert_allclose(pooled[0], weights[0, :2] @ X[0, :2], atol=1e-6)
+    np.testing.assert_allclose(pooled[1], X[0, 3], atol=1e-6)
+
+
+def test_a_words_vector_depends_on_its_characters_alone():
+    params = random_params(char_cnn.specs(5, 6, 3), seed=3)
+    words = jnp.array([[97, 98, 0, 0], [97, 98, 99, 0], [0, 0, 0, 0]])
+    found = np.asarray(char_cnn.apply(params, words))
+    np.testing.assert_allclose(char_cnn.apply(params, words[:1, :2]), found[:1], atol=1e-6)
+    assert np.abs(found[0] - found[1]).max() > 1e-3 and not found[2].any()
+    table = np.asarray(params["embedding"])[[0, 97, 98, 0]] * [[0], [1], [1], [0]]  # zeros around the word
+    kernel, bias = np.asarray(params["kernel"]), np.asarray(params["bias"])
+    expected = [np.tanh(sum(table[i + j] @ kernel[j] for j in range(3)) + bias) for i in range(2)]
+    np.testing.assert_allclose(found[0], np.max(expected, 0), atol=1e-5)
