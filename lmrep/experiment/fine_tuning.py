@@ -92,6 +92,7 @@ def compose_task(argument: str, task: str, known: str = "", **own: Any) -> ml_co
         model: a preset or a network, from scratch.
         recipe: of `RECIPES`.
         head: auto, or new.
+        network: between the encoder and the head: linear (nothing) or bilstm; of taggers also crf or bilstm_crf.
         data: the folder with the published files of a known set, or tfds.
         mesh: as for pretraining.
       task: a name in `TASKS`.
@@ -103,7 +104,8 @@ def compose_task(argument: str, task: str, known: str = "", **own: Any) -> ml_co
     """
     chosen = loading.parse_argument(
         argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
-        recipe=("bert", tuple(RECIPES)), head=("auto", ("auto", "new")), mesh="data", **{"data": ""} if known else {})
+        recipe=("bert", tuple(RECIPES)), head=("auto", ("auto", "new")),
+        network=("linear", _networks(task)), mesh="data", **{"data": ""} if known else {})
     config = default_config(chosen.model or "bert_base", task, "examples", "bert", chosen.mesh)
     config.name, config.init, config.head, config.length = known or task, chosen.init, chosen.head, 128
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
@@ -115,7 +117,15 @@ def compose_task(argument: str, task: str, known: str = "", **own: Any) -> ml_co
         config.update({section: fields})
     if not chosen.init:
         _from_scratch(config, chosen)
+    if chosen.network != "linear":
+        config.objective.network = chosen.network
     return config
+
+
+def _networks(task: str) -> tuple[str, ...]:
+    """The networks that a task may have between encoder and head."""
+    field = TASKS[task].objective.config.__dataclass_fields__.get("network")
+    return field.metadata["bounds"].choices if field else ("linear",)
 
 
 def compose_known(argument: str, known: str) -> ml_collections.ConfigDict:

@@ -35,10 +35,10 @@ from lmrep.interop.huggingface.task_classes import label_remarks, read_task
 from lmrep.interop.huggingface.write import choose, from_network, tensors, write
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.tasks import TASKS
-from lmrep.tasks.heads import Head
+from lmrep.tasks import TASKS, networks
 
-HEAD_FIELDS = (*Head.__dataclass_fields__, "labels")  # of the config of a task: those that belong to its head
+# Of the config of a task: those that belong to its head and to the network below it.
+HEAD_FIELDS = (*networks.TextConfig.__dataclass_fields__, "labels")
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"
 
@@ -175,6 +175,9 @@ def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask
     if stage.format.long == "windows" and not TASK_HEADS[name].windows:
         raise UserError(f"this run of {name} averages over windows of long texts (format.long is windows), and "
                         "published classes read a text at once; fine-tune with --config.format.long=truncate")
+    if not networks.is_head_alone(stage.objective):
+        raise UserError(f"this run of {name} has a network between encoder and head, which no published class has; "
+                        "train one with --config.objective.network=linear and --config.objective.pooling=position")
     fields = {key: value for key, value in dataclasses.asdict(stage.objective).items()
               if key in (*HEAD_FIELDS, *TASK_HEADS[name].kept)}
     head = f"objective/{name}"

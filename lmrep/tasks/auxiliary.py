@@ -15,14 +15,14 @@ from lmrep.models.base import Model
 from lmrep.objectives import causal
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
 from lmrep.objectives.outputs import output_table, sums
-from lmrep.tasks import heads
+from lmrep.tasks import heads, networks
 
 LANGUAGE_MODEL = causal.Config()
 METRICS = {"lm_loss": loss_metric("Language-model loss of the texts", perplexity=True)}
 
 
 @dataclass(frozen=True)
-class Config(heads.Head):
+class Config(networks.TextConfig):
     """A head on one vector of each text, and a language model beside it."""
 
     auxiliary: float = setting(0.0, "context left: weight of the language-model loss of the texts (GPT: 0.5)",

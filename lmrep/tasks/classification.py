@@ -22,7 +22,7 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import auxiliary, heads
+from lmrep.tasks import auxiliary, heads, networks
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.capability import Predict
 
@@ -86,7 +86,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     check_context(model, c.context, "this task")
     objective = Objective(
         name="classification",
-        specs={"encoder": model.specs, "objective": {"classification": heads.specs(model, len(c.labels) or 2, c)}},
+        specs=networks.task_specs(c, model, "classification", len(c.labels) or 2),
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
         context=c.context, networks=(NetworkUse(model.sizes),))
     return auxiliary.with_language_model(objective, c, model)
@@ -100,7 +100,7 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
     """float32 [b, n, classes]."""
     keys = prng.split(key, 2)
-    x = heads.pooled(params, batch, model, c, keys[0])
+    x = networks.pooled(params, batch, model, c, "classification", keys[0])
     return heads.apply(params["objective"]["classification"], x, c, keys[1])
 
 

@@ -46,13 +46,14 @@ PUBLISHED = {
 }
 
 
-def specs(model: Model, outputs: int, c: Head) -> Tree:
-    """The parameters of a head with that many outputs."""
+def specs(model: Model, outputs: int, c: Head, width: int = 0) -> Tree:
+    """The parameters of a head with that many outputs, on vectors of the network's width, or `width`."""
+    width = width or model.width
     init = truncated_normal(c.init_stddev) if c.init_stddev else model.init
-    out = linear.specs(model.width, outputs, (None, None), init)
+    out = linear.specs(width, outputs, (None, None), init)
     if not c.bias:
         del out["bias"]
-    dense = {"dense": linear.specs(model.width, model.width, ("embed", None), init)} if c.dense else {}
+    dense = {"dense": linear.specs(width, width, ("embed", None), init)} if c.dense else {}
     return dense | {"out": out}
 
 
@@ -82,11 +83,16 @@ def cross_entropy(y: Array, target: Array, weights: Array, metric: str = "accura
 def pooled(params: Tree, batch: Batch, model: Model, c: Head, key: Array | None = None) -> Array:
     """The last layer's output [b, n, d] at the position that stands for each unit: the first one, or the last one
     where the network reads from left to right."""
-    positions = batch["first"] if c.context == "both" and model.pooling == "first" else batch["last"]
-    shape, flat = positions.shape, ungrouped(batch)
+    at = positions(batch, model, c)
+    shape, flat = at.shape, ungrouped(batch)
     inputs = model_inputs(model, flat, context=c.context)
-    hidden = model.encode(params["encoder"], inputs, key, at=positions.reshape(len(flat["tokens"]), -1)).hidden
+    hidden = model.encode(params["encoder"], inputs, key, at=at.reshape(len(flat["tokens"]), -1)).hidden
     return hidden.reshape(*shape, -1)
+
+
+def positions(batch: Batch, model: Model, c: Head) -> Array:
+    """i32[b, n], the position that stands for each unit."""
+    return batch["first"] if c.context == "both" and model.pooling == "first" else batch["last"]
 
 
 def ungrouped(batch: Batch) -> Batch:

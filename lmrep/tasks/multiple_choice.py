@@ -20,7 +20,7 @@ from lmrep.metrics import accuracy_metric
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import auxiliary, heads
+from lmrep.tasks import auxiliary, heads, networks
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 
@@ -64,7 +64,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     check_context(model, c.context, "this task")
     objective = Objective(
         name="multiple_choice",
-        specs={"encoder": model.specs, "objective": {"multiple_choice": heads.specs(model, 1, c)}},
+        specs=networks.task_specs(c, model, "multiple_choice", 1),
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
         context=c.context, networks=(NetworkUse(model.sizes),))
     return auxiliary.with_language_model(objective, c, model)
@@ -80,7 +80,7 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
     """float32 [b, k]; `MASKED` for empty units."""
     keys = prng.split(key, 2)
-    x = heads.pooled(params, batch, model, c, keys[0])
+    x = networks.pooled(params, batch, model, c, "multiple_choice", keys[0])
     y = heads.apply(params["objective"]["multiple_choice"], x, c, keys[1])[..., 0]
     return jnp.where(batch["choice"] == 1, y, MASKED)
 

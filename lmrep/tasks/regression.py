@@ -22,7 +22,7 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import auxiliary, heads
+from lmrep.tasks import auxiliary, heads, networks
 from lmrep.tasks.base import (
     Comparison,
     Outputs,
@@ -74,7 +74,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """A number from one vector of each text."""
     check_context(model, c.context, "this task")
     objective = Objective(
-        name="regression", specs={"encoder": model.specs, "objective": {"regression": heads.specs(model, 1, c)}},
+        name="regression", specs=networks.task_specs(c, model, "regression", 1),
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
         context=c.context, networks=(NetworkUse(model.sizes),))
     return auxiliary.with_language_model(objective, c, model)
@@ -89,7 +89,7 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def values(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
     """float32 [b, n]."""
     keys = prng.split(key, 2)
-    x = heads.pooled(params, batch, model, c, keys[0])
+    x = networks.pooled(params, batch, model, c, "regression", keys[0])
     return heads.apply(params["objective"]["regression"], x, c, keys[1])[..., 0]
 
 

@@ -17,23 +17,31 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, assemble, collect
+from lmrep.layers import crf
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model, check_context, model_inputs
+from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, NetworkUse, Objective, ObjectiveDef
-from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import heads, schemes
+from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.tasks import heads, networks, schemes
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
+from lmrep.tasks.words import representatives, windows, word_ids, word_means
 
 STRICT_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 ENTITY_METRICS = (*STRICT_METRICS, "conll_f1")
 METRICS = (*ENTITY_METRICS, "token_accuracy")
+TINY = 1e-30  # of a probability, for its logarithm
 
 
 @dataclass(frozen=True)
-class Config(heads.Head):
-    """A tagger. The head is dropout and a linear layer, as in BERT, RoBERTa and ELECTRA."""
+class Config(networks.Config):
+    """A tagger. By default the head is dropout and a linear layer, as in BERT, RoBERTa and ELECTRA."""
+
+    network: str = setting("linear", "between the encoder and the tags: linear: the head alone; bilstm: bidirectional "
+                           "LSTM layers, with a time step for each word; crf, bilstm_crf: the same, and a linear-chain "
+                           "CRF over the tags, which predicts the most probable sequence that the scheme allows",
+                           choices=("linear", "bilstm", "crf", "bilstm_crf"))
 
     dense: bool = setting(False, "a dense layer before the output layer; published taggers have none")
     labels: tuple[str, ...] = setting((), "the tags, in the order of the head's outputs; none: those of the training "
@@ -52,11 +60,19 @@ class Config(heads.Head):
                                        choices=METRICS)
 
 
+def has_crf(c: Config) -> bool:
+    """Whether a CRF scores sequences of tags."""
+    return c.network.endswith("crf")
+
+
 def check_config(c: Config) -> None:
     """Refuses fields that do not fit each other."""
     if c.scheme in ("BIOES", "BILOU", "none") and c.repair:
         raise UserError(f"config.objective.repair converts between IOB1 and BIO, and the scheme is {c.scheme}; set it "
                         "to False")
+    if has_crf(c) and c.decoding == "viterbi":
+        raise UserError(f"config.objective.decoding is viterbi, and the network {c.network} decides on sequences of "
+                        "tags by itself; set decoding to argmax")
     if c.scheme == "none" and c.decoding == "viterbi":
         raise UserError("config.objective.decoding is viterbi, and plain tags (scheme none) may follow each other in "
                         "any order; set it to argmax")
@@ -119,7 +135,8 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
     Each word has its tag in one window alone, that in which it has the most context. The column `word` has the index
     of a token's word in its sentence, `tag` the number of its tag at the token that stands for the word; both are -1
-    elsewhere.
+    elsewhere. `stands` is 1 at a token that stands for a word of the window, also for one that has its tag in another
+    window, 2 at that of the sentence's last word, 0 at other tokens of words, and -1 elsewhere.
     """
     if encoder.format.long == "truncate":
         raise UserError("config.format.long is truncate, and the words after the cut would have no tag, although each "
@@ -127,7 +144,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     capacity = encoder.length - encoder.layout.special(False)
     ids, numbers = word_ids(records, encoder), {label: i for i, label in enumerate(c.labels)}
     units: list[Encoded] = []
-    owners, columns, long = [], {"word": [], "tag": []}, 0
+    owners, columns, long = [], {"word": [], "tag": [], "stands": []}, 0
     for number, record in enumerate(records):
         words = [ids[word] for word in record.fields["words"]]
         tags = np.array([numbers[tag] for tag in tags_of(c, record)] if "tags" in record.fields else [-1] * len(words))
@@ -147,62 +164,10 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             owners.append(number)
             columns["word"].append(word)
             columns["tag"].append(np.where(representatives(word, c.pieces), tags[word], -1))
+            every = np.pad(np.repeat(np.arange(start, end), sizes[start:end]), around, constant_values=-1)
+            stands = representatives(every, c.pieces) * np.where(every == len(words) - 1, 2, 1)
+            columns["stands"].append(np.where(every >= 0, stands, -1))
     return collect(units, owners, token_columns=columns), long
-
-
-def word_ids(records: Sequence[Record], encoder: TextEncoder) -> dict[str, np.ndarray]:
-    """The ids of each word, one at least."""
-    where: dict[str, str] = {}
-    for record in records:
-        for word in record.fields["words"]:
-            where.setdefault(word, record.where)
-    names = [f"{place}: the word {word!r}" for word, place in where.items()]
-    ids = encoder.ids([encoder.tokenizer.sentence_separator + word for word in where], names)
-    unknown = encoder.tokenizer.vocabulary.specials.get("unk")
-    empty = [name for name, each in zip(names, ids, strict=True) if not len(each)]
-    if empty and unknown is None:
-        raise UserError(f"{empty[0]} has no token, and the tokenizer has none for unknown words; remove it, or choose "
-                        "another tokenizer")
-    return {word: each if len(each) else np.array([unknown], np.int32) for word, each in zip(where, ids, strict=True)}
-
-
-def windows(
-    sizes: np.ndarray, capacity: int, stride: int, left: bool = False
-) -> list[tuple[int, int, np.ndarray]]:
-    """The windows of a sentence.
-
-    Args:
-      sizes: [w], tokens of each word, at most `capacity`.
-      capacity: tokens of a window at most.
-      stride: tokens between the starts of windows, which are those of words.
-      left: whether context is that on the left alone.
-
-    Returns:
-      (first word, word after the last, bool mask of the words that have the most context there) for each window. Of
-      two windows a word has the most context in that with more tokens on its shorter side. Each word is chosen once.
-    """
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    found, start = [], 0
-    while True:
-        end = int(np.searchsorted(ends, starts[start] + capacity, "right"))
-        found.append((start, end))
-        if end == len(sizes):
-            break
-        following = int(np.searchsorted(starts, starts[start] + stride, "right")) - 1
-        start = min(max(following, start + 1), end)
-    context = np.full((len(found), len(sizes)), -1)
-    for row, (start, end) in zip(context, found, strict=True):
-        before, after = starts[start:end] - starts[start], ends[end - 1] - ends[start:end]
-        row[start:end] = before if left else np.minimum(before, after)
-    best = context.argmax(0)
-    return [(start, end, best[start:end] == i) for i, (start, end) in enumerate(found)]
-
-
-def representatives(word: np.ndarray, pieces: str) -> np.ndarray:
-    """bool [t], the tokens that stand for their words: each first one, or each last one; `word` [t] as in `encode`."""
-    padded = np.pad(word, 1, constant_values=-1)
-    return (word >= 0) & (word != (padded[2:] if pieces == "last" else padded[:-2]))
 
 
 # The objective
@@ -211,9 +176,12 @@ def representatives(word: np.ndarray, pieces: str) -> np.ndarray:
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """A classifier of words."""
     check_context(model, c.context, "this task")
+    tags = len(c.labels) or 2
+    specs = networks.task_specs(c, model, "tagging", tags)
+    if has_crf(c):
+        specs["objective"]["tagging"]["crf"] = crf.specs(tags)
     return Objective(
-        name="tagging", specs={"encoder": model.specs,
-                               "objective": {"tagging": heads.specs(model, len(c.labels) or 2, c)}},
+        name="tagging", specs=specs,
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
         context=c.context, networks=(NetworkUse(model.sizes),))
 
@@ -226,37 +194,50 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
     """float32 [b, t, tags]; of use at the tokens that stand for words."""
     keys = prng.split(key, 2)
-    x = model.encode(params["encoder"], model_inputs(model, batch, context=c.context), keys[0]).hidden
-    if c.pieces == "mean":
-        x = word_means(x, batch["word"], batch["segment_ids"])
+    read, within = batch["stands"] > 0, batch["stands"] >= 0
+
+    def words(x: Array) -> Array:
+        if c.pieces != "mean":
+            return x
+        return word_means(x, jnp.where(within, jnp.cumsum(read, -1), -1), batch["segment_ids"])
+
+    x = networks.token_vectors(params, batch, model, c, "tagging", keys[0], (words, read))
     return heads.apply(params["objective"]["tagging"], x, c, keys[1])
-
-
-def word_means(x: Array, word: Array, segment_ids: Array) -> Array:
-    """x [b, t, d] -> [b, t, d]: at each token of a word the mean of x over the word's tokens, and 0 elsewhere.
-
-    A product with the matrix of which tokens belong together, which is exact in any order, unlike sums by index.
-    """
-    def equal(ids: Array) -> Array:
-        return ids[:, :, None] == ids[:, None, :]
-
-    same = equal(word) & equal(segment_ids) & (word >= 0)[:, :, None]
-    total = jnp.einsum("bts,bsd->btd", same.astype(x.dtype), x, preferred_element_type=jnp.float32)
-    return (total / jnp.maximum(same.sum(-1, keepdims=True), 1)).astype(x.dtype)
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy of words."""
+    """The mean cross-entropy of words; with a CRF the negative log-likelihood of sequences of tags per word."""
     y = logits(params, batch, key, c=c, model=model)
+    if has_crf(c):
+        scores, chains = crf_of(params, batch, c)
+        value = -(crf.log_likelihood(scores, y, batch["tag"], chains) * batch["weights"]).sum()
+        correct = crf.viterbi(scores, jax.lax.stop_gradient(y), chains) == batch["tag"]
+        return value, (sums(batch["weights"] > 0, token_accuracy=correct), carry)
     value, metrics = heads.cross_entropy(y, batch["tag"], batch["weights"], "token_accuracy")
     return value, (metrics, carry)
 
 
 def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
-    """`log_probabilities` float32 [b, t, tags]."""
+    """`log_probabilities` float32 [b, t, tags]; with a CRF, also the most probable sequences `best` i32[b, t] and what
+    each word adds to the `log_likelihood` of its sentence's tags, float32 [b, t]."""
+    if has_crf(c):
+        y, (scores, chains) = logits(params, batch, c=c, model=model), crf_of(params, batch, c)
+        return {"tokens": {"log_probabilities": jnp.log(jnp.maximum(crf.marginals(scores, y, chains), TINY)),
+                           "best": crf.viterbi(scores, y, chains),
+                           "log_likelihood": crf.log_likelihood(scores, y, batch["tag"], chains)}}
     return {"tokens": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, model=model))}}
+
+
+def crf_of(params: Tree, batch: Batch, c: Config) -> tuple[Tree, crf.Chains]:
+    """The scores of the CRF, and its chains: the tagged words of each sentence, or of each window of a long one. Scores
+    of the first and the last tag are those of the sentence's first and last word."""
+    allowed = schemes.allowed(c.scheme, c.labels) if c.labels else None  # none before the data are read
+    tagged = (batch["stands"] > 0) & (batch["word"] >= 0)
+    chains = crf.Chains(jnp.where(tagged, batch["segment_ids"], 0), tagged & (batch["word"] == 0),
+                        tagged & (batch["stands"] == 2))
+    return crf.constrained(params["objective"]["tagging"]["crf"], allowed), chains
 
 
 # Predictions
@@ -264,13 +245,21 @@ def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str,
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """A tag for each word of each sentence, and the metrics of all words."""
-    scores = [np.zeros((len(record.fields["words"]), len(c.labels)), np.float32) for record in records]
-    for unit, example in enumerate(units.example):
-        word = units.columns["word"][units.offsets[unit]:units.offsets[unit + 1]]
-        at = representatives(word, c.pieces)
-        scores[example][word[at]] = outputs.arrays["log_probabilities"][unit][at]
-    chosen = [schemes.best_sequence(each, c.labels, c.scheme) if c.decoding == "viterbi" else each.argmax(-1)
-              for each in scores]
+    def by_word(name: str, *shape: int) -> list[np.ndarray]:
+        """An output for each word of each sentence."""
+        found = [np.zeros((len(record.fields["words"]), *shape), outputs.arrays[name][0].dtype) for record in records]
+        for unit, example in enumerate(units.example):
+            word = units.columns["word"][units.offsets[unit]:units.offsets[unit + 1]]
+            at = representatives(word, c.pieces)
+            found[example][word[at]] = outputs.arrays[name][unit][at]
+        return found
+
+    scores = by_word("log_probabilities", len(c.labels))
+    if has_crf(c):
+        chosen = by_word("best")
+    else:
+        chosen = [schemes.best_sequence(each, c.labels, c.scheme) if c.decoding == "viterbi" else each.argmax(-1)
+                  for each in scores]
     predicted = [[c.labels[i] for i in each] for each in chosen]
     predictions: list[dict[str, Any]] = [
         {"tags": tags, "probabilities": np.exp(np.take_along_axis(each, best[:, None], 1)[:, 0]).tolist()}
@@ -280,7 +269,9 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     gold, options = [tags_of(c, record) for record in records], {name: {"scheme": c.scheme} for name in STRICT_METRICS}
     numbers = {label: i for i, label in enumerate(c.labels)}
     true = np.array([numbers[tag] for tags in gold for tag in tags])
-    metrics = {"loss": float(-np.concatenate(scores)[np.arange(len(true)), true].mean()),
+    likelihood = (np.concatenate(by_word("log_likelihood")) if has_crf(c) else
+                  np.concatenate(scores)[np.arange(len(true)), true])
+    metrics = {"loss": float(-likelihood.mean()),
                **figures(c.metrics, gold, predicted, options)}
     if c.scheme == "none":  # most tags of entities are O: a tagger that finds some may be below always O
         metrics["majority_accuracy"] = float(np.bincount(true).max() / len(true))
@@ -344,6 +335,8 @@ DEFINITION = TaskDef(
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
     fields=("words",), targets=("tags",),
     columns={"word": Field("bt", np.int32, "number of each token's word; -1 for none"),
-             "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere")},
+             "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere"),
+             "stands": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 at "
+                                             "other tokens of words; -1 elsewhere")},
     resolve=resolve, check=check, encode=encode, score=score, best="",
     submission=submission, compare=compare)

@@ -24,6 +24,7 @@ from lmrep.inference.labelled import predict_records
 from lmrep.inference.load import Run
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import tagging
+from lmrep.tasks import words as task_words
 from lmrep.tasks.base import Format, Outputs, TextEncoder
 from tests import small
 
@@ -92,7 +93,7 @@ def test_words_have_the_ids_of_the_tokenizers_library_for_pretokenized_text(name
 @pytest.mark.parametrize("name", ["byte_level_bpe", "sentencepiece_bpe", "bpe", "words"])
 def test_words_have_the_ids_that_they_have_in_a_text(name):
     given = encoder(name=name)
-    ids = tagging.word_ids([record("visits Rome . visits")], given)
+    ids = task_words.word_ids([record("visits Rome . visits")], given)
     text = given.tokenizer.encode_batch([" ".join(["Oslo", "visits", "Rome", "."])])[0]
     assert text.tolist()[-sum(map(len, ids.values())):] == np.concatenate(list(ids.values())).tolist()
     assert list(ids) == ["visits", "Rome", "."]
@@ -117,13 +118,13 @@ def test_text_that_is_not_unicode_is_refused_with_the_word():
 @pytest.mark.parametrize(("pieces", "at"), [("first", [1, 2]), ("mean", [1, 2]), ("last", [1, 4])])
 def test_the_tag_is_at_the_token_that_stands_for_the_word(pieces, at):
     word = np.array([-1, 0, 1, 1, 1, -1])
-    assert np.flatnonzero(tagging.representatives(word, pieces)).tolist() == at
+    assert np.flatnonzero(task_words.representatives(word, pieces)).tolist() == at
 
 
 def test_the_mean_is_over_the_tokens_of_a_word_within_its_sentence():
     x = jax.random.normal(jax.random.key(0), (1, 7, 3))
     word, segments = jnp.array([[-1, 0, 0, 1, 0, 0, -1]]), jnp.array([[1, 1, 1, 1, 2, 2, 2]])
-    means = tagging.word_means(x, word, segments)
+    means = task_words.word_means(x, word, segments)
     expected = [0 * x[0, 0], *2 * [x[0, 1:3].mean(0)], x[0, 3], *2 * [x[0, 4:6].mean(0)], 0 * x[0, 0]]
     np.testing.assert_allclose(means[0], np.stack(expected), atol=1e-6)
 
@@ -135,7 +136,7 @@ def test_the_mean_is_over_the_tokens_of_a_word_within_its_sentence():
 @pytest.mark.parametrize(("stride", "seed"), itertools.product((1, 5, 9, 40), range(4)))
 def test_each_word_is_chosen_in_the_window_where_it_has_the_most_context(stride, seed, left):
     sizes = np.random.default_rng(seed).integers(1, 6, 30)
-    found = tagging.windows(sizes, 12, stride, left)
+    found = task_words.windows(sizes, 12, stride, left)
     chosen = np.concatenate([np.arange(start, end)[mask] for start, end, mask in found])
     assert sorted(chosen) == list(range(30))
     starts = [start for start, *_ in found]
@@ -152,7 +153,7 @@ def test_each_word_is_chosen_in_the_window_where_it_has_the_most_context(stride,
 
 
 def test_a_short_sentence_is_one_window():
-    [(start, end, mask)] = tagging.windows(np.array([1, 2, 3]), 6, 1)
+    [(start, end, mask)] = task_words.windows(np.array([1, 2, 3]), 6, 1)
     assert (start, end, mask.tolist()) == (0, 3, [True] * 3)
 
 
@@ -274,10 +275,12 @@ def prepare(folder, pairs, **overrides):
     return prepared, Run(folder, 0, prepared.experiment, prepared.tokenizer, network, objective, params)
 
 
-@pytest.mark.parametrize(("model", "pieces"), [("bert_base", "first"), ("bert_base", "mean"), ("gpt2", "last")])
-def test_packed_and_single_sentences_have_the_same_scores(tmp_path, model, pieces):
-    prepared, run = prepare(tmp_path, sentences(12), model=model, **{"objective.pieces": pieces, "format.stride": 6,
-                                                                    "length": 12})
+@pytest.mark.parametrize(("model", "pieces", "network"), [
+    ("bert_base", "first", "linear"), ("bert_base", "mean", "linear"), ("gpt2", "last", "linear"),
+    ("bert_base", "mean", "bilstm_crf"), ("gpt2", "last", "crf"), ("gpt2", "first", "bilstm")])
+def test_packed_and_single_sentences_have_the_same_scores(tmp_path, model, pieces, network):
+    prepared, run = prepare(tmp_path, sentences(12), model=model, **{
+        "objective.pieces": pieces, "format.stride": 6, "length": 12, "objective.network": network})
     own = prepared.records["validation"]
     one = predict_records(run, own, "validation", prepared.stores["validation"])
     form = prepared.experiment.format | {"packed": True}
@@ -299,8 +302,9 @@ def test_tags_depend_on_words_to_the_right_unless_the_context_is_left(tmp_path, 
     assert (np.allclose(a["probabilities"][:2], b["probabilities"][:2], atol=1e-6)) == (context == "left")
 
 
-def test_the_loss_is_the_mean_over_words(tmp_path):
-    prepared, run = prepare(tmp_path, sentences(6))
+@pytest.mark.parametrize("network", ["linear", "bilstm_crf"])
+def test_the_loss_is_the_mean_over_words(tmp_path, network):
+    prepared, run = prepare(tmp_path, sentences(6), **{"objective.network": network})
     examples = prepared.stores["train"]
     batch = run.objective.prepare(None, examples.gather(np.array([0, 1, 2, 3, 4, 5, -1])))
     loss, (metrics, _) = run.objective.loss(run.params, batch, None, None)
@@ -309,6 +313,32 @@ def test_the_loss_is_the_mean_over_words(tmp_path):
     scored = predict_records(run, prepared.records["train"], "train", examples).metrics
     assert float(loss) == pytest.approx(scored["loss"], rel=1e-5)
     assert float(metrics["token_accuracy"][0]) / words == pytest.approx(scored["token_accuracy"])
+
+
+def test_a_crf_gives_the_probabilities_of_a_brute_force_sum_and_predicts_what_the_scheme_allows(tmp_path):
+    """Of a sentence of four words, and of its windows, whose first and last words are free."""
+    prepared, run = prepare(tmp_path, sentences(4), **{"objective.network": "crf", "objective.pieces": "last"})
+    draw, c = np.random.default_rng(0), experiments.resolve_stages(prepared.experiment)[0].objective
+    scores = {name: draw.normal(size=value.shape) for name, value in run.params["objective"]["tagging"]["crf"].items()}
+    run.params["objective"]["tagging"]["crf"] = {name: jnp.asarray(value) for name, value in scores.items()}
+    [found] = predict_records(run, [record("Ann Ben visits Lima")]).predictions
+    examples = tokenized(run.experiment, run.model, run.tokenizer, [record("Ann Ben visits Lima")], "")
+    batch = examples.gather(np.array([0]))
+    emissions = np.asarray(tagging.logits(run.params, batch, c=c, model=run.model))[0]
+    emissions = emissions[words_of(batch["word"][0], c.pieces)].astype(np.float64)
+    values = {}
+    for tags in itertools.product(range(len(c.labels)), repeat=4):
+        if tagging.schemes.fault(c.scheme, [c.labels[i] for i in tags]) < 0:
+            values[tags] = (scores["start"][tags[0]] + scores["end"][tags[-1]] + emissions[np.arange(4), tags].sum()
+                            + sum(scores["between"][a, b] for a, b in itertools.pairwise(tags)))
+    best, log_z = max(values, key=values.get), np.logaddexp.reduce(list(values.values()))
+    assert found["tags"] == [c.labels[i] for i in best]
+    expected = [sum(np.exp(value - log_z) for tags, value in values.items() if tags[i] == best[i]) for i in range(4)]
+    assert found["probabilities"] == pytest.approx(expected, abs=1e-5)
+
+
+def words_of(word, pieces):
+    return np.flatnonzero(task_words.representatives(word, pieces))
 
 
 def test_the_head_is_one_linear_layer(tmp_path):

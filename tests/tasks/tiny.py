@@ -71,20 +71,21 @@ class Tiny:
       records: examples, as dicts of fields.
       model: a name in `MODELS`.
       form: fields of the format.
+      sizes: fields of the network.
       **fields: of the task's config.
     """
 
-    def __init__(self, task, records, model="transformer", length=32, form=None, network=None, **fields):
+    def __init__(self, task, records, model="transformer", length=32, form=None, sizes=None, **fields):
         self.task, self.length = TASKS[task], length
         self.records = as_records(records)
         self.config = self.task.resolve(self.task.objective.config(dropout=0.0, **fields), self.records)
         self.form = FORMAT.config(**(form or {}))
         self.tokenizer = tokenizer()
         definition = MODELS[model]
-        sizes = {name: value for name, value in {**definition.tiny, **NETWORK, **(network or {})}.items()
-                 if name in definition.config.__dataclass_fields__}
+        own = {name: value for name, value in {**definition.tiny, **NETWORK, **(sizes or {})}.items()
+               if name in definition.config.__dataclass_fields__}
         vocabulary: Vocabulary = self.tokenizer.vocabulary
-        self.model = definition.build(definition.config(**sizes | {"vocab": self.tokenizer.size}), Execution(), "tiny")
+        self.model = definition.build(definition.config(**own | {"vocab": self.tokenizer.size}), Execution(), "tiny")
         self.objective = self.task.objective.build(self.config, self.model, vocabulary)
         self.params = random_params(self.objective.specs, seed=1)
         self.predict = jax.jit(self.objective.predict)

@@ -1,0 +1,79 @@
+"""Words as tokens: their ids, the windows of long sentences, and vectors of words."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array
+from lmrep.data.records import Record
+from lmrep.tasks.base import TextEncoder
+
+
+def word_ids(records: Sequence[Record], encoder: TextEncoder) -> dict[str, np.ndarray]:
+    """The ids of each word, one at least."""
+    where: dict[str, str] = {}
+    for record in records:
+        for word in record.fields["words"]:
+            where.setdefault(word, record.where)
+    names = [f"{place}: the word {word!r}" for word, place in where.items()]
+    ids = encoder.ids([encoder.tokenizer.sentence_separator + word for word in where], names)
+    unknown = encoder.tokenizer.vocabulary.specials.get("unk")
+    empty = [name for name, each in zip(names, ids, strict=True) if not len(each)]
+    if empty and unknown is None:
+        raise UserError(f"{empty[0]} has no token, and the tokenizer has none for unknown words; remove it, or choose "
+                        "another tokenizer")
+    return {word: each if len(each) else np.array([unknown], np.int32) for word, each in zip(where, ids, strict=True)}
+
+
+def windows(
+    sizes: np.ndarray, capacity: int, stride: int, left: bool = False
+) -> list[tuple[int, int, np.ndarray]]:
+    """The windows of a sentence.
+
+    Args:
+      sizes: [w], tokens of each word, at most `capacity`.
+      capacity: tokens of a window at most.
+      stride: tokens between the starts of windows, which are those of words.
+      left: whether context is that on the left alone.
+
+    Returns:
+      (first word, word after the last, bool mask of the words that have the most context there) for each window. Of
+      two windows a word has the most context in that with more tokens on its shorter side. Each word is chosen once.
+    """
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    found, start = [], 0
+    while True:
+        end = int(np.searchsorted(ends, starts[start] + capacity, "right"))
+        found.append((start, end))
+        if end == len(sizes):
+            break
+        following = int(np.searchsorted(starts, starts[start] + stride, "right")) - 1
+        start = min(max(following, start + 1), end)
+    context = np.full((len(found), len(sizes)), -1)
+    for row, (start, end) in zip(context, found, strict=True):
+        before, after = starts[start:end] - starts[start], ends[end - 1] - ends[start:end]
+        row[start:end] = before if left else np.minimum(before, after)
+    best = context.argmax(0)
+    return [(start, end, best[start:end] == i) for i, (start, end) in enumerate(found)]
+
+
+def representatives(word: np.ndarray, pieces: str) -> np.ndarray:
+    """bool [t], the tokens that stand for their words: each first one, or each last one; `word` [t] as in `encode`."""
+    padded = np.pad(word, 1, constant_values=-1)
+    return (word >= 0) & (word != (padded[2:] if pieces == "last" else padded[:-2]))
+
+
+def word_means(x: Array, word: Array, segment_ids: Array) -> Array:
+    """x [b, t, d] -> [b, t, d]: at each token of a word the mean of x over the word's tokens, and 0 elsewhere.
+
+    A product with the matrix of which tokens belong together, which is exact in any order, unlike sums by index.
+    """
+    def equal(ids: Array) -> Array:
+        return ids[:, :, None] == ids[:, None, :]
+
+    same = equal(word) & equal(segment_ids) & (word >= 0)[:, :, None]
+    total = jnp.einsum("bts,bsd->btd", same.astype(x.dtype), x, preferred_element_type=jnp.float32)
+    return (total / jnp.maximum(same.sum(-1, keepdims=True), 1)).astype(x.dtype)
