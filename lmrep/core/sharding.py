@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lmrep.core.errors import UserError
@@ -33,6 +34,9 @@ RULES: Rules = {
     "mlp": "tensor",  # the feed-forward width
     "embed": "fsdp",  # the model width of a parameter, which is gathered just before use
 }
+
+ROW_MAJOR = Layout(major_to_minor=(0, 1))
+TILES = 1024  # a dimension that is a multiple of this has tiles for any number of chips of a TPU slice
 
 _active: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
 
@@ -147,11 +151,7 @@ def axis_size(name: str) -> int:
 
 def gather(x: Array, axes: tuple[str | None, ...], name: str) -> Array:
     """An array of these logical axes, gathered along the axis `name` and sharded as before along the others; the
-    identity outside `use_mesh`.
-
-    Its gradient is summed over devices and then scattered, next to each other, which XLA joins into one reduce-scatter
-    on GPUs and TPUs where it expects a gain. (libtpu 0.0.42 did for wide layers on 4 chips of a v5e, not on 16.)
-    """
+    identity outside `use_mesh`."""
     return x if _active.get() is None else _gather(x, axes, name)
 
 
@@ -162,6 +162,89 @@ def _gathered(x: Array, axes: tuple[str | None, ...], name: str) -> Array:
 _gather = jax.custom_vjp(_gathered, nondiff_argnums=(1, 2))
 _gather.defvjp(lambda x, axes, name: (_gathered(x, axes, name), None),
                lambda axes, name, _, g: (shard(_gathered(g, axes, name), *axes),))
+
+
+def gather_kernel(kernel: Array, axes: tuple[str | None, ...]) -> Array:
+    """As `gather` along `embed`, by an all-gather that the partitioner cannot replace. It has no gradient of its own:
+    see `sum_kernel_gradient`."""
+    if (layout := _kernel_layout(axes, kernel.shape)) is None:
+        return kernel
+    mesh, manual, spec, at = layout
+    return jax.shard_map(
+        lambda shard: _all_gather(shard, spec[at], at), mesh=mesh, in_specs=spec,
+        out_specs=PartitionSpec(*(None if i == at else names for i, names in enumerate(spec))),
+        axis_names=manual, check_vma=False)(kernel)
+
+
+def sum_kernel_gradient(
+    product: Callable[[Array, Array], Array], x: Array, g: Array, axes: tuple[str | None, ...]
+) -> Array:
+    """product(x, g), the gradient of a kernel of these logical axes, which is a sum over examples and positions: where
+    the kernel is sharded along `embed`, of each device's own, summed by one reduce-scatter.
+
+    Left to the partitioner, it is an all-reduce of the complete gradient and a slice of it. XLA's GPU and TPU backends
+    join these two in some cases only (libtpu 0.0.42: on 4 chips of a v5e, not on 16).
+
+    Args:
+      product: (x, g) -> the gradient, summed over their leading axes.
+      x: [b, ..., i], the input of the layer.
+      g: [b, ..., o], the gradient of its output.
+      axes: the logical axes of the kernel [i, o].
+    """
+    layout = _kernel_layout(axes, (x.shape[-1], g.shape[-1]))
+    if layout is None or x.ndim not in (2, 3):
+        return product(x, g)
+    mesh, manual, spec, at = layout
+    leading = _spec(("batch", "length")[: x.ndim - 1], x.shape[:-1], mesh, tuple(manual))
+    summed = [name for names in leading if names for name in ((names,) if isinstance(names, str) else names)]
+    if spec[at] not in summed:  # examples that the mesh does not divide
+        return product(x, g)
+    others = tuple(name for name in summed if name != spec[at])
+
+    def of_shard(x: Array, g: Array) -> Array:
+        scattered = _sum_scatter(product(x, g), spec[at], at)
+        return jax.lax.psum(scattered, others) if others else scattered
+
+    return jax.shard_map(of_shard, mesh=mesh, in_specs=(PartitionSpec(*leading, None),) * 2, out_specs=spec,
+                         axis_names=manual, check_vma=False)(x, g)
+
+
+def _all_gather(x: Array, name: str, at: int) -> Array:
+    """Inside a shard_map: the shards x along the mesh axis `name`, concatenated along the dimension `at`."""
+    return jax.lax.all_gather(x, name, axis=at, tiled=True)
+
+
+_all_gather = jax.custom_vjp(_all_gather, nondiff_argnums=(1, 2))
+_all_gather.defvjp(lambda x, name, at: (_all_gather(x, name, at), None),
+                   lambda name, at, _, g: (_sum_scatter(g, name, at),))
+
+
+def _sum_scatter(x: Array, name: str, at: int) -> Array:
+    """Inside a shard_map: a shard along the dimension `at` of the sum of x [i, o] over the mesh axis `name`.
+
+    libtpu replaces a reduce-scatter by an all-reduce, which sends twice as much, where tiles of the other dimension
+    cannot be divided: that of BERT's 30,522 rows on 16 chips, but not of 30,720.
+    """
+    if platform() != "tpu":
+        return jax.lax.psum_scatter(x, name, scatter_dimension=at, tiled=True)
+    x = x if at == 0 else x.T
+    size = x.shape[1]
+    x = jnp.pad(x, ((0, 0), (0, -size % TILES if size > TILES else 0)))
+    x = jax.lax.psum_scatter(with_layout_constraint(x, ROW_MAJOR), name, tiled=True)[:, :size]
+    return x if at == 0 else x.T
+
+
+def _kernel_layout(
+    axes: tuple[str | None, ...], shape: tuple[int, ...]
+) -> tuple[Mesh, set[str], PartitionSpec, int] | None:
+    """(the mesh, its axes without `tensor`, along which the partitioner splits products, the kernel's layout along
+    these, the dimension that is sharded along `embed`); None if no dimension is."""
+    mesh = _active.get()
+    if mesh is None or "embed" not in axes or jax.sharding.get_abstract_mesh().manual_axes:
+        return None
+    manual = {name for name in mesh.axis_names if name != "tensor" or mesh.shape[name] == 1}
+    spec, at = _spec(axes, shape, mesh, tuple(manual)), axes.index("embed")
+    return None if spec[at] is None or mesh.shape[spec[at]] == 1 else (mesh, manual, spec, at)
 
 
 def look_up(table: Array, ids: Array) -> Array:
@@ -227,7 +310,7 @@ def map_examples(
 
     def run(*shards: Array | None) -> Any:
         return f(*(x if x is None or "embed" not in names or spec[(at := names.index("embed"))] is None
-                   else jax.lax.all_gather(x, spec[at], axis=at, tiled=True)
+                   else _all_gather(x, spec[at], at)
                    for x, names, spec in zip(shards, axes, specs, strict=True)))
 
     return jax.shard_map(run, mesh=mesh, in_specs=tuple(specs), axis_names=set(manual), check_vma=False,
@@ -268,6 +351,12 @@ def gather_params(params: Tree, specs: Tree) -> Tree:
     With this constraint the partitioner gathers a weight just before its product, and never the larger activation.
     """
     return jax.tree.map(lambda spec, x: gather(x, spec.axes, "embed"), specs, params, is_leaf=is_spec)
+
+
+def gather_vectors(params: Tree, specs: Tree) -> Tree:
+    """As `gather_params`, of biases and scales only: `layers.linear` gathers kernels for each of their products."""
+    return jax.tree.map(lambda spec, x: gather(x, spec.axes, "embed") if len(spec.shape) == 1 else x, specs, params,
+                        is_leaf=is_spec)
 
 
 def shardings(specs: Tree, mesh: Mesh) -> Tree:

@@ -13,6 +13,7 @@ from lmrep.layers import dropout, linear
 from lmrep.layers.gradient import with_gradient
 
 HEADS = ("batch", "length", "heads", None)  # the logical axes of queries, keys and values
+IN, OUT = ("embed", "heads"), ("heads", "embed")  # the logical axes of the kernels before and after the heads
 MASKED_LOGIT = -1e9  # finite, so that a query that attends to nothing gives no NaN
 
 
@@ -37,8 +38,8 @@ def specs(d: int, heads: int = 1, init: Initializer = normal(), output_init: Ini
     """Query, key, value and output projections, d -> d each, with bias. `output_init` is that of the output projection,
     by default `init`."""
     k = d // heads  # a mesh axis splits between heads only
-    return {name: linear.specs(d, d, ("embed", "heads"), init, (1, k)) for name in ("query", "key", "value")} | {
-        "output": linear.specs(d, d, ("heads", "embed"), output_init or init, (k, 1))
+    return {name: linear.specs(d, d, IN, init, (1, k)) for name in ("query", "key", "value")} | {
+        "output": linear.specs(d, d, OUT, output_init or init, (k, 1))
     }
 
 
@@ -71,7 +72,7 @@ def apply(
     queries = x if at is None else take(x, at)
     query, kv = _heads(params["query"], queries, heads), project_kv(params, x, heads)
     output, probabilities = attend(query, kv, at=at, rate=rate, key=key)
-    return linear.apply(params["output"], output.reshape(queries.shape)), probabilities
+    return linear.apply(params["output"], output.reshape(queries.shape), OUT), probabilities
 
 
 def dense(mask: Array) -> Attend:
@@ -112,13 +113,13 @@ def cached_attention(params: Tree, x: Array, cache: KVCache, start: Array, heads
         cache, project_kv(params, x, heads))
     causal = jnp.arange(cache.keys.shape[1]) <= (start + jnp.arange(x.shape[1]))[:, None]
     output, _ = _attention(_heads(params["query"], x, heads), cache, causal[None])
-    return linear.apply(params["output"], output.reshape(x.shape)), cache
+    return linear.apply(params["output"], output.reshape(x.shape), OUT), cache
 
 
 def _heads(params: Tree, x: Array, heads: int) -> Array:
     """[b, t, d] -> [b, t, h, k]."""
     b, _, d = x.shape
-    return shard(linear.apply(params, x).reshape(b, -1, heads, d // heads), *HEADS)
+    return shard(linear.apply(params, x, IN).reshape(b, -1, heads, d // heads), *HEADS)
 
 
 def _attention(

@@ -13,6 +13,8 @@ from lmrep.core.sharding import shard
 from lmrep.layers import dropout, linear
 from lmrep.layers.gradient import with_gradient
 
+IN, OUT = ("embed", "mlp"), ("mlp", "embed")  # the logical axes of the two kernels
+
 
 def _recomputed(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """`f` with a backward pass that keeps only its input: recomputing the intermediate values of a wide layer is faster
@@ -38,13 +40,12 @@ ACTIVATIONS = {
 
 def specs(d: int, f: int, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
     """d -> f -> d, both with bias. `output_init` is that of the second layer, by default `init`."""
-    return {"in": linear.specs(d, f, ("embed", "mlp"), init),
-            "out": linear.specs(f, d, ("mlp", "embed"), output_init or init)}
+    return {"in": linear.specs(d, f, IN, init), "out": linear.specs(f, d, OUT, output_init or init)}
 
 
 def apply(params: Tree, x: Array, activation: str, *, rate: float = 0.0, key: Array | None = None) -> Array:
     """x [b, t, d] -> [b, t, d]; `rate` is the dropout between the two layers."""
     (key,) = prng.split(key, 1)
-    hidden = ACTIVATIONS[activation](linear.apply(params["in"], x))
+    hidden = ACTIVATIONS[activation](linear.apply(params["in"], x, IN))
     hidden = shard(dropout.apply(key, hidden, rate), "batch", "length", "mlp")
-    return linear.apply(params["out"], hidden)
+    return linear.apply(params["out"], hidden, OUT)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import params as P
 from lmrep.core.params import Array, Tree
-from lmrep.core.sharding import axis_size, gather_params, platform
+from lmrep.core.sharding import gather_vectors, platform
 from lmrep.layers.attention_backends import ATTENTION, AUTO
 
 SCANNED = 24  # layers from which GPUs and TPUs scan: unrolled, BERT-large is compiled for minutes
@@ -21,11 +21,6 @@ REMAT = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-
-
-def _all_but_weights(primitive: Any, *operands: Any, **_: Any) -> bool:
-    """A checkpoint policy: gathered weights are gathered again in the backward pass, not kept (ZeRO stage 3)."""
-    return not (primitive.name in ("sharding_constraint", "convert_element_type") and operands[0].ndim <= 2)
 
 
 @dataclass(frozen=True)
@@ -95,13 +90,10 @@ def apply(
     def body(layer: Callable) -> Callable:
         def run(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
             part, key = slices
-            return layer(gather_params(part | common, layer_specs), x, key)
+            return layer(gather_vectors(part | common, layer_specs), x, key)
 
-        if execution.remat != "none":
-            return jax.checkpoint(run, policy=REMAT[execution.remat], prevent_cse=not scan)
-        if axis_size("fsdp") == 1:
-            return run
-        return jax.checkpoint(run, policy=_all_but_weights, prevent_cse=not scan)
+        return run if execution.remat == "none" else jax.checkpoint(
+            run, policy=REMAT[execution.remat], prevent_cse=not scan)
 
     if scan:
         x, collected = jax.lax.scan(body(layer), x, at(slice(count)), length=count)

@@ -24,14 +24,18 @@ def test_a_sharded_step_is_compiled_for_a_slice():
 
 
 @needs_libtpu
-def test_the_gradient_of_the_table_is_scattered():
-    """The compiler may choose all-reduces for smaller ones."""
-    fields = {"mesh.data": 1, "mesh.fsdp": 4, "execution.dtype": "bfloat16", "model.width": 512, "model.mlp": 1024,
-              "model.vocab": 2048, "model.layers": 1}
+def test_gradients_are_scattered_under_fsdp():
+    """Those of kernels and of the table, whose 2,000 rows are no multiple of a tile's: what is summed by all-reduces
+    along fsdp is smaller than one gradient of a kernel."""
+    fields = {"mesh.data": 2, "mesh.fsdp": 8, "execution.dtype": "bfloat16", "model.width": 512, "model.mlp": 1024,
+              "model.vocab": 2000, "model.layers": 2, "batch_size": 32}
     config = search.with_fields(small.config("texts"), fields)
-    planned = plan.plan(experiments.parse(config), hardware.find("v5e:2x2"))[0]
-    sent = {each.opcode: each.bytes for each in planned.transfers}
-    assert sent["reduce-scatter"] >= 3 / 4 * 2048 * 512 * 4 > sent["all-reduce"]
+    planned = plan.plan(experiments.parse(config), hardware.find("v5e:4x4"))[0]
+    kernels, table = 2 * (4 * 512**2 + 2 * 512 * 1024), 2000 * 512
+    along_fsdp = [each for each in planned.transfers if each.axes == ("fsdp",)]
+    scattered = sum(each.bytes for each in along_fsdp if each.opcode == "reduce-scatter")
+    summed = sum(each.bytes for each in along_fsdp if each.opcode == "all-reduce")
+    assert scattered >= 7 / 8 * (2 * kernels + 4 * table) and summed < 2 * 512**2
 
 
 @needs_libtpu
