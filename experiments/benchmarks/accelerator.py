@@ -47,6 +47,7 @@ from accelerator_report import SIDES, markdown
 from accelerator_worker import Failed, OutOfTime, Worker
 from training_steps import System
 
+from lmrep.core.host import processor
 from lmrep.models import PRESETS
 
 LMREP, TRANSFORMERS = SIDES
@@ -219,7 +220,7 @@ def start(benchmark, flags):
     """The first results: date, device, versions, and the matrix rate by both, of which the larger is used."""
     results = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "device": flags.device, "versions": {},
                "trial": flags.size == "tiny" or flags.device == "cpu", "command": sys.argv[1:], "failed": {},
-               "host": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python "
+               "host": f"{processor()}, {os.cpu_count()} cores, Python "
                        f"{platform.python_version()}", "budget": flags.budget, "cases": [], "checks": []}
     size = 8192 if flags.device != "cpu" and flags.size == "full" else 512
     rates = {"size": size}

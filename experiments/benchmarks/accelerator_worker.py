@@ -4,7 +4,6 @@ import contextlib
 import gc
 import multiprocessing
 import os
-import platform
 import time
 from importlib import metadata
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from accelerator_checks import CHECKS
 from training_steps import LmrepSteps, TransformersSteps
 
+from lmrep.core.host import processor
 from lmrep.core.sharding import platform as jax_platform
 from lmrep.layers import attention_backends
 from lmrep.layers.stack import Execution
@@ -198,7 +198,7 @@ class Transformers(Framework):
             torch.cuda.set_per_process_memory_fraction(MEMORY)
 
     def _device_name(self):
-        return self._torch.cuda.get_device_name() if self._device == "cuda" else platform.processor()
+        return self._torch.cuda.get_device_name() if self._device == "cuda" else processor()
 
     def _prepare(self, system, batches, compiled):
         self._torch.compiler.reset()

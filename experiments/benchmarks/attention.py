@@ -28,7 +28,6 @@ jax 0.10.2, 2026-11-22, minima of two to four steps:
 import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -39,7 +38,7 @@ import jax
 import numpy as np
 from training_steps import System, build, compiled_step, lmrep_batch
 
-from lmrep.core.host import keep_memory
+from lmrep.core.host import keep_memory, processor
 from lmrep.layers.stack import Execution
 from lmrep.models import PRESETS
 
@@ -91,7 +90,7 @@ def main():
     if o.attention:
         print(json.dumps(measure(o)))
         return
-    print(f"{o.system}, {o.tokens} tokens, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, jax "
+    print(f"{o.system}, {o.tokens} tokens, {processor()}, {os.cpu_count()} cores, jax "
           f"{jax.__version__}")
     print("  ".join(f"{column:>12}" for column in COLUMNS))
     for length in o.lengths.split(","):

@@ -15,7 +15,6 @@ without padding, at the rate of one large matrix product.
 import argparse
 import csv
 import itertools
-import platform
 import tempfile
 import time
 from importlib import metadata
@@ -27,7 +26,7 @@ import numpy as np
 
 import lmrep
 from lmrep.cli.main import main as lmrep_command
-from lmrep.core.host import keep_memory
+from lmrep.core.host import keep_memory, processor
 from lmrep.experiment import build
 from lmrep.experiment.fine_tuning import compose_task
 from lmrep.training.state import create
@@ -177,7 +176,7 @@ def main():
                   f"labelling {seconds:.1f} and {their_seconds:.1f} s", flush=True)
     rate, tokens = matmul_rate(), float(ours.train.lengths.mean())
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "torch", "transformers"))
-    print(f"{args.model}, batch {args.batch}, {tokens:.1f} tokens an example; {platform.processor()}, {versions}")
+    print(f"{args.model}, batch {args.batch}, {tokens:.1f} tokens an example; {processor()}, {versions}")
     for what, found, count, passes in (("training step", pairs, args.batch * args.steps, 3),
                                        ("labelling", labelled, len(texts), 1)):
         mine, other = (np.median([pair[i] for pair in found[1:]]) for i in (0, 1))

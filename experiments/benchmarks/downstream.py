@@ -16,7 +16,6 @@ of pretraining (BERT mini, --pretrain_steps batches of 32 sequences of 128 token
 import argparse
 import json
 import math
-import platform
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scipy import stats
+
+from lmrep.core.host import processor
 
 TASKS = Path(__file__).parents[1] / "tasks"
 
@@ -191,7 +192,7 @@ def main():
         lines.append(minimal_pairs(args, workdir, pretrained))
         print(lines[-1], flush=True)
     lines += ["", f"BERT mini, {args.pretrain_steps:,} steps of pretraining, {args.seeds} seeds; "
-              f"{platform.processor()}, {time.strftime('%Y-%m-%d')}, jax {metadata.version('jax')}"]
+              f"{processor()}, {time.strftime('%Y-%m-%d')}, jax {metadata.version('jax')}"]
     (workdir / "table.md").write_text("\n".join(lines) + "\n", encoding="utf8")
     print("\n" + "\n".join(lines))
 

@@ -14,7 +14,6 @@ not measured. Tokens per second count [CLS] and [SEP], but no padding. The vecto
 
 import argparse
 import os
-import platform
 import tempfile
 import time
 from importlib import metadata
@@ -25,7 +24,7 @@ import jax
 import numpy as np
 
 from lmrep.core import params as P
-from lmrep.core.host import keep_memory
+from lmrep.core.host import keep_memory, processor
 from lmrep.data import sentences, tokenizers
 from lmrep.inference import export
 from lmrep.inference.load import Run
@@ -161,7 +160,7 @@ def main():
 
     print(f"BERT-{flags.size}, {sum(map(len, text_chunks)):,} sentences, {tokens:,} tokens, float32, "
           f"{time.strftime('%Y-%m-%d')}")
-    print(f"{platform.processor() or platform.machine()}, {flags.threads} threads; "
+    print(f"{processor()}, {flags.threads} threads; "
           + ", ".join(f"{p} {metadata.version(p)}" for p in ("jax", "torch", "transformers"))
           + ("; memory kept" if memory_kept else ""))
     print(f"\n{'':24}{'seconds':>9}{'tokens/s':>10}{'speedup of lmrep':>20}")

@@ -27,6 +27,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from lmrep.core.host import processor
+
 INTERPRETER = "import time; time.sleep(0.5)"
 
 LIBRARY = """
@@ -138,11 +140,6 @@ def memory_of(pid: int) -> int:
     except OSError:
         return 0
     return sum(1024 * int(line.split()[1]) for line in content.splitlines() if line.startswith("Pss:"))
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

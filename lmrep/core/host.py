@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import glob
 import os
+import platform
 import re
 import resource
 import sys
@@ -61,6 +62,15 @@ def cores() -> int:
         if quota := re.match(r"(\d+) (\d+)", Path("/sys/fs/cgroup/cpu.max").read_text()):
             return max(1, min(bound, int(quota[1]) // int(quota[2])))
     return bound
+
+
+def processor() -> str:
+    """The name of the CPU's model, or its architecture where Linux does not tell one."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
 
 
 def available_memory() -> int | None:
