@@ -93,6 +93,9 @@ COMMANDS = {
         "find the words nearest to a word in its sentence, over a corpus",
         'lmrep neighbours --workdir=runs/quickstart --input=texts.txt "Return the *value* of the key."',
         words="SENTENCE"),
+    "probe": Command(
+        "train a linear classifier on every layer of a network, and compare them",
+        "lmrep probe --workdir=runs/bert --config=experiments/tasks/ud_pos.py:data=UD_English-EWT --untrained", CONFIG),
     "convert": Command(
         "convert a published checkpoint to a workdir, or a workdir to a Hugging Face directory",
         "lmrep convert bert-base-uncased/ runs/bert_base", (), "SOURCE TARGET"),

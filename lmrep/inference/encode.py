@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Tree, abstract
+from lmrep.core.params import Array, Tree
 from lmrep.data.tokenized_text import TokenizedText, word_boundaries
-from lmrep.models.base import Inputs, Model, model_inputs
+from lmrep.models.base import Model, model_inputs
+from lmrep.models.layer_choice import Layers, combine, outputs
 
 POOLINGS = ("mean", "cls", "max")
 WORD_POOLINGS = ("mean", "first", "last")
@@ -27,59 +28,6 @@ MIN_LENGTH = 64  # tokens of a packed sequence
 MIN_INPUT_LENGTH = 16  # of `padded_batch`
 BATCH = {"cpu": 1024}  # tokens in a batch, by backend: on a CPU, larger ones do not fit its caches
 BATCH_ELSEWHERE = 8192
-
-
-# Layers
-
-
-@dataclass(frozen=True)
-class Layers:
-    """Which layers' outputs to return, and how to combine them.
-
-    Attributes:
-      numbers: 0 is the embedding output, l the last layer's, after the final norm where there is one.
-      join: "stack" keeps each [n, t, d]; "sum" gives [1, t, d]; "concat" gives [1, t, n * d].
-    """
-
-    numbers: tuple[int, ...]
-    join: str = "stack"
-
-
-def parse_layers(layers: str | int | Sequence[int], last: int) -> Layers:
-    """Parses a choice of layers of a model with `last` layers.
-
-    Args:
-      layers: "last", "all" (the embedding output and every layer), or numbers such as 4, (3, 4) or "3,4", where
-        negative ones count from the last; "sum:" or "concat:" may precede any of these.
-      last: l.
-
-    Raises:
-      UserError: it cannot be parsed, or there is no such layer.
-    """
-    text = layers if isinstance(layers, str) else ",".join(map(str, np.atleast_1d(layers).tolist()))
-    join, colon, names = text.rpartition(":")
-    if colon and join not in ("sum", "concat"):
-        raise UserError(f"layers is {text!r}; expected all, last, or numbers such as 3,4; sum: or concat: may precede")
-    if names in ("all", "last"):
-        return Layers(tuple(range(last + 1)) if names == "all" else (last,), join or "stack")
-    try:
-        numbers = [int(name) for name in names.split(",")]
-    except ValueError:
-        raise UserError(f"layers is {text!r}; expected all, last, or numbers such as 3,4, after sum: or concat: to "
-                        "combine them") from None
-    for number in numbers:
-        if not -last - 1 <= number <= last:
-            raise UserError(f"layers is {text!r}, and there is no layer {number}: this model has 0 (the embeddings) to "
-                            f"{last}, or {-last - 1} to -1; choose among them")
-    return Layers(tuple(number % (last + 1) for number in numbers), join or "stack")
-
-
-def num_layers(model: Model) -> int:
-    """l, the number of layers of a model."""
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    layers = jax.eval_shape(lambda params, tokens: model.encode(params, Inputs(tokens=tokens), layers=True).layers,
-                            abstract(model.specs), tokens)
-    return len(layers) - 1
 
 
 def states(
@@ -102,14 +50,7 @@ def states(
       UserError: layers of different widths cannot be stacked or summed.
     """
     encoded = model.encode(params, model_inputs(model, batch, context=context), layers=True, attention=attention)
-    last = len(encoded.layers) - 1
-    chosen = [(encoded.hidden if number == last else encoded.layers[number]).astype(jnp.float32)
-              for number in layers.numbers]
-    if layers.join != "concat" and len({x.shape[-1] for x in chosen}) > 1:
-        widths = ", ".join(f"{number}: {x.shape[-1]}" for number, x in zip(layers.numbers, chosen, strict=True))
-        raise UserError(f"the chosen layers have different widths ({widths}); choose one at a time, or use concat:")
-    hidden = {"stack": jnp.stack, "sum": lambda chosen: sum(chosen)[None],
-              "concat": lambda chosen: jnp.concatenate(chosen, -1)[None]}[layers.join](chosen)
+    hidden = combine(outputs(encoded), layers)
     return hidden, encoded.attention.astype(jnp.float32) if attention else None
 
 

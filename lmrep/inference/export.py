@@ -18,8 +18,8 @@ import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.inference import encode
-from lmrep.inference.encode import Layers
 from lmrep.inference.load import Run
+from lmrep.models.layer_choice import Layers
 
 LINES, CHARACTERS = 4096, 2**20  # in memory at once, whichever is reached first
 LONGEST_LINE = 2**20  # bytes

@@ -24,8 +24,10 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.inference import encode, generate, labelled, prompts
-from lmrep.inference.encode import EncodedText, Layers
+from lmrep.inference.encode import EncodedText
+from lmrep.models import layer_choice
 from lmrep.models.base import Encoded, Inputs, Model, model_inputs
+from lmrep.models.layer_choice import Layers
 from lmrep.objectives.base import Capability, Objective
 from lmrep.objectives.capabilities import ReplacedToken, Sampling
 from lmrep.storage import averaging, remote_workdir
@@ -133,7 +135,7 @@ class Run:
 
     def layers(self, layers: str | int | Sequence[int]) -> Layers:
         """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`."""
-        return encode.parse_layers(layers, self._num_layers)
+        return layer_choice.parse_layers(layers, self._num_layers)
 
     def vectors(
         self, texts: Sequence[TokenizedText], layers: Layers, long: str = "refuse", attention: bool = False,
@@ -199,7 +201,7 @@ class Run:
 
     @functools.cached_property
     def _num_layers(self) -> int:
-        return encode.num_layers(self.model)
+        return layer_choice.num_layers(self.model)
 
     @functools.cached_property
     def _states(self) -> Callable:

@@ -11,14 +11,15 @@ from lmrep.core.errors import UserError
 from lmrep.data import tokenized_text, tokenizers
 from lmrep.inference import encode as R
 from lmrep.layers.stack import Execution
-from lmrep.models import transformer
+from lmrep.models import layer_choice, transformer
 from lmrep.models.base import Inputs
+from lmrep.models.layer_choice import Layers
 from tests.reference import random_params
 
 CONFIG = transformer.Config(vocab=50, width=16, layers=3, heads=2, mlp=32, max_length=128, norm="pre")
 MODEL = transformer.build(CONFIG)
 PARAMS = random_params(MODEL.specs)
-EVERY = R.Layers((0, 1, 2, 3))
+EVERY = Layers((0, 1, 2, 3))
 
 
 def texts(lengths, seed=0):
@@ -61,7 +62,7 @@ def alone():
     ("concat:-4,-3,-2,-1", (9, 10, 11, 12), "concat"), ("sum:all", tuple(range(13)), "sum"),
 ])
 def test_layers_are_chosen_by_name_or_number(layers, numbers, join):
-    assert R.parse_layers(layers, 12) == R.Layers(numbers, join)
+    assert layer_choice.parse_layers(layers, 12) == Layers(numbers, join)
 
 
 @pytest.mark.parametrize(("layers", "message"), [
@@ -71,19 +72,19 @@ def test_layers_are_chosen_by_name_or_number(layers, numbers, join):
 ])
 def test_missing_layers_are_refused(layers, message):
     with pytest.raises(UserError, match=message):
-        R.parse_layers(layers, 12)
+        layer_choice.parse_layers(layers, 12)
 
 
 def test_depth_of_a_model_is_the_number_of_its_layers():
-    assert R.num_layers(MODEL) == 3
+    assert layer_choice.num_layers(MODEL) == 3
 
 
 def test_layers_are_stacked_summed_or_concatenated(run, alone):
     [ids] = texts([7])
     states, _ = alone(ids)
-    for layers, expected in [(R.Layers((3,)), states[3:]), (R.Layers((2, 0)), states[[2, 0]]),
-                             (R.Layers((1, 2, 3), "sum"), states[1:].sum(0, keepdims=True)),
-                             (R.Layers((0, 3), "concat"), np.concatenate([states[0], states[3]], -1)[None])]:
+    for layers, expected in [(Layers((3,)), states[3:]), (Layers((2, 0)), states[[2, 0]]),
+                             (Layers((1, 2, 3), "sum"), states[1:].sum(0, keepdims=True)),
+                             (Layers((0, 3), "concat"), np.concatenate([states[0], states[3]], -1)[None])]:
         [(_, hidden, probabilities)] = R.compute(partial(run, layers=layers), [R.Window(0, ids, 0, 7, 0)], 128)
         np.testing.assert_allclose(hidden, expected, rtol=0, atol=1e-5)
         assert probabilities is None
@@ -93,7 +94,7 @@ def test_layers_above_the_highest_requested_are_not_computed():
     batch = dict.fromkeys(("tokens", "segment_ids", "positions"), np.ones((8, 64), np.int32))
 
     def work(*numbers):
-        states = jax.jit(partial(R.states, model=MODEL, layers=R.Layers(numbers)))
+        states = jax.jit(partial(R.states, model=MODEL, layers=Layers(numbers)))
         return states.lower(PARAMS, batch).compile().cost_analysis()["flops"]
 
     full = work(3)

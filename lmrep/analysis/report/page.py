@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
+from lmrep.analysis import probes
 from lmrep.analysis.report import (
     assets,
     compute,
@@ -51,6 +52,8 @@ def render(runs: Runs) -> str:
         all_tasks=all(run.is_task for run in run_list), task_baselines=task_page.baselines(run_list),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
         pairs=minimal_pairs.tables(run_list),
+        probes=[(run.label, [(probes.describe(each), *probes.table(each)) for each in found]) for run in run_list
+                if (found := probes.read(run.directory / probes.FILE))],
         plans=[(run.label, plan) for run in run_list if (plan := plan_page.read(run.directory))],
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
                    for run, predictions in runs for one in predictions.attention],

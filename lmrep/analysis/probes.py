@@ -1,0 +1,297 @@
+"""Linear probes: how much of a task's labels can be read from each layer of a network by a linear classifier (Alain and
+Bengio, 2016; Tenney et al., 2019; for ELMo, Peters et al., 2018, section 5.3).
+
+The network is not changed. Its vectors are computed once for all layers, and the classifiers of all layers are trained
+together. Where the same classifiers on a network of random parameters come close, the figure says little about what the
+network has learned (Zhang and Bowman, 2018).
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lmrep.core import params as P
+from lmrep.core.errors import UserError
+from lmrep.core.files import write_json
+from lmrep.core.messages import byte_size
+from lmrep.core.params import Array, Tree
+from lmrep.data import records
+from lmrep.data.records import Record
+from lmrep.data.records.examples import Examples
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import TaskExperiment
+from lmrep.experiment.task_data import PreparedTask, prepare_task, tokenized
+from lmrep.inference import labelled
+from lmrep.inference.task_evaluation import finite_or_text, intervals
+from lmrep.interop import init_from
+from lmrep.models.base import Model, model_inputs
+from lmrep.models.layer_choice import outputs
+from lmrep.tasks import TASKS, heads, words
+from lmrep.tasks.base import Outputs
+
+FILE = "probes.json"  # of the workdir
+BATCH, EPOCHS, STEPS, RATE = 512, 20, 1000, 3e-3  # of the classifiers' training; at least so many steps
+EPS = 1e-6  # of a standard deviation
+
+log = logging.getLogger(__name__)
+
+
+class Vectors(NamedTuple):
+    """The vectors of a split that a classifier reads.
+
+    Attributes:
+      x: float32 [k, m, d], of k layers for m words or texts; those of narrower layers end with zeros.
+      y: int32 [m], labels.
+      unit: int64 [m], the unit that each is in.
+      position: int64 [m], the token of the unit; 0 for texts.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    unit: np.ndarray
+    position: np.ndarray
+
+
+def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: bool = False) -> dict[str, Any]:
+    """Trains a classifier on each layer of a network.
+
+    Args:
+      config: of a task: its data, labels and metrics. Network and tokenizer are those of `source`.
+      source: a workdir or a published directory.
+      examples: training examples, at equal distances; 0: all.
+      untrained: probe a network with the same config and random parameters, too.
+
+    Returns:
+      What `store` writes: `layers` and, with `untrained`, `untrained`, each a list with `metrics` and `intervals`
+      (bootstrap 95 %) for each layer, the embeddings first.
+
+    Raises:
+      UserError: the task has no classes, or cannot use the data; there is no such network.
+    """
+    experiment, checkpoint = _adopted(config, source)
+    prepared = prepare_task(experiment, experiment.tokenizer)
+    experiment = prepared.experiment
+    model = build.model(experiment, prepared.tokenizer.vocabulary)
+    specs = {"encoder": model.specs}
+    match = init_from.match(specs, checkpoint, prepared.tokenizer.tokens)
+    init_from.check_network(experiments.model_config(experiment), checkpoint)
+    if match.missing:
+        raise UserError(f"{checkpoint.name} lacks {', '.join(match.missing[:4])}; give a complete checkpoint")
+    splits = {split: _chosen(prepared, model, split, examples) for split in ("train", "validation")}
+    random = P.init(specs, jax.random.key(experiment.seed))
+    trained = P.map_paths(lambda path, _: jnp.asarray(match.values[path]), random)
+    results = {"layers": _layers(experiment, model, trained["encoder"], splits)}
+    if untrained:
+        results["untrained"] = _layers(experiment, model, random["encoder"], splits)
+    task = experiments.resolve_stages(experiment)[0]
+    return {"name": experiment.name, "task": task.objective_name, "source": checkpoint.name,
+            "best": experiment.checkpoint.best, "data": {split: getattr(experiment.data, split) for split in splits},
+            "examples": {split: len(own) for split, (own, _) in splits.items()}, "seed": experiment.seed, **results}
+
+
+def _adopted(config: Any, source: str | os.PathLike) -> tuple[TaskExperiment, init_from.SourceCheckpoint]:
+    """The experiment with the network and the tokenizer of the source checkpoint, and that checkpoint."""
+    if not experiments.is_task(config):
+        raise UserError("probing needs the config of a task, which names labelled examples: "
+                        "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
+    if config.objective.name not in ("tagging", "classification"):
+        raise UserError(f"the task is {config.objective.name}; probes are classifiers: give a page of tagging or "
+                        "classification")
+    config = config.copy_and_resolve_references()
+    init_from.adopt_checkpoint(config, source, new_head=True)
+    if 0 < config.model.get("max_length", 0) < config.length:
+        config.length = config.model.max_length
+    config.head, config.format.packed, config.objective.network, config.data.test = "new", False, "linear", ""
+    experiment = experiments.parse(config)
+    if not experiment.data.validation:
+        raise UserError("data.validation is empty, and probes are measured on it; give validation examples: "
+                        "--config.data.validation=dev.tsv")
+    return experiment, init_from.load(source)
+
+
+def _chosen(prepared: PreparedTask, model: Model, split: str, examples: int) -> tuple[list[Record], Examples]:
+    """The records of a split, or some of the training records, and their examples."""
+    own, store = prepared.records[split], prepared.stores[split]
+    if split == "validation" or not 0 < examples < len(own):
+        return own, store
+    own = records.spread(own, examples)
+    return own, tokenized(prepared.experiment, model, prepared.tokenizer, own, split)
+
+
+def _layers(
+    experiment: TaskExperiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
+) -> list[dict[str, Any]]:
+    """The metrics of each layer on the validation examples."""
+    c = experiments.resolve_stages(experiment)[0].objective
+    task = TASKS[experiment.objective["name"]]
+    train, held_out = (vectors(params, model, c, examples) for _, examples in splits.values())
+    log.info("probing %d layers of width %d on %s training and %s validation vectors (%s)", len(train.x),
+             train.x.shape[-1], f"{len(train.y):,}", f"{len(held_out.y):,}",
+             byte_size(train.x.nbytes + held_out.x.nbytes))
+    predict = fit(train.x, train.y, len(c.labels), experiment.seed)
+    own, examples = splits["validation"]
+    found = []
+    for layer, log_probabilities in enumerate(predict(held_out.x)):
+        result = task.score(c, own, examples.units, _outputs(held_out, log_probabilities, examples))
+        found.append({"layer": layer, "metrics": finite_or_text(result.metrics), "intervals": intervals(result)})
+    return found
+
+
+def _outputs(vectors: Vectors, log_probabilities: np.ndarray, examples: Examples) -> Outputs:
+    """Log-probabilities [m, classes] as a task scores them: for each unit, or for each of its tokens."""
+    classes, units = log_probabilities.shape[-1], examples.units
+    if "word" not in units.columns:
+        arrays = np.zeros((len(units.example), classes), np.float32)
+        arrays[vectors.unit] = log_probabilities
+        return Outputs({"log_probabilities": list(arrays)})
+    tokens = np.zeros((len(units.tokens), classes), np.float32)
+    tokens[units.offsets[vectors.unit] + vectors.position] = log_probabilities
+    return Outputs({"log_probabilities": np.split(tokens, units.offsets[1:-1])})
+
+
+def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
+    """The vectors of all layers for each labelled word, or text.
+
+    Args:
+      params: of the encoder.
+      model: the network.
+      c: the task's config; a word has the vector of its first or last token or their mean (`pieces`), a text that at
+        the position that stands for it.
+      examples: of a split; one unit in a sequence.
+    """
+    tagging = "tag" in examples.units.columns
+
+    @jax.jit
+    def every(params: Tree, batch: dict[str, Array]) -> list[Array]:
+        found = outputs(model.encode(params, model_inputs(model, batch, context=c.context), layers=True))
+        width = max(x.shape[-1] for x in found)
+        if tagging and c.pieces == "mean":
+            found = [words.word_means(x, batch["word"], batch["segment_ids"]) for x in found]
+        if not tagging:
+            at = heads.positions(batch, model, c)
+            found = [jnp.take_along_axis(x, at[..., None], axis=1) for x in found]
+        return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, width - x.shape[-1]))) for x in found])
+
+    parts = []
+    for batch in labelled.batches(examples):
+        labels = batch["tag" if tagging else "label"]
+        row, column = np.nonzero(labels >= 0)
+        x = np.asarray(every(params, batch))[:, row, column]
+        parts.append((x, labels[row, column], batch["unit"][row, 0], column - tagging * batch["first"][row, 0]))
+    x, *others = zip(*parts, strict=True)
+    return Vectors(np.concatenate(x, 1), *map(np.concatenate, others))
+
+
+def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
+    """Trains a softmax classifier on each layer.
+
+    Every dimension is first normalized by its mean and standard deviation in the training vectors, so that layers of
+    different scales learn alike.
+
+    Args:
+      x: float32 [k, m, d].
+      y: int [m].
+      classes: their number.
+      seed: of the order of examples.
+
+    Returns:
+      x [k, n, d] -> log-probabilities float32 [k, n, classes].
+    """
+    k, m, d = x.shape
+    mean, scale = x.mean(1, keepdims=True), 1 / np.maximum(x.std(1, keepdims=True), EPS)
+    scale = np.where(scale >= 1 / EPS, 0, scale).astype(np.float32)  # a constant dimension says nothing
+    batch_size = min(BATCH, m)
+    epochs = max(EPOCHS, -(-STEPS // (m // batch_size)))
+    steps = epochs * (m // batch_size)
+    optimizer = optax.adam(optax.linear_schedule(RATE, 0, steps))
+
+    def logits(params: Tree, x: Array) -> Array:
+        return jnp.einsum("knd,kdc->knc", (x - mean) * scale, params["kernel"]) + params["bias"]
+
+    def loss(params: Tree, x: Array, y: Array) -> Array:
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits(params, x), jnp.broadcast_to(y, (k, len(y))))
+        return losses.mean(1).sum()  # the gradient of each layer's classifier is its own
+
+    @jax.jit
+    def train(x: Array, y: Array) -> Tree:
+        def step(state: tuple[Tree, Any], chosen: Array) -> tuple[tuple[Tree, Any], None]:
+            params, moments = state
+            updates, moments = optimizer.update(jax.grad(loss)(params, x[:, chosen], y[chosen]), moments)
+            return (optax.apply_updates(params, updates), moments), None
+
+        params = {"kernel": jnp.zeros((k, d, classes)), "bias": jnp.zeros((k, 1, classes))}
+        return jax.lax.scan(step, (params, optimizer.init(params)), order)[0][0]
+
+    draw = np.random.default_rng(seed)
+    order = np.concatenate([draw.permutation(m)[: m // batch_size * batch_size].reshape(-1, batch_size)
+                            for _ in range(epochs)])
+    params = train(x, y)
+    predict = jax.jit(lambda x: jax.nn.log_softmax(logits(params, x)))
+    return lambda x: np.concatenate([np.asarray(predict(part)) for part in _chunks(x)], 1)
+
+
+def _chunks(x: np.ndarray, size: int = 8192) -> Iterator[np.ndarray]:
+    return (x[:, i : i + size] for i in range(0, x.shape[1], size))
+
+
+# Tables
+
+
+def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """(headings, cells) of the metric by which the task is judged, by layer, with its intervals and, where it was
+    measured, that of an untrained network."""
+    task, name = TASKS[result["task"]], result["best"]
+    metric = task.objective.metrics[name]
+    columns = [("", result["layers"]), *[("untrained network", each) for each in [result.get("untrained")] if each]]
+    head = ["layer", *(title or metric.title for title, _ in columns)]
+    if len(columns) > 1:
+        head.append("difference")
+    rows = []
+    for layer, entries in enumerate(zip(*(each for _, each in columns), strict=True)):
+        values = [entry["metrics"][name] for entry in entries]
+        cells = [_with_interval(value, entry["intervals"][name], metric.format)
+                 for value, entry in zip(values, entries, strict=True)]
+        if len(values) > 1:
+            cells.append(f"{values[0] - values[1]:+{metric.format}}")
+        rows.append([f"{layer} (embeddings)" if not layer else str(layer), *cells])
+    return head, rows
+
+
+def _with_interval(value: float, interval: Sequence[float], form: str) -> str:
+    return f"{value:{form}} ({interval[0]:{form}} to {interval[1]:{form}})"
+
+
+def describe(result: Mapping[str, Any]) -> str:
+    """What was probed, and the most frequent class."""
+    metrics = result["layers"][0]["metrics"]
+    majority = f"; always the most frequent class: {metrics['majority_accuracy']:.2%} accuracy" * (
+        "majority_accuracy" in metrics)
+    return (f"Linear classifiers on the layers of {result['source']}, {result['name']}: "
+            f"{result['examples']['train']:,} training and {result['examples']['validation']:,} validation examples, "
+            f"with bootstrap 95 % intervals{majority}")
+
+
+def store(result: Mapping[str, Any], path: Path) -> None:
+    """Writes a result to a JSON file, in place of that of the same name and the same checkpoint."""
+    known = [each for each in read(path) if (each["name"], each["source"]) != (result["name"], result["source"])]
+    write_json(path, {"probes": [*known, result]})
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The results that a file of `store` holds; none where it is missing or damaged."""
+    try:
+        found = json.loads(path.read_bytes())["probes"]
+        for each in found:
+            table(each), describe(each)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return []
+    return found

@@ -1,0 +1,49 @@
+"""Trains a linear classifier on every layer of a network, and prints its accuracy by layer with 95 % intervals.
+
+--config is the page of a task, tagging or classification, which says what is predicted from which data; --workdir is a
+run or a published directory, whose network and tokenizer are used. The network's vectors are computed once, and the
+classifiers of all layers are trained together; the network does not change. --untrained probes a network of the same
+config with random parameters too, since much can be read from the words alone.
+
+The result is also written to probes.json in the workdir, and shown by lmrep report; of a published directory, to the
+file that --output names."""
+
+import dataclasses
+from pathlib import Path
+
+from lmrep.cli.arguments import Arguments, Flag, at_least
+from lmrep.core.errors import UserError
+from lmrep.core.messages import show_messages
+
+FLAGS = {
+    "examples": Flag(0, "the number of training examples, at equal distances; 0: all", bounds=at_least(0)),
+    "untrained": Flag(False, "probe a network with random parameters too"),
+    "output": Flag("", "the JSON file to write (default: probes.json in the workdir)"),
+}
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    workdir, flags = arguments.required_workdir(), arguments.flags
+    if not arguments.config_file:
+        raise UserError("lmrep probe needs the page of a task, which says what is predicted: "
+                        "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
+
+    from lmrep.analysis import probes
+    from lmrep.core import remote
+    from lmrep.interop import conversion
+
+    output = Path(flags.output) if flags.output else None
+    if output is None and not remote.as_url(workdir) and conversion.is_workdir(Path(workdir)):
+        output = Path(workdir) / probes.FILE
+    show_messages()
+    result = probes.probe(dataclasses.replace(arguments, workdir=None).load_config(), workdir, flags.examples,
+                          flags.untrained)
+    if output:
+        probes.store(result, output)
+    head, rows = probes.table(result)
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    print(probes.describe(result))
+    for row in [head, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0

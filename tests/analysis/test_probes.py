@@ -1,0 +1,110 @@
+"""Linear probes: classifiers on every layer, from the data of a task to the table."""
+
+import json
+
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.analysis import probes, report
+from lmrep.core.errors import UserError
+from lmrep.interop import init_from
+from tests import small
+from tests.tasks import tiny
+
+LABELS = dict(zip(tiny.WORDS, ("A", "B") * 4, strict=True))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A run, and sentences whose tags are decided by each word; an entire sentence is tagged by its first word."""
+    home = tmp_path_factory.mktemp("probes")
+    texts = small.corpus(home / "texts", documents=20)
+    config = small.config(texts)
+    config.steps = 4
+    lmrep.train(config, home / "run")
+    for name, seed in (("train", 0), ("dev", 1)):
+        draw = np.random.default_rng(seed)
+        rows = [[str(draw.choice(tiny.WORDS)) for _ in range(6)] for _ in range(60)]
+        (home / f"{name}.conll").write_text("\n".join("".join(f"{w} {LABELS[w]}\n" for w in row) for row in rows))
+        tiny.write(home / f"{name}.jsonl", [{"text": " ".join(row), "label": LABELS[row[0]]} for row in rows])
+    return home
+
+
+def command(home, task="tag", suffix="conll", *flags):
+    return small.command(
+        "probe", f"--config=experiments/tasks/{task}.py", f"--workdir={home}/run",
+        f"--config.data.train={home}/train.{suffix}", f"--config.data.validation={home}/dev.{suffix}",
+        "--config.length=32", *flags)
+
+
+def test_words_are_read_from_every_layer_of_a_run_and_of_an_untrained_network(home):
+    answer = command(home, "tag", "conll", "--untrained")
+    assert answer.code == 0, answer.err
+    *_, first, second, third = answer.out.splitlines()
+    assert first.startswith("0 (embeddings)") and second.startswith("1 ") and third.startswith("2 ")
+    [result] = json.loads((home / "run/probes.json").read_text())["probes"]
+    assert len(result["layers"]) == len(result["untrained"]) == 3
+    for entry in (*result["layers"], *result["untrained"]):  # unknown words have several tokens, the first of which is
+        low, high = entry["intervals"]["token_accuracy"]     # read
+        assert low <= entry["metrics"]["token_accuracy"] <= high
+        assert entry["metrics"]["token_accuracy"] > entry["metrics"]["majority_accuracy"] + 0.1
+    page = report.write([home / "run"], home / "page.html", data_dir=home).read_text()
+    assert "Probes" in page and "untrained network" in page
+
+
+def test_texts_are_probed_and_results_of_other_data_are_kept(home):
+    before = len(probes.read(home / "run/probes.json"))
+    answer = command(home, "classify", "jsonl", "--examples=40")
+    assert answer.code == 0 and "40 training and 60 validation examples" in answer.out, answer.err
+    found = probes.read(home / "run/probes.json")
+    assert len(found) == before + 1 and command(home, "classify", "jsonl").code == 0
+    assert len(probes.read(home / "run/probes.json")) == before + 1  # in place of the first
+
+
+def test_what_cannot_be_probed_is_refused(home):
+    answer = small.command("probe", f"--workdir={home}/run", "--config=experiments/quickstart.py")
+    assert answer.code == 2 and "needs the config of a task" in answer.err
+    answer = small.command("probe", f"--workdir={home}/run")
+    assert answer.code == 2 and "needs the page of a task" in answer.err
+    answer = small.command("probe", f"--workdir={home}/run", "--config=experiments/tasks/regress.py")
+    assert answer.code == 2 and "the task is regression" in answer.err
+
+
+def test_the_vectors_are_those_of_encode(home):
+    """Of the first tokens of words, in every layer."""
+    from lmrep.experiment import build
+    from lmrep.experiment import config as experiments
+    from lmrep.experiment.task_data import prepare_task
+
+    config = init_from.load_config("experiments/tasks/tag.py", f"init={home}/run", [
+        ("data.train", f"{home}/train.conll"), ("length", "32")])
+    prepared = prepare_task(experiments.parse(config), experiments.parse(config).tokenizer)
+    run = lmrep.load(home / "run")
+    c = experiments.resolve_stages(prepared.experiment)[0].objective
+    model = build.model(prepared.experiment, run.tokenizer.vocabulary)
+    found = probes.vectors(run.params["encoder"], model, c, prepared.stores["train"])
+    words = prepared.records["train"][7].fields["words"]
+    [text] = run.encode([" ".join(words)], layers="all")
+    own = np.flatnonzero(found.unit == 7)
+    np.testing.assert_allclose(found.x[:, own][:, np.argsort(found.position[own])], text.by_word("first"), atol=1e-4)
+
+
+def test_a_layer_that_holds_the_label_is_found():
+    """And one of noise is not; each layer's classifier is what it is alone."""
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 3, 900)
+    x = draw.normal(size=(2, 900, 4)).astype(np.float32)
+    x[1, :, 0] += 4 * (y == 1)
+    x[1, :, 1] += 4 * (y == 2)
+    x[1, :, 3] = 7.0  # constant
+    predict = probes.fit(x[:, :600], y[:600], 3)
+    accuracy = (predict(x[:, 600:]).argmax(-1) == y[600:]).mean(1)
+    assert accuracy[0] < 0.5 < 0.9 < accuracy[1]
+    alone = probes.fit(x[1:, :600], y[:600], 3)(x[1:, 600:])
+    np.testing.assert_allclose(alone[0], predict(x[:, 600:])[1], atol=1e-4)
+
+
+def test_a_regression_is_no_probe(home):
+    with pytest.raises(UserError, match="needs the config of a task"):
+        probes.probe(small.config(home / "texts"), home / "run")
