@@ -31,7 +31,7 @@ from lmrep.data.store.prepare import Prepared
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import attention, build, checks, task_inspection
+from lmrep.experiment import attention, build, checks, frozen, task_inspection
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.task_data import STATISTICS, PreparedTask
@@ -39,6 +39,7 @@ from lmrep.inference import labelled, prompts, task_evaluation
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import Run, load
 from lmrep.interop import init_from
+from lmrep.objectives.base import FrozenParts
 from lmrep.planning import energy, flops, run_cost
 from lmrep.storage import provenance, remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
@@ -49,7 +50,6 @@ from lmrep.training.config import TrainerConfig
 from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.profiling import Profile
 from lmrep.training.stages import Stage
-from lmrep.training.state import specs_of
 
 __all__ = ["Outcome", "evaluate", "load", "other_corpus", "train"]
 
@@ -128,10 +128,10 @@ def _train(
     fresh = not steps
     if experiment.init and fresh:  # either all processes read it, or none
         agreed(lambda: init_from.directory_of(experiment.init))
-    writers, prepared, stages = agreed(lambda: _ready(experiment, directory, data_dir, steps))
+    writers, prepared, stages, parts = agreed(lambda: _ready(experiment, directory, data_dir, steps))
     if isinstance(prepared, PreparedTask):
         experiment = prepared.experiment
-    record = checks.run_record(experiment, prepared, stages)
+    record = checks.run_record(experiment, prepared, stages, frozen.fingerprints(parts))
     checks.check_same_record(record)
 
     with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
@@ -201,18 +201,22 @@ def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mappi
 
 def _ready(
     experiment: Experiment, directory: Path, data_dir: Path, steps: Sequence[int]
-) -> tuple[list, Prepared, list[Stage]]:
-    """(makers of log writers, data, stages) of a run with checkpoints of `steps`, with nothing written to its
-    directory."""
+) -> tuple[list, Prepared, list[Stage], FrozenParts]:
+    """(makers of log writers, data, stages, frozen parts) of a run with checkpoints of `steps`, with nothing written to
+    its directory."""
     checks.check_same_config(directory, steps, experiment)
     fresh, vocabulary = not steps, experiment.tokenizer.vocab_file
     if not fresh and vocabulary and not os.path.exists(os.path.expanduser(vocabulary)):  # the run has its own copy
         experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
     checks.check_vocabulary(experiment)
     checks.check_writable(directory)  # before preparing the data, which may take an hour
+    frozen.check_present(experiment)
     writers = _writers(experiment, directory) if jax.process_index() == 0 else []
     prepared = build.prepared(experiment, data_dir, log.info)
-    stages = build.stages(experiment, prepared, data_dir)
+    parts = frozen.load(experiment, prepared.tokenizer.tokens)
+    for line in frozen.describe(parts):
+        log.info("%s", line)
+    stages = build.stages(experiment, prepared, data_dir, parts)
     network = experiments.model_config(experiment)
     warnings = [build.unused_rows(network, prepared.tokenizer.size)]
     if isinstance(prepared, Prepared):
@@ -222,24 +226,24 @@ def _ready(
             log.warning("%s", warning)
     checks.check_samples(experiment, prepared.tokenizer)
     if experiment.init and fresh:
-        stages[0] = _initialized(stages[0], experiment.init, network, prepared)
-    return writers, prepared, stages
+        stages[0] = _initialized(stages[0], experiment, network, prepared)
+    return writers, prepared, stages, parts
 
 
-def _initialized(stage: Stage, path: str, network: Any, prepared: Prepared) -> Stage:
-    """The first stage with the parameters of the checkpoint at `path`."""
-    source = init_from.load(path)
+def _initialized(stage: Stage, experiment: Experiment, network: Any, prepared: Prepared) -> Stage:
+    """The first stage with the parameters of the checkpoint at `experiment.init`."""
+    source = init_from.load(experiment.init)
     if isinstance(prepared, PreparedTask):
         objective = prepared.experiment.objective
         source = init_from.for_task(source, TASKS[objective["name"]].initial, objective,
                                     prepared.experiment.head == "new")
-    match = init_from.match(specs_of(stage.objective), source, prepared.tokenizer.tokens)
+    match = init_from.match(stage.objective.specs, source, prepared.tokenizer.tokens, experiment.init_mapping)
     log.info("%s", "\n".join([init_from.describe(match, source), *init_from.check_network(network, source)]))
     values = match.values
     if isinstance(prepared, PreparedTask) and (layers := prepared.experiment.new_layers):
-        values = init_from.fresh_layers(values, specs_of(stage.objective), layers, prepared.experiment.seed)
+        values = init_from.fresh_layers(values, stage.objective.specs, layers, prepared.experiment.seed)
         log.info("  the top %d layer(s) start from random values", layers)
-    return dataclasses.replace(stage, init_values=values)
+    return dataclasses.replace(stage, init_values={**stage.init_values, **values})
 
 
 def _predict_splits(run: Run, prepared: PreparedTask) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ from lmrep.experiment.config import Experiment
 from lmrep.experiment.shapes import StageShapes
 from lmrep.planning import cost, hardware, plan, table
 from lmrep.tasks import TASKS
-from lmrep.training.state import specs_of, trainable
+from lmrep.training.state import saved, specs_of, trainable
 
 CROWDED = 0.7  # fraction of a device's memory, taken by the state, from which activations may not fit
 METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape, sharding, chunks, checksum
@@ -57,7 +57,10 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
     specs = {path: spec for one in stages for path, spec in P.flatten(specs_of(one.stage.objective)).items()}
     unsharded = sorted(f"{path} {spec.shape}" for path, spec in specs.items() if not all(
         divides(layout, RULES.get(axis), size) for axis, size in zip(spec.axes, spec.shape, strict=True)))
-    text = f"{P.count(specs_of(stages[0].stage.objective)):,} parameters"
+    first = stages[0].stage.objective
+    text = f"{P.count(first.specs):,} parameters"
+    for name, part in first.frozen.items():
+        text += f", and {P.count(part):,} of {name} ({experiment.frozen[name]}), which are not trained"
     if unsharded:
         text += (f"; replicated on all devices, because the mesh does not divide them: {', '.join(unsharded[:3])}"
                  f"{' ...' if unsharded[3:] else ''}; choose sizes that it divides, such as another model.vocab")
@@ -122,7 +125,7 @@ class Taken(NamedTuple):
 def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShapes]) -> Result:
     """Checkpoints fit on the workdir's disk. Gives a Taken."""
     keeping = experiment.checkpoint
-    one = max(sum(math.prod(x.shape) * x.dtype.itemsize + METADATA for x in jax.tree.leaves(one.state))
+    one = max(sum(math.prod(x.shape) * x.dtype.itemsize + METADATA for x in jax.tree.leaves(saved(one.state)))
               for one in stages)
     number = keeping.keep + keeping.keep_best + 1  # one is being saved while the others exist
     held = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())

@@ -25,7 +25,6 @@ from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.remote_checkpoints import CHECKPOINTS, complete_steps
 from lmrep.tasks import TASKS
 from lmrep.training import metrics_log as logs
-from lmrep.training.state import specs_of
 
 
 def config(config_dict: Mapping[str, Any]) -> Result:
@@ -121,12 +120,12 @@ def init(
         return Result("random initial parameters")
     if resumed is not None:
         return Result("not checked: the run resumes from its own checkpoint")
-    source, specs = init_from.load(experiment.init), specs_of(stages[0].stage.objective)
+    source, specs = init_from.load(experiment.init), stages[0].stage.objective.specs
     if isinstance(experiment, TaskExperiment):
         initial = TASKS[experiment.objective["name"]].initial
         source = init_from.for_task(source, initial, experiment.objective, experiment.head == "new")
     tokens = loaded.tokens if loaded else list(source.tokens)[: experiments.model_config(experiment).vocab or None]
-    fit = init_from.match(specs, source, tokens)
+    fit = init_from.match(specs, source, tokens, experiment.init_mapping)
     init_from.check_network(experiments.model_config(experiment, len(tokens)), source)
     new = max(fit.extended.values(), default=0)
     text = (f"{source.name}: {len(fit.values)} parameters loaded, {len(fit.missing)} missing and random, "

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -27,12 +28,13 @@ from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment
 from lmrep.experiment.task_data import PreparedTask, prepare_task
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
-from lmrep.objectives.base import Objective
+from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import collate
 from lmrep.training import optimizers
 from lmrep.training.inputs import HostBatch
 from lmrep.training.stages import Stage, check, locate_stage
+from lmrep.training.state import FROZEN
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +81,13 @@ def unused_rows(config: Any, size: int) -> str:
             "; model.vocab=0 takes the tokenizer's size")
 
 
-def objective(stage: StagePlan, network: Model, vocabulary: Vocabulary) -> Objective:
-    """The objective of a stage."""
-    return ALL_OBJECTIVES[stage.objective_name].build(stage.objective, network, vocabulary)
+def objective(
+    stage: StagePlan, network: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})
+) -> Objective:
+    """The objective of a stage, with those of the frozen parts that it reads."""
+    definition = ALL_OBJECTIVES[stage.objective_name]
+    own = {name: frozen[name] for name in definition.parts(stage.objective) if name in frozen}
+    return definition.build(stage.objective, network, vocabulary, *([own] if own else []))
 
 
 def prepared(
@@ -143,8 +149,11 @@ def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]
     return [line for line in lines if line["step"] > begin or not begin]  # a stage's last step is validated in it
 
 
-def stages(experiment: Experiment, prepared: Prepared | PreparedTask, data_dir: Path) -> list[Stage]:
-    """All stages, as the trainer takes them.
+def stages(
+    experiment: Experiment, prepared: Prepared | PreparedTask, data_dir: Path,
+    frozen: FrozenParts = MappingProxyType({}),
+) -> list[Stage]:
+    """All stages, as the trainer takes them, with their frozen parts (`experiment.frozen.load`).
 
     Raises:
       UserError: the config does not fit the data, or stages do not fit each other.
@@ -155,17 +164,18 @@ def stages(experiment: Experiment, prepared: Prepared | PreparedTask, data_dir: 
     resolved = experiments.resolve_stages(experiment)
     networks = [training_model(experiment, stage, vocabulary, jax.default_backend()) for stage in resolved]
     if isinstance(prepared, PreparedTask):
-        return [_task_stage(prepared, resolved[0], networks[0])]
-    built = [_stage(experiment, stage, experiments.schedule_steps(resolved, i), network, prepared, data_dir)
+        return [_task_stage(prepared, resolved[0], networks[0], frozen)]
+    built = [_stage(experiment, stage, experiments.schedule_steps(resolved, i), network, prepared, data_dir, frozen)
              for i, (stage, network) in enumerate(zip(resolved, networks, strict=True))]
     check(built)
     return built
 
 
 def _stage(
-    experiment: Experiment, stage: StagePlan, schedule_steps: int, network: Model, prepared: Prepared, data_dir: Path
+    experiment: Experiment, stage: StagePlan, schedule_steps: int, network: Model, prepared: Prepared, data_dir: Path,
+    frozen: FrozenParts,
 ) -> Stage:
-    built = objective(stage, network, prepared.tokenizer.vocabulary)
+    built = objective(stage, network, prepared.tokenizer.vocabulary, frozen)
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
     train = plan(stage, prepared.stores["train"], experiment.seed, data_dir)
     if train.examples < stage.batch_size:
@@ -182,16 +192,22 @@ def _stage(
         validation=_validation(experiment, stage, prepared, data_dir),
         schedule=optimizers.schedule(stage.optimizer, schedule_steps),
         start=stage.start,
+        init_values=frozen_values(built, frozen),
         metrics=COMMON | ALL_OBJECTIVES[stage.objective_name].metrics,
         batch_struct=batch_struct(train.fields, b=stage.batch_size, t=stage.length),
         fingerprint=train.fingerprint,
     )
 
 
-def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model) -> Stage:
+def frozen_values(built: Objective, frozen: FrozenParts) -> dict[str, np.ndarray]:
+    """The values of an objective's frozen parameters, by path."""
+    return {f"{FROZEN}/{name}/{path}": value for name in built.frozen for path, value in frozen[name].values.items()}
+
+
+def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen: FrozenParts) -> Stage:
     """The only stage of a task; `stage` is that of the resolved experiment."""
     experiment, train, task = prepared.experiment, prepared.stores["train"], TASKS[stage.objective_name]
-    built = objective(stage, network, prepared.tokenizer.vocabulary)
+    built = objective(stage, network, prepared.tokenizer.vocabulary, frozen)
     held_out = prepared.stores.get("validation")
 
     def score(outputs: list[dict]) -> dict[str, float]:
@@ -206,6 +222,7 @@ def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model) -> Sta
         validation=held_out and (lambda indices: loader.evaluation_batches(
             held_out, batch_size=stage.batch_size, indices=indices)),
         schedule=optimizers.schedule(stage.optimizer, stage.steps), score=score,
+        init_values=frozen_values(built, frozen),
         metrics=COMMON | task.objective.metrics, fingerprint=train.fingerprint)
 
 

@@ -5,8 +5,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import jax
 
@@ -100,8 +102,12 @@ def check_shared(directory: Path, seconds: float = 60) -> None:
         time.sleep(0.5)
 
 
-def run_record(experiment: Experiment, prepared: Prepared | PreparedTask, stages: Sequence[Stage]) -> dict:
-    """The contents of config.json: everything that decides what the run computes."""
+def run_record(
+    experiment: Experiment, prepared: Prepared | PreparedTask, stages: Sequence[Stage],
+    frozen: Mapping[str, str] = MappingProxyType({}),
+) -> dict:
+    """The contents of config.json: everything that decides what the run computes. `frozen` has the fingerprints of the
+    frozen parts, by name."""
     labelled = {"records": {split: records.fingerprint(own) for split, own in prepared.records.items()}} if isinstance(
         prepared, PreparedTask) else {}
     return {
@@ -111,6 +117,7 @@ def run_record(experiment: Experiment, prepared: Prepared | PreparedTask, stages
             **{split: store.fingerprint for split, store in prepared.stores.items()},
             "plans": [stage.fingerprint for stage in stages],
             **labelled,
+            **({"frozen": dict(frozen)} if frozen else {}),
         },
     }
 
@@ -137,6 +144,28 @@ def check_same_config(directory: Path, steps: Sequence[int], experiment: Experim
     if steps and not isinstance(experiment, TaskExperiment):
         record = {"config": dataclasses.asdict(experiment), "data": read_config(directory)["data"]}
         check_resumable(directory, steps, record, experiment)
+
+
+def check_fingerprints(
+    directory: Path, record: Mapping[str, Any], found: Mapping[str, str], experiment: Experiment
+) -> None:
+    """Refuses frozen parts that are not those that a run was trained with.
+
+    Args:
+      directory: of the run.
+      record: its config.json.
+      found: the fingerprints of the parts that were loaded, by name.
+      experiment: that names them.
+
+    Raises:
+      UserError: a fingerprint differs.
+    """
+    recorded = record["data"].get("frozen", {})
+    for name, fingerprint in found.items():
+        if name in recorded and recorded[name] != fingerprint:
+            raise UserError(f"config.frozen.{name} is {experiment.frozen[name]!r}, which has other parameters than "
+                            f"those that {directory} was trained with: its fingerprint was {recorded[name][:12]} and "
+                            f"is {fingerprint[:12]} now. Put these parameters back, or give another --workdir")
 
 
 def _changed_files(previous: dict, record: dict) -> list[str]:
@@ -173,6 +202,7 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
                         f":init={directory}")
     # A field that was added since had its default's effect before.
     previous = {**previous, "config": dataclasses.asdict(experiments.parse(previous["config"]))}
+    check_fingerprints(directory, previous, record["data"].get("frozen", {}), experiment)
     task = TASK_RESUMABLE_FIELDS if isinstance(experiment, TaskExperiment) else ()
     files = _changed_files(previous, record) if task else []
     ignored = (*(f"config.{pattern}" for pattern in (*RESUMABLE_FIELDS, *task)),

@@ -75,6 +75,10 @@ class Experiment:
     seed: int = setting(0, "of initial parameters, the order of examples and all random draws", at_least=0,
                         at_most=2**32 - 1)
     init: str = setting("", "a workdir or published directory whose parameters the run starts from; empty: random")
+    init_mapping: dict[str, str] = setting({}, "path of this run -> path of `init`, for parameters that start from "
+                                           "others: {'encoder/layers': 'encoder/layers[0,2,4]'}; '' for random ones")
+    frozen: dict[str, str] = setting({}, "name -> a workdir, a published directory or a file of word vectors, whose "
+                                     "parameters the objective reads and no update changes; {'teacher': 'runs/bert'}")
     steps: int = setting(1000, "updates", at_least=1, at_most=2**31 - 1)
     batch_size: int = setting(256, "examples in a step, over all devices", at_least=1)
     microbatches: int = setting(1, "microbatches that gradients are accumulated over", at_least=1)
@@ -141,7 +145,7 @@ BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
 
 # Fields that a resumed run may change, since they change nothing that it computes, except rounding.
 RESUMABLE_FIELDS = (
-    "name", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
+    "name", "frozen.*", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
     "evaluation.every", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
     "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
 TASK_RESUMABLE_FIELDS = ("epochs", "data.train", "data.validation", "data.test")

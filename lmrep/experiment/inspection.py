@@ -14,7 +14,7 @@ from lmrep.data.mixture import Mixture
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.scan import describe_anomalies
 from lmrep.data.tokenizers import keeps_whitespace
-from lmrep.experiment import build, task_inspection
+from lmrep.experiment import build, frozen, task_inspection
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.task_data import PreparedTask
@@ -39,6 +39,7 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
     if isinstance(prepared, PreparedTask):
         return task_inspection.report(prepared, split, examples)
     model = build.model(experiment, prepared.tokenizer.vocabulary)
+    parts = frozen.load(experiment, prepared.tokenizer.tokens, values=False)
     sections, epochs = [_corpus(experiment, prepared), _tokenizer(experiment, prepared)], 0.0
     stages = experiments.resolve_stages(experiment)
     for stage in stages:
@@ -47,11 +48,11 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
         epochs += stage.steps * stage.batch_size / plan.examples
         if isinstance(plan, Mixture):
             sections.append(_sources(plan, stage.steps * stage.batch_size))
-        sections += _examples(experiment, stage, plan, build.objective(stage, model, prepared.tokenizer.vocabulary),
-                              prepared, examples)
+        objective = build.objective(stage, model, prepared.tokenizer.vocabulary, parts)
+        sections += _examples(experiment, stage, plan, objective, prepared, examples)
     if len(stages) > 1:
         sections.append(f"All stages: {experiment.steps:,} steps, {epochs:,.2f} epochs of the {split} split")
-    return "\n\n".join(sections)
+    return "\n\n".join([*sections, *frozen.describe(parts)])
 
 
 def _stage(stage: StagePlan, plan: Plan | Mixture) -> str:

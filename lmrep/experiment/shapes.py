@@ -13,7 +13,7 @@ from lmrep.core.sharding import batch_sharding, platform
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
 from lmrep.data.formats.base import FIELDS
-from lmrep.experiment import build
+from lmrep.experiment import build, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS
 from lmrep.experiment.config import Experiment
@@ -52,10 +52,10 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
       UserError: a network, objective or optimizer cannot be built, or stages cannot follow each other.
     """
     vocabulary = vocabulary or untrained_vocabulary(experiment)
-    plans, stages = experiments.resolve_stages(experiment), []
+    plans, stages, parts = experiments.resolve_stages(experiment), [], frozen.load(experiment, values=False)
     for i, plan in enumerate(plans):
         network = build.training_model(experiment, plan, vocabulary, platform(mesh))
-        objective = build.objective(plan, network, vocabulary)
+        objective = build.objective(plan, network, vocabulary, parts)
         optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
         stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size,
                       plan.microbatches, start=plan.start)

@@ -10,6 +10,7 @@ import numpy as np
 from lmrep.data import records
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
+from lmrep.experiment import frozen
 from lmrep.experiment.config import TaskExperiment
 from lmrep.experiment.task_data import PreparedTask
 from lmrep.tasks import TASKS
@@ -22,7 +23,8 @@ def report(prepared: PreparedTask, split: str, examples: int) -> str:
     """Statistics of every split, the values of the target, and the first `examples` of `split`."""
     experiment = prepared.experiment
     sections = [_splits(prepared), _tokenizer(prepared), _targets(experiment, prepared.records["train"]),
-                _steps(experiment, prepared.stores["train"])]
+                _steps(experiment, prepared.stores["train"]),
+                *frozen.describe(frozen.load(experiment, prepared.tokenizer.tokens, values=False))]
     own, store = prepared.records[split], prepared.stores[split]
     sections += [_example(own[i], i, store, prepared) for i in range(min(examples, len(own)))]
     return "\n\n".join(filter(None, sections))

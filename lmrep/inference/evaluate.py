@@ -203,7 +203,7 @@ def _metrics(
     prepared, split = _other_files(run, files, data_dir) if files else (_own_corpus(run, split, data_dir), split)
     stage = stage_at(run.experiment, run.step)
     vocabulary = prepared.tokenizer.vocabulary
-    objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary)
+    objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary, run.frozen)
     params = _objective_params(run, objective)
     plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir)
     # Not the mesh of training: the devices may be other ones.

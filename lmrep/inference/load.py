@@ -14,12 +14,12 @@ import numpy as np
 from lmrep.config.record import read
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.params import Array, Tree
+from lmrep.core.params import Array, Tree, unflatten
 from lmrep.data import prompts as data_prompts
 from lmrep.data import tokenized_text, tokenizers
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import bpe
-from lmrep.experiment import build, checks, choices
+from lmrep.experiment import build, checks, choices, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, stage_at
@@ -28,11 +28,12 @@ from lmrep.inference.encode import EncodedText
 from lmrep.models import layer_choice
 from lmrep.models.base import Encoded, Inputs, Model, model_inputs
 from lmrep.models.layer_choice import Layers
-from lmrep.objectives.base import Capability, Objective
+from lmrep.objectives.base import Capability, FrozenParts, Objective
 from lmrep.objectives.capabilities import ReplacedToken, Sampling
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
+from lmrep.training.state import trainable
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, so that jax.jit takes its methods
@@ -68,7 +69,8 @@ class Run:
       tokenizer: the one that it was trained with.
       model: the network.
       objective: of the stage that wrote the checkpoint.
-      params: arrays as in `objective.specs`, on the first device.
+      params: arrays as in `objective.specs`, on the first device; and those of `objective.frozen` under "frozen".
+      frozen: the frozen parts that its objective reads, without teachers.
     """
 
     directory: Path
@@ -78,10 +80,11 @@ class Run:
     model: Model
     objective: Objective
     params: Tree
+    frozen: FrozenParts = dataclasses.field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         return (f"Run({str(self.directory)!r}, step={self.step:,})\n"
-                f"  network    {self.model.name}: {P.count(self.params):,} parameters, "
+                f"  network    {self.model.name}: {P.count(trainable(self.params)):,} parameters, "
                 f"{P.count(self.model.specs):,} of them in the encoder, of width {self.model.width}\n"
                 f"  objective  {self.objective.name}\n"
                 f"  tokenizer  {self.tokenizer.name}, {self.tokenizer.size:,} tokens")
@@ -355,13 +358,6 @@ class Run:
         return {special[role] for role in roles if role in special}
 
 
-def chosen_step(checkpoints: Checkpoints, experiment: experiments.Experiment) -> int | None:
-    """The step that is read where none is given: that of the newest checkpoint that verifies, or of the best one where
-    the config says so (`checkpoint.load`). None if there is no checkpoint."""
-    best = checkpoints.best() if experiment.checkpoint.load == "best" else None
-    return checkpoints.newest() if best is None else best
-
-
 def load(directory: str | os.PathLike, step: int | None = None) -> Run:
     """The run in a workdir, at its newest checkpoint that verifies, its best one where its config says so
     (`checkpoint.load`), or `step`. A remote one is downloaded.
@@ -385,9 +381,13 @@ def load(directory: str | os.PathLike, step: int | None = None) -> Run:
         if step is not None and step not in steps:
             raise UserError(f"{directory} holds no checkpoint {step}; it holds {', '.join(map(str, steps))}")
         if step is None:
-            step = chosen_step(checkpoints, experiment)
+            step = frozen.chosen_step(checkpoints, experiment)
         params = averaging.parameters(checkpoints, step, experiment.evaluation.averaged)
     experiment = labelled.with_tuned(experiment, directory, step)
+    parts = frozen.load(experiment, tokenizer.tokens, teachers=False)
+    checks.check_fingerprints(directory, record, frozen.fingerprints(parts), experiment)
+    objective = build.objective(stage_at(experiment, step), model, tokenizer.vocabulary, parts)
+    if objective.frozen:
+        params = params | unflatten(build.frozen_values(objective, parts))
     params = jax.device_put(params, jax.local_devices()[0])
-    objective = build.objective(stage_at(experiment, step), model, tokenizer.vocabulary)
-    return Run(directory, step, experiment, tokenizer, model, objective, params)
+    return Run(directory, step, experiment, tokenizer, model, objective, params, parts)

@@ -146,7 +146,7 @@ def in_float32(run: Run) -> Objective:
     execution = dataclasses.replace(run.experiment.execution, dtype="float32")
     experiment = dataclasses.replace(run.experiment, execution=execution)
     model = build.model(experiment, run.tokenizer.vocabulary)
-    return build.objective(stage_at(experiment, run.step), model, run.tokenizer.vocabulary)
+    return build.objective(stage_at(experiment, run.step), model, run.tokenizer.vocabulary, run.frozen)
 
 
 def choose(run: Run, pll: str) -> str:

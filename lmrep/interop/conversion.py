@@ -25,7 +25,8 @@ from lmrep.data import tokenizers
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.inference.load import Run, chosen_step, load
+from lmrep.experiment.frozen import chosen_step
+from lmrep.inference.load import Run, load
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
@@ -36,6 +37,7 @@ from lmrep.interop.huggingface.write import choose, from_network, tensors, write
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS, networks
+from lmrep.training.state import trainable
 
 # Of the config of a task: those that belong to its head and to the network below it.
 HEAD_FIELDS = (*networks.TextConfig.__dataclass_fields__, "labels")
@@ -117,7 +119,7 @@ def to_published(
     """
     workdir.check_free(target)
     run = load(source, step)
-    params = {path: np.asarray(value) for path, value in flatten(jax.device_get(run.params)).items()}
+    params = {path: np.asarray(value) for path, value in flatten(jax.device_get(trainable(run.params))).items()}
     checkpoint, remarks = _checkpoint(run, params, part)
     with workdir.new_directory(target) as temporary:
         write(checkpoint, temporary, max_shard_bytes)

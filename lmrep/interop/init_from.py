@@ -8,6 +8,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -23,14 +24,19 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
 from lmrep.experiment.choices import ALL_OBJECTIVES, is_task
 from lmrep.inference.load import load as load_run
-from lmrep.interop import conversion
+from lmrep.interop import (
+    conversion,
+    published_parts,  # noqa: F401 - so that frozen parts may be published directories
+)
 from lmrep.interop.huggingface.read import describe as describe_published
 from lmrep.interop.huggingface.read import read as read_published
 from lmrep.interop.huggingface.read import read_config
 from lmrep.interop.huggingface.task_classes import FORM
+from lmrep.interop.path_mapping import Origin, origins, take
 from lmrep.models import MODELS
 from lmrep.storage import remote_workdir, workdir
 from lmrep.tasks import TASKS
+from lmrep.training.state import trainable
 
 
 class SourceCheckpoint(NamedTuple):
@@ -61,7 +67,7 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
     directory = directory_of(path)
     if conversion.is_workdir(directory):
         run = load_run(path)
-        params = {name: np.asarray(value) for name, value in flatten(run.params).items()}
+        params = {name: np.asarray(value) for name, value in flatten(trainable(run.params)).items()}
         network = dataclasses.asdict(experiments.model_config(run.experiment))
         stage = experiments.stage_at(run.experiment, run.step)
         objective = {"name": stage.objective_name, **dataclasses.asdict(stage.objective)}
@@ -90,19 +96,26 @@ def load_config(
       UserError: as `lmrep.config.loading.load` and `adopt_checkpoint`.
     """
     config = loading.load(page_files.find(file), argument)
+    if "init_mapping" in dict(overrides):
+        config = loading.apply_overrides(config, [(k, v) for k, v in overrides if k == "init_mapping"])
+        overrides = [(k, v) for k, v in overrides if k != "init_mapping"]
     if config.get("init"):
         head = dict(overrides).get("head", config.get("head", ""))
         adopt_checkpoint(config, config.init, new_head=head.strip("'\"") == "new")
         if is_task(config) and 0 < config.model.get("max_length", 0) < config.length:
             config.length = config.model.max_length
-    return loading.apply_overrides(config, overrides)
+    config = loading.apply_overrides(config, overrides)
+    for name, path in config.get("frozen", {}).items():  # a run may be resumed from another directory
+        config.frozen[name] = remote.as_url(path) or (str(Path(path).expanduser().absolute()) if path else "")
+    return config
 
 
 def adopt_checkpoint(
     config: ml_collections.ConfigDict, path: str | os.PathLike, new_head: bool | None = None
 ) -> None:
-    """Sets `config.init` to a checkpoint, and the network and the tokenizer to those of that checkpoint, in place. The
-    config of a task gets the head that suits the network: that of the checkpoint, with its labels, if it was trained
+    """Sets `config.init` to a checkpoint, and the network and the tokenizer to those of that checkpoint, in place. With
+    `config.init_mapping`, which may take parameters from another network, the network stays as it is. The config of a
+    task gets the head that suits the network: that of the checkpoint, with its labels, if it was trained
     for the same task; otherwise that of its published system.
 
     Args:
@@ -122,7 +135,8 @@ def adopt_checkpoint(
     config.init = remote.as_url(path) or str(directory.absolute())
     vocab_file = f"{config.init}/{folder}".rstrip("/")
     kept = experiments.model_def(network).dropout_fields
-    config.model = {**network, **{name: value for name, value in config.model.items() if name in kept}}
+    if not config.get("init_mapping"):
+        config.model = {**network, **{name: value for name, value in config.model.items() if name in kept}}
     config.tokenizer.update(name=tokenizer.name, vocab_file=vocab_file, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
     if is_task(config):
@@ -222,46 +236,55 @@ class Match(NamedTuple):
       values: arrays by path.
       extended: by path, the rows of a table over the vocabulary whose tokens the source lacks.
       missing: paths of the run that the source lacks; they are initialized.
-      unused: paths of the source that the run lacks.
+      unused: paths of the source that the run does not take.
+      origins: by path, where a value comes from, if not from the same path.
     """
 
     values: dict[str, np.ndarray]
     extended: dict[str, int]
     missing: list[str]
     unused: list[str]
+    origins: Mapping[str, Origin] = {}
 
 
-def match(specs: Tree, source: SourceCheckpoint, tokens: Sequence[str]) -> Match:
+def match(
+    specs: Tree, source: SourceCheckpoint, tokens: Sequence[str], mapping: Mapping[str, str] = MappingProxyType({})
+) -> Match:
     """Matches the parameters of a source checkpoint with those of a run.
 
     Args:
       specs: of the run's parameters.
       source: the checkpoint.
       tokens: of the run's tokenizer, by id.
+      mapping: `config.init_mapping`, as `path_mapping.origins` takes it.
 
     Raises:
-      UserError: nothing matches, or a parameter has another shape.
+      UserError: nothing matches, or a parameter has another shape; or as `path_mapping.origins`.
     """
     specs_by_path = flatten(specs)
+    found = origins(specs_by_path, source.params, mapping)
     values, extended = {}, {}
     source_rows = None if list(tokens) == list(source.tokens) else _source_rows(source.tokens, tokens)
     for path, spec in specs_by_path.items():
-        if path not in source.params:
+        if path not in found:
             continue
-        value = source.params[path]
+        value = take(source.params[found[path].path], found[path], path)
         axis = spec.axes.index("vocab") if "vocab" in spec.axes else None
         if axis is not None and (source_rows is not None or value.shape[axis] != spec.shape[axis]):
             value, extended[path] = _match_vocabulary(value, spec.shape[axis], axis, source_rows, len(tokens))
         if value.shape != spec.shape:
-            raise UserError(f"{path} is {spec.shape} in this run and {value.shape} in {source.name}; use the sizes of "
-                            "that checkpoint's network (:init= in --config does)")
+            own = "" if found[path] == Origin(path) else f" ({found[path]})"
+            raise UserError(f"{path} is {spec.shape} in this run and {value.shape} in {source.name}{own}; use the "
+                            "sizes of that checkpoint's network (:init= in --config does)")
         values[path] = value
     if not values:
         some = ", ".join(sorted(source.params)[:5])
         raise UserError(f"{source.name} has none of this run's parameters; it has {some} ...; start from a model "
                         "with the same network")
     return Match(values, {path: n for path, n in extended.items() if n},
-                 sorted(set(specs_by_path) - set(source.params)), sorted(set(source.params) - set(specs_by_path)))
+                 sorted(set(specs_by_path) - set(values)),
+                 sorted(set(source.params) - {origin.path for origin in found.values()}),
+                 {path: origin for path, origin in found.items() if origin != Origin(path)})
 
 
 def _source_rows(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
@@ -330,6 +353,8 @@ def describe(found: Match, source: SourceCheckpoint) -> str:
     extended = [f"{path} ({n:,} new rows, each the mean)" for path, n in found.extended.items()]
     return "\n".join([
         f"parameters start from {source.name}",
-        *listing("taken", sorted(found.values)), *listing("extended", extended),
+        *listing("taken", [f"{path} from {found.origins[path]}" if path in found.origins else path
+                           for path in sorted(found.values)]),
+        *listing("extended", extended),
         *listing("not in the checkpoint, so initialized", found.missing),
         *listing("unused", found.unused)])

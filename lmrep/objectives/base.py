@@ -13,7 +13,7 @@ import numpy as np
 
 from lmrep.core.params import Array, Tree
 from lmrep.metrics import Metric
-from lmrep.models.base import Sizes
+from lmrep.models.base import Model, Sizes
 
 Names = Sequence[str | None] | None
 Batch = dict[str, Array]  # every field leads with the batch axis, but those under "shared", which all examples share
@@ -129,6 +129,35 @@ class Objective(NamedTuple):
     networks: tuple[NetworkUse, ...] = ()
 
 
+class FrozenPart(NamedTuple):
+    """Parameters that an objective reads and no optimizer changes: `config.frozen`.
+
+    Attributes:
+      name: in `config.frozen`; an objective finds the parameters under params["frozen"][name].
+      source: where they come from, for people.
+      specs: of the parameters, {"encoder": ..., "objective": ...} of a model; {"vectors": [v, d]} of word vectors.
+      tokens: of its tokenizer, by id; the words of word vectors.
+      model: None for word vectors.
+      objective: that the model was trained with; None for word vectors.
+      config: of that objective.
+      values: float32 arrays by path; {} where only shapes are needed.
+      fingerprint: of network and values; "" without values.
+    """
+
+    name: str
+    source: str
+    specs: Tree
+    tokens: Sequence[str]
+    model: Model | None = None
+    objective: Objective | None = None
+    config: Any = None
+    values: Mapping[str, np.ndarray] = {}
+    fingerprint: str = ""
+
+
+FrozenParts = Mapping[str, FrozenPart]
+
+
 class Capability(Protocol):
     """A use of a trained model: how texts become a batch, what is computed, and how predictions are printed and
     serialised.
@@ -183,7 +212,8 @@ class ObjectiveDef(NamedTuple):
 
     Attributes:
       config: its frozen record.
-      build: (config, model, vocabulary) -> Objective.
+      build: (config, model, vocabulary) -> Objective; with a fourth argument, `frozen={}`, if there are `parts`: each
+        `FrozenPart` by name. A run that is loaded for predictions may have no `teachers`.
       metrics: every metric that its `loss` may return.
       check: config -> None; raises UserError where its fields do not fit each other.
       batch_fields: config -> the batch fields that it needs of a format.
@@ -192,6 +222,9 @@ class ObjectiveDef(NamedTuple):
       published: the fields of the config that differ in a published system, by family of presets ("roberta").
       loss_fields: fields of the config that add losses or weigh them, and leave examples and targets of other metrics
         as they are. Reports compare runs that differ in these.
+      parts: config -> the names of the frozen parts that it reads, which `config.frozen` must have.
+      teachers: of these, the ones that only the loss reads, given the same tokens as the network: they must have been
+        trained with the tokens of this run's tokenizer, and predictions need none of them.
     """
 
     config: type
@@ -203,3 +236,5 @@ class ObjectiveDef(NamedTuple):
     capabilities: tuple[Capability, ...] = ()
     published: Mapping[str, Mapping[str, Any]] = {}
     loss_fields: tuple[str, ...] = ()
+    parts: Callable[[Any], tuple[str, ...]] = lambda config: ()
+    teachers: tuple[str, ...] = ()

@@ -41,6 +41,7 @@ class Memory(NamedTuple):
 
     Attributes:
       parameters, optimizer: of the training state; optimizer includes what a recurrent network carries.
+      frozen: of parameters that are not trained (`config.frozen`).
       batch: of the input.
       activations: what the forward pass keeps for the backward pass.
       temporaries: everything else that exists at the same time, such as gradients and gathered parameters.
@@ -57,6 +58,7 @@ class Memory(NamedTuple):
     program: int
     needed: int
     available: int
+    frozen: int = 0
 
 
 class Transfer(NamedTuple):
@@ -238,14 +240,15 @@ def _stage(
 
 
 def _memory(one: StageShapes, batch: Tree, compiled: Compiled, available: int) -> Memory:
-    parameters, inputs = _on_chip(one.state.params), _on_chip(batch)
+    parameters, inputs = _on_chip(trainable(one.state.params)), _on_chip(batch)
+    frozen = _on_chip(one.state.params) - parameters
     optimizer = _on_chip((one.state.opt_state, one.state.carry))
-    held, temporary = parameters + optimizer + inputs, compiled.temporary
+    held, temporary = parameters + frozen + optimizer + inputs, compiled.temporary
     total = held + temporary + compiled.code
     if compiled.program is None:
         temporary, total = max(compiled.required - held, 0), max(compiled.required, held, available + 1)
     saved = min(compiled.program.saved_bytes(), temporary) if compiled.program else 0
-    return Memory(parameters, optimizer, inputs, saved, temporary - saved, compiled.code, total, available)
+    return Memory(parameters, optimizer, inputs, saved, temporary - saved, compiled.code, total, available, frozen)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from lmrep.planning.cost import PlannedCost
 from lmrep.planning.hardware import Hardware
 from lmrep.planning.plan import Memory, StepPlan
 
-MEMORY = {"parameters": "parameters", "optimizer": "optimizer state", "batch": "batch",
+MEMORY = {"parameters": "parameters", "frozen": "frozen parameters", "optimizer": "optimizer state", "batch": "batch",
           "activations": "activations kept for the backward pass", "temporaries": "other temporaries",
           "program": "program"}
 
@@ -28,6 +28,8 @@ def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]
         + (f" in {p.microbatches} microbatches" if p.microbatches > 1 else ""))
     row("memory of a chip", lambda p: f"{byte_size(p.memory.needed)}{_of(p.memory)}{'' if p.fits else ': NO FIT'}")
     for field, name in MEMORY.items():
+        if field == "frozen" and not any(p.memory.frozen for p in plans):
+            continue
         row(f"  {name}", lambda p, field=field: byte_size(getattr(p.memory, field)))
     row("FLOPs of a step", lambda p: f"{p.flops:.4g}")
     row("  per chip", lambda p: f"{p.executed:.4g}")

@@ -93,7 +93,7 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
         if CONFIG not in names:
             raise UserError(f"there is no run in {url}: {CONFIG} is missing; give that of a run or of a published "
                             "checkpoint")
-        if _is_published(store.read(CONFIG) or b""):
+        if is_published(store.read(CONFIG) or b""):
             return remote_cache.local(url, "the directory")
         download_logs(store, names, local)
         if checkpoints:
@@ -101,7 +101,7 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
         return local
 
 
-def _is_published(config: bytes) -> bool:
+def is_published(config: bytes) -> bool:
     """Whether a config.json is that of a published checkpoint."""
     try:
         return "model_type" in json.loads(config)

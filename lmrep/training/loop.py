@@ -33,7 +33,15 @@ from lmrep.training.faults import Rewind, example_numbers, fault_error, fault_re
 from lmrep.training.inputs import local_indices, to_global
 from lmrep.training.loop_state import LoopState, Throughput
 from lmrep.training.metrics_log import MetricsLog, Progress, format_metrics
-from lmrep.training.stages import Stage, best_direction, copy_params, locate_stage, schedule_start, set_params
+from lmrep.training.stages import (
+    Stage,
+    best_direction,
+    copy_params,
+    frozen_params,
+    locate_stage,
+    schedule_start,
+    set_params,
+)
 from lmrep.training.state import TrainState
 from lmrep.training.step import compiled_train_step
 
@@ -219,7 +227,10 @@ class Trainer:
         index, _ = locate_stage(self._stages, max(step - 1, 0))
         stage = self._stages[index]
         target = states.abstract(stage.objective, stage.optimizer, stage.batch_size, self._mesh)
-        state, meta = self._checkpoints.restore(step, target)
+        state, meta = self._checkpoints.restore(step, states.saved(target))
+        if stage.objective.frozen:
+            frozen = jax.device_put(frozen_params(stage), self._layout(stage).params[states.FROZEN])
+            state = state.replace(params=state.params | {states.FROZEN: frozen})
         self._loop = LoopState.from_json(meta, self._config.faults, len(self._stages))
         if step == self._ends[index] and index + 1 < len(self._stages):
             return index + 1, self._start(self._stages[index + 1], state)
@@ -340,7 +351,7 @@ class Trainer:
         if self._cost:
             self._cost.write(step)
         score = self._score if self._loop.validated == step else None
-        self._checkpoints.save(step, state, self._loop.to_json(), score)
+        self._checkpoints.save(step, states.saved(state), self._loop.to_json(), score)
 
     # Faults
 

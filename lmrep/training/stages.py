@@ -10,11 +10,11 @@ import optax
 
 from lmrep.config.record import choose, suggestion
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Tree, abstract, flatten, map_paths
+from lmrep.core.params import Array, ParamSpec, Tree, abstract, flatten, map_paths
 from lmrep.metrics import COMMON, Metric
 from lmrep.objectives.base import Objective
 from lmrep.training.inputs import HostBatch
-from lmrep.training.state import specs_of, trainable
+from lmrep.training.state import FROZEN, specs_of, trainable
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Stage:
       schedule: the learning rate of a step (of the optimizer's own count), for logs.
       start: None: continue with the previous stage's parameters and moments. Otherwise where parameters start, by path:
         {"encoder": "objective/generator"} takes the previous stage's generator; all others are initialized.
-      init_values: values by path, which replace the others: from another run, or a frozen teacher's.
+      init_values: values by path, which replace the others: from another run, and all frozen ones.
       score: the outputs of `objective.predict` for all validation batches -> metrics, for figures that do not add up
         over batches; None: those of `objective.loss`.
       metrics: what is known of the metrics that training and validation give, by name.
@@ -139,6 +139,17 @@ def set_params(params: Tree, values: Mapping[str, Array]) -> Tree:
             raise UserError(f"parameter {path!r} has shape {shapes[path]}, and its initial value {value.shape}; "
                             "expected the same shape")
     return map_paths(lambda path, leaf: values.get(path, leaf), params)
+
+
+def frozen_params(stage: Stage) -> Tree:
+    """The stage's frozen parameters on the host, as the subtree `FROZEN` of the state's parameters. Raises ValueError
+    if `init_values` lacks one of them."""
+    def value(path: str, spec: ParamSpec) -> np.ndarray:
+        if f"{FROZEN}/{path}" not in stage.init_values:
+            raise ValueError(f"stage {stage.name!r} has no value for the frozen parameter {path!r}")
+        return stage.init_values[f"{FROZEN}/{path}"]
+
+    return map_paths(value, stage.objective.frozen)
 
 
 def _under(path: str, prefix: str) -> bool:

@@ -15,10 +15,13 @@ from lmrep.core.sharding import batch_sharding, replicated, shardings
 from lmrep.objectives.base import Carry, Objective
 from lmrep.training import optimizers
 
+FROZEN = "frozen"  # the subtree of parameters that no update changes and no checkpoint holds
+
 
 @flax.struct.dataclass
 class TrainState:
-    """The arrays of a checkpoint. It holds no random state: draws are functions of (seed, step)."""
+    """The arrays of a run; without the frozen parameters, those of a checkpoint. It holds no random state: draws are
+    functions of (seed, step)."""
 
     step: Array  # i32[], steps done
     params: Tree  # {"encoder": ..., "objective": ..., "frozen": ...}; frozen only where there is any
@@ -28,12 +31,12 @@ class TrainState:
 
 def specs_of(objective: Objective) -> Tree:
     """The spec tree of `TrainState.params`."""
-    return objective.specs | ({"frozen": objective.frozen} if objective.frozen else {})
+    return objective.specs | ({FROZEN: objective.frozen} if objective.frozen else {})
 
 
 def trainable(params: Tree) -> Tree:
     """The parameters that get gradients."""
-    return {name: subtree for name, subtree in params.items() if name != "frozen"}
+    return {name: subtree for name, subtree in params.items() if name != FROZEN}
 
 
 def layout(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh) -> TrainState:
@@ -57,6 +60,11 @@ def initial_carry(objective: Objective, batch_size: int, mesh: Mesh, shared: Tre
     shardings = _carry_layout(objective, batch_size, mesh)
     carry = jax.jit(partial(objective.carry, batch_size), out_shardings=shardings)()
     return carry if shared is None else carry._replace(shared=jax.device_put(shared, shardings.shared))
+
+
+def saved(state: TrainState) -> TrainState:
+    """The state as checkpoints hold it: without frozen parameters, which come from elsewhere."""
+    return state.replace(params=trainable(state.params))
 
 
 def create(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, seed: int) -> TrainState:

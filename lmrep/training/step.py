@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import replicated
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
-from lmrep.training.state import TrainState, layout, trainable
+from lmrep.training.state import FROZEN, TrainState, layout, trainable
 
 # Draws for different purposes come from different keys of one seed.
 PREPARE, DROPOUT, EVALUATION = 0, 1, 2
@@ -48,7 +48,7 @@ def train_step(
     """
     batch = objective.prepare(prepare_keys(objective, batch, seed, state.step), batch)
     dropout_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
-    frozen = {name: subtree for name, subtree in state.params.items() if name == "frozen"}
+    frozen = {name: subtree for name, subtree in state.params.items() if name == FROZEN}
     params = trainable(state.params)
 
     def loss(params: Tree, microbatch: Batch, key: Array, carry: Carry):

@@ -118,7 +118,7 @@ def test_vocabulary_can_be_extended(home, tmp_path):
     words = (home / "run/tokenizer/vocab.txt").read_text().split()
     (tmp_path / "vocab.txt").write_text("\n".join([*words, "zebra", "gnu"]) + "\n")
     experiment = experiments.parse(config_from_run(home, **{"tokenizer.vocab_file": str(tmp_path / "vocab.txt")}))
-    _, _, stages = api._ready(experiment, tmp_path / "run", home / "data", ())
+    _, _, stages, _ = api._ready(experiment, tmp_path / "run", home / "data", ())
     old = np.asarray(lmrep.load(home / "run").params["encoder"]["embedding"]["token"])
     new = stages[0].init_values["encoder/embedding/token"]
     assert new.shape[0] == old.shape[0] + 2

@@ -199,7 +199,7 @@ def test_converted_run_predicts_the_labels_of_the_checkpoint(home):
 def test_run_starts_from_a_published_head(home, tmp_path):
     c = tiny.config(SEQUENCE, home / "train.jsonl", argument=f"init={home}/published")
     assert c.objective.labels == LABELS and c.objective.dense and c.objective.context == "both"
-    _, prepared, stages = api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+    _, prepared, stages, _ = api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
     assert prepared.experiment.objective["labels"] == LABELS
     assert same(stages[0].init_values, read(home / "published").params)
 
@@ -217,7 +217,7 @@ def test_other_labels_are_refused_with_the_offer_of_a_new_head(home, tmp_path, s
         api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
     c = tiny.config(SEQUENCE, home / "other.jsonl", argument=f"{init},head=new")
     assert c.objective.labels == ()
-    _, prepared, stages = api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+    _, prepared, stages, _ = api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
     assert prepared.experiment.objective["labels"] == ("not no", "not yes")
     assert all(path.startswith("encoder/") for path in stages[0].init_values)
 

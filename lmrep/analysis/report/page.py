@@ -110,7 +110,8 @@ def _tiles(run: RunData) -> list[tuple[str, str, str]]:
     losses = [_optional(run.last(split, "loss"), ".3f") for split in ("validation", "train")]
     tiles += [("Validation loss", losses[0], f"training: {losses[1]}" if losses[1] else "")]
     if network := run.network:
-        tiles.append(("Parameters", prose.number(network.parameters), f"encoder: {prose.number(network.encoder)}"))
+        tiles.append(("Parameters", prose.number(network.parameters), "; ".join(
+            [f"encoder: {prose.number(network.encoder)}", *network.frozen])))
     if not run.source:
         tiles.append(("Steps", f"{run.step:,}", f"of {run.experiment.steps:,} planned"))
     tiles.append(("Time", _optional(run_data.seconds(run), prose.duration), prose.device_hours(run)))

@@ -34,7 +34,8 @@ def section(record: Mapping[str, Any]) -> dict[str, Any]:
         "title": record["title"], "summary": record["summary"], "warnings": record["warnings"],
         "head": record["table"][0], "rows": record["table"][1:], "search": record["search"],
         "memory": [(stage["stage"], [(name, stage["memory"][field] / memory, byte_size(stage["memory"][field]))
-                                     for field, name in MEMORY.items()],
+                                     for field, name in MEMORY.items() if stage["memory"].get(field, 0) or
+                                     field != "frozen"],
                     stage["memory"]["available"] / memory) for stage in stages],
         "times": [(stage["stage"], [(name, stage[field] / time, duration(stage[field]))
                                     for name, field in TIMES.items()]) for stage in stages]}

@@ -29,7 +29,7 @@ from lmrep.interop import init_from
 from lmrep.models.base import model_inputs
 from lmrep.objectives.base import Objective
 from lmrep.training.stages import set_params
-from lmrep.training.state import specs_of
+from lmrep.training.state import FROZEN, specs_of
 from lmrep.training.step import prepare_keys
 
 MAX_TEXTS = 12  # sample texts that are shown
@@ -138,15 +138,18 @@ def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
         return None
     network, experiment = data.network, data.experiment
     objective = network.objectives[0]
-    params = jax.jit(lambda key: P.init(specs_of(objective), key))(jax.random.key(experiment.seed))
+    params = jax.jit(lambda key: P.init(objective.specs, key))(jax.random.key(experiment.seed))
     if experiment.init:
         try:
             source = init_from.load(experiment.init)
-            params = set_params(params, init_from.match(specs_of(objective), source, network.tokenizer.tokens).values)
+            params = set_params(params, init_from.match(
+                objective.specs, source, network.tokenizer.tokens, experiment.init_mapping).values)
         except (UserError, RunFault) as error:
             notes.append(f"Predictions before training are not shown: {error}")
             return None
     if now is not None:
+        if FROZEN in now.params:
+            params = params | {FROZEN: now.params[FROZEN]}
         return dataclasses.replace(now, step=0, objective=objective, params=params)
     return Run(data.directory, 0, experiment, network.tokenizer, network.model, objective, params)
 

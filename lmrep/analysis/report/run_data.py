@@ -22,12 +22,12 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.formats import batch_struct
 from lmrep.data.store.prepare import Prepared
-from lmrep.experiment import build, checks
+from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS
 from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment, stage_at
 from lmrep.models.base import Model
-from lmrep.objectives.base import Objective
+from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.planning import flops
 from lmrep.planning.run_cost import Cost
 from lmrep.planning.run_cost import read as read_cost
@@ -52,6 +52,7 @@ class Network:
       optimizer_bytes: size of the optimizer state in the stage that was reached.
       flops: floating-point operations of one step, for each stage; () for a task, whose batches differ in
         length.
+      frozen: a line for each frozen part, which is not trained.
     """
 
     tokenizer: tokenizers.Tokenizer
@@ -61,6 +62,7 @@ class Network:
     encoder: int
     optimizer_bytes: int
     flops: Sequence[int]
+    frozen: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
                          for split in ("train", "validation"))
     step = max((line["step"] for line in lines), default=0)
     try:
-        network = _network(directory, experiment, step)
+        network = _network(directory, experiment, step, notes)
     except (UserError, RunFault, OSError, ValueError) as error:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
@@ -217,11 +219,21 @@ def _parse_line(text: bytes) -> dict:
     return {name: NUMBERS.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
 
 
-def _network(directory: Path, experiment: Experiment, step: int) -> Network:
+def _frozen_parts(experiment: Experiment, notes: list[str]) -> FrozenParts:
+    """The shapes of the frozen parts that are still there."""
+    try:
+        return frozen.load(experiment, values=False)
+    except (UserError, RunFault, OSError) as error:
+        notes.append(f"Frozen parts could not be read: {error}")
+        return {}
+
+
+def _network(directory: Path, experiment: Experiment, step: int, notes: list[str]) -> Network:
     tokenizer = tokenizers.load(directory / "tokenizer")
     model = build.model(experiment, tokenizer.vocabulary)
     stages = experiments.resolve_stages(experiment)
-    objectives = [build.objective(stage, model, tokenizer.vocabulary) for stage in stages]
+    parts = _frozen_parts(experiment, notes)
+    objectives = [build.objective(stage, model, tokenizer.vocabulary, parts) for stage in stages]
     built = [optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
              for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]
     batches = [] if isinstance(experiment, TaskExperiment) else [
@@ -234,7 +246,8 @@ def _network(directory: Path, experiment: Experiment, step: int) -> Network:
         tokenizer, model, objectives, P.count(specs), P.count(model.specs),
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
         [flops.of_train_step(objective, optimizer, batch, stage.microbatches)
-         for stage, objective, optimizer, batch in zip(stages, objectives, built, batches, strict=bool(batches))])
+         for stage, objective, optimizer, batch in zip(stages, objectives, built, batches, strict=bool(batches))],
+        frozen.describe(parts))
 
 
 def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:

@@ -1,0 +1,70 @@
+"""Word vectors in the text format of GloVe (Pennington et al., 2014): a word and its numbers on each line, between
+spaces. The first line may be that of word2vec's text format, the numbers of words and of dimensions."""
+
+import os
+from collections.abc import Container
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+
+
+class WordVectors(NamedTuple):
+    """Words and their vectors.
+
+    Attributes:
+      words: distinct.
+      vectors: float32 [v, d].
+    """
+
+    words: list[str]
+    vectors: np.ndarray
+
+
+def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVectors:
+    """The vectors of a file, or of those of its `words` alone, in the order of the file. Of a word that occurs twice,
+    the first vector counts. Words may contain spaces, as some of GloVe's do.
+
+    Raises:
+      UserError: the file cannot be read, is not UTF-8, or has no vectors; a line has other than the first line's number
+        of values, or one that is not a finite number. The message has file and line.
+    """
+    path = os.path.expanduser(path)
+    found: dict[str, np.ndarray] = {}
+    size = 0
+    try:
+        with open(path, encoding="utf8", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                text = line.rstrip()
+                if not text or (number == 1 and _is_header(text)):
+                    continue
+                size = size or text.count(" ")
+                word, *values = text.rsplit(" ", size) if size else [text]
+                if not size or len(values) != size or not word:
+                    raise UserError(f"{path}:{number}: expected a word and {size or 'its'} numbers between single "
+                                    f"spaces; got {text[:60]!r}")
+                if word not in found and (words is None or word in words):
+                    found[word] = _parse(values, f"{path}:{number}")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; give a text file of word vectors") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: {error}; give a text file of word vectors") from None
+    if not size:
+        raise UserError(f"{path} has no vectors; expected a word and its numbers on each line")
+    return WordVectors(list(found), np.stack([*found.values()]) if found else np.zeros((0, size), np.float32))
+
+
+def _is_header(text: str) -> bool:
+    fields = text.split(" ")
+    return len(fields) == 2 and all(field.isdecimal() for field in fields)
+
+
+def _parse(values: list[str], where: str) -> np.ndarray:
+    try:
+        vector = np.asarray(values, np.float32)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}; expected numbers after the word") from None
+    if not np.isfinite(vector).all():
+        raise UserError(f"{where}: {values[int(np.argmin(np.isfinite(vector)))]} is not a finite float32 number")
+    return vector

@@ -1,0 +1,239 @@
+"""The frozen parts of an experiment, `config.frozen`: parameters that objectives read and no update changes. A part is
+a run, a published directory, or a text file of word vectors.
+
+They are loaded with every start of a run and never saved with it; the run's config.json has their fingerprints.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrep.core import remote
+from lmrep.core.errors import UserError
+from lmrep.core.files import digest
+from lmrep.core.params import ParamSpec, Tree, count, flatten, unflatten
+from lmrep.data import tokenizers, word_vectors
+from lmrep.experiment import build, checks
+from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_OBJECTIVES
+from lmrep.experiment.config import Experiment
+from lmrep.objectives.base import FrozenPart, FrozenParts
+from lmrep.storage import averaging, remote_workdir
+from lmrep.storage.checkpoints import Checkpoints
+from lmrep.storage.workdir import CONFIG, read_config
+
+
+class Trained(NamedTuple):
+    """A trained network as it is read from a directory.
+
+    Attributes:
+      source: the directory and the step, for people.
+      experiment: that trained it, or would have.
+      step: of its checkpoint.
+      tokenizer: its own.
+      values: float32 arrays by path; None where they are not wanted.
+    """
+
+    source: str
+    experiment: Experiment
+    step: int
+    tokenizer: tokenizers.Tokenizer
+    values: Mapping[str, np.ndarray] | None
+
+
+def read_run(directory: Path, name: str, values: bool) -> Trained:
+    """The run in a workdir, at the checkpoint that is read by default; `name` is its path, for people.
+
+    Raises:
+      UserError: it has no checkpoint.
+      RunFault: none verifies.
+    """
+    experiment = experiments.parse(read_config(directory)["config"])
+    tokenizer, params, step = tokenizers.load(directory / "tokenizer"), None, experiment.steps
+    if values:
+        best = checks.best_direction(experiment)
+        with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
+            step = chosen_step(checkpoints, experiment)
+            if step is None:
+                raise UserError(f"{name} holds no checkpoint yet; train it first: lmrep train --workdir={name}")
+            params = flatten(averaging.parameters(checkpoints, step, experiment.evaluation.averaged))
+    return Trained(f"{name}, step {step:,}" if values else name, experiment, step, tokenizer, params)
+
+
+def chosen_step(checkpoints: Checkpoints, experiment: Experiment) -> int | None:
+    """The step that is read where none is given: that of the newest checkpoint that verifies, or of the best one where
+    the config says so (`checkpoint.load`). None if there is no checkpoint."""
+    best = checkpoints.best() if experiment.checkpoint.load == "best" else None
+    return checkpoints.newest() if best is None else best
+
+
+# How a directory is read, by whether its config.json is a run's; `lmrep.interop.published_parts` adds "published".
+READERS: dict[str, Callable[[Path, str, bool], Trained]] = {"run": read_run}
+
+
+def names(experiment: Experiment) -> dict[str, str]:
+    """{name: path} of the parts that an experiment's stages read.
+
+    Raises:
+      UserError: a part that a stage reads is not given, or one is given that none reads.
+    """
+    given = {name: path for name, path in experiment.frozen.items() if path}
+    read: dict[str, str] = {}
+    for stage in experiments.resolve_stages(experiment):
+        for name in ALL_OBJECTIVES[stage.objective_name].parts(stage.objective):
+            read[name] = stage.objective_name
+            if name not in given:
+                raise UserError(f"objective {stage.objective_name!r} reads the frozen part {name!r}, which "
+                                "config.frozen lacks; give a run or a published directory: "
+                                f"--config.frozen=\"{{'{name}': 'runs/bert'}}\"")
+    if unread := [name for name in given if name not in read]:
+        raise UserError(f"config.frozen has {', '.join(map(repr, unread))}, which no objective of this run reads "
+                        f"({'they read ' + ', '.join(map(repr, read)) if read else 'they read none'}); remove it, or "
+                        "set the field of the objective that names it")
+    return given
+
+
+def locate(name: str, path: str, checkpoints: bool = True) -> Path:
+    """The file or directory of a part, downloaded if it is remote.
+
+    Raises:
+      UserError: there is none.
+    """
+    where = f"config.frozen.{name} is {path!r}"
+    if remote.as_url(path):
+        try:
+            return remote_workdir.local_copy(path, checkpoints=checkpoints)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+    found = Path(os.path.expanduser(path))
+    if not found.is_file() and not (found / CONFIG).is_file():
+        why = f"which has no {CONFIG}" if found.is_dir() else "which does not exist"
+        raise UserError(f"{where}, {why}; give the workdir of a run, a published directory or a file of word vectors")
+    return found
+
+
+def check_present(experiment: Experiment) -> None:
+    """Raises UserError where a part is missing, before anything else is loaded. Downloads no parameters."""
+    for name, path in names(experiment).items():
+        locate(name, path, checkpoints=False)
+
+
+def load(
+    experiment: Experiment, tokens: Sequence[str] | None = None, values: bool = True, teachers: bool = True
+) -> dict[str, FrozenPart]:
+    """The frozen parts of an experiment.
+
+    Args:
+      experiment: whose `frozen` names them.
+      tokens: of its tokenizer, by id; None where that is not trained yet.
+      values: whether to load parameters; without them, parts have specs alone.
+      teachers: whether to load those that only losses read.
+
+    Raises:
+      UserError: one is missing, was trained with other tokens where the objective needs the same ones, or has too few
+        positions; or as `names`.
+      RunFault: a run has no checkpoint that verifies.
+    """
+    given = names(experiment)
+    teaching = teacher_names(experiment)
+    parts = {name: _part(name, path, experiment, values) for name, path in given.items()
+             if teachers or name not in teaching}
+    for name in teaching & parts.keys():
+        _check_teacher(parts[name], experiment, tokens)
+    return parts
+
+
+def teacher_names(experiment: Experiment) -> set[str]:
+    """The parts that only the losses of an experiment read."""
+    definitions = [ALL_OBJECTIVES[stage.objective_name] for stage in experiments.resolve_stages(experiment)]
+    return {name for definition in definitions for name in definition.teachers}
+
+
+def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenPart:
+    located = locate(name, path, values)
+    if located.is_file():
+        found = word_vectors.read(located)
+        specs = {"vectors": ParamSpec(found.vectors.shape, ("vocab", None))}
+        kept = {"vectors": found.vectors} if values else {}
+        return FrozenPart(name, path, specs, found.words, values=kept, fingerprint=_fingerprint(found.words, kept))
+    published = remote_workdir.is_published((located / CONFIG).read_bytes())
+    if published and "published" not in READERS:
+        raise UserError(f"config.frozen.{name} is {path!r}, a published directory; to read it, import "
+                        "lmrep.interop.published_parts")
+    trained = READERS["published" if published else "run"](located, path, values)
+    own = trained.experiment
+    if nested := [each for each in own.frozen if own.frozen[each] and each not in teacher_names(own)]:
+        raise UserError(f"config.frozen.{name} is {path!r}, a run that has frozen parts of its own "
+                        f"({', '.join(nested)}); give a run that has none")
+    # Computed as this run's network is.
+    network = build.model(dataclasses.replace(own, execution=experiment.execution), trained.tokenizer.vocabulary)
+    stage = experiments.stage_at(own, trained.step)
+    objective = build.objective(stage, network, trained.tokenizer.vocabulary)
+    specs, kept = _matching(objective.specs, trained)
+    fields = dataclasses.asdict(experiments.model_config(own, trained.tokenizer.size))
+    return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective, kept,
+                      _fingerprint([fields, trained.tokenizer.fingerprint], kept))
+
+
+def _matching(specs: Tree, trained: Trained) -> tuple[Tree, dict[str, np.ndarray]]:
+    """Specs and values of the parameters that a checkpoint has; published ones may lack a head."""
+    if trained.values is None:
+        return specs, {}
+    own = {path: spec for path, spec in flatten(specs).items() if path in trained.values}
+    for path, spec in own.items():
+        if trained.values[path].shape != spec.shape:
+            raise UserError(f"{path} of {trained.source} is {trained.values[path].shape}, and its config says "
+                            f"{spec.shape}; restore its config.json")
+        if not np.isfinite(trained.values[path]).all():
+            raise UserError(f"{path} of {trained.source} has values that are not finite; give another checkpoint")
+    return unflatten(own), {path: np.asarray(trained.values[path], np.float32) for path in own}
+
+
+def _fingerprint(description: object, values: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of what a part computes with; "" without values."""
+    if not values:
+        return ""
+    found = hashlib.sha256(digest(description).encode())
+    for path in sorted(values):
+        found.update(f"{path} {values[path].shape}".encode())
+        found.update(np.ascontiguousarray(values[path]).data)
+    return found.hexdigest()
+
+
+def _check_teacher(part: FrozenPart, experiment: Experiment, tokens: Sequence[str] | None) -> None:
+    if part.model is None:
+        raise UserError(f"config.frozen.{part.name} is {part.source}, a file of word vectors; expected a run or a "
+                        "published directory")
+    if tokens is not None and list(tokens) != list(part.tokens):
+        raise UserError(f"config.frozen.{part.name} ({part.source}) has another tokenizer than this run: "
+                        f"{_difference(part.tokens, tokens)}. A teacher predicts the tokens of its own tokenizer; use "
+                        "that one: --config.tokenizer.vocab_file=TEACHER/tokenizer, or start from the teacher (init)")
+    longest = max(stage.length for stage in experiments.resolve_stages(experiment))
+    if 0 < part.model.max_length < longest:
+        raise UserError(f"config.frozen.{part.name} ({part.source}) has positions for {part.model.max_length} tokens, "
+                        f"and sequences have {longest}; lower config.length")
+
+
+def _difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
+    """How two vocabularies differ, for people."""
+    if len(theirs) != len(ours):
+        return f"it has {len(theirs):,} tokens, and this run's {len(ours):,}"
+    i = next(i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b)
+    return f"its token {i} is {theirs[i]!r}, and this run's {ours[i]!r}"
+
+
+def fingerprints(parts: FrozenParts) -> dict[str, str]:
+    """{name: fingerprint}, for config.json."""
+    return {name: part.fingerprint for name, part in parts.items()}
+
+
+def describe(parts: FrozenParts) -> list[str]:
+    """A line for each part, for people."""
+    return [f"frozen {name}: {count(part.specs):,} parameters of {part.source}, which are not trained"
+            for name, part in parts.items()]

@@ -1,0 +1,153 @@
+"""Where each parameter of a run starts: `config.init_mapping`, paths of the run -> paths of a source checkpoint.
+
+    {"encoder/layers": "encoder/layers[0,2,4,7,9,11]"}      layers by number, as of DistilBERT; slices: [0:6], [::2]
+    {"encoder": "objective/generator"}                      another subtree
+    {"objective/masked/transform": ""}                      random values
+
+A path stands for all parameters under it, and the longest one that fits a parameter counts. Parameters that none fits
+start from those of the same path. Numbers in brackets count along the leading axis of stacked layers, and over
+subtrees that are named by number, as an LSTM's are.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrep.config.record import suggestion
+from lmrep.core.errors import UserError
+
+_INDEX = re.compile(r"(?P<path>[^\[\]]*)(?:\[(?P<index>[^\[\]]*)\])?")
+
+
+class Origin(NamedTuple):
+    """Where a parameter starts.
+
+    Attributes:
+      path: in the source checkpoint.
+      index: of its leading axis; None for all of it.
+    """
+
+    path: str
+    index: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return self.path if self.index is None else f"{self.path}[{','.join(map(str, self.index))}]"
+
+
+def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, Origin]:
+    """{path of a run: its origin}, of those of the `paths` that the source has.
+
+    Args:
+      paths: of the run's parameters.
+      source: arrays by path.
+      mapping: as above.
+
+    Raises:
+      UserError: a path of `mapping` has no parameters, or an index is malformed or out of range.
+    """
+    rules = {target.strip("/"): _parse(target, text) for target, text in mapping.items()}
+    found, used = {}, set()
+    for path in paths:
+        target = max((each for each in rules if _under(path, each)), key=len, default=None)
+        if target is None:
+            origin = Origin(path)
+        elif rules[target] is None:
+            used.add(target)
+            continue
+        else:
+            origin = _origin(path, target, *rules[target], source)
+        if origin and origin.path in source:
+            found[path] = origin
+            used.add(target)
+    for target, rule in rules.items():
+        if not any(_under(path, target) for path in paths):
+            raise UserError(f"config.init_mapping has {target!r}, and this run has no parameters under it"
+                            f"{_nearest(target, paths)}")
+        if target not in used:
+            raise UserError(f"config.init_mapping starts {target!r} from {rule[0]!r}, and the checkpoint has no "
+                            f"parameters there that go under {target!r}{_nearest(rule[0], source)}")
+    return found
+
+
+def take(value: np.ndarray, origin: Origin, path: str) -> np.ndarray:
+    """The part of a source array that parameter `path` starts from. Raises UserError where it has no such index."""
+    if origin.index is None:
+        return value
+    if value.ndim == 0 or max(origin.index) >= len(value):
+        raise UserError(f"config.init_mapping starts {path} from {origin}, and that has "
+                        f"{len(value) if value.ndim else 'no'} layers; numbers begin at 0")
+    return value[list(origin.index)]
+
+
+def picked(mapping: Mapping[str, str], path: str, count: int) -> int:
+    """How many of the `count` layers under `path` a mapping takes."""
+    rule = _parse(path, mapping[path]) if mapping.get(path) else None
+    return len(_numbers(rule[1], count, mapping[path])) if rule and rule[1] is not None else count
+
+
+def _parse(target: str, text: str) -> tuple[str, str | None] | None:
+    """(path, index or None) of a source; None for random values."""
+    if not text:
+        return None
+    match = _INDEX.fullmatch(text)
+    if match is None:
+        raise UserError(f"config.init_mapping starts {target!r} from {text!r}; expected a path such as "
+                        "'encoder/layers[0,2,4]' or 'encoder/layers[0:6]'")
+    return match["path"].strip("/"), match["index"]
+
+
+def _origin(path: str, target: str, prefix: str, index: str | None, source: Mapping[str, np.ndarray]) -> Origin | None:
+    """The origin of a path under `target`; None where the source has none."""
+    rest = path.removeprefix(target).strip("/")
+    if index is None:
+        return Origin("/".join(filter(None, (prefix, rest))))
+    numbered = {int(name) for name in _children(prefix, source) if name.isdecimal()}
+    where = f"{prefix}[{index}]"
+    if numbered:
+        own, _, rest = rest.partition("/")
+        chosen = _numbers(index, len(numbered), where)
+        if not own.isdecimal() or int(own) >= len(chosen):
+            return None
+        return Origin("/".join(filter(None, (prefix, str(chosen[int(own)]), rest))))
+    found = "/".join(filter(None, (prefix, rest)))
+    if found not in source:
+        return None
+    return Origin(found, _numbers(index, len(source[found]) if source[found].ndim else 0, where))
+
+
+def _children(prefix: str, paths: Collection[str]) -> set[str]:
+    return {path.removeprefix(prefix).strip("/").partition("/")[0] for path in paths if _under(path, prefix)}
+
+
+def _numbers(index: str, count: int, where: str) -> tuple[int, ...]:
+    """The numbers that "0,2,4", "0:6" or "::2" mean among `count` layers."""
+    chosen: list[int] = []
+    for item in index.split(","):
+        bounds = item.strip().split(":")
+        if len(bounds) > 3 or not all(re.fullmatch(r"-?\d*", each.strip()) for each in bounds) or not item.strip():
+            raise UserError(f"config.init_mapping has {where!r}; expected numbers such as [0,2,4], or a slice such as "
+                            "[0:6]")
+        numbers = [int(each) if each.strip() else None for each in bounds]
+        if len(numbers) == 1 and not -count <= numbers[0] < count:
+            raise UserError(f"config.init_mapping has {where!r}, and there are {count} layers there, numbered from 0")
+        chosen += range(count)[slice(*numbers)] if len(numbers) > 1 else [numbers[0] % count]
+    if not chosen:
+        raise UserError(f"config.init_mapping has {where!r}, which takes none of the {count} layers there")
+    return tuple(chosen)
+
+
+def _nearest(path: str, paths: Collection[str]) -> str:
+    """The existing paths that are nearest to one that does not exist, for people."""
+    subtrees = {"/".join(names[:n]) for names in (each.split("/") for each in paths) for n in range(1, len(names) + 1)}
+    if near := suggestion(path, {each for each in subtrees if not _under(path, each)}):
+        return near
+    parent = path
+    while parent and not any(_under(each, parent) for each in paths):
+        parent = parent.rpartition("/")[0]
+    return f"; under {parent or 'the top'} there are {', '.join(sorted(_children(parent, paths))[:12])}"
+
+
+def _under(path: str, prefix: str) -> bool:
+    return not prefix or path == prefix or path.startswith(prefix + "/")

@@ -1,0 +1,197 @@
+"""Frozen parts: a run with a teacher trains, resumes and is loaded; and what is refused."""
+
+import contextlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from lmrep import api
+from lmrep.core.errors import UserError
+from lmrep.core.params import flatten
+from lmrep.experiment import config as experiments
+from lmrep.experiment import frozen
+from lmrep.inference.load import load
+from lmrep.interop import conversion, init_from
+from lmrep.objectives import OBJECTIVES, masked
+from lmrep.objectives.base import ObjectiveDef
+from lmrep.storage.checkpoints import Checkpoints
+from tests import small
+
+
+def build(c, model, vocabulary, frozen={}):  # noqa: B006
+    """Masked language modelling, and the distance of the token tables from the teacher's."""
+    own = masked.build(c, model, vocabulary)
+    if "teacher" not in frozen:
+        return own
+
+    def penalty(params):
+        theirs = params["frozen"]["teacher"]["encoder"]["embedding"]["token"]
+        return jax.numpy.square(params["encoder"]["embedding"]["token"] - theirs).sum()
+
+    return own._replace(frozen={"teacher": frozen["teacher"].specs}, penalty=penalty)
+
+
+ROW: ObjectiveDef = masked.DEFINITION._replace(
+    build=build, parts=lambda c: ("teacher",), teachers=("teacher",))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def row():
+    OBJECTIVES["near_teacher"] = ROW
+    yield
+    del OBJECTIVES["near_teacher"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """(folder with `teacher`, `student` and `texts`, the student's config)."""
+    folder = tmp_path_factory.mktemp("frozen")
+    teaching = small.config(small.corpus(folder / "texts"))
+    api.train(teaching, folder / "teacher", data_dir=folder / "data")
+    config = student(folder)
+    api.train(config, folder / "student", data_dir=folder / "data")
+    return folder, config
+
+
+def student(folder, **fields):
+    config = small.config(folder / "texts", "near_teacher")
+    config.frozen = {"teacher": str(folder / "teacher")}
+    config.model.layers = 1
+    config.tokenizer.vocab_file = str(folder / "teacher/tokenizer")
+    config.update_from_flattened_dict(fields)
+    return config
+
+
+def values(directory, step=12):
+    with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
+        return flatten(checkpoints.read(step)[0])
+
+
+def test_a_checkpoint_has_no_frozen_parameter(runs):
+    folder, _ = runs
+    assert not [path for path in values(folder / "student") if "frozen" in path]
+    assert [path for path in values(folder / "student") if path.startswith("params/encoder")]
+
+
+def test_a_stopped_run_ends_as_one_that_was_not(runs, tmp_path):
+    folder, config = runs
+    shutil.copytree(folder / "student", tmp_path / "run")
+    for later in (8, 12):
+        shutil.rmtree(tmp_path / "run/checkpoints" / str(later))
+    api.train(config, tmp_path / "run", data_dir=folder / "data")
+    there, here = values(folder / "student"), values(tmp_path / "run")
+    assert there.keys() == here.keys()
+    for path in there:
+        assert np.asarray(there[path]).tobytes() == np.asarray(here[path]).tobytes(), path
+
+
+def test_the_teacher_decides_what_is_learned(runs, tmp_path):
+    folder, config = runs
+    alone = small.config(folder / "texts")
+    alone.model.layers, alone.tokenizer.vocab_file = 1, config.tokenizer.vocab_file
+    api.train(alone, tmp_path / "alone", data_dir=folder / "data")
+
+    def distance(run):
+        theirs = load(folder / "teacher").params["encoder"]["embedding"]["token"]
+        return float(np.square(run.params["encoder"]["embedding"]["token"] - theirs).sum())
+
+    assert distance(load(folder / "student")) < 0.99 * distance(load(tmp_path / "alone"))
+
+
+def test_a_trained_run_needs_no_teacher(runs, tmp_path):
+    folder, config = runs
+    shutil.copytree(folder / "student", tmp_path / "student")
+    config = experiments.parse(config)
+    assert config.frozen["teacher"]
+    shutil.move(folder / "teacher", folder / "elsewhere")
+    try:
+        run = load(tmp_path / "student")
+        assert run.predict([small.SAMPLE]) and "frozen" not in run.params
+        with pytest.raises(UserError, match=r"config.frozen.teacher is .* does not exist"):
+            api.train(runs[1], tmp_path / "student", data_dir=folder / "data")
+    finally:
+        shutil.move(folder / "elsewhere", folder / "teacher")
+
+
+def test_a_changed_teacher_is_refused_and_a_moved_one_is_not(runs, tmp_path):
+    folder, config = runs
+    shutil.copytree(folder / "student", tmp_path / "student")
+    shutil.copytree(folder / "teacher", tmp_path / "moved")
+    moved = student(folder, **{"frozen.teacher": str(tmp_path / "moved")})
+    api.train(moved, tmp_path / "student", data_dir=folder / "data")
+    shutil.rmtree(tmp_path / "moved/checkpoints/12")
+    with pytest.raises(UserError, match=r"config.frozen.teacher .* other parameters than those"):
+        api.train(moved, tmp_path / "student", data_dir=folder / "data")
+    assert config.frozen.teacher == str(folder / "teacher")
+
+
+def test_a_teacher_of_another_tokenizer_is_refused(runs, tmp_path):
+    folder, _ = runs
+    other = student(folder, **{"tokenizer.vocab_file": "", "tokenizer.vocab_size": 80})
+    with pytest.raises(UserError, match=r"has another tokenizer than this run: it has .* tokens"):
+        api.train(other, tmp_path / "run", data_dir=folder / "data")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("parts", "objective", "message"), [
+    ({}, "near_teacher", "reads the frozen part 'teacher', which config.frozen lacks"),
+    ({"teacher": ""}, "near_teacher", "reads the frozen part 'teacher'"),
+    ({"teacher": "{teacher}", "other": "{teacher}"}, "near_teacher", "'other', which no objective of this run reads"),
+    ({"teacher": "{teacher}"}, "masked", "they read none"),
+    ({"teacher": "{texts}"}, "near_teacher", "which has no config.json"),
+    ({"teacher": "{texts}/none"}, "near_teacher", "which does not exist"),
+    ({"teacher": "{vectors}"}, "near_teacher", "a file of word vectors; expected a run"),
+])
+def test_wrong_parts_are_refused(runs, tmp_path, parts, objective, message):
+    folder, _ = runs
+    (tmp_path / "vectors.txt").write_text("the 1 2\ncat 3 4\n")
+    config = small.config(folder / "texts", objective)
+    config.frozen = {name: path.format(teacher=folder / "teacher", texts=folder / "texts",
+                                       vectors=tmp_path / "vectors.txt") for name, path in parts.items()}
+    experiment = experiments.parse(config)
+    with pytest.raises(UserError, match=message):
+        frozen.load(experiment)
+
+
+def test_parts_by_type(runs, tmp_path):
+    """A run, the same run as a published directory, and word vectors."""
+    folder, _ = runs
+    conversion.to_published(folder / "teacher", tmp_path / "published")
+    (tmp_path / "vectors.txt").write_text("2 2\nthe 1 2\ncat 3 4\n")
+
+    def part(path, values=True):
+        experiment = experiments.parse(student(folder, **{"frozen.teacher": str(path)}))
+        return frozen._part("teacher", str(path), experiment, values)
+
+    run, published, vectors = map(part, (folder / "teacher", tmp_path / "published", tmp_path / "vectors.txt"))
+    assert run.objective.name == published.objective.name == "masked"
+    assert run.tokens == published.tokens and set(flatten(run.specs)) == set(run.values)
+    assert run.values.keys() == published.values.keys()
+    for path in run.values:
+        np.testing.assert_array_equal(run.values[path], published.values[path])
+    assert vectors.tokens == ["the", "cat"] and vectors.values["vectors"].tolist() == [[1, 2], [3, 4]]
+    assert len({run.fingerprint, vectors.fingerprint}) == 2 and part(folder / "teacher").fingerprint == run.fingerprint
+    assert flatten(part(folder / "teacher", False).specs).keys() == run.values.keys()
+    assert not part(folder / "teacher", False).values
+
+
+def test_paths_become_absolute(runs, tmp_path, monkeypatch):
+    folder, _ = runs
+    page = small.experiment_file(tmp_path, folder / "texts")
+    monkeypatch.chdir(folder)
+    config = init_from.load_config(page, "", [("frozen", "{'teacher': 'teacher', 'other': 'gs://bucket/run'}")])
+    assert config.frozen.to_dict() == {"teacher": str(folder / "teacher"), "other": "gs://bucket/run"}
+
+
+def test_commands_name_the_teacher(runs):
+    folder, _ = runs
+    for command in ("inspect", "report"):
+        where = [folder / "student"] if command == "report" else [f"--workdir={folder / 'student'}"]
+        done = small.command(command, *where, f"--data_dir={folder / 'data'}")
+        assert done.code == 0, done.err
+    inspected = small.command("inspect", f"--workdir={folder / 'student'}", f"--data_dir={folder / 'data'}")
+    assert "frozen teacher: " in inspected.out and "which are not trained" in inspected.out
+    page = (folder / "student/report.html").read_text()
+    assert "frozen teacher: " in page
