@@ -58,7 +58,7 @@ def runs(tmp_path_factory):
 def student(folder, **fields):
     config = small.config(folder / "texts", "near_teacher")
     config.frozen = {"teacher": str(folder / "teacher")}
-    config.model.layers = 1
+    config.seed, config.model.layers = 1, 1
     config.tokenizer.vocab_file = str(folder / "teacher/tokenizer")
     config.update_from_flattened_dict(fields)
     return config
@@ -90,7 +90,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(runs, tmp_path):
 def test_the_teacher_decides_what_is_learned(runs, tmp_path):
     folder, config = runs
     alone = small.config(folder / "texts")
-    alone.model.layers, alone.tokenizer.vocab_file = 1, config.tokenizer.vocab_file
+    alone.seed, alone.model.layers, alone.tokenizer.vocab_file = 1, 1, config.tokenizer.vocab_file
     api.train(alone, tmp_path / "alone", data_dir=folder / "data")
 
     def distance(run):
