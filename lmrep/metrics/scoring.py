@@ -115,11 +115,16 @@ def _answer_samples(names: Sequence[str], gold: Sequence, predicted: Sequence, v
 
 
 def _read_squad(gold: str, predictions: str, consequence: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Answers and predictions by id, as the official scripts take them: what lacks a prediction is named on stderr."""
+    """Answers and predictions by id, as the official scripts take them: what lacks a prediction, and predictions for
+    other questions, which do not count, are named on stderr."""
     answers, predicted = files.read_squad(gold), files.read_by_id(predictions, str)
-    if extra := [key for key in predicted if key not in answers]:
-        raise UserError(f"{predictions} has {len(extra):,} predictions for questions that {gold} does not have, "
-                        f"such as {extra[0]!r}; expected predictions for this file")
+    extra = [key for key in predicted if key not in answers]
+    if extra and len(extra) == len(predicted):
+        raise UserError(f"{predictions} has predictions for other questions than {gold}, such as {extra[0]!r}; "
+                        "expected predictions for this file")
+    if extra:
+        _log.warning("%s has %s predictions for questions that %s does not have, such as %s; they are left out",
+                     predictions, f"{len(extra):,}", gold, extra[0])
     if missing := [key for key in answers if key not in predicted]:
         _log.warning("%s has no prediction for %s of %s questions, such as %s; each %s", predictions,
                      f"{len(missing):,}", f"{len(answers):,}", missing[0], consequence)

@@ -115,7 +115,7 @@ def of_labels(labels: Sequence[str]) -> str:
 
 def describe(record: Record, i: int, tag: str) -> str:
     """The beginning of a message about the tag of word i."""
-    return f"{record.where}: word {i + 1}, {record.fields['words'][i]!r}, has the tag {tag!r}"
+    return f"{record.where_word(i)}: word {i + 1}, {record.fields['words'][i]!r}, has the tag {tag!r}"
 
 
 def _split(tag: str) -> tuple[str, str]:

@@ -55,6 +55,15 @@ def test_squad_counts_a_missing_prediction_as_wrong_and_warns(run):
     assert err == "warning: pred.json has no prediction for 1 of 2 questions, such as b; each will receive score 0\n"
 
 
+@pytest.mark.parametrize("metric", ["squad", "squad2"])
+def test_predictions_for_other_questions_do_not_count(run, metric):
+    gold, predicted = squad({"a": ["Paris"], "b": ["cat"]}), {"b": "dog", "a": "Paris"}
+    expected = run(f"--metric={metric}", *FILES, gold_json=gold, pred_json=predicted)
+    code, out, err = run(f"--metric={metric}", *FILES, gold_json=gold, pred_json={"z": "cat", **predicted})
+    assert (code, out) == expected[:2]
+    assert "pred.json has 1 predictions for questions that gold.json does not have, such as z; they are left out" in err
+
+
 def test_squad2_prints_the_json_of_the_official_script(run):
     gold = squad({"a": ["Paris"], "b": ["cat"], "c": [], "d": []})
     code, out, _ = run("--metric=squad2", *FILES, gold_json=gold,
@@ -77,7 +86,7 @@ def test_squad2_with_null_scores(run):
 
 
 @pytest.mark.parametrize("gold, predicted, message", [
-    (squad({"a": ["x"]}), {"a": "x", "z": "y"}, "pred.json has 1 predictions for questions that gold.json does not"),
+    (squad({"a": ["x"]}), {"y": "x", "z": "y"}, "pred.json has predictions for other questions than gold.json, such"),
     (squad({"a": ["x"]}), {"a": None}, "pred.json: the value of 'a' is None; expected the text of an answer"),
     (squad({"a": []}), {"a": "x"}, "1 questions have no answer, such as 'a'; SQuAD 1.1 has none of these: use"),
     ({"data": [{}]}, {}, "gold.json is not in SQuAD's format"),

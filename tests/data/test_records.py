@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.data.records import FIELDS, READERS, Config, delimited, fingerprint, read, spread
+from lmrep.data.records import FIELDS, READERS, Config, Record, delimited, fingerprint, read, spread
 
 
 def train(path, needed=(), **settings):
@@ -40,11 +40,31 @@ def test_columns_are_read_by_number_without_a_header(write):
     assert [record.id for record in records] == ["0", "1"]
 
 
+def test_a_header_above_numbered_columns_is_no_example(write):
+    numbers = {"columns": {"text": "0", "label": "1"}}
+    path = write("a.tsv", "sentence\tlabel\nx\t1\n")
+    assert fields(path, **numbers) == [{"text": "x", "label": "1"}]
+    assert len(fields(path, header="no", **numbers)) == 2
+    assert len(fields(write("b.tsv", "a label\tlabels\nx\t1\n"), **numbers)) == 2
+
+
+def test_texts_between_blank_lines_are_no_columns_of_words(write):
+    path = write("a.tsv", "text\tlabel\n\nx\t1\n\ny\t0\n")
+    assert [record.fields for record in read(Config(train=path), "train", ("text", "label"))] == [
+        {"text": "x", "label": "1"}, {"text": "y", "label": "0"}]
+
+
+@pytest.mark.parametrize("text", ["\u200b\u200d", "\ufeff \x00", "\u2028"])
+def test_text_without_a_visible_character_is_empty(write, text):
+    path = write("a.jsonl", json.dumps({"text": "x"}) + "\n" + json.dumps({"text": text}) + "\n")
+    refused(path, "a.jsonl, line 2: the text is empty")
+
+
 def test_test_files_may_have_other_columns_and_no_labels(write):
     path = write("test.tsv", "index\tsentence\n4\tOne.\n")
     config = Config(train="", test=path, columns={"label": "1", "text": "3"},
                     test_columns={"text": "sentence", "id": "index"})
-    assert read(config, "test") == [({"text": "One."}, "4", "test.tsv, line 2")]
+    assert read(config, "test") == [Record({"text": "One."}, "4", "test.tsv, line 2")]
     assert read(Config(test=path, columns={"label": "gold", "text": "sentence"}), "test", ["text", "label"])[0].fields \
         == {"text": "One."}
     write("empty.tsv", "text\tlabel\nOne.\t\n")

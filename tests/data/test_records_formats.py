@@ -53,6 +53,25 @@ def test_columns_between_tabs_may_hold_spaces(write):
     assert fields(write("a.conll", "New York\tB\r\nis\tO\r\n")) == [{"words": ["New York", "is"], "tags": ["B", "O"]}]
 
 
+def test_comments_of_column_files_are_left_out(write):
+    content = "# id 1\tdomain=en\nEU _ B-ORG\n\n# id 2\tdomain=en\n# O O\nPeter _ B-PER\n"
+    path = write("a.conll", content)
+    assert fields(path, comment="# id") == [{"words": ["EU"], "tags": ["B-ORG"]},
+                                            {"words": ["#", "Peter"], "tags": ["O", "B-PER"]}]
+    refused(write("b.conll", "# id 1\nEU B-ORG\n"), "b.conll, line 2", "set --config.data.comment='#'")
+
+
+def test_each_word_of_a_column_file_has_its_line(write):
+    first, second = records(write("eng.train", CONLL))
+    assert [first.where_word(i) for i in range(2)] == ["eng.train, line 3", "eng.train, line 4"]
+    assert second.where_word(0) == "eng.train, line 7"
+    path = write("a.conllu", "# text = don't go\n1-2\tdon't" + "\t_" * 8 + "\n"
+                 + "".join(f"{i}\t{word}\t{word}\tX" + "\t_" * 6 + "\n" for i, word in ((1, "do"), (2, "n't"))))
+    assert records(path)[0].where_word(1) == "a.conllu, line 4"
+    path = write("a.jsonl", json.dumps({"words": ["a", "b"], "tags": ["O", "O"]}))
+    assert records(path)[0].where_word(1) == "a.jsonl, line 1"
+
+
 def test_a_test_file_of_words_alone_has_no_tags(write):
     path = write("a.conll", "one\ntwo\n\nthree\n")
     assert fields(path, "test", format="columns") == [{"words": ["one", "two"]}, {"words": ["three"]}]

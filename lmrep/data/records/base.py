@@ -16,11 +16,17 @@ class Record(NamedTuple):
       fields: name -> value; the names are those of `FIELDS`. A field that the file lacks is absent.
       id: as in the file, or else the example's number in its split, from 0.
       where: file and line (or file and number), for messages: "dev.tsv, line 12".
+      lines: the line of each word, where words have lines of their own.
     """
 
     fields: dict[str, Any]
     id: str
     where: str
+    lines: tuple[int, ...] = ()
+
+    def where_word(self, i: int) -> str:
+        """File and line of word i, for messages."""
+        return f"{self.where.rpartition(', line ')[0]}, line {self.lines[i]}" if self.lines else self.where
 
 
 # The fields of records. A task names those that it needs.
@@ -54,7 +60,9 @@ class Config:
     test_columns: dict[str, str] = setting({}, "the columns of the test files, all of them, where they "
                                            "have others")
     header: str = setting("auto", "whether the first line of TSV and CSV files names the columns; auto: if every name "
-                          "in `columns` is there", choices=("auto", "yes", "no"))
+                          "in `columns` is there, or, of columns by number, if one of them has its field's name",
+                          choices=("auto", "yes", "no"))
+    comment: str = setting("", "column files: lines that begin with this, such as '# ', are left out")
     separator: str = setting("auto", "what separates the cells of CSV and TSV files; auto: tabs in TSV, and in CSV the "
                              "one of , ; | and tab that gives the first lines the same number of cells",
                              choices=("auto", ",", ";", "|", "tab"))

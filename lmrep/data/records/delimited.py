@@ -96,10 +96,13 @@ def find_columns(first: list[str], job: Job) -> Layout:
 
 
 def _has_header(wanted: dict[str, list[str]], names: dict[str, int], job: Job) -> bool:
-    """Whether the first line has the names that the columns need; without such names, any name of a field."""
+    """Whether the first line has the names that the columns need; without such names, any name of a field; of columns
+    by number, whether one has its field's name."""
     needed = [spec for field, specs in wanted.items() for spec in specs
               if not _is_number(spec) and not job.optional(field)]
     known = [spec for specs in wanted.values() for spec in specs if not _is_number(spec)] if wanted else FIELDS
+    if not known:
+        return any(names.get(field) == int(specs[0]) % len(names) for field, specs in wanted.items())
     return all(spec in names for spec in needed) if needed else any(spec in names for spec in known)
 
 

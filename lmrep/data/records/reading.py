@@ -77,14 +77,14 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
     if config.tfds or config.format == "tfds":
         sources = [(Path(pattern), READERS["tfds"])]
     else:
-        sources = ((path, READERS[detect(path, config)]) for path in files.find(pattern, split))
+        sources = ((path, READERS[detect(path, config, needed)]) for path in files.find(pattern, split))
     for path, reader in sources:
         columns = {**{field: field for field in needed}, **reader.columns, **explicit}
         yield from reader.read(Job(path, split, columns, config))
 
 
-def detect(path: Path, config: Config) -> str:
-    """The name in READERS of a file's format. Raises UserError if it is not known."""
+def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
+    """The name in READERS of a file's format, one that has `needed` fields. Raises UserError if it is not known."""
     if config.format != "auto":
         choose(READERS, config.format, "config.data.format")
         if path.is_dir() and config.format != "folders":
@@ -94,6 +94,9 @@ def detect(path: Path, config: Config) -> str:
     if path.is_dir():
         return "folders"
     by_suffix = [name for name, reader in READERS.items() if files.suffix(path) in reader.suffixes]
+    # Column files have words and tags alone, and may look like texts between blank lines.
+    by_suffix = [name for name in by_suffix if not READERS[name].columns or {*READERS[name].columns} & {*needed}
+                 or not needed] or by_suffix
     beginning = files.beginning(path, config.encoding) if len(by_suffix) != 1 else ""
     for name in by_suffix or READERS:
         if READERS[name].detects and READERS[name].detects(beginning):

@@ -55,6 +55,8 @@ def _sentences(job: Job, split: Callable[[str], list[str]]) -> Iterator[list[Lin
     """The lines of each block between blank lines."""
     lines: list[Line] = []
     for number, text in enumerate(files.lines(job.path, job.config.encoding), 1):
+        if job.config.comment and text.startswith(job.config.comment):
+            continue
         if text.strip(" \t"):
             lines.append((number, split(text)))
         elif lines:
@@ -67,10 +69,12 @@ def _sentences(job: Job, split: Callable[[str], list[str]]) -> Iterator[list[Lin
 def _record(job: Job, lines: list[Line], columns: dict[str, int], width: int, name: str) -> Record | UserError:
     for number, cells in lines:
         if len(cells) != width:
+            comments = any(other[0].startswith("#") for _, other in lines) and not job.config.comment
             return UserError(f"{job.path}, line {number} has {counted(len(cells), 'column')}; expected {width}"
-                             f"{', tab-separated' if width == len(CONLLU) else ', as the first line has'}: {CORRECT}")
+                             f"{', tab-separated' if width == len(CONLLU) else ', as the first line has'}: {CORRECT}"
+                             + "; if lines with # are comments, set --config.data.comment='#'" * comments)
     fields = {field: [cells[column] for _, cells in lines] for field, column in columns.items()}
-    return Record(fields, name, f"{job.path}, line {lines[0][0]}")
+    return Record(fields, name, f"{job.path}, line {lines[0][0]}", tuple(number for number, _ in lines))
 
 
 def _number(job: Job, field: str, name: str, width: int) -> int:
@@ -83,8 +87,9 @@ def _number(job: Job, field: str, name: str, width: int) -> int:
 
 
 def _has_tabs(job: Job) -> bool:
+    skipped = ("-DOCSTART-", job.config.comment or "-DOCSTART-")
     lines = (line for line in files.lines(job.path, job.config.encoding) if line.strip(" \t"))
-    return "\t" in next((line for line in lines if not line.startswith("-DOCSTART-")), "")
+    return "\t" in next((line for line in lines if not line.startswith(skipped)), "")
 
 
 def detects(beginning: str) -> bool:

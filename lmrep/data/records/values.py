@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -137,7 +138,7 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
             return UserError(f"{where} has no {field}, only {', '.join(fields)}; set config.data.columns, or "
                              "check config.data.format")
     for field in TEXTS:
-        if field in fields and (not fields[field] or fields[field].isspace()):
+        if field in fields and not any(map(_visible, fields[field])):
             return UserError(f"{where}: the {field} is empty; {CORRECT}")
     for field in ("words", "tags", "choices"):
         values = fields.get(field)
@@ -148,6 +149,11 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
         return UserError(f"{where} has {len(fields['words'])} words and {len(fields['tags'])} tags; expected a tag for "
                          "each word")
     return _check_answers(record) if "context" in fields else None
+
+
+def _visible(character: str) -> bool:
+    """Whether a character is neither white space nor a control or format character, such as U+200B."""
+    return character.isalnum() or unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp", "Zs")
 
 
 def check_choice(record: Record) -> UserError | None:
