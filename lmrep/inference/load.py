@@ -176,14 +176,15 @@ class Run:
         return model_inputs(self.model, batch, context=self.context)
 
     def _example(self, text: str | tuple[str, str]) -> tuple[list[int], list[int]]:
-        """(ids, token types) of a text or a pair, with special tokens. A network with token types reads a pair as BERT,
-        [CLS] a [SEP] b [SEP]; one without as RoBERTa, <s> a </s></s> b </s>."""
+        """(ids, token types) of a text or a pair, with special tokens: [CLS] a [SEP] b [SEP] as BERT, or, for a network
+        without token types whose tokenizer is not WordPiece, <s> a </s></s> b </s> as RoBERTa."""
         if isinstance(text, str):
             ids = self.tokenize(text).ids.tolist()
             return ids, [0] * len(ids)
         first, second = (self.tokenize(each).ids.tolist() for each in text)
         before, after = self.special_tokens
-        if "token_type_ids" not in self.model.inputs and self.context == "both":
+        one_separator = "token_type_ids" in self.model.inputs or self.tokenizer.one_separator
+        if self.context == "both" and not one_separator:
             first += after
         second = second[len(before):]
         return [*first, *second], [0] * len(first) + [1] * len(second)

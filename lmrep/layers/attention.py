@@ -34,13 +34,15 @@ class AttentionMask:
         return mask if self.mask is None else mask & self.mask
 
 
-def specs(d: int, heads: int = 1, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
-    """Query, key, value and output projections, d -> d each, with bias. `output_init` is that of the output projection,
-    by default `init`."""
-    k = d // heads  # a mesh axis splits between heads only
-    return {name: linear.specs(d, d, IN, init, (1, k)) for name in ("query", "key", "value")} | {
-        "output": linear.specs(d, d, OUT, output_init or init, (k, 1))
-    }
+def specs(
+    d: int, heads: int = 1, init: Initializer = normal(), output_init: Initializer | None = None, head_width: int = 0
+) -> Tree:
+    """Query, key and value projections, d -> h k each, and the output projection, h k -> d, with bias. `output_init` is
+    that of the output projection, by default `init`; `head_width` is k, by default d / h."""
+    k = head_width or d // heads  # a mesh axis splits between heads only
+    inner = linear.specs(d, heads * k, IN, init, (1, k))
+    output = linear.specs(heads * k, d, OUT, output_init or init, (k, 1))
+    return {"query": inner, "key": inner, "value": inner, "output": output}
 
 
 # An implementation of attention with its mask bound (`dense`, and those of `attention_backends.ATTENTION`):
@@ -53,7 +55,7 @@ Attend = Callable[..., tuple[Array, Array | None]]
 
 def apply(
     params: Tree, x: Array, attend: Attend, heads: int, *,
-    at: Array | None = None, rate: float = 0.0, key: Array | None = None,
+    at: Array | None = None, rate: float = 0.0, key: Array | None = None, gates: Array | None = None,
 ) -> tuple[Array, Array | None]:
     """Self-attention.
 
@@ -61,10 +63,11 @@ def apply(
       params: as `specs`.
       x: [b, s, d].
       attend: the implementation with the mask.
-      heads: h, a divisor of d.
+      heads: h.
       at: i32[b, t], the positions that attend; by default all.
       rate: dropout on the attention probabilities.
       key: for dropout.
+      gates: [h] or [b, s, h], factors of the weighted sums of the values; None for 1.
 
     Returns:
       ([b, t, d], probabilities [b, h, t, s] before dropout, or None where `attend` gives none).
@@ -72,7 +75,10 @@ def apply(
     queries = x if at is None else take(x, at)
     query, kv = _heads(params["query"], queries, heads), project_kv(params, x, heads)
     output, probabilities = attend(query, kv, at=at, rate=rate, key=key)
-    return linear.apply(params["output"], output.reshape(queries.shape), OUT), probabilities
+    if gates is not None:
+        gates = gates if at is None or gates.ndim == 1 else take(gates, at)
+        output *= gates.astype(output.dtype)[..., None]
+    return linear.apply(params["output"], output.reshape(*output.shape[:2], -1), OUT), probabilities
 
 
 def dense(mask: Array) -> Attend:
@@ -113,13 +119,12 @@ def cached_attention(params: Tree, x: Array, cache: KVCache, start: Array, heads
         cache, project_kv(params, x, heads))
     causal = jnp.arange(cache.keys.shape[1]) <= (start + jnp.arange(x.shape[1]))[:, None]
     output, _ = _attention(_heads(params["query"], x, heads), cache, causal[None])
-    return linear.apply(params["output"], output.reshape(x.shape), OUT), cache
+    return linear.apply(params["output"], output.reshape(*output.shape[:2], -1), OUT), cache
 
 
 def _heads(params: Tree, x: Array, heads: int) -> Array:
     """[b, t, d] -> [b, t, h, k]."""
-    b, _, d = x.shape
-    return shard(linear.apply(params, x, IN).reshape(b, -1, heads, d // heads), *HEADS)
+    return shard(linear.apply(params, x, IN).reshape(*x.shape[:2], heads, -1), *HEADS)
 
 
 def _attention(

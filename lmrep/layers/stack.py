@@ -38,24 +38,27 @@ class Execution:
                              choices=(AUTO, *ATTENTION))
 
 
-def specs(layer: Tree, layers: int, shared: tuple[str, ...] = ()) -> Tree:
+def specs(layer: Tree | list[Tree], layers: int, shared: tuple[str, ...] = ()) -> Tree:
     """The parameters of a stack.
 
     Args:
-      layer: spec tree of one layer.
+      layer: spec tree of one layer; or those of all layers, where their shapes differ.
       layers: l.
       shared: top-level names in `layer` whose parameters all layers share (Lan et al., 2019).
 
     Returns:
-      The same tree; parameters that are not shared have a leading axis `layers`.
+      The same tree; parameters that are not shared have a leading axis `layers`. Of layers that differ, the tree of
+      each under its number, "0", "1", ...
     """
+    if isinstance(layer, list):
+        return {str(i): own for i, own in enumerate(layer)}
     return {name: part if name in shared else P.stacked(part, layers) for name, part in layer.items()}
 
 
 def apply(
     layer: Callable[[Tree, Array, Array | None], tuple[Array, Any]],
     params: Tree,
-    layer_specs: Tree,
+    layer_specs: Tree | list[Tree],
     x: Array,
     keys: Array | None,
     layers: int,
@@ -68,29 +71,33 @@ def apply(
     Args:
       layer: (one layer's parameters, x, key) -> (x, any tree to be collected).
       params: as `specs` of the same `layer_specs`, `layers` and `shared`.
-      layer_specs: spec tree of one layer, whose axes say which parameters are gathered before use.
+      layer_specs: as in `specs`; their axes say which parameters are gathered before use.
       x: the first layer's input.
       keys: a random key per layer, or any tree of [l, ...] of which each layer is given its slice, or None.
       layers: l.
       shared: as in `specs`.
-      execution: scan or unroll, remat.
+      execution: scan or unroll, remat. Layers that differ are unrolled.
       last: runs in place of `layer` as the last layer. What it collects is dropped.
 
     Returns:
       (the last layer's output; the collected trees, stacked on a leading axis of size l, or l - 1 with `last`).
     """
+    differ = isinstance(layer_specs, list)
     common = {name: params[name] for name in shared}
     stacked = {name: part for name, part in params.items() if name not in shared}
     count = layers if last is None else layers - 1
     scan = execution.scan if execution.scan is not None else layers >= SCANNED and platform() != "cpu"
+    scan &= not differ
 
     def at(index: int | slice) -> tuple[Tree, Array | None]:
+        if differ:
+            return params[str(index)], jax.tree.map(lambda leaf: leaf[index], keys)
         return jax.tree.map(lambda leaf: leaf[index], (stacked, keys))
 
     def body(layer: Callable) -> Callable:
         def run(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
             part, key = slices
-            return layer(gather_vectors(part | common, layer_specs), x, key)
+            return layer(gather_vectors(part | common, layer_specs[0] if differ else layer_specs), x, key)
 
         return run if execution.remat == "none" else jax.checkpoint(
             run, policy=REMAT[execution.remat], prevent_cse=not scan)

@@ -17,6 +17,9 @@ class Inputs(NamedTuple):
     positions: Array | None = None  # i32[b, t]; by default 0, 1, 2, ...
     attention_mask: AttentionMask | None = None  # by default every position attends to every other
     carry: Tree = None  # recurrent state or memory; by default the initial one
+    # [l, h], or [l, b, t, h] for each token: factors of the context vector of each attention head, before the output
+    # projection; by default 1. (The same as factors of attention probabilities after dropout.)
+    gates: Array | None = None
 
 
 class Encoded(NamedTuple):
@@ -73,6 +76,8 @@ class Model(NamedTuple):
         `encode`'s key as dropout left it there. None: not tied, an objective has a table [v, output_dim] of its own.
       output_dim: e, the columns of the output table.
       attention: whether there are attention probabilities to show.
+      heads: h of `Inputs.gates`; 0 for a network that takes none.
+      kept_heads: the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
       pooling: the position whose vector stands for a sequence, "first" or "last".
       carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
       start_cache: (batch_size, max_length) -> an empty cache, for generation. None: not supported.
@@ -95,6 +100,8 @@ class Model(NamedTuple):
     output_embedding: Callable[..., Array] | None
     output_dim: int
     attention: bool = False
+    heads: int = 0
+    kept_heads: tuple[tuple[int, ...], ...] = ()
     pooling: str = "first"
     carry: Callable[[int], Tree] | None = None
     start_cache: Callable[[int, int], Tree] | None = None
@@ -163,6 +170,23 @@ def model_inputs(
                 "token_type_ids": batch.get("token_type_ids"), "carry": carry}
     fields |= {name: value for name, value in optional.items() if name in model.inputs}
     return Inputs(**fields)
+
+
+def with_gates(model: Model, gates: Array) -> Model:
+    """`model` with `Inputs.gates`, [l, h] or [l, n, h] for each of the n tokens of an input. Another network that is
+    made from it (`make_generator`) has none.
+
+    Raises:
+      UserError: the network has no attention.
+    """
+    if "gates" not in model.inputs:
+        raise UserError(f"the network {model.name!r} has no attention heads; choose a run of a Transformer")
+
+    def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
+        own = gates if gates.ndim == 2 else gates.reshape(len(gates), *inputs.tokens.shape, -1)
+        return model.encode(params, inputs._replace(gates=own), key, **options)
+
+    return model._replace(encode=encode)
 
 
 def check_context(model: Model, context: str, subject: str) -> None:

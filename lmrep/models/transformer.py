@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core import prng
@@ -20,6 +21,7 @@ from lmrep.layers import attention as attention_layer
 from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, norm, stack
 from lmrep.layers.attention import AttentionMask, KVCache, take
 from lmrep.layers.mlp import ACTIVATIONS
+from lmrep.models import pruned_heads
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, TransformerSizes, check_inputs
 
 SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
@@ -59,11 +61,23 @@ class Config:
                                 choices=("same", "glorot"))
     residual_init: str = setting("same", "initial projections onto the residual stream: as other weights, or scaled by "
                                  "1 / sqrt(2 l) (GPT-2)", choices=("same", "scaled"))
+    pruned_heads: str = setting("", "attention heads that were removed (lmrep prune), by layer, from 0: 1:2,5;3:0; "
+                                "layers that keep different numbers of heads are not stacked")
 
     @property
     def table_width(self) -> int:
         """Width of the embedding tables."""
         return self.embedding or self.width
+
+    @property
+    def head_width(self) -> int:
+        """k, the width of a head."""
+        return self.width // self.heads
+
+    @property
+    def kept_heads(self) -> list[tuple[int, ...]]:
+        """The numbers of the heads that each layer has, from 0 to `heads` - 1."""
+        return pruned_heads.kept(self.pruned_heads, self.layers, self.heads)
 
     @property
     def max_tokens(self) -> int:
@@ -86,6 +100,9 @@ def check(c: Config) -> None:
                         f"for example, set heads to {min(near, key=lambda h: abs(h - c.heads))}")
     if c.positions == "sinusoidal" and c.table_width % 2:
         raise UserError(f"sinusoidal positions need an even width; model has {c.table_width}")
+    if c.share != "none" and len(set(c.kept_heads)) > 1:
+        raise UserError(f"model.pruned_heads is {c.pruned_heads}, and layers share parameters (model.share={c.share}); "
+                        "remove the same heads from every layer")
 
 
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "transformer") -> Model:
@@ -103,6 +120,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         context=frozenset({"left", "both", "masked"}),
         output_dim=c.table_width,
         attention=True,
+        heads=c.heads,
+        kept_heads=tuple(c.kept_heads),
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=initializer(c),
@@ -115,9 +134,11 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 def sizes(c: Config) -> Sizes:
     """The numbers of published formulas: each layer has four projections of the attention and two of the block after
-    it, 4 d^2 + 2 d f."""
+    it, 4 d^2 + 2 d f, less what its removed heads had."""
     projection = c.table_width * c.width if c.table_width != c.width else 0
-    return Sizes(c.layers * (4 * c.width**2 + 2 * c.width * c.mlp) + projection, c.layers * c.width,
+    attention = c.head_width * sum(map(len, c.kept_heads))
+    return Sizes(4 * c.width * attention + 2 * c.layers * c.width * c.mlp + projection, attention,
+                 None if c.pruned_heads else
                  TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab))
 
 
@@ -127,17 +148,18 @@ def generator_config(c: Config, fraction: float, layers: int = 0) -> Config:
     width = max(1, round(fraction * c.width))
     heads = next(h for h in range(max(1, width * c.heads // c.width), 0, -1) if width % h == 0)
     return replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
-                   layers=layers or c.layers)
+                   layers=layers or c.layers, pruned_heads="")
 
 
 def input_fields(c: Config) -> frozenset[str]:
     """The fields of `Inputs` that `encode` takes."""
-    return frozenset({"tokens", "positions", "attention_mask", *(["token_type_ids"] if c.token_types > 1 else [])})
+    types = ["token_type_ids"] if c.token_types > 1 else []
+    return frozenset({"tokens", "positions", "attention_mask", "gates", *types})
 
 
 def attention_needs(c: Config) -> attention_backends.Needs:
     """What the network's attention has to honour in training."""
-    return attention_backends.Needs(c.width // c.heads, dropout=c.attention_dropout > 0)
+    return attention_backends.Needs(c.head_width, dropout=c.attention_dropout > 0)
 
 
 def initializer(c: Config, stddev: float = 0.0) -> Initializer:
@@ -164,13 +186,18 @@ def specs(c: Config) -> Tree:
     return tree
 
 
-def layer_specs(c: Config) -> Tree:
-    """The parameters of one layer."""
+def layer_specs(c: Config) -> Tree | list[Tree]:
+    """The parameters of one layer; those of each, where layers have different numbers of heads."""
+    counts = [len(heads) for heads in c.kept_heads]
+    return _layer_specs(c, counts[0]) if len(set(counts)) == 1 else [_layer_specs(c, count) for count in counts]
+
+
+def _layer_specs(c: Config, heads: int) -> Tree:
     init = initializer(c)
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
     return {
-        "attention": attention_layer.specs(c.width, c.heads, init, adding),
+        "attention": attention_layer.specs(c.width, heads, init, adding, c.head_width),
         "attention_norm": norm.specs(c.width),
         "mlp": mlp.specs(c.width, c.mlp, init, adding),
         "mlp_norm": norm.specs(c.width),
@@ -197,23 +224,25 @@ def encode(
         raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model has positions for {c.max_length}")
     attend = attention_backends.bind(
         "xla" if attention else execution.attention,
-        inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens)), head_width=c.width // c.heads,
+        inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens)), head_width=c.head_width,
         dtype=execution.dtype, dropout=key is not None and c.attention_dropout > 0)
     embedding_key, stack_key = prng.split(key, 2)
     x = _embed(params, inputs, embedding_key, c).astype(execution.dtype)
 
-    def run(p: Tree, x: Array, key: Array | None, at: Array | None = None) -> tuple[Array, tuple]:
-        attention_key, *keys = prng.split(key, 4)
+    def run(p: Tree, x: Array, own: _LayerInputs, at: Array | None = None) -> tuple[Array, tuple]:
+        attention_key, *keys = prng.split(own.key, 4)
+        heads = _heads_of(p, c)
 
         def block(y: Array) -> tuple[Array, Array | None]:
             return attention_layer.apply(
-                p["attention"], y, attend, c.heads, at=at, rate=c.attention_dropout, key=attention_key)
+                p["attention"], y, attend, heads, at=at, rate=c.attention_dropout, key=attention_key,
+                gates=None if own.gates is None else own.gates[..., :heads])
 
         x, probabilities = _layer(p, x, block, c, keys, at)
-        return x, (x if layers else None, probabilities if attention else None)
+        return x, (x if layers else None, _all_heads(probabilities, own.kept, c) if attention else None)
 
-    keys = None if key is None else jax.random.split(stack_key, c.layers)
-    last, collected = stack.apply(run, params["layers"], layer_specs(c), x, keys, c.layers, SHARING[c.share],
+    per_layer = _layer_inputs(None if key is None else jax.random.split(stack_key, c.layers), inputs.gates, c)
+    last, collected = stack.apply(run, params["layers"], layer_specs(c), x, per_layer, c.layers, SHARING[c.share],
                                   execution, last=None if at is None else partial(run, at=at))
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
@@ -221,6 +250,38 @@ def encode(
         last = shard(last, "batch", None, None)  # heads use them in any order
     hidden_states, probabilities = collected or (None, None)
     return Encoded(last, None if hidden_states is None else (x, *hidden_states), probabilities)
+
+
+class _LayerInputs(NamedTuple):
+    """What each layer is given beside the residual stream, on a leading axis l. Of layers that lack heads, the first
+    values are those of the heads that they have, in order."""
+
+    key: Array | None  # for dropout
+    gates: Array | None  # [l, h] or [l, b, t, h]
+    kept: Array | None  # i32[l, h], the numbers of the heads; beyond them h
+
+
+def _layer_inputs(keys: Array | None, gates: Array | None, c: Config) -> _LayerInputs:
+    if not c.pruned_heads:
+        return _LayerInputs(keys, gates, None)
+    kept = np.array([[*heads, *[c.heads] * (c.heads - len(heads))] for heads in c.kept_heads], np.int32)
+    if gates is not None:
+        at = np.minimum(kept, c.heads - 1).reshape(c.layers, *[1] * (gates.ndim - 2), c.heads)
+        gates = jnp.take_along_axis(gates, jnp.asarray(at), axis=-1)
+    return _LayerInputs(keys, gates, jnp.asarray(kept))
+
+
+def _heads_of(p: Tree, c: Config) -> int:
+    """The number of heads that a layer with these parameters has."""
+    return p["attention"]["query"]["kernel"].shape[-1] // c.head_width
+
+
+def _all_heads(probabilities: Array, kept: Array | None, c: Config) -> Array:
+    """Attention probabilities [b, kept heads, t, s] as [b, h, t, s], zero for heads that were removed."""
+    if kept is None:
+        return probabilities
+    b, own, *shape = probabilities.shape
+    return jnp.zeros((b, c.heads, *shape), probabilities.dtype).at[:, kept[:own]].set(probabilities)
 
 
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
@@ -234,7 +295,8 @@ def start_cache(batch_size: int, length: int, *, c: Config, execution: stack.Exe
     """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")
-    empty = jnp.zeros((c.layers, batch_size, length, c.heads, c.width // c.heads), execution.dtype)
+    heads = max(map(len, c.kept_heads))
+    empty = jnp.zeros((c.layers, batch_size, length, heads, c.head_width), execution.dtype)
     return Cache(KVCache(empty, empty), jnp.int32(0))
 
 
@@ -251,8 +313,12 @@ def decode(
     x = _embed(params, Inputs(tokens=tokens, positions=positions), None, c).astype(execution.dtype)
 
     def run(p: Tree, x: Array, kv: KVCache) -> tuple[Array, KVCache]:
-        return _layer(p, x, lambda y: attention_layer.cached_attention(
-            p["attention"], y, kv, cache.length, c.heads), c)
+        heads = _heads_of(p, c)
+        own = KVCache(*(each[:, :, :heads] for each in kv))
+        x, new = _layer(p, x, lambda y: attention_layer.cached_attention(
+            p["attention"], y, own, cache.length, heads), c)
+        return x, KVCache(*(jnp.pad(each, ((0, 0), (0, 0), (0, old.shape[2] - heads), (0, 0)))
+                            for each, old in zip(new, kv, strict=True)))
 
     x, kv = stack.apply(run, params["layers"], layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],
                           replace(execution, scan=True, remat="none"))
@@ -310,7 +376,7 @@ DEFINITION = ModelDef(
     tiny={"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "max_length": 64, "dropout": 0.0,
           "attention_dropout": 0.0, "init_stddev": 0.08},
     check=check,
-    architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm"),
+    architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
     attention=attention_needs,
 )

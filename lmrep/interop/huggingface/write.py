@@ -133,6 +133,9 @@ def choose(
     if not isinstance(config, transformer.Config):
         raise UserError(f"the network is of {type(config).__module__.rpartition('.')[2]}; only Transformers can be "
                         "written as a published checkpoint")
+    if config.pruned_heads:
+        raise UserError(f"heads were removed from the network (model.pruned_heads is {config.pruned_heads}), and "
+                        "published layouts have the same heads in every layer; convert the run that it was made from")
     misfits = {name: family.misfits(config, MLM_BIAS in params, task) for name, family in FAMILIES.items()}
     fitting = [FAMILIES[name] for name, wrong in misfits.items() if not wrong]
     if not fitting:

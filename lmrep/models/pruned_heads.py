@@ -1,0 +1,84 @@
+"""Attention heads that were removed from a network, as text: "1:2,5;3:0" for heads 2 and 5 of layer 1 and head 0 of
+layer 3. Layers and heads are numbered from 0, as before any was removed."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.core.params import Tree
+
+LAYER = re.compile(r"\s*(\d+)\s*:\s*(\d+\s*(?:,\s*\d+\s*)*)")
+
+
+def parse(text: str, layers: int, heads: int, name: str = "model.pruned_heads") -> dict[int, tuple[int, ...]]:
+    """{layer: its removed heads, ascending}, without layers that keep all.
+
+    Args:
+      text: as above; "" for none.
+      layers, heads: the numbers of layers, and of heads of a layer before any was removed.
+      name: of the field, for messages.
+
+    Raises:
+      UserError: the text has another form, or names a layer or head that there is not, or all heads of a layer.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for part in filter(str.strip, text.split(";")):
+        match = LAYER.fullmatch(part)
+        if not match:
+            raise UserError(f"{name} has {part!r}; expected a layer and its heads, from 0: 1:2,5;3:0")
+        layer, removed = int(match[1]), tuple(sorted({int(head) for head in match[2].split(",")}))
+        if layer in found:
+            raise UserError(f"{name} names layer {layer} twice; name each once: {layer}:0,1")
+        if layer >= layers or removed[-1] >= heads:
+            raise UserError(f"{name} has {part!r}, and the network has layers 0 to {layers - 1} with heads 0 to "
+                            f"{heads - 1}")
+        if len(removed) == heads:
+            raise UserError(f"{name} removes all {heads} heads of layer {layer}; leave at least one")
+        found[layer] = removed
+    return found
+
+
+def write(pruned: Mapping[int, Iterable[int]]) -> str:
+    """The text whose `parse` is `pruned`."""
+    return ";".join(f"{layer}:{','.join(map(str, sorted(heads)))}" for layer, heads in sorted(pruned.items()) if heads)
+
+
+def kept(text: str, layers: int, heads: int) -> list[tuple[int, ...]]:
+    """The heads that each layer keeps. Raises UserError as `parse`."""
+    pruned = parse(text, layers, heads)
+    return [tuple(head for head in range(heads) if head not in pruned.get(layer, ())) for layer in range(layers)]
+
+
+def remove(
+    params: Tree, before: Sequence[Sequence[int]], after: Sequence[Sequence[int]], head_width: int,
+    shared: Sequence[str] = (),
+) -> Tree:
+    """The layers of a Transformer without some of their heads, as the network with these heads has them.
+
+    Args:
+      params: `layers` of the network, NumPy arrays, as `lmrep.layers.stack.specs` lays them out.
+      before, after: the numbers of the heads that each layer has, ascending; those after are among those before.
+      head_width: k.
+      shared: as in `stack.specs`.
+    """
+    def layer(i: int) -> Tree:
+        if len({len(heads) for heads in before}) > 1:
+            return params[str(i)]
+        return {name: part if name in shared else jax.tree.map(lambda x: x[i], part) for name, part in params.items()}
+
+    def smaller(i: int) -> Tree:
+        own, at = layer(i), [list(before[i]).index(head) for head in after[i]]
+        columns = (np.array(at)[:, None] * head_width + np.arange(head_width)).reshape(-1)
+        attention = {name: {"kernel": part["kernel"][:, columns], "bias": part["bias"][columns]}
+                     for name, part in own["attention"].items() if name != "output"}
+        output = own["attention"]["output"]
+        return own | {"attention": attention | {"output": output | {"kernel": output["kernel"][columns]}}}
+
+    layers = [smaller(i) for i in range(len(after))]
+    if len({len(heads) for heads in after}) > 1:
+        return {str(i): own for i, own in enumerate(layers)}
+    return {name: part if name in shared else jax.tree.map(lambda *xs: np.stack(xs), *(own[name] for own in layers))
+            for name, part in layers[0].items()}
