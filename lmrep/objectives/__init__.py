@@ -1,6 +1,6 @@
 """What a network is trained to predict: one file per objective, looked up by name in `OBJECTIVES`."""
 
-from lmrep.objectives import causal, masked, replaced_token, span_boundary
+from lmrep.objectives import causal, causal_distillation, distillation, masked, replaced_token, span_boundary
 from lmrep.objectives.base import Objective, ObjectiveDef
 
 __all__ = ["OBJECTIVES", "Objective", "ObjectiveDef"]
@@ -10,4 +10,6 @@ OBJECTIVES: dict[str, ObjectiveDef] = {
     "causal": causal.DEFINITION,
     "replaced_token": replaced_token.DEFINITION,
     "span_boundary": span_boundary.DEFINITION,
+    "distillation": distillation.DEFINITION,
+    "causal_distillation": causal_distillation.DEFINITION,
 }

@@ -1,0 +1,140 @@
+"""The losses of knowledge distillation (Hinton et al., 2015; Sanh et al., 2019) between a student and a frozen teacher
+that reads the same tokens."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array
+from lmrep.core.sharding import gather
+from lmrep.layers import lm_head
+from lmrep.metrics import Metric
+from lmrep.models.base import Model
+from lmrep.objectives.base import FrozenPart, FrozenParts
+
+TEACHER = "teacher"  # the name of the frozen part
+EPSILON = 1e-12  # added to squared norms, as PyTorch does
+METRICS = {
+    "distillation_loss": Metric("Divergence from the teacher, times T^2", "", False, ".4g"),
+    "cosine_loss": Metric("Cosine distance from the teacher's hidden states", "", False, ".4f"),
+    "mse_loss": Metric("Squared distance from the teacher's logits", "", False, ".4g"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The weights of the losses that a teacher gives."""
+
+    alpha_ce: float = setting(5.0, "weight of the divergence of the teacher's distribution from the student's, both at "
+                              "the temperature T, times T^2", at_least=0)
+    alpha_cos: float = setting(1.0, "weight of the cosine distance between the last hidden states", at_least=0)
+    alpha_mse: float = setting(0.0, "weight of the squared distance between the logits, summed over the vocabulary",
+                               at_least=0)
+    temperature: float = setting(2.0, "T, by which logits are divided", above=0)
+
+
+class Logits(NamedTuple):
+    """What gives logits: x [b, m, e] times the table [v, e], plus a bias."""
+
+    x: Array
+    table: Array
+    bias: Array | None
+
+    def at(self, x: Array) -> Array:
+        """float32 [b, k, v] for some of the positions, x [b, k, e]."""
+        return lm_head.logits({} if self.bias is None else {"bias": self.bias}, self.table, x)
+
+
+def parts(c: Config) -> tuple[str, ...]:
+    """The frozen parts that training needs."""
+    return (TEACHER,) if c.alpha_ce or c.alpha_cos or c.alpha_mse else ()
+
+
+def teacher(
+    c: Config, model: Model, frozen: FrozenParts, has_logits: Callable[[FrozenPart], bool]
+) -> FrozenPart | None:
+    """The teacher, if there is one.
+
+    Args:
+      c: the weights.
+      model: the student.
+      frozen: the frozen parts.
+      has_logits: whether a part gives the logits that the student learns.
+
+    Raises:
+      UserError: it cannot teach this student.
+    """
+    part = frozen.get(TEACHER)
+    if part is None:
+        return None
+    if part.model.vocab_size != model.vocab_size:
+        raise UserError(f"model.vocab is {model.vocab_size:,}, and the teacher ({part.source}) has logits for "
+                        f"{part.model.vocab_size:,} tokens; set --config.model.vocab={part.model.vocab_size}")
+    if c.alpha_cos and part.model.width != model.width:
+        raise UserError(f"objective.alpha_cos is {c.alpha_cos:g}, and the hidden states of the teacher ({part.source}) "
+                        f"have the width {part.model.width} and those of the student {model.width}; set "
+                        "--config.objective.alpha_cos=0, or use the same width")
+    if (c.alpha_ce or c.alpha_mse) and not has_logits(part):
+        raise UserError(f"the teacher ({part.source}) has objective {part.objective.name!r} and no head that predicts "
+                        "the student's tokens; give another teacher, or set objective.alpha_ce and alpha_mse to 0")
+    return part
+
+
+def compare(
+    student: Logits, teacher: Logits | None, targets: Array, temperature: float
+) -> tuple[Array, Array, Array, Array]:
+    """The losses of each position, in chunks where the logits of all positions would be large.
+
+    Args:
+      student: logits with a gradient.
+      teacher: logits without one, or None.
+      targets: i32[b, m], in [0, v).
+      temperature: T.
+
+    Returns:
+      float32 [b, m] each: the cross-entropy of the targets; whether the target has the largest logit, without a
+      gradient; T^2 KL(softmax(teacher / T) || softmax(student / T)); and the squared distance of the logits, summed
+      over the vocabulary. The last two are 0 without a teacher.
+    """
+    student = student._replace(table=gather(student.table, lm_head.TABLE, "embed"))
+    if teacher is not None:
+        teacher = teacher._replace(table=gather(teacher.table, lm_head.TABLE, "embed"))
+
+    def of_chunk(x: Array, targets: Array, y: Array | None = None) -> Array:
+        logits = student.at(x)
+        own = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        nll = jax.nn.logsumexp(logits, axis=-1) - own
+        correct = jax.lax.stop_gradient(own >= logits.max(-1)).astype(jnp.float32)
+        if y is None:
+            return jnp.stack([nll, correct, jnp.zeros_like(nll), jnp.zeros_like(nll)], -1)
+        theirs = jax.lax.stop_gradient(teacher.at(y))
+        return jnp.stack([nll, correct, divergence(theirs, logits, temperature),
+                          jnp.square(logits - theirs).sum(-1)], -1)
+
+    arrays = [student.x, targets] + ([] if teacher is None else [jax.lax.stop_gradient(teacher.x)])
+    losses = lm_head.map_chunks(of_chunk, student.table.shape[0], *arrays)
+    return losses[..., 0], losses[..., 1], losses[..., 2], losses[..., 3]
+
+
+def divergence(teacher: Array, student: Array, temperature: float) -> Array:
+    """T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits [..., v], float32 [...]."""
+    theirs, ours = (jax.nn.log_softmax(each / temperature, axis=-1) for each in (teacher, student))
+    return temperature**2 * (jnp.exp(theirs) * (theirs - ours)).sum(-1)
+
+
+def cosine_distance(teacher: Array, student: Array) -> Array:
+    """1 - cos of hidden states [b, t, d], float32 [b, t], without a gradient to the teacher's."""
+    x, y = student.astype(jnp.float32), jax.lax.stop_gradient(teacher.astype(jnp.float32))
+    norms = (jnp.square(x).sum(-1) + EPSILON) * (jnp.square(y).sum(-1) + EPSILON)
+    return 1 - (x * y).sum(-1) * jax.lax.rsqrt(norms)
+
+
+def terms(c: Config, part: FrozenPart | None, **own: float) -> Mapping[str, float]:
+    """`Objective.terms`: the weights of the student's own losses and, with a teacher, of those that it gives."""
+    weights = {"distillation_loss": c.alpha_ce, "cosine_loss": c.alpha_cos, "mse_loss": c.alpha_mse} if part else {}
+    return {name: weight for name, weight in {**own, **weights}.items() if weight or name in own}
