@@ -53,6 +53,15 @@ _BERT = Recipe(
     fields={"objective.masking": "static", "format.duplicates": 10, "format.isolate": True})
 _BERT_SMALLER = _BERT._replace(authors="Devlin et al., 2019, with the network of Turc et al., 2019")
 
+# Three passes over about 4.3 billion tokens, which is our estimate of this corpus.
+_DISTILBERT = Recipe(
+    authors="Sanh et al., 2019", corpus=BOOKS_AND_WIKIPEDIA,
+    objective="distillation", format="doc_sentences", optimizer="adamw", optimizer_name="distilbert", steps=6_300,
+    batch_size=4000, lengths=((1.0, 512),), learning_rate=5e-4, warmup=315,
+    fields={"objective.draw": "batch", "optimizer.betas": (0.9, 0.98), "optimizer.eps": 1e-6,
+            "optimizer.weight_decay": 0.0, "optimizer.clip": 5.0},
+    unpublished=("steps", "format"))
+
 _ROBERTA = Recipe(
     authors="Liu et al., 2019", corpus="160 GB of English text",
     objective="masked", format="full_sentences", optimizer="roberta", steps=500_000, batch_size=8192,
@@ -99,6 +108,7 @@ RECURRENT = Recipe(
 RECIPES: dict[str, Recipe] = {
     "bert_tiny": _BERT_SMALLER, "bert_mini": _BERT_SMALLER, "bert_small": _BERT_SMALLER, "bert_medium": _BERT_SMALLER,
     "bert_base": _BERT, "bert_large": _BERT, "bert_base_cased": _BERT, "bert_large_cased": _BERT,
+    "distilbert_base": _DISTILBERT,
     "roberta_base": _ROBERTA, "roberta_large": _ROBERTA._replace(learning_rate=4e-4, warmup=30_000),
     "albert_base": _ALBERT, "albert_large": _ALBERT, "albert_xlarge": _ALBERT, "albert_xxlarge": _ALBERT,
     "spanbert_base": _SPANBERT, "spanbert_large": _SPANBERT,

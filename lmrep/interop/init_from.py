@@ -127,18 +127,11 @@ def adopt_checkpoint(
       UserError: there is no checkpoint.
     """
     directory = directory_of(path)
-    folder = "tokenizer" if conversion.is_workdir(directory) else ""
-    network = (workdir.read_config(directory)["config"]["model"] if folder else
-               dataclasses.asdict(read_config(directory)))
-    tokenizer = tokenizers.load(directory / folder)
-    # A run may be resumed from another directory, or on another machine.
-    config.init = remote.as_url(path) or str(directory.absolute())
-    vocab_file = f"{config.init}/{folder}".rstrip("/")
-    kept = experiments.model_def(network).dropout_fields
+    config.init = _absolute(path, directory)
+    network, tokenizer = adopt_tokenizer(config, path)
+    kept = dropout_fields(network)
     if not config.get("init_mapping"):
         config.model = {**network, **{name: value for name, value in config.model.items() if name in kept}}
-    config.tokenizer.update(name=tokenizer.name, vocab_file=vocab_file, vocab_size=max(tokenizer.size, 64),
-                            lowercase=tokenizer.lowercase)
     if is_task(config):
         fields = head_fields(directory, config.objective.name, tokenizer.vocabulary.specials.get("pad"))
         labels = fields.pop("labels", ())
@@ -147,6 +140,32 @@ def adopt_checkpoint(
         if not new_head and set(config.objective.get("labels") or labels) == set(labels):
             fields["labels"] = labels
         config.objective.update({name: value for name, value in fields.items() if name in config.objective})
+
+
+def adopt_tokenizer(
+    config: ml_collections.ConfigDict, path: str | os.PathLike
+) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
+    """Sets the tokenizer of a config to that of a workdir or a published directory, in place. Returns the fields of the
+    network there, and the tokenizer. Raises UserError if there is neither."""
+    directory = directory_of(path)
+    folder = "tokenizer" if conversion.is_workdir(directory) else ""
+    tokenizer = tokenizers.load(directory / folder)
+    vocab_file = f"{_absolute(path, directory)}/{folder}".rstrip("/")
+    config.tokenizer.update(name=tokenizer.name, vocab_file=vocab_file, vocab_size=max(tokenizer.size, 64),
+                            lowercase=tokenizer.lowercase)
+    network = workdir.read_config(directory)["config"]["model"] if folder else dataclasses.asdict(
+        read_config(directory))
+    return dict(network), tokenizer
+
+
+def _absolute(path: str | os.PathLike, directory: Path) -> str:
+    """A path that stays valid: a run may be resumed from another directory, or on another machine."""
+    return remote.as_url(path) or str(directory.absolute())
+
+
+def dropout_fields(network: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of a network's config that a run keeps when it takes the network of a checkpoint."""
+    return experiments.model_def(network).dropout_fields
 
 
 def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class Memory(NamedTuple):
     """Bytes on each chip.
 
     Attributes:
-      parameters, optimizer: of the training state; optimizer includes what a recurrent network carries.
-      frozen: of parameters that are not trained (`config.frozen`).
+      parameters, frozen, optimizer: of the training state; `frozen` of those that are not trained (`config.frozen`);
+        `optimizer` includes what a recurrent network carries.
       batch: of the input.
       activations: what the forward pass keeps for the backward pass.
       temporaries: everything else that exists at the same time, such as gradients and gathered parameters.
@@ -51,6 +51,7 @@ class Memory(NamedTuple):
     """
 
     parameters: int
+    frozen: int
     optimizer: int
     batch: int
     activations: int
@@ -58,7 +59,6 @@ class Memory(NamedTuple):
     program: int
     needed: int
     available: int
-    frozen: int = 0
 
 
 class Transfer(NamedTuple):
@@ -248,7 +248,7 @@ def _memory(one: StageShapes, batch: Tree, compiled: Compiled, available: int) -
     if compiled.program is None:
         temporary, total = max(compiled.required - held, 0), max(compiled.required, held, available + 1)
     saved = min(compiled.program.saved_bytes(), temporary) if compiled.program else 0
-    return Memory(parameters, optimizer, inputs, saved, temporary - saved, compiled.code, total, available, frozen)
+    return Memory(parameters, frozen, optimizer, inputs, saved, temporary - saved, compiled.code, total, available)
 
 
 @contextlib.contextmanager

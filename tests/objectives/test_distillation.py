@@ -86,7 +86,8 @@ def softmax(z):
 
 @pytest.mark.parametrize("restrict", [False, True])
 @pytest.mark.parametrize("draw", ["sequence", "batch"])
-@pytest.mark.parametrize("alphas", [(5.0, 2.0, 1.0, 0.0), (0.0, 2.0, 1.0, 0.0), (5.0, 0.0, 0.0, 0.3), (0.0, 2.0, 0.0, 0.0)])
+@pytest.mark.parametrize("alphas", [
+    (5.0, 2.0, 1.0, 0.0), (0.0, 2.0, 1.0, 0.0), (5.0, 0.0, 0.0, 0.3), (0.0, 2.0, 0.0, 0.0)])
 def test_the_loss_in_closed_form(restrict, draw, alphas):
     ce, mlm, cos, mse = alphas
     part = teacher()
@@ -140,8 +141,8 @@ def test_the_loss_in_chunks_is_the_loss_at_once(monkeypatch):
 
     expected = jax.value_and_grad(value)(params)
     monkeypatch.setattr(distillation.teaching.lm_head, "CHUNK_LOGITS", 100)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), jax.value_and_grad(value)(params),
-                 expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+                 jax.value_and_grad(value)(params), expected)
 
 
 @pytest.mark.parametrize("module", [distillation, causal_objective])
@@ -158,7 +159,8 @@ def test_no_gradient_reaches_the_teacher(module):
 def test_the_student_has_dropout_and_the_teacher_none(module):
     noisy = transformer.build(dataclasses.replace(SIZES, layers=2, token_types=2, dropout=0.3, attention_dropout=0.3))
     part = teacher(noisy, causal if module is causal_objective else masked)
-    for student, differs in ((STUDENT, False), (transformer.build(dataclasses.replace(SIZES, layers=1, dropout=0.3)), True)):
+    with_dropout = transformer.build(dataclasses.replace(SIZES, layers=1, dropout=0.3))
+    for student, differs in ((STUDENT, False), (with_dropout, True)):
         objective = built(part, module, student)
         params, prepared = parameters(objective, part), objective.prepare(keys(), batch())
         values = {float(objective.loss(params, prepared, jax.random.key(seed), Carry())[0]) for seed in range(3)}
@@ -174,7 +176,8 @@ def test_the_causal_loss_in_closed_form():
 
     def of(params, model):
         hidden = causal.encode(params, given, model, causal.Config()).hidden
-        return np.asarray(hidden, np.float64), np.asarray(hidden @ params["encoder"]["embedding"]["token"].T, np.float64)
+        y = hidden @ params["encoder"]["embedding"]["token"].T
+        return np.asarray(hidden, np.float64), np.asarray(y, np.float64)
 
     (hs, zs), (ht, zt) = of(params, STUDENT), of(params["frozen"]["teacher"], TEACHING)
     real = given["segment_ids"] > 0
@@ -193,7 +196,7 @@ def test_a_run_without_its_teacher_is_a_masked_language_model():
     assert not objective.frozen and objective.terms == {"mlm_loss": 2.0}
     params, prepared = parameters(objective, None), objective.prepare(keys(), batch())
     total, (metrics, _) = objective.loss(params, prepared, None, Carry())
-    assert float(total) == pytest.approx(2 * metrics["mlm_loss"][0] / metrics["mlm_loss"][1], rel=1e-5)
+    assert float(total) == pytest.approx(2 * float(metrics["mlm_loss"][0] / metrics["mlm_loss"][1]), rel=1e-5)
     assert not metrics.keys() & teaching.METRICS.keys()
     assert OBJECTIVES["distillation"].parts(Config()) == ("teacher",)
     assert OBJECTIVES["distillation"].parts(Config(alpha_ce=0.0, alpha_cos=0.0)) == ()
@@ -280,7 +283,8 @@ def test_what_replaces_masked_tokens():
 # Training
 
 
-@pytest.mark.parametrize(("module", "draw"), [(distillation, "batch"), (distillation, "sequence"), (causal_objective, "")])
+@pytest.mark.parametrize(("module", "draw"), [
+    (distillation, "batch"), (distillation, "sequence"), (causal_objective, "")])
 def test_every_mesh_and_microbatch_count_gives_the_same_loss(module, draw):
     part = teacher(objective=causal if module is causal_objective else masked)
     objective = built(part, module, **({"draw": draw} if draw else {}))

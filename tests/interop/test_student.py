@@ -1,0 +1,89 @@
+"""Students of a teacher: the experiment file of DistilBERT, from a run and from a published directory."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.errors import UserError
+from lmrep.core.params import flatten
+from lmrep.experiment import config as experiments
+from lmrep.interop import conversion, init_from, student
+from tests import small
+
+PAGE = Path(__file__).parents[2] / "experiments/distilbert.py"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with texts, and a teacher of 4 layers as a run and as a published directory."""
+    folder = tmp_path_factory.mktemp("student")
+    config = small.config(small.corpus(folder / "texts"))
+    config.model.layers = 4
+    lmrep.train(config, folder / "teacher", data_dir=folder / "data")
+    conversion.to_published(folder / "teacher", folder / "published")
+    return folder
+
+
+def flags(home, **fields):
+    own = {"steps": 4, "batch_size": 8, "length": 32, "data.corpus": "text_files", "data.files": f"{home}/texts/*.txt",
+           "data.validation": 0.1, "data.test": 0.1, "checkpoint.every": 2, "evaluation.every": 4, "log.report": False,
+           "log.tensorboard": False, "samples": "()", "format.duplicates": 1, **fields}
+    return [(name, str(value)) for name, value in own.items() if name != "format.duplicates"]
+
+
+@pytest.mark.parametrize(("depth", "layers", "expected"), [
+    (12, 6, [0, 2, 4, 7, 9, 11]), (4, 2, [0, 3]), (2, 1, [0]), (3, 3, [0, 1, 2]), (24, 4, [0, 8, 15, 23])])
+def test_the_layers_of_a_student(depth, layers, expected):
+    assert student.pick(depth, layers) == expected
+
+
+def test_too_many_layers():
+    with pytest.raises(UserError, match=r"layers is 3, and the teacher has 2"):
+        student.pick(2, 3)
+
+
+@pytest.mark.parametrize("source", ["teacher", "published"])
+def test_a_student_starts_from_its_teachers_layers(home, tmp_path, source):
+    config = init_from.load_config(PAGE, f"size=tiny,teacher={home / source}", flags(home, steps=1))
+    config.optimizer.learning_rate = 1e-30
+    lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    teacher, run = (flatten(lmrep.load(path).params) for path in (home / "teacher", tmp_path / "run"))
+    assert not [path for path in run if "token_type" in path]
+    assert set(teacher) - set(run) == {"encoder/embedding/token_type"}
+    for path, value in run.items():
+        expected = teacher[path][np.array([0, 3])] if "/layers/" in path else teacher[path]
+        np.testing.assert_array_equal(value, expected, err_msg=path)
+
+
+def test_choices(home):
+    def load(choices):
+        argument = f"size=tiny,teacher={home / 'teacher'}{choices}"
+        return experiments.parse(init_from.load_config(PAGE, argument, flags(home)))
+
+    assert load("").frozen == {"teacher": str(home / "teacher")} and load("").model["layers"] == 2
+    assert load("").objective["draw"] == "batch" and load(",draw=sequence").objective["draw"] == "sequence"
+    alone = load(",losses=mlm")
+    assert not alone.frozen and alone.init and alone.objective["alpha_ce"] == alone.objective["alpha_cos"] == 0
+    assert load(",losses=no_cos_mlm").objective["alpha_mlm"] == 0
+    random = load(",start=random,layers=3")
+    assert not random.init and random.model["layers"] == 3 and random.tokenizer.vocab_file
+    assert load(",head=random").init_mapping["objective/masked/transform"] == ""
+
+
+def test_what_is_taken_is_logged(home, tmp_path, caplog):
+    config = init_from.load_config(PAGE, f"size=tiny,head=random,teacher={home / 'teacher'}", flags(home, steps=1))
+    with caplog.at_level("INFO", "lmrep"):
+        lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    assert re.search(r"(encoder/layers/attention/\w+/kernel) from \1\[0,3\]", caplog.text)
+    assert "initialized (4): objective/masked/norm/bias" in caplog.text
+    assert "frozen teacher: " in caplog.text
+
+
+def test_training_needs_a_teacher(home, tmp_path):
+    config = init_from.load_config(PAGE, "size=tiny", flags(home))
+    with pytest.raises(UserError, match=r"reads the frozen part 'teacher', which config.frozen lacks"):
+        lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+    assert not (tmp_path / "run").exists()
