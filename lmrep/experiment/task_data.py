@@ -151,8 +151,10 @@ def tokenized(
                           getattr(config, "end_of_text", True))
     units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
     if long:
-        log.info("%s: %s of %s examples are longer than %s tokens and were %s", name, f"{long:,}", f"{len(own):,}",
-                 stage.length, "truncated" if form.long == "truncate" else "split into windows")
+        level, done = ((logging.WARNING, "truncated") if form.long == "truncate" else
+                       (logging.INFO, "split into windows"))
+        log.log(level, "%s: %s of %s examples are longer than %s tokens and were %s", name, f"{long:,}",
+                f"{len(own):,}", stage.length, done)
     if task.grouped and form.packed:
         raise UserError("config.format.packed is True, and this task reads several texts of an example together; set "
                         "it to False")

@@ -103,18 +103,19 @@ def write(run: Any, name: str, own: Sequence[Record], result: Result) -> list[Pa
     paths = [folder / f"{name}.jsonl"]
     labelled.write_predictions(paths[0], own, result)
     known = KNOWN.get(run.experiment.name)
+    names = [name, *([_name(getattr(run.experiment.data, name))] if name in records.SPLITS else [])]
     submissions = task.submission(stage.objective, own, result) if task.submission else {}
     for file, text in submissions.items():
-        paths.append(folder / submission_name(known and known.submissions, name, file))
+        paths.append(folder / submission_name(known.submissions if known else {}, names, file))
         write_text(paths[-1], text)
     log.info("predictions: %s", ", ".join(map(str, paths)))
     return paths
 
 
-def submission_name(submissions: Mapping[str, str] | None, name: str, file: str) -> str:
-    """The name of a submission file: as the benchmark wants it, where the predicted file is one of its test files;
-    otherwise the predicted file's, and the task's."""
-    suffix = Path(file).suffix
-    if submissions and name in submissions:
-        return submissions[name]
-    return f"{name}{suffix}" if file.startswith("predictions") else f"{name}-{file}"
+def submission_name(submissions: Mapping[str, str], names: Sequence[str], file: str) -> str:
+    """The name of a submission file: as the benchmark wants it, where one of `names`, of the split and of its file, is
+    that of a test file of the benchmark; otherwise the first of them and the task's."""
+    for name in names:
+        if name in submissions:
+            return submissions[name]
+    return f"{names[0]}{Path(file).suffix}" if file.startswith("predictions") else f"{names[0]}-{file}"

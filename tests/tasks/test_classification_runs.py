@@ -1,5 +1,6 @@
 """Runs of classification: from nothing and from checkpoints, resumed, on eight devices, with frozen parameters."""
 
+import dataclasses
 import json
 import random
 import shutil
@@ -12,6 +13,8 @@ from lmrep.cli import train as train_command
 from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
+from lmrep.data.records import Record
+from lmrep.inference import labelled, task_evaluation
 from lmrep.training.metrics_log import MetricsLog
 from tests import given, small
 from tests.tasks import tiny
@@ -80,6 +83,27 @@ def test_a_run_predicts_from_texts_tuples_and_dicts(trained):
                            (" ", "expected text that is not empty")):
         with pytest.raises(UserError, match=message):
             run.predict([wrong])
+
+
+def test_truncated_texts_are_counted_when_they_are_predicted(trained, caplog):
+    run = lmrep.load(trained[0])
+    form = {**run.experiment.format, "long": "truncate"}
+    run = dataclasses.replace(run, experiment=dataclasses.replace(run.experiment, format=form))
+    run.predict(["cat good dog", "cat " * 200])
+    assert "1 of 2 examples are longer than" in caplog.text and "were truncated" in caplog.text
+
+
+def test_submissions_have_the_names_that_the_benchmark_wants(trained, tmp_path):
+    run = lmrep.load(trained[0])
+    data = dataclasses.replace(run.experiment.data, test="MNLI/test_matched.tsv")
+    mnli = dataclasses.replace(run.experiment, name="mnli", data=data)
+    run = dataclasses.replace(run, directory=tmp_path, experiment=mnli)
+    own = [Record({"text": "cat good dog"}, "7", "test_matched.tsv, line 2")]
+    result = labelled.predict_records(run, own)
+    for name, file in (("test", "MNLI-m.tsv"), ("test_mismatched", "MNLI-mm.tsv"), ("diagnostic", "AX.tsv"),
+                       ("validation", "validation.tsv")):
+        path = task_evaluation.write(run, name, own, result)[-1]
+        assert path.name == file and path.read_text() == f"index\tprediction\n7\t{result.predictions[0]['label']}\n"
 
 
 class Killed(Exception):
