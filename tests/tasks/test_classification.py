@@ -261,6 +261,9 @@ def test_metrics_count_every_example_once_and_no_empty_one(task, batch_size):
     assert result.metrics == pytest.approx({
         "accuracy": np.mean(np.array(chosen) == gold), "majority_accuracy": max(Counter(gold).values()) / 21,
         "loss": -np.log(probability).mean()}, rel=1e-5)
+    alone = [prediction["probabilities"] for prediction in task.score(batch_size=1).predictions]  # no empty sequences
+    for prediction, expected in zip(result.predictions, alone, strict=True):
+        assert prediction["probabilities"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_predictions_have_the_most_probable_of_many_classes_and_the_own_one():
