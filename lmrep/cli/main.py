@@ -96,6 +96,9 @@ COMMANDS = {
     "probe": Command(
         "train a linear classifier on every layer of a network, and compare them",
         "lmrep probe --workdir=runs/bert --config=experiments/tasks/ud_pos.py:data=UD_English-EWT --untrained", CONFIG),
+    "heads": Command(
+        "measure which attention heads a trained run needs",
+        "lmrep heads --workdir=runs/sst2 --random=3"),
     "convert": Command(
         "convert a published checkpoint to a workdir, or a workdir to a Hugging Face directory",
         "lmrep convert bert-base-uncased/ runs/bert_base", (), "SOURCE TARGET"),

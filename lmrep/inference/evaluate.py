@@ -164,7 +164,7 @@ def _record(
         remote_workdir.upload(url, every)
 
 
-def _own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
+def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
     """The data that the run was trained on. Refuses a split that it lacks, and a corpus whose files have changed."""
     recorded = read_config(run.directory)["data"]
     if "train" not in recorded:
@@ -184,7 +184,7 @@ def other_corpus(data: corpora.Config, files: str, documents: str = "auto") -> c
     return dataclasses.replace(data, corpus="text_files", files=files, documents=documents, validation=0.0, test=0.0)
 
 
-def _objective_params(run: Run, objective: Objective) -> Tree:
+def objective_params(run: Run, objective: Objective) -> Tree:
     """The parameters of an objective; a converted checkpoint may have more, such as a pooler."""
     needed, params = flatten(specs_of(objective)), flatten(run.params)
     if missing := sorted(needed.keys() - params.keys()):
@@ -200,11 +200,11 @@ def _metrics(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str
 ) -> tuple[int, dict[str, float]]:
     """(examples, metrics)."""
-    prepared, split = _other_files(run, files, data_dir) if files else (_own_corpus(run, split, data_dir), split)
+    prepared, split = _other_files(run, files, data_dir) if files else (own_corpus(run, split, data_dir), split)
     stage = stage_at(run.experiment, run.step)
     vocabulary = prepared.tokenizer.vocabulary
     objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary, run.frozen)
-    params = _objective_params(run, objective)
+    params = objective_params(run, objective)
     plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir)
     # Not the mesh of training: the devices may be other ones.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
@@ -262,7 +262,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     keep = keeps_whitespace(run.experiment.tokenizer)
     mesh = make_mesh(data=jax.device_count())
     tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
-    params = jax.device_put(_objective_params(run, run.objective), shardings(specs_of(run.objective), mesh))
+    params = jax.device_put(objective_params(run, run.objective), shardings(specs_of(run.objective), mesh))
     sum_nll = jax.jit(partial(sliding.sum_nll, objective=run.objective))
 
     def sequences() -> Iterator[np.ndarray]:
@@ -337,7 +337,7 @@ def _perplexity(
     if files:
         corpus, split = [other_corpus(run.experiment.data, files, "file")], "train"
     else:
-        _own_corpus(run, split, data_dir)
+        own_corpus(run, split, data_dir)
         corpus = [source.data for source in experiments.sources(run.experiment)] or [run.experiment.data]
     found = [documents(data, split, log.info) for data in corpus]
     texts = islice(chain.from_iterable(texts for _, texts in found), examples)

@@ -1,0 +1,209 @@
+"""How much attention heads matter: their importance by gradients, and scores of a run with gated heads (Michel et al.,
+2019)."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.core.host import default_data_dir
+from lmrep.core.params import Array, Tree
+from lmrep.core.sharding import make_mesh, replicated, shardings
+from lmrep.data import loader, records
+from lmrep.experiment import build, checks
+from lmrep.experiment.config import StagePlan, TaskExperiment, stage_at
+from lmrep.experiment.task_data import tokenized
+from lmrep.inference import labelled
+from lmrep.inference.evaluate import objective_params, own_corpus
+from lmrep.inference.load import Run
+from lmrep.models.base import Encoded, Inputs, Model, with_gates
+from lmrep.objectives.base import Objective
+from lmrep.tasks import TASKS
+from lmrep.training.evaluation import Evaluator
+from lmrep.training.state import specs_of
+from lmrep.training.step import prepare_keys
+
+GATES = "gates"  # among the parameters of `gated_objective`
+EPS = 1e-20  # added to the norm of a layer's scores, as in the released code
+
+
+class Gated(NamedTuple):
+    """A run whose heads can be gated.
+
+    Attributes:
+      run: the run.
+      importance: gates float32[l, h] -> float64[l, h], on the training examples; see `importance`.
+      score: gates float32[l, h] -> the metric of the validation examples.
+      metric: its name.
+      higher_is_better: of the metric.
+      sizes: the numbers of training examples and of those of the split, by name.
+    """
+
+    run: Run
+    importance: Callable[[np.ndarray], np.ndarray]
+    score: Callable[[np.ndarray], float]
+    metric: str
+    higher_is_better: bool
+    sizes: dict[str, int]
+
+
+def gated(
+    run: Run, training: int = 1000, validation: int = 0, split: str = "validation", normalize: bool = True,
+    data_dir: str | Path | None = None,
+) -> Gated:
+    """A run with its own data.
+
+    Args:
+      run: of a task, or pretrained here.
+      training: the number of training examples that importance is computed on, of a task at equal distances; 0: all.
+      validation: likewise, of `split`.
+      split: that scores are measured on.
+      normalize: as in `importance`.
+      data_dir: the directory of token stores, for a pretraining run.
+
+    Raises:
+      UserError: its network has no attention heads; it lacks the data or a head.
+    """
+    if not run.model.heads:
+        raise UserError(f"the network {run.model.name!r} of {run.directory} has no attention heads; choose a run of a "
+                        "Transformer")
+    make = _gated_task if isinstance(run.experiment, TaskExperiment) else _gated_pretraining
+    return make(run, training, validation, split, normalize, Path(data_dir or default_data_dir()))
+
+
+def _gated_task(
+    run: Run, training: int, validation: int, split: str, normalize: bool, data_dir: Path
+) -> Gated:
+    stage = stage_at(run.experiment, run.step)
+    task = TASKS[stage.objective_name]
+
+    def examples_of(name: str, count: int) -> tuple[Sequence[records.Record], Any]:
+        if name not in records.SPLITS or not getattr(run.experiment.data, name):
+            raise UserError(f"{run.directory} has no {name} data; importance needs training data, and scores those of "
+                            "--split")
+        own = records.spread(records.read(run.experiment.data, name, (*task.fields, *task.targets)), count)
+        for record in own:
+            task.check(stage.objective, record)
+        return own, tokenized(run.experiment, run.model, run.tokenizer, own, name)
+
+    (trained_on, train), (own, held_out) = examples_of("train", training), examples_of(split, validation)
+    vocabulary = run.tokenizer.vocabulary
+    objective = gated_objective(stage, run.model, vocabulary)
+    step = importance_step(stage, run.model, vocabulary, run.experiment.evaluation.seed)
+    batches, metric = [*labelled.batches(train)], run.experiment.checkpoint.best or task.best
+
+    def score(gates: np.ndarray) -> float:
+        other = dataclasses.replace(run, objective=objective, params=run.params | {GATES: jnp.asarray(gates)})
+        return labelled.predict_records(other, own, split, held_out).metrics[metric]
+
+    return Gated(run, lambda gates: importance(step, run.params, batches, gates, normalize), score, metric,
+                 checks.best_direction(run.experiment) == "max", {"train": len(trained_on), split: len(own)})
+
+
+def _gated_pretraining(
+    run: Run, training: int, validation: int, split: str, normalize: bool, data_dir: Path
+) -> Gated:
+    stage, seed = stage_at(run.experiment, run.step), run.experiment.evaluation.seed
+    prepared = own_corpus(run, split, data_dir)
+    vocabulary = prepared.tokenizer.vocabulary  # with counts, which objectives may draw by
+    plain = build.objective(stage, run.model, vocabulary)
+    params, step = objective_params(run, plain), importance_step(stage, run.model, vocabulary, seed)
+    # Not the mesh of training: the devices may be other ones.
+    mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
+    evaluator = Evaluator(gated_objective(stage, run.model, vocabulary), mesh, stage.batch_size, seed,
+                          stage.microbatches)
+    placed = jax.device_put(params, shardings(specs_of(plain), mesh))
+    plans = {name: build.evaluation_plan(stage, prepared.stores[name], seed, data_dir) for name in ("train", split)}
+    counts = {name: min(limit or plan.evaluation_examples, plan.evaluation_examples)
+              for (name, plan), limit in zip(plans.items(), (training, validation), strict=True)}
+
+    def batches(name: str) -> Iterable[dict]:
+        return loader.evaluation_batches(plans[name], batch_size=stage.batch_size, indices=evaluator.indices,
+                                         limit=counts[name])
+
+    def score(gates: np.ndarray) -> float:
+        return evaluator(placed | {GATES: jax.device_put(gates, replicated(mesh))}, batches(split))["loss"]
+
+    return Gated(run, lambda gates: importance(step, params, batches("train"), gates, normalize), score, "loss", False,
+                 counts)
+
+
+def gated_objective(stage: StagePlan, model: Model, vocabulary: Any) -> Objective:
+    """The objective of a stage, whose functions find gates [l, h] of the network's heads under params["gates"]."""
+    plain = build.objective(stage, model, vocabulary)
+
+    def with_own(name: str) -> Callable:
+        def function(params: Tree, *arguments: Any, **options: Any) -> Any:
+            others = {key: value for key, value in params.items() if key != GATES}
+            own = build.objective(stage, with_gates(model, params[GATES]), vocabulary)
+            return getattr(own, name)(others, *arguments, **options)
+        return function
+
+    return plain._replace(loss=with_own("loss"), predict=with_own("predict") if plain.predict else None)
+
+
+def importance(
+    step: Callable, params: Tree, batches: Iterable[dict[str, np.ndarray]], gates: np.ndarray, normalize: bool = True
+) -> np.ndarray:
+    """float64[l, h], as the released code estimates it: the absolute value of context vector times gradient of each
+    token, summed over tokens, without dropout. The loss is a sum over what the objective averages over: examples, or
+    words, or masked tokens.
+
+    The sums of a layer are divided by the number of tokens; those of the last layer, where the network computes it at
+    some positions alone (as for classification), by their number: for classification that of examples.
+
+    Args:
+      step: of `importance_step`.
+      params: of the run.
+      batches: of its training data.
+      gates: float32[l, h]; heads whose gates are 0 get 0.
+      normalize: divide the scores of each layer by their L2 norm.
+    """
+    sums, tokens, positions = np.zeros(gates.shape), 0, 0
+    for number, batch in enumerate(batches):
+        scores, own_tokens, own_positions = jax.device_get(step(params, batch, gates, np.int32(number)))
+        sums += scores
+        tokens, positions = tokens + int(own_tokens), positions + int(own_positions)
+    counts = np.full((len(gates), 1), max(1, tokens))
+    counts[-1] = max(1, positions)
+    found = sums / counts * (gates > 0)
+    return found / (np.linalg.norm(found, axis=1, keepdims=True) + EPS) if normalize else found
+
+
+def importance_step(stage: StagePlan, model: Model, vocabulary: Any, seed: int) -> Callable:
+    """(params, batch, gates, number of the batch) -> (sums [l, h], tokens, positions of the last layer), compiled.
+    `seed` is that of the objective's draws, such as masks."""
+    plain = build.objective(stage, model, vocabulary)
+
+    @jax.jit
+    def step(params: Tree, batch: dict, gates: Array, number: Array) -> tuple[Array, Array, Array]:
+        prepared = plain.prepare(prepare_keys(plain, batch, seed, number), batch)
+        shape, real = batch["tokens"].shape, (batch["segment_ids"] > 0).sum()
+        some = []  # whether the network is called for some positions alone, which tracing tells
+
+        def loss(by_token: Array) -> Array:
+            own = build.objective(stage, _recording(with_gates(model, by_token), some), vocabulary)
+            return own.loss(params, prepared, None, own.carry(shape[0]))[0]
+
+        grads = jax.grad(loss)(jnp.broadcast_to(gates[:, None], (len(gates), math.prod(shape), gates.shape[1])))
+        averaged = (prepared["weights"] > 0).sum() if "weights" in prepared else (batch["example"] >= 0).sum()
+        return averaged * jnp.abs(grads).sum(1), real, averaged if any(some) else real
+
+    return step
+
+
+def _recording(model: Model, some: list[bool]) -> Model:
+    """`model`, which notes each time that it encodes whether that is at some positions alone."""
+    def encode(
+        params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, **options: Any
+    ) -> Encoded:
+        some.append(at is not None)
+        return model.encode(params, inputs, key, at=at, **options)
+
+    return model._replace(encode=encode)

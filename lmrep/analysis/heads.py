@@ -1,0 +1,203 @@
+"""Which attention heads a trained run needs (Michel et al., 2019): importance, ablation of each head, one head a layer
+alone, and scores while heads are removed in the order of importance."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmrep.analysis.head_importance import Gated
+from lmrep.core.files import write_json
+
+FILE = "heads.json"  # of the workdir
+PERCENT = 5  # of the heads that a step of pruning removes
+Head = tuple[int, int]  # layer and head, from 0
+
+
+def analyse(
+    own: Gated, ablation: bool = True, single: bool = True, curve: bool = True, exact: bool = False,
+    at_least: int = 0, random: int = 0, seed: int = 0,
+) -> dict[str, Any]:
+    """All that is asked for, as `store` writes it.
+
+    Args:
+      own: the run with its data.
+      ablation: the score without each head.
+      single: of each layer, the score with each of its heads as the only one, and which is the best.
+      curve: scores while ever more heads are removed, by 5 % of all.
+      exact: compute importance again after each step of pruning, not once from the full network.
+      at_least: heads that pruning leaves in each layer.
+      random: the number of random orders whose curves are measured too.
+      seed: of the random orders.
+    """
+    kept = own.run.model.kept_heads
+    full = gates_without((), kept, own.run.model.heads)
+    heads, base, scores = [*all_heads(kept)], own.score(full), own.importance(full)
+    result = {"step": own.run.step, "metric": own.metric, "higher_is_better": own.higher_is_better,
+              "examples": own.sizes, "base": base, "exact": exact, "at_least": at_least, "kept": kept,
+              "importance": scores.tolist()}
+
+    def score(removed: Iterable[Head]) -> float:
+        return own.score(gates_without(removed, kept, own.run.model.heads))
+
+    if ablation:
+        result["ablation"] = _by_head(kept, own.run.model.heads, lambda head: score([head]))
+    if single:
+        result["single"] = _by_head(kept, own.run.model.heads, lambda head: score(
+            [other for other in heads if other[0] == head[0] and other != head]))
+    if curve:
+        def importance(removed: Sequence[Head]) -> np.ndarray:
+            if not exact or not removed:
+                return scores
+            return own.importance(gates_without(removed, kept, own.run.model.heads))
+
+        result["curve"] = [_point(removed, base if not removed else score(removed), heads)
+                           for removed in removals(importance, kept, at_least, exact)]
+        result["random"] = [
+            [_point(removed, base if not removed else score(removed), heads)
+             for removed in removals(_random(full.shape, seed + i), kept, at_least)] for i in range(random)]
+    return result
+
+
+def all_heads(kept: Sequence[Sequence[int]]) -> Iterable[Head]:
+    """Every head of a network."""
+    return ((layer, head) for layer, own in enumerate(kept) for head in own)
+
+
+def gates_without(removed: Iterable[Head], kept: Sequence[Sequence[int]], heads: int) -> np.ndarray:
+    """float32[l, heads]: 1 for the heads in `kept` that are not removed, 0 for others."""
+    gates = np.zeros((len(kept), heads), np.float32)
+    for head in all_heads(kept):
+        gates[head] = 1
+    for head in removed:
+        gates[head] = 0
+    return gates
+
+
+def lowest(
+    importance: np.ndarray, kept: Sequence[Sequence[int]], count: int, at_least: int = 0, removed: Sequence[Head] = ()
+) -> list[Head]:
+    """The first `count` heads to remove, from the least important on, so that every layer keeps `at_least`; fewer where
+    no more may be removed.
+
+    Args:
+      importance: float[l, h].
+      kept: the heads of each layer.
+      count: of all removed heads.
+      at_least: a layer with fewer heads keeps all.
+      removed: those that were removed before, which come first.
+    """
+    chosen, left = list(removed), [len(own) for own in kept]
+    for layer, _ in chosen:
+        left[layer] -= 1
+    for head in sorted(set(all_heads(kept)) - set(chosen), key=lambda head: (importance[head], head)):
+        if len(chosen) >= count:
+            break
+        if left[head[0]] > at_least:
+            chosen.append(head)
+            left[head[0]] -= 1
+    return chosen
+
+
+def removals(importance, kept: Sequence[Sequence[int]], at_least: int = 0, exact: bool = False) -> list[list[Head]]:
+    """The removed heads of each step of pruning, none at first: floor(heads * percent / 100) of them.
+
+    Args:
+      importance: removed heads -> float[l, h].
+      kept, at_least: as in `lowest`.
+      exact: go on from the heads that the step before removed.
+    """
+    total = sum(map(len, kept))
+    found: list[list[Head]] = [[]]
+    for percent in range(PERCENT, 101, PERCENT):
+        before = found[-1] if exact else []
+        removed = lowest(importance(found[-1]), kept, total * percent // 100, at_least, before)
+        if len(removed) > len(found[-1]):
+            found.append(removed)
+    return found
+
+
+def _random(shape: tuple[int, int], seed: int):
+    scores = np.random.default_rng(seed).permutation(shape[0] * shape[1]).reshape(shape)
+    return lambda removed: scores
+
+
+def _by_head(kept: Sequence[Sequence[int]], heads: int, score) -> list[list[float | None]]:
+    """A score for each head, None for those that there are not."""
+    return [[score((layer, head)) if head in own else None for head in range(heads)]
+            for layer, own in enumerate(kept)]
+
+
+def _point(removed: Sequence[Head], score: float, heads: Sequence[Head]) -> dict[str, Any]:
+    return {"removed": len(removed), "fraction": len(removed) / len(heads), "score": score, "heads": list(removed)}
+
+
+# Files and tables
+
+
+def store(result: Mapping[str, Any], path: Path) -> None:
+    """Writes a result to a JSON file."""
+    write_json(path, result)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The result that a file of `store` holds; None where it is missing or damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+        describe(found)
+        return found
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def describe(result: Mapping[str, Any]) -> str:
+    """What was measured, as a sentence."""
+    (train, trained_on), (split, held_out) = result["examples"].items()
+    return (f"Importance on {trained_on:,} examples of {train}; {result['metric']} on {held_out:,} of {split}, "
+            f"{result['base']:.4f} with all {sum(map(len, result['kept']))} heads, at step {result['step']:,}")
+
+
+Table = tuple[str, list[str], list[list[str]]]  # title, head, rows
+
+
+def tables(result: Mapping[str, Any]) -> list[Table]:
+    """The tables of a result."""
+    columns = ["layer", *(f"head {head}" for head in range(len(result["importance"][0])))]
+
+    def by_head(title: str, values: Sequence[Sequence[float | None]], form: str, base: float = 0.0) -> Table:
+        return title, columns, [[str(layer), *("" if value is None else format(value - base, form) for value in own)]
+                                for layer, own in enumerate(values)]
+
+    metric, base = result["metric"], result["base"]
+    known = [[value if head in own else None for head, value in enumerate(values)]
+             for own, values in zip(result["kept"], result["importance"], strict=True)]
+    found = [by_head("Importance", known, ".4f")]
+    if "ablation" in result:
+        found.append(by_head(f"Without one head: change of {metric}", result["ablation"], "+.4f", base))
+    if "single" in result:
+        rows = []
+        for layer, own in enumerate(result["single"]):
+            values = {head: value for head, value in enumerate(own) if value is not None}
+            best = (max if result["higher_is_better"] else min)(values, key=values.get)
+            rows.append([str(layer), str(best), f"{values[best] - base:+.4f}",
+                         f"{sum(values.values()) / len(values) - base:+.4f}"])
+        found.append((f"One head of a layer alone: change of {metric} (the best head is chosen on the same examples)",
+                      ["layer", "best head", "with it alone", "mean of its heads"], rows))
+    if "curve" in result:
+        found.append(_curves(result))
+    return found
+
+
+def _curves(result: Mapping[str, Any]) -> Table:
+    order = "least important first" + (", computed again at each step" if result["exact"] else "")
+    random = {point["removed"]: [] for curve in result["random"] for point in curve}
+    for curve in result["random"]:
+        for point in curve:
+            random[point["removed"]].append(point["score"])
+    rows = [[str(point["removed"]), f"{point['fraction']:.0%}", f"{point['score']:.4f}",
+             *([f"{np.mean(random[point['removed']]):.4f}" if point["removed"] in random else ""] if random else [])]
+            for point in result["curve"]]
+    return (f"Removed heads: {result['metric']}", ["removed", "of all", order, *(
+        [f"random order, mean of {len(result['random'])}"] if random else [])], rows)
