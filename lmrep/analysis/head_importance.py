@@ -63,7 +63,7 @@ def gated(
       run: of a task, or pretrained here.
       training: the number of training examples that importance is computed on, of a task at equal distances; 0: all.
       validation: likewise, of `split`.
-      split: that scores are measured on.
+      split: that scores are measured on; "": none, and there is no score.
       normalize: as in `importance`.
       data_dir: the directory of token stores, for a pretraining run.
 
@@ -92,7 +92,8 @@ def _gated_task(
             task.check(stage.objective, record)
         return own, tokenized(run.experiment, run.model, run.tokenizer, own, name)
 
-    (trained_on, train), (own, held_out) = examples_of("train", training), examples_of(split, validation)
+    trained_on, train = examples_of("train", training)
+    own, held_out = examples_of(split, validation) if split else ((), None)
     vocabulary = run.tokenizer.vocabulary
     objective = gated_objective(stage, run.model, vocabulary)
     step = importance_step(stage, run.model, vocabulary, run.experiment.evaluation.seed)
@@ -103,14 +104,15 @@ def _gated_task(
         return labelled.predict_records(other, own, split, held_out).metrics[metric]
 
     return Gated(run, lambda gates: importance(step, run.params, batches, gates, normalize), score, metric,
-                 checks.best_direction(run.experiment) == "max", {"train": len(trained_on), split: len(own)})
+                 checks.best_direction(run.experiment) == "max",
+                 {"train": len(trained_on)} | ({split: len(own)} if split else {}))
 
 
 def _gated_pretraining(
     run: Run, training: int, validation: int, split: str, normalize: bool, data_dir: Path
 ) -> Gated:
     stage, seed = stage_at(run.experiment, run.step), run.experiment.evaluation.seed
-    prepared = own_corpus(run, split, data_dir)
+    prepared = own_corpus(run, split or "train", data_dir)
     vocabulary = prepared.tokenizer.vocabulary  # with counts, which objectives may draw by
     plain = build.objective(stage, run.model, vocabulary)
     params, step = objective_params(run, plain), importance_step(stage, run.model, vocabulary, seed)
@@ -119,9 +121,10 @@ def _gated_pretraining(
     evaluator = Evaluator(gated_objective(stage, run.model, vocabulary), mesh, stage.batch_size, seed,
                           stage.microbatches)
     placed = jax.device_put(params, shardings(specs_of(plain), mesh))
-    plans = {name: build.evaluation_plan(stage, prepared.stores[name], seed, data_dir) for name in ("train", split)}
+    plans = {name: build.evaluation_plan(stage, prepared.stores[name], seed, data_dir)
+             for name in ("train", split) if name}
     counts = {name: min(limit or plan.evaluation_examples, plan.evaluation_examples)
-              for (name, plan), limit in zip(plans.items(), (training, validation), strict=True)}
+              for (name, plan), limit in zip(plans.items(), (training, validation), strict=False)}
 
     def batches(name: str) -> Iterable[dict]:
         return loader.evaluation_batches(plans[name], batch_size=stage.batch_size, indices=evaluator.indices,

@@ -99,6 +99,9 @@ COMMANDS = {
     "heads": Command(
         "measure which attention heads a trained run needs",
         "lmrep heads --workdir=runs/sst2 --random=3"),
+    "prune": Command(
+        "remove attention heads of a trained run, which makes it smaller and faster",
+        "lmrep prune --workdir=runs/sst2 --output=runs/sst2-pruned --fraction=0.3"),
     "convert": Command(
         "convert a published checkpoint to a workdir, or a workdir to a Hugging Face directory",
         "lmrep convert bert-base-uncased/ runs/bert_base", (), "SOURCE TARGET"),

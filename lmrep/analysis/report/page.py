@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from lmrep.analysis import probes
+from lmrep.analysis import heads, probes
 from lmrep.analysis.report import (
     assets,
     compute,
+    heads_page,
     metrics,
     minimal_pairs,
     plan_page,
@@ -54,6 +55,8 @@ def render(runs: Runs) -> str:
         pairs=minimal_pairs.tables(run_list),
         probes=[(run.label, [(probes.describe(each), *probes.table(each)) for each in found]) for run in run_list
                 if (found := probes.read(run.directory / probes.FILE))],
+        heads=[(run.label, heads_page.section(measured)) for run in run_list
+               if (measured := heads.read(run.directory / heads.FILE))],
         plans=[(run.label, plan) for run in run_list if (plan := plan_page.read(run.directory))],
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
                    for run, predictions in runs for one in predictions.attention],

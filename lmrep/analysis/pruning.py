@@ -1,0 +1,165 @@
+"""Removes attention heads of a trained run for good: a new run with a smaller network (Michel et al., 2019)."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.analysis import head_importance, heads
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.params import Tree, count
+from lmrep.data import tokenizers
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
+from lmrep.experiment.config import stage_at
+from lmrep.inference.load import Run
+from lmrep.models import pruned_heads, transformer
+from lmrep.models.base import Inputs, Model, with_gates
+from lmrep.storage import workdir
+from lmrep.storage.checkpoints import Checkpoints
+
+TOLERANCE = 1e-4  # relative; a larger difference from the gated network is not rounding
+
+
+class Pruned(NamedTuple):
+    """A run without some of its heads.
+
+    Attributes:
+      removed: {layer: the heads that were removed now}, by their first numbers.
+      pruned_heads: all heads that the network lacks, as `model.pruned_heads`.
+      parameters: of the encoder, before and after.
+      difference: the largest absolute difference from the outputs of the gated network, for random tokens.
+    """
+
+    removed: Mapping[int, Sequence[int]]
+    pruned_heads: str
+    parameters: tuple[int, int]
+    difference: float
+
+
+def least_important(
+    run: Run, fraction: float, examples: int = 1000, normalize: bool = True, at_least: int = 1,
+    data_dir: str | Path | None = None,
+) -> dict[int, list[int]]:
+    """{layer: heads} of the floor(fraction * heads) least important heads of a run; where layers share parameters, the
+    same heads of all layers, by the sum of their importance.
+
+    Args:
+      run: of a task, or pretrained here.
+      fraction: of the heads that it has.
+      examples: training examples that importance is computed on; 0: all.
+      normalize: as in `head_importance.importance`.
+      at_least: heads that every layer keeps.
+      data_dir: the directory of token stores.
+
+    Raises:
+      UserError: as `head_importance.gated`, or no head is left to remove.
+    """
+    own = head_importance.gated(run, examples, split="", normalize=normalize, data_dir=data_dir)
+    kept = run.model.kept_heads
+    found = own.importance(heads.gates_without((), kept, run.model.heads))
+    if _network(run).share in ("attention", "all"):
+        chosen = heads.lowest(found.sum(0, keepdims=True), kept[:1], int(len(kept[0]) * fraction), at_least)
+        chosen = [(layer, head) for layer in range(len(kept)) for _, head in chosen]
+    else:
+        chosen = heads.lowest(found, kept, int(sum(map(len, kept)) * fraction), at_least)
+    if not chosen:
+        raise UserError(f"{fraction:g} of the {sum(map(len, kept))} heads is none that can be removed; give a larger "
+                        "--fraction")
+    return {layer: sorted(head for other, head in chosen if other == layer) for layer in range(len(kept))}
+
+
+def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Pruned:
+    """Writes a workdir with the run's checkpoint without some heads. Every command except `train` accepts it, and a run
+    may start from it (`init=`).
+
+    Args:
+      run: of a Transformer.
+      target: the directory to write.
+      removed: {layer: heads}, by the numbers that they had before any was removed.
+
+    Raises:
+      UserError: there is no such head, or it has been removed before; a layer would have none; `target` is not empty.
+      RunFault: the outputs differ from those of the gated network, or the disk is full; nothing is written.
+    """
+    network = _network(run)
+    before = network.kept_heads
+    if gone := [f"{layer}:{head}" for layer, own in removed.items() for head in own
+                if layer < len(before) and head < network.heads and head not in before[layer]]:
+        raise UserError(f"{run.directory} has no head {', '.join(gone)} any more (model.pruned_heads is "
+                        f"{network.pruned_heads})")
+    earlier = pruned_heads.parse(network.pruned_heads, network.layers, network.heads)
+    text = pruned_heads.write({layer: {*earlier.get(layer, ()), *removed.get(layer, ())}
+                               for layer in {*earlier, *removed}})
+    pruned_heads.parse(text, network.layers, network.heads, "--heads")
+    after = dataclasses.replace(network, pruned_heads=text)
+    transformer.check(after)
+    params = jax.device_get(run.params)
+    layers = pruned_heads.remove(params["encoder"]["layers"], before, after.kept_heads, network.head_width,
+                                 transformer.SHARING[network.share])
+    params = params | {"encoder": params["encoder"] | {"layers": layers}}
+    experiment = dataclasses.replace(run.experiment, model={**run.experiment.model, "pruned_heads": text})
+    model = build.model(experiment, run.tokenizer.vocabulary)
+    difference = _difference(run, model, params["encoder"], removed)
+    record = workdir.read_config(run.directory)
+    config = record["config"] | {"model": experiment.model, "objective": run.experiment.objective}
+    with workdir.new_directory(target) as temporary:
+        tokenizers.load(run.directory / "tokenizer").save(temporary / "tokenizer")
+        with contextlib.closing(Checkpoints(temporary / "checkpoints")) as written:
+            written.save(run.step, {"params": params}, {"pruned_heads": text})
+        workdir.write_json(temporary / workdir.CONFIG, {
+            **record, "config": config, "pruned_from": {"run": str(run.directory.absolute()), "step": run.step}})
+    return Pruned(removed, text, (count(run.model.specs), count(model.specs)), difference)
+
+
+def _network(run: Run) -> transformer.Config:
+    """The config of the run's network. Raises UserError if it has no heads."""
+    network = experiments.model_config(run.experiment, run.tokenizer.size)
+    if not isinstance(network, transformer.Config):
+        raise UserError(f"the network {run.model.name!r} of {run.directory} has no attention heads; choose a run of a "
+                        "Transformer")
+    return network
+
+
+def _difference(run: Run, model: Model, encoder: Tree, removed: Mapping[int, Sequence[int]]) -> float:
+    """The largest absolute difference between the outputs of `model` and of the run's network with closed gates."""
+    gates = heads.gates_without([(layer, head) for layer, own in removed.items() for head in own],
+                                run.model.kept_heads, run.model.heads)
+    length = min(64, run.model.max_length or 64)
+    tokens = np.random.default_rng(0).integers(0, run.tokenizer.size, (2, length))
+    inputs = Inputs(tokens=jnp.asarray(tokens, jnp.int32))
+
+    def output(network: Model, params: Tree) -> np.ndarray:
+        with jax.default_matmul_precision("highest"):
+            return np.asarray(jax.jit(network.encode)(params, inputs).hidden, np.float32)
+
+    expected = output(with_gates(run.model, jnp.asarray(gates)), run.params["encoder"])
+    found = float(np.abs(output(model, encoder) - expected).max())
+    if not found <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
+        raise RunFault(f"the outputs without these heads differ by {found:g} from those of the gated network; nothing "
+                       f"is written. Check {run.directory} with lmrep evaluate")
+    return found
+
+
+def describe(found: Pruned, run: Run, target: Path) -> str:
+    """For people."""
+    own = "; ".join(f"layer {layer}: {', '.join(map(str, each))}" for layer, each in sorted(found.removed.items())
+                    if each)
+    number, total = sum(map(len, found.removed.values())), sum(map(len, run.model.kept_heads))
+    before, after = found.parameters
+    stage = stage_at(run.experiment, run.step)
+    return (f"removed {number} of {total} heads: {own}\n"
+            f"{before:,} -> {after:,} parameters of the encoder ({stage.objective_name})\n"
+            f"largest difference from the gated network: {found.difference:.2g}\n"
+            f"{target}: model.pruned_heads={found.pruned_heads}")
+
+
+def parse(text: str, run: Run) -> dict[int, tuple[int, ...]]:
+    """The heads that --heads names. Raises UserError."""
+    network: Any = _network(run)
+    return pruned_heads.parse(text, network.layers, network.heads, "--heads")
