@@ -228,9 +228,7 @@ class Trainer:
         stage = self._stages[index]
         target = states.abstract(stage.objective, stage.optimizer, stage.batch_size, self._mesh)
         state, meta = self._checkpoints.restore(step, states.saved(target))
-        if stage.objective.frozen:
-            frozen = jax.device_put(frozen_params(stage), self._layout(stage).params[states.FROZEN])
-            state = state.replace(params=state.params | {states.FROZEN: frozen})
+        state = state.replace(params=jax.device_put(state.params | frozen_params(stage), self._layout(stage).params))
         self._loop = LoopState.from_json(meta, self._config.faults, len(self._stages))
         if step == self._ends[index] and index + 1 < len(self._stages):
             return index + 1, self._start(self._stages[index + 1], state)
@@ -254,14 +252,16 @@ class Trainer:
         """The state that `stage` starts from, after the `previous` stage's."""
         layout = self._layout(stage)
         if previous is not None and stage.start is None:
-            params = jax.device_put(set_params(previous.params, stage.init_values), layout.params)
+            params = states.trainable(previous.params) | frozen_params(stage)
+            params = jax.device_put(set_params(params, stage.init_values), layout.params)
             return previous.replace(params=params, carry=self._initial_carry(stage))
         self._show_compiling()
         create = partial(states.create, stage.objective, stage.optimizer, stage.batch_size)
         state = jax.jit(create, static_argnums=0, out_shardings=layout)(self._seed)
         params = state.params
         if previous is not None:  # two subtrees may start from one: each gets its own copy, since a step donates them
-            params = jax.device_put(copy_params(params, previous.params, stage.start), layout.params, may_alias=False)
+            copied = copy_params(states.trainable(params), previous.params, stage.start) | frozen_params(stage)
+            params = jax.device_put(copied, layout.params, may_alias=False)
         params = jax.device_put(set_params(params, stage.init_values), layout.params)
         step = state.step if previous is None else previous.step
         return state.replace(step=jax.device_put(np.asarray(step), layout.step), params=params)

@@ -14,7 +14,7 @@ from lmrep.core.params import Array, ParamSpec, Tree, abstract, flatten, map_pat
 from lmrep.metrics import COMMON, Metric
 from lmrep.objectives.base import Objective
 from lmrep.training.inputs import HostBatch
-from lmrep.training.state import FROZEN, specs_of, trainable
+from lmrep.training.state import FROZEN
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +93,11 @@ def check(stages: Sequence[Stage]) -> None:
         starts from paths that the previous stage does not have.
     """
     for previous, stage in pairwise(stages):
-        old, new = abstract(specs_of(previous.objective)), abstract(specs_of(stage.objective))
+        old, new = abstract(previous.objective.specs), abstract(stage.objective.specs)
         if stage.start is not None:
             copy_params(new, old, stage.start)
             continue
-        states = [(tree, jax.eval_shape(each.optimizer.init, trainable(tree)))
+        states = [(tree, jax.eval_shape(each.optimizer.init, tree))
                   for each, tree in ((previous, old), (stage, new))]
         if states[0] != states[1]:
             raise UserError(f"stage {stage.name!r} continues from {previous.name!r}, but its parameters or its "
@@ -142,14 +142,14 @@ def set_params(params: Tree, values: Mapping[str, Array]) -> Tree:
 
 
 def frozen_params(stage: Stage) -> Tree:
-    """The stage's frozen parameters on the host, as the subtree `FROZEN` of the state's parameters. Raises ValueError
-    if `init_values` lacks one of them."""
+    """The stage's frozen parameters on the host, as the subtree {FROZEN: ...} of the state's parameters; {} without
+    any. Raises ValueError if `init_values` lacks one of them."""
     def value(path: str, spec: ParamSpec) -> np.ndarray:
         if f"{FROZEN}/{path}" not in stage.init_values:
             raise ValueError(f"stage {stage.name!r} has no value for the frozen parameter {path!r}")
         return stage.init_values[f"{FROZEN}/{path}"]
 
-    return map_paths(value, stage.objective.frozen)
+    return {FROZEN: map_paths(value, stage.objective.frozen)} if stage.objective.frozen else {}
 
 
 def _under(path: str, prefix: str) -> bool:

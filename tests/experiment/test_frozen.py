@@ -3,45 +3,21 @@
 import contextlib
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
 from lmrep import api
 from lmrep.core.errors import UserError
-from lmrep.core.params import flatten
+from lmrep.core.params import count, flatten
+from lmrep.doctor import machine
 from lmrep.experiment import config as experiments
 from lmrep.experiment import frozen
 from lmrep.inference.load import load
 from lmrep.interop import conversion, init_from
-from lmrep.objectives import OBJECTIVES, masked
-from lmrep.objectives.base import ObjectiveDef
+from lmrep.planning import hardware, plan
 from lmrep.storage.checkpoints import Checkpoints
+from lmrep.training.state import saved
 from tests import small
-
-
-def build(c, model, vocabulary, frozen={}):  # noqa: B006
-    """Masked language modelling, and the distance of the token tables from the teacher's."""
-    own = masked.build(c, model, vocabulary)
-    if "teacher" not in frozen:
-        return own
-
-    def penalty(params):
-        theirs = params["frozen"]["teacher"]["encoder"]["embedding"]["token"]
-        return jax.numpy.square(params["encoder"]["embedding"]["token"] - theirs).sum()
-
-    return own._replace(frozen={"teacher": frozen["teacher"].specs}, penalty=penalty)
-
-
-ROW: ObjectiveDef = masked.DEFINITION._replace(
-    build=build, parts=lambda c: ("teacher",), teachers=("teacher",))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def row():
-    OBJECTIVES["near_teacher"] = ROW
-    yield
-    del OBJECTIVES["near_teacher"]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +32,9 @@ def runs(tmp_path_factory):
 
 
 def student(folder, **fields):
-    config = small.config(folder / "texts", "near_teacher")
+    config = small.config(folder / "texts", "distillation")
     config.frozen = {"teacher": str(folder / "teacher")}
-    config.seed, config.model.layers = 1, 1
+    config.model.update({"layers": 1, "token_types": 0})
     config.tokenizer.vocab_file = str(folder / "teacher/tokenizer")
     config.update_from_flattened_dict(fields)
     return config
@@ -87,17 +63,21 @@ def test_a_stopped_run_ends_as_one_that_was_not(runs, tmp_path):
         assert np.asarray(there[path]).tobytes() == np.asarray(here[path]).tobytes(), path
 
 
-def test_the_teacher_decides_what_is_learned(runs, tmp_path):
-    folder, config = runs
-    alone = small.config(folder / "texts")
-    alone.seed, alone.model.layers, alone.tokenizer.vocab_file = 1, 1, config.tokenizer.vocab_file
-    api.train(alone, tmp_path / "alone", data_dir=folder / "data")
+def test_the_teachers_losses_are_logged_and_validated(runs):
+    folder, _ = runs
+    for split in ("train", "validation"):
+        last = small.lines(folder / "student", split)[-1]
+        terms = {"mlm_loss": 2, "distillation_loss": 5, "cosine_loss": 1}
+        assert last["loss"] == pytest.approx(sum(weight * last[name] for name, weight in terms.items()), rel=1e-4)
+    first, *_, last = small.lines(folder / "student", "validation")
+    assert last["distillation_loss"] < first["distillation_loss"]
 
-    def distance(run):
-        theirs = load(folder / "teacher").params["encoder"]["embedding"]["token"]
-        return float(np.square(run.params["encoder"]["embedding"]["token"] - theirs).sum())
 
-    assert distance(load(folder / "student")) < 0.99 * distance(load(tmp_path / "alone"))
+def test_evaluation_measures_the_student_alone(runs):
+    folder, _ = runs
+    done = small.command("evaluate", f"--workdir={folder / 'student'}", f"--data_dir={folder / 'data'}")
+    assert done.code == 0, done.err
+    assert "mlm_loss" in done.out and "distillation_loss" not in done.out
 
 
 def test_a_trained_run_needs_no_teacher(runs, tmp_path):
@@ -109,7 +89,7 @@ def test_a_trained_run_needs_no_teacher(runs, tmp_path):
     try:
         run = load(tmp_path / "student")
         assert run.predict([small.SAMPLE]) and "frozen" not in run.params
-        with pytest.raises(UserError, match=r"config.frozen.teacher is .* does not exist"):
+        with pytest.raises(UserError, match=r"config\.frozen\.teacher is .* does not exist"):
             api.train(runs[1], tmp_path / "student", data_dir=folder / "data")
     finally:
         shutil.move(folder / "elsewhere", folder / "teacher")
@@ -136,13 +116,13 @@ def test_a_teacher_of_another_tokenizer_is_refused(runs, tmp_path):
 
 
 @pytest.mark.parametrize(("parts", "objective", "message"), [
-    ({}, "near_teacher", "reads the frozen part 'teacher', which config.frozen lacks"),
-    ({"teacher": ""}, "near_teacher", "reads the frozen part 'teacher'"),
-    ({"teacher": "{teacher}", "other": "{teacher}"}, "near_teacher", "'other', which no objective of this run reads"),
+    ({}, "distillation", "reads the frozen part 'teacher', which config.frozen lacks"),
+    ({"teacher": ""}, "distillation", "reads the frozen part 'teacher'"),
+    ({"teacher": "{teacher}", "other": "{teacher}"}, "distillation", "'other', which no objective of this run reads"),
     ({"teacher": "{teacher}"}, "masked", "they read none"),
-    ({"teacher": "{texts}"}, "near_teacher", "which has no config.json"),
-    ({"teacher": "{texts}/none"}, "near_teacher", "which does not exist"),
-    ({"teacher": "{vectors}"}, "near_teacher", "a file of word vectors; expected a run"),
+    ({"teacher": "{texts}"}, "distillation", "which has no config.json"),
+    ({"teacher": "{texts}/none"}, "distillation", "which does not exist"),
+    ({"teacher": "{vectors}"}, "distillation", "a file of word vectors; expected a run"),
 ])
 def test_wrong_parts_are_refused(runs, tmp_path, parts, objective, message):
     folder, _ = runs
@@ -175,6 +155,35 @@ def test_parts_by_type(runs, tmp_path):
     assert len({run.fingerprint, vectors.fingerprint}) == 2 and part(folder / "teacher").fingerprint == run.fingerprint
     assert flatten(part(folder / "teacher", False).specs).keys() == run.values.keys()
     assert not part(folder / "teacher", False).values
+
+
+def test_stages_with_and_without_a_teacher(runs, tmp_path):
+    folder, _ = runs
+    config = student(folder)
+    config.objective = {"name": "masked"}
+    config.stages = ({"name": "alone", "fraction": 0.5}, {
+        "name": "taught", "fraction": 0.25, "objective": {"name": "distillation"}}, {"name": "after", "fraction": 0.25})
+    api.train(config, tmp_path / "run", data_dir=folder / "data")
+    assert ["distillation_loss" in line for line in small.lines(tmp_path / "run", "train")] == [False] * 6 + [
+        True] * 3 + [False] * 3
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    for later in (9, 12):
+        shutil.rmtree(tmp_path / "again/checkpoints" / str(later))
+    api.train(config, tmp_path / "again", data_dir=folder / "data")  # from step 8, in the second stage
+    there, here = values(tmp_path / "run"), values(tmp_path / "again")
+    assert all(np.asarray(there[path]).tobytes() == np.asarray(here[path]).tobytes() for path in there)
+
+
+def test_doctor_and_plans_count_a_teacher_apart(runs):
+    folder, config = runs
+    experiment = experiments.parse(config)
+    found = machine.network(experiment, None, None)
+    teacher = frozen.load(experiment, values=False)["teacher"]
+    assert f", and {count(teacher.specs):,} of teacher ({folder / 'teacher'}), which are not trained" in found.text
+    [one] = found.value
+    assert not set(flatten(saved(one.state).params)) & {f"frozen/teacher/{path}" for path in flatten(teacher.specs)}
+    [planned] = plan.plan(experiment, hardware.find("cpu:1"))
+    assert planned.memory.frozen == 4 * count(teacher.specs)
 
 
 def test_paths_become_absolute(runs, tmp_path, monkeypatch):
