@@ -35,7 +35,7 @@ from lmrep.experiment import attention, build, checks, frozen, task_inspection
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.task_data import STATISTICS, PreparedTask
-from lmrep.inference import labelled, prompts, task_evaluation
+from lmrep.inference import feature_cache, labelled, prompts, task_evaluation
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import Run, load
 from lmrep.interop import init_from
@@ -216,6 +216,8 @@ def _ready(
     parts = frozen.load(experiment, prepared.tokenizer.tokens)
     for line in frozen.describe(parts):
         log.info("%s", line)
+    if isinstance(prepared, PreparedTask):
+        prepared = feature_cache.cached(prepared, parts, data_dir)
     stages = build.stages(experiment, prepared, data_dir, parts)
     network = experiments.model_config(experiment)
     warnings = [build.unused_rows(network, prepared.tokenizer.size)]
@@ -257,7 +259,7 @@ def _predict_splits(run: Run, prepared: PreparedTask) -> dict[str, Any] | None:
         if split != "train":
             results[split] = labelled.predict_records(run, prepared.records[split], split, examples)
             task_evaluation.write(run, split, prepared.records[split], results[split])
-    intervals = task_evaluation.write_results(run.directory, run.step, results)
+    intervals = task_evaluation.write_results(run, results)
     if "validation" not in results:
         return None
     return {"after": results["validation"].metrics, "best_step": run.step, "intervals": intervals["validation"]}

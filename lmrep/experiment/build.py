@@ -18,6 +18,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import corpora, formats, loader, tokenizers
 from lmrep.data.formats import Plan, batch_struct
 from lmrep.data.mixture import Mixture, Sources
+from lmrep.data.records.examples import Examples
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
@@ -206,9 +207,10 @@ def frozen_values(built: Objective, frozen: FrozenParts) -> dict[str, np.ndarray
 
 def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen: FrozenParts) -> Stage:
     """The only stage of a task; `stage` is that of the resolved experiment."""
-    experiment, train, task = prepared.experiment, prepared.stores["train"], TASKS[stage.objective_name]
+    experiment, task = prepared.experiment, TASKS[stage.objective_name]
     built = objective(stage, network, prepared.tokenizer.vocabulary, frozen)
-    held_out = prepared.stores.get("validation")
+    stores = {split: add_columns(store, stage, frozen) for split, store in prepared.stores.items() if split != "test"}
+    train, held_out = stores["train"], stores.get("validation")
 
     def score(outputs: list[dict]) -> dict[str, float]:
         collated = collate(outputs, held_out.units)
@@ -224,6 +226,12 @@ def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen
         schedule=optimizers.schedule(stage.optimizer, stage.steps), score=score,
         init_values=frozen_values(built, frozen),
         metrics=COMMON | task.objective.metrics, fingerprint=train.fingerprint)
+
+
+def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Examples:
+    """The examples of a task with the columns that need its frozen parts."""
+    units = TASKS[stage.objective_name].add_columns(stage.objective, examples.units, frozen)
+    return examples if units is examples.units else dataclasses.replace(examples, units=units)
 
 
 def _batches(

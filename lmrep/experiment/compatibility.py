@@ -19,7 +19,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.experiment import config as experiments
 from lmrep.layers.stack import Execution
-from lmrep.models import MODELS, PRESETS
+from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.objectives import OBJECTIVES
 from lmrep.training.state import create
 from lmrep.training.step import train_step
@@ -53,7 +53,8 @@ def pairings() -> Iterator[Pairing]:
 
 def networks() -> tuple[str, ...]:
     """Every preset, and the networks that have none."""
-    return (*PRESETS, *(name for name in MODELS if name not in {preset.model for preset in PRESETS.values()}))
+    with_presets = {preset.model for preset in PRESETS.values()}
+    return (*PRESETS, *(name for name in pretrained_models() if name not in with_presets))
 
 
 @cache

@@ -22,7 +22,7 @@ from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment.config import StageConfig, default_config
 from lmrep.experiment.recipes import RECIPES, RECURRENT, Recipe
 from lmrep.layers.stack import Execution
-from lmrep.models import MODELS, PRESETS
+from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.objectives import OBJECTIVES
 from lmrep.training import optimizers
 
@@ -54,7 +54,7 @@ def choose(argument: str, sizes: Mapping[str, str], recipe: Recipe | None = None
     default = recipe or RECIPES[presets["tiny"]]
     optimizer = default.optimizer_name or default.optimizer
     chosen = loading.parse_argument(
-        argument, size=(next(iter(sizes)), tuple(presets)), model=("", ("", *PRESETS, *MODELS)),
+        argument, size=(next(iter(sizes)), tuple(presets)), model=("", ("", *PRESETS, *pretrained_models())),
         **{"objective": (default.objective, tuple(OBJECTIVES)), "format": (default.format, tuple(FORMATS)),
            "data": ("python_docs", tuple(CORPORA)),
            "optimizer": (optimizer, tuple(dict.fromkeys((optimizer, *optimizers.RECIPES)))), **own},

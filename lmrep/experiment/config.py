@@ -120,6 +120,8 @@ class TaskExperiment(Experiment):
     log: LogConfig = setting(LogConfig(every=20), "logging")
     head: str = setting("auto", "where the head starts: auto: from that of `init`, if it has one for this task; new: "
                         "random", choices=("auto", "new"))
+    cache_features: bool = setting(False, "write the vectors of the frozen encoder (config.frozen.features) once, for "
+                                   "all epochs and later runs, and read them from there")
     new_layers: int = setting(0, "how many top layers start from random values, not from `init`", at_least=0)
 
 
@@ -148,7 +150,7 @@ RESUMABLE_FIELDS = (
     "name", "frozen.*", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
     "evaluation.every", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
     "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
-TASK_RESUMABLE_FIELDS = ("epochs", "data.train", "data.validation", "data.test")
+TASK_RESUMABLE_FIELDS = ("epochs", "cache_features", "data.train", "data.validation", "data.test")
 
 
 def default_config(
@@ -214,6 +216,8 @@ def parse(config: Mapping[str, Any]) -> Experiment:
 
 
 def _check_pretraining(experiment: Experiment) -> None:
+    if model_def(experiment.model).tasks_only:
+        raise UserError(f"config.model.name is {experiment.model['name']}, which is for tasks; choose another network")
     for data in (experiment.data, *(source.data for source in sources(experiment))):
         if (held_out := data.validation + data.test) >= 1:
             raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
@@ -226,6 +230,10 @@ def _check_task(experiment: TaskExperiment) -> None:
     if len(experiment.stages) > 1 or experiment.sources or experiment.overfit:
         name = "stages" if experiment.stages else "sources" if experiment.sources else "overfit"
         raise UserError(f"config.{name} is set, and a task has one stage, one data set, and no overfit; remove it")
+    features = experiment.objective.get("features") or {}
+    if experiment.cache_features and not features.get("layers"):
+        raise UserError("config.cache_features is True, and config.model is trained, so its vectors change; give a "
+                        "frozen encoder (features=runs/bert after the colon), or set it to False")
 
 
 def model_def(fields: Mapping[str, Any]) -> ModelDef:

@@ -11,7 +11,7 @@ from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
-from lmrep.models import MODELS, PRESETS
+from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN, KnownSet
 
@@ -67,6 +67,10 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "spanbert": {"": {"epochs": 10.0, "batch_size": 32, "optimizer.learning_rate": 2e-5,
                       "optimizer.bias_correction": True},
                  "squad1": {"epochs": 4.0, "length": 512}, "squad2": {"epochs": 4.0, "length": 512}},
+    # What is trained above frozen vectors, from random values: Adam as in Peters et al., 2017, whose gradients are
+    # clipped at 5.
+    "features": {"": {"epochs": 20.0, "batch_size": 32, "optimizer.learning_rate": 1e-3, "optimizer.weight_decay": 0.0,
+                      "optimizer.clip": 5.0, "optimizer.bias_correction": True, "optimizer.eps": 1e-8}},
     # Radford et al., 2018. Their language-model loss needs a network that reads from left to right, and is a field of
     # the task: objective.auxiliary=0.5.
     "gpt": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 6.25e-5, "optimizer.eps": 1e-8,
@@ -82,7 +86,9 @@ GRIDS: Mapping[str, Mapping[str, tuple]] = {
 }
 
 
-def compose_task(argument: str, task: str, known: str = "", **own: Any) -> ml_collections.ConfigDict:
+def compose_task(
+    argument: str, task: str, known: str = "", network: str = "linear", model: str = "", **own: Any
+) -> ml_collections.ConfigDict:
     """The config of a task.
 
     Args:
@@ -94,32 +100,53 @@ def compose_task(argument: str, task: str, known: str = "", **own: Any) -> ml_co
         head: auto, or new.
         network: between the encoder and the head: linear (nothing) or bilstm; of taggers also crf or bilstm_crf.
         data: the folder with the published files of a known set, or tfds.
+        features: a run or a published directory, whose frozen vectors the task reads (ELMo); no other network is
+          trained then, unless `init` or `model` names one.
+        vectors: a text file of word vectors, for taggers.
         mesh: as for pretraining.
       task: a name in `TASKS`.
       known: a name in `KNOWN`.
+      network, model: those where the argument has none, nor `init`; "none" where everything that is read is frozen.
       **own: fields of sections of the config: data={"format": "trees"}.
 
     Raises:
       UserError: a choice does not exist.
     """
     chosen = loading.parse_argument(
-        argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
+        argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *pretrained_models())),
         recipe=("bert", tuple(RECIPES)), head=("auto", ("auto", "new")),
-        network=("linear", _networks(task)), mesh="data", **{"data": ""} if known else {})
+        network=(network, _networks(task)), features="", vectors="", mesh="data", **{"data": ""} if known else {})
+    if not (chosen.init or chosen.model or chosen.size == "tiny"):
+        chosen.model = "none" if chosen.features or chosen.vectors else model
     config = default_config(chosen.model or "bert_base", task, "examples", "bert", chosen.mesh)
     config.name, config.init, config.head, config.length = known or task, chosen.init, chosen.head, 128
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
     if known:
         _use(config, KNOWN[known], chosen.data)
-    recipe = RECIPES[chosen.recipe]
+    recipe = RECIPES["features" if chosen.model == "none" else chosen.recipe]
     config.update_from_flattened_dict({**recipe[""], **recipe.get(known, {})})
     for section, fields in own.items():
         config.update({section: fields})
     if not chosen.init:
         _from_scratch(config, chosen)
+    _use_frozen(config, chosen)
     if chosen.network != "linear":
         config.objective.network = chosen.network
     return config
+
+
+def _use_frozen(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> None:
+    """The frozen parts that were chosen."""
+    parts = {name: path for name, path in (("features", chosen.features), ("words", chosen.vectors)) if path}
+    for name in parts:
+        if name not in config.objective:
+            raise UserError(f"the task {config.objective.name} reads no {'word vectors' if name == 'words' else name}; "
+                            "leave them out")
+    if chosen.features:
+        config.objective.features.layers = "mix:all"
+    if chosen.vectors:
+        config.objective.words.lookup = "both"
+    config.frozen = parts
 
 
 def _networks(task: str) -> tuple[str, ...]:
@@ -128,9 +155,9 @@ def _networks(task: str) -> tuple[str, ...]:
     return field.metadata["bounds"].choices if field else ("linear",)
 
 
-def compose_known(argument: str, known: str) -> ml_collections.ConfigDict:
+def compose_known(argument: str, known: str, network: str = "linear", model: str = "") -> ml_collections.ConfigDict:
     """The config of a known data set; arguments as in `compose_task`."""
-    return compose_task(argument, KNOWN[known].task, known)
+    return compose_task(argument, KNOWN[known].task, known, network, model)
 
 
 def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:

@@ -144,8 +144,9 @@ def load(
     teaching = teacher_names(experiment)
     parts = {name: _part(name, path, experiment, values) for name, path in given.items()
              if teachers or name not in teaching}
-    for name in teaching & parts.keys():
-        _check_teacher(parts[name], experiment, tokens)
+    for name, part in parts.items():
+        if name in teaching or part.model is not None:
+            _check_encoder(part, experiment, tokens)
     return parts
 
 
@@ -206,14 +207,15 @@ def _fingerprint(description: object, values: Mapping[str, np.ndarray]) -> str:
     return found.hexdigest()
 
 
-def _check_teacher(part: FrozenPart, experiment: Experiment, tokens: Sequence[str] | None) -> None:
+def _check_encoder(part: FrozenPart, experiment: Experiment, tokens: Sequence[str] | None) -> None:
     if part.model is None:
         raise UserError(f"config.frozen.{part.name} is {part.source}, a file of word vectors; expected a run or a "
                         "published directory")
     if tokens is not None and list(tokens) != list(part.tokens):
         raise UserError(f"config.frozen.{part.name} ({part.source}) has another tokenizer than this run: "
-                        f"{_difference(part.tokens, tokens)}. A teacher predicts the tokens of its own tokenizer; use "
-                        "that one: --config.tokenizer.vocab_file=TEACHER/tokenizer, or start from the teacher (init)")
+                        f"{_difference(part.tokens, tokens)}. Both read the same tokens; use its tokenizer: "
+                        f"--config.tokenizer.vocab_file={experiment.frozen[part.name]}/tokenizer, or start from it "
+                        "(init)")
     longest = max(stage.length for stage in experiments.resolve_stages(experiment))
     if 0 < part.model.max_length < longest:
         raise UserError(f"config.frozen.{part.name} ({part.source}) has positions for {part.model.max_length} tokens, "

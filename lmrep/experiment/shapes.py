@@ -69,11 +69,13 @@ def batch(plan: experiments.StagePlan, mesh: Mesh) -> Mapping[str, jax.ShapeDtyp
     sequence or `CHOICES` in each example."""
     fields = {name: FIELDS[name] for name in ALL_FORMATS[plan.format_name].fields(plan.format)}
     sizes = {"b": (plan.batch_size,), "t": (plan.length,), "n": (1,)}
+    if characters := getattr(plan.objective, "characters", None):
+        sizes["c"] = (characters.max_length,)
     if task := TASKS.get(plan.objective_name):
         if task.columns is None:
             raise UserError(f"what batches of the task {plan.objective_name} have depends on its labels (it has no "
                             "TaskDef.columns), so its step cannot be planned")
-        fields |= task.columns
+        fields |= task.columns | task.more_columns(plan.objective)
         if task.grouped:
             sizes |= {"t": (CHOICES, plan.length), "n": (CHOICES,)}
     return {name: jax.ShapeDtypeStruct(tuple(n for axis in field.axes for n in sizes[axis]), field.dtype,

@@ -17,6 +17,7 @@ from lmrep.core.files import write_text
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
+from lmrep.experiment import build
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.task_data import tokenized
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
@@ -52,6 +53,7 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
             raise UserError(f"{error.problem}; correct it, or leave the example out: this run cannot predict it") \
                 from error
         examples = tokenized(run.experiment, run.model, run.tokenizer, own, name)
+    examples = build.add_columns(examples, stage, run.frozen)
     # A few texts are not worth a copy of the parameters for each device.
     devices = jax.local_device_count() if examples.lengths.sum() > _batch_tokens() else 1
     outputs, pending, predict = [], [], _predictor(run, devices)

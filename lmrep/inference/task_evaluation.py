@@ -16,7 +16,7 @@ from lmrep.experiment.config import stage_at
 from lmrep.inference import labelled
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.tasks import TASKS
+from lmrep.tasks import TASKS, networks
 from lmrep.tasks.base import Result
 from lmrep.tasks.known import KNOWN
 
@@ -85,14 +85,17 @@ def finite_or_text(values: Mapping[str, float]) -> dict[str, float | str]:
     return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
 
 
-def write_results(directory: Path, step: int, results: Mapping[str, Result]) -> dict[str, dict[str, list[float]]]:
-    """Writes results.json: what checkpoint `step` reaches on each split of `results`. Returns the intervals of each."""
+def write_results(run: Any, results: Mapping[str, Result]) -> dict[str, dict[str, list[float]]]:
+    """Writes results.json: what the checkpoint of a loaded run reaches on each split of `results`, and what its mixes
+    of frozen layers have learned. Returns the intervals of each split."""
     found = {split: intervals(result) for split, result in results.items()}
-    evaluations = [{"step": step, "split": split, "examples": len(result.predictions),
+    evaluations = [{"step": run.step, "split": split, "examples": len(result.predictions),
                     "metrics": finite_or_text(result.metrics), "intervals": {
                         name: each for name, each in found[split].items() if all(map(math.isfinite, each))}}
                    for split, result in results.items() if result.metrics]
-    write_json(directory / RESULTS, {"evaluations": evaluations})
+    c = stage_at(run.experiment, run.step).objective
+    mixes = networks.mixes(run.params, c, run.objective.name, run.frozen)
+    write_json(run.directory / RESULTS, {"evaluations": evaluations, **({"mixes": mixes} if mixes else {})})
     return found
 
 

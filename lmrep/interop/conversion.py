@@ -178,8 +178,9 @@ def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask
         raise UserError(f"this run of {name} averages over windows of long texts (format.long is windows), and "
                         "published classes read a text at once; fine-tune with --config.format.long=truncate")
     if not networks.is_head_alone(stage.objective):
-        raise UserError(f"this run of {name} has a network between encoder and head, which no published class has; "
-                        "train one with --config.objective.network=linear and --config.objective.pooling=position")
+        raise UserError(f"this run of {name} has a network between encoder and head or reads frozen parts, which no "
+                        "published class does; train one with --config.objective.network=linear and "
+                        "--config.objective.pooling=position")
     fields = {key: value for key, value in dataclasses.asdict(stage.objective).items()
               if key in (*HEAD_FIELDS, *TASK_HEADS[name].kept)}
     head = f"objective/{name}"

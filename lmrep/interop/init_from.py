@@ -90,7 +90,7 @@ def load_config(
     """The config of an experiment file, or of one that comes with the package, with the overrides.
 
     Where `get_config` sets `init`, the config takes network and tokenizer of that checkpoint, and its head if both are
-    of one task, before the overrides.
+    of one task, before the overrides; where it sets `frozen["features"]` of a task instead, the tokenizer of that one.
 
     Raises:
       UserError: as `lmrep.config.loading.load` and `adopt_checkpoint`.
@@ -104,6 +104,8 @@ def load_config(
         adopt_checkpoint(config, config.init, new_head=head.strip("'\"") == "new")
         if is_task(config) and 0 < config.model.get("max_length", 0) < config.length:
             config.length = config.model.max_length
+    elif is_task(config) and config.get("frozen", {}).get("features"):
+        adopt_features(config, config.frozen["features"])
     config = loading.apply_overrides(config, overrides)
     for name, path in config.get("frozen", {}).items():  # a run may be resumed from another directory
         config.frozen[name] = remote.as_url(path) or (str(Path(path).expanduser().absolute()) if path else "")
@@ -166,6 +168,24 @@ def _absolute(path: str | os.PathLike, directory: Path) -> str:
 def dropout_fields(network: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields of a network's config that a run keeps when it takes the network of a checkpoint."""
     return experiments.model_def(network).dropout_fields
+
+
+def adopt_features(config: ml_collections.ConfigDict, path: str | os.PathLike) -> None:
+    """Sets the tokenizer of a task's config to that of the frozen encoder `path`, in place; where nothing else is
+    encoded (the network "none"), also what its texts look like.
+
+    Raises:
+      UserError: there is no checkpoint.
+    """
+    network, tokenizer = adopt_tokenizer(config, path)
+    if config.model.name != "none":
+        return
+    for name in ("max_length", "token_types"):
+        config.model[name] = network.get(name, 0)
+    pad = tokenizer.vocabulary.specials.get("pad")
+    config.objective.context = head_fields(directory_of(path), config.objective.name, pad).get("context", "both")
+    if 0 < config.model.max_length < config.length:
+        config.length = config.model.max_length
 
 
 def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:

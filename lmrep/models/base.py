@@ -124,6 +124,7 @@ class ModelDef(NamedTuple):
       architecture_fields: fields that a run may not change when it starts from another's parameters (`init=`), since
         every parameter would mean something else.
       dropout_fields: fields that such a run keeps, since they are not part of what was learned.
+      tasks_only: whether it learns nothing from text by itself, and serves tasks alone.
       attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
         has no attention.
     """
@@ -135,6 +136,7 @@ class ModelDef(NamedTuple):
     architecture_fields: tuple[str, ...] = ()
     dropout_fields: tuple[str, ...] = ("dropout",)
     attention: Callable[[Any], Needs | None] = lambda config: None
+    tasks_only: bool = False
 
 
 def model_inputs(

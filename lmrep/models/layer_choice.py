@@ -18,7 +18,8 @@ class Layers:
 
     Attributes:
       numbers: 0 is the embedding output, l the last layer's, after the final norm where there is one.
-      join: "stack" keeps each [n, t, d]; "sum" gives [1, t, d]; "concat" gives [1, t, n * d].
+      join: "stack" and "mix" (whose weights are learned) keep each [n, t, d]; "sum" gives [1, t, d]; "concat" gives
+        [1, t, n * d].
     """
 
     numbers: tuple[int, ...]
@@ -60,10 +61,15 @@ def parse_layers(
 
 def num_layers(model: Model) -> int:
     """l, the number of layers of a model."""
+    return len(widths(model)) - 1
+
+
+def widths(model: Model) -> tuple[int, ...]:
+    """The width of each of `outputs`."""
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    layers = jax.eval_shape(lambda params, tokens: model.encode(params, Inputs(tokens=tokens), layers=True).layers,
-                            abstract(model.specs), tokens)
-    return len(layers) - 1
+    found = jax.eval_shape(lambda params, tokens: outputs(model.encode(params, Inputs(tokens=tokens), layers=True)),
+                           abstract(model.specs), tokens)
+    return tuple(x.shape[-1] for x in found)
 
 
 def outputs(encoded: Encoded) -> list[Array]:
@@ -82,5 +88,5 @@ def combine(every: Sequence[Array], layers: Layers) -> Array:
     if layers.join != "concat" and len({x.shape[-1] for x in chosen}) > 1:
         widths = ", ".join(f"{number}: {x.shape[-1]}" for number, x in zip(layers.numbers, chosen, strict=True))
         raise UserError(f"the chosen layers have different widths ({widths}); choose one at a time, or use concat:")
-    return {"stack": jnp.stack, "sum": lambda chosen: sum(chosen)[None],
+    return {"stack": jnp.stack, "mix": jnp.stack, "sum": lambda chosen: sum(chosen)[None],
             "concat": lambda chosen: jnp.concatenate(chosen, -1)[None]}[layers.join](chosen)

@@ -15,7 +15,7 @@ from lmrep.data.records import TARGETS, Record
 from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
-from lmrep.objectives.base import ObjectiveDef
+from lmrep.objectives.base import FrozenParts, ObjectiveDef
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,8 @@ class TaskDef(NamedTuple):
         a split the same number of them.
       compare: (config, record with targets, its prediction) -> Comparison, for reports.
       initial: new path -> the paths of a pretraining head that it starts from, where the source checkpoint has them.
+      add_columns: (config, Units, frozen parts) -> Units with further columns, which need them: rows of word vectors.
+      more_columns: config -> {name: Field} of these; `c`, the bytes of a word, is `config.characters.max_length`.
       tuned: field of the config -> the validation metric that has its value, where the field is None: a loaded run has
         the value of its checkpoint, or 0 without validation.
     """
@@ -231,6 +233,8 @@ class TaskDef(NamedTuple):
     compare: Callable[[Any, Record, Mapping[str, Any]], Comparison] = compare
     initial: dict[str, str] = {}  # noqa: RUF012
     tuned: dict[str, str] = {}  # noqa: RUF012
+    add_columns: Callable[[Any, Units, FrozenParts], Units] = lambda config, units, frozen: units
+    more_columns: Callable[[Any], dict[str, Field]] = lambda config: {}
 
 
 def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -20,11 +21,12 @@ from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads, networks
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.capability import Predict
+from lmrep.tasks.networks import Network
 
 METRICS = ("accuracy", "f1", "macro_f1", "matthews")
 WRITTEN = 10  # classes of a prediction, the most probable ones; and that of the record
@@ -81,14 +83,16 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return collect(units, owners, {"label": labels}), len(long)
 
 
-def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A classifier on one vector of each text."""
     check_context(model, c.context, "this task")
+    net = networks.bind(c, model, "classification", frozen)
     objective = Objective(
         name="classification",
-        specs=networks.task_specs(c, model, "classification", len(c.labels) or 2),
-        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        context=c.context, networks=(NetworkUse(model.sizes),))
+        specs=networks.task_specs(net, len(c.labels) or 2),
+        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
+        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        penalty=networks.penalty(net))
     return auxiliary.with_language_model(objective, c, model)
 
 
@@ -97,25 +101,25 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["label"] >= 0))}
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
     """float32 [b, n, classes]."""
     keys = prng.split(key, 2)
-    x = networks.pooled(params, batch, model, c, "classification", keys[0])
+    x = networks.pooled(params, batch, net, keys[0])
     return heads.apply(params["objective"]["classification"], x, c, keys[1])
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy."""
-    y = logits(params, batch, key, c=c, model=model)
+    y = logits(params, batch, key, c=c, net=net)
     value, metrics = heads.cross_entropy(y, batch["label"], batch["weights"])
     return value, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, n, classes]."""
-    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, model=model))}}
+    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net))}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -158,7 +162,7 @@ def show(prediction: dict[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context,
+        Config, build, context=lambda c: c.context, parts=networks.parts,
         metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},

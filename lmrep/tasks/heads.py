@@ -96,8 +96,9 @@ def positions(batch: Batch, model: Model, c: Head) -> Array:
 
 
 def ungrouped(batch: Batch) -> Batch:
-    """The tokenwise fields [b, k, t] of grouped units as [b * k, t], each unit by itself; other batches as they are."""
+    """The tokenwise fields [b, k, t, ...] of grouped units as [b * k, t, ...], each unit by itself; other
+    batches as they are."""
     shape = batch["tokens"].shape
     if len(shape) == 2:
         return batch
-    return {name: value.reshape(-1, shape[-1]) for name, value in batch.items() if value.shape == shape}
+    return {name: value.reshape(-1, *value.shape[2:]) for name, value in batch.items() if value.shape[:3] == shape}

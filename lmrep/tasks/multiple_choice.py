@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -18,11 +19,12 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.models.base import Model, check_context
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads, networks
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
+from lmrep.tasks.networks import Network
 
 EMPTY = Encoded(np.zeros(0, np.int32), np.zeros(0, np.int8), 0, 0)  # in place of a choice that an example lacks
 MASKED = -1e30  # its logit
@@ -59,14 +61,16 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return collect(units, np.repeat(np.arange(len(records)), k), columns), len(truncated)
 
 
-def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A score for each choice from one vector of its pair, and a softmax over the choices."""
     check_context(model, c.context, "this task")
+    net = networks.bind(c, model, "multiple_choice", frozen)
     objective = Objective(
         name="multiple_choice",
-        specs=networks.task_specs(c, model, "multiple_choice", 1),
-        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        context=c.context, networks=(NetworkUse(model.sizes),))
+        specs=networks.task_specs(net, 1),
+        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
+        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        penalty=networks.penalty(net))
     return auxiliary.with_language_model(objective, c, model)
 
 
@@ -77,26 +81,26 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"target": target, "weights": normalize_weights((batch["unit"][:, 0] >= 0) & (target >= 0))}
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
     """float32 [b, k]; `MASKED` for empty units."""
     keys = prng.split(key, 2)
-    x = networks.pooled(params, batch, model, c, "multiple_choice", keys[0])
+    x = networks.pooled(params, batch, net, keys[0])
     y = heads.apply(params["objective"]["multiple_choice"], x, c, keys[1])[..., 0]
     return jnp.where(batch["choice"] == 1, y, MASKED)
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of the right choice."""
-    y = logits(params, batch, key, c=c, model=model)
+    y = logits(params, batch, key, c=c, net=net)
     value, metrics = heads.cross_entropy(y, batch["target"], batch["weights"])
     return value, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probability` float32 [b, k]."""
-    return {"units": {"log_probability": jax.nn.log_softmax(logits(params, batch, c=c, model=model))}}
+    return {"units": {"log_probability": jax.nn.log_softmax(logits(params, batch, c=c, net=net))}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -128,7 +132,7 @@ def show(prediction: dict[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context,
+        Config, build, context=lambda c: c.context, parts=networks.parts,
         metrics={**auxiliary.METRICS, "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False)},
         capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),

@@ -1,24 +1,36 @@
 """The networks of tasks: what is between the vectors of tokens and the output layer.
 
-The vectors are those of `config.model`. A network of bidirectional LSTM layers reads them; a tagger's has one time step
-for each word. A text is then represented by one vector, as `pooling` says.
+The vectors are those of `config.model`, which is trained, beside those of frozen parts (`features`) and, of words, word
+vectors and characters. A network of bidirectional LSTM layers reads them; a tagger's has one time step for each word. A
+text is then represented by one vector, as `pooling` says.
 """
 
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core import prng
-from lmrep.core.params import Array, Tree
-from lmrep.layers import attention_pooling, dropout, recurrent
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, ParamSpec, Tree, zeros
+from lmrep.data.formats.base import Field
+from lmrep.data.records.encoding import Units
+from lmrep.layers import attention_pooling, char_cnn, dropout, recurrent
 from lmrep.models.base import Model, model_inputs
-from lmrep.objectives.base import Batch
-from lmrep.tasks import heads
+from lmrep.objectives.base import Batch, FrozenPart, FrozenParts
+from lmrep.tasks import frozen_features, heads
+
+log = logging.getLogger(__name__)
 
 POOLINGS = ("position", "mean", "max", "attention")
+WORDS = "words"  # in config.frozen
+LOOKUPS: Mapping[str, Callable[[str], tuple[str, ...]]] = {  # word -> what is looked up, in order
+    "exact": lambda word: (word,), "lower": lambda word: (word.lower(),), "both": lambda word: (word, word.lower())}
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,7 @@ class Config(heads.Head):
     network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
                            "layers", choices=("linear", "bilstm"))
     bilstm: BiLstm = setting(BiLstm(), "the LSTM layers")
+    features: frozen_features.Config = setting(frozen_features.Config(), "the vectors of a frozen encoder")
 
 
 @dataclass(frozen=True)
@@ -48,9 +61,93 @@ class TextConfig(Config):
                            "sum with learned weights (attention)", choices=POOLINGS)
 
 
+@dataclass(frozen=True)
+class WordVectors:
+    """Word vectors, config.frozen.words: a text file as GloVe's."""
+
+    lookup: str = setting("", "none: no word vectors; exact: the vector of the word as it is written; lower: that of "
+                          "the word in lower case; both: the first, or else the second. All unknown words share one "
+                          "vector, which is trained and begins at 0", choices=("", *LOOKUPS))
+    trained: bool = setting(False, "whether the vectors are trained with the task: they only start from the file")
+
+
+@dataclass(frozen=True)
+class Characters:
+    """A convolution over the characters of a word (Ma and Hovy, 2016), which are the bytes of its UTF-8."""
+
+    filters: int = setting(0, "width of the result; 0: no characters (Ma and Hovy: 30)", at_least=0)
+    width: int = setting(30, "of the characters' vectors", at_least=1)
+    window: int = setting(3, "characters that a filter reads", at_least=1)
+    max_length: int = setting(24, "bytes of a word at most; the rest is cut", at_least=1)
+    dropout: float = setting(0.5, "dropout rate on the characters' vectors", at_least=0, below=1)
+
+
+@dataclass(frozen=True)
+class WordConfig(Config):
+    """A head on the vectors of words, and the network below it."""
+
+    words: WordVectors = setting(WordVectors(), "word vectors beside those of the encoder")
+    characters: Characters = setting(Characters(), "character features beside them")
+
+
+class Network(NamedTuple):
+    """The network of a task, with what it reads.
+
+    Attributes:
+      c: its config.
+      model: the encoder that is trained.
+      name: of the task; parameters lie under objective/NAME.
+      features: the frozen encoder; None where there is none.
+      words: the word vectors; None where there are none.
+    """
+
+    c: Config
+    model: Model
+    name: str
+    features: FrozenPart | None = None
+    words: FrozenPart | None = None
+
+
+def parts(c: Config) -> tuple[str, ...]:
+    """The frozen parts that a task reads."""
+    return (*[frozen_features.NAME][: bool(c.features.layers)], *[WORDS][: bool(_lookup(c))])
+
+
+def _lookup(c: Config) -> str:
+    return c.words.lookup if isinstance(c, WordConfig) else ""
+
+
+def _filters(c: Config) -> int:
+    return c.characters.filters if isinstance(c, WordConfig) else 0
+
+
+def bind(c: Config, model: Model, name: str, frozen: FrozenParts) -> Network:
+    """The network of task `name`.
+
+    Raises:
+      UserError: a frozen part is missing, or is of the wrong type; there is nothing to read.
+    """
+    for part in parts(c):
+        if part not in frozen:
+            raise UserError(f"config.frozen lacks {part!r}, which config.objective.{part} reads")
+        if (frozen[part].model is None) != (part == WORDS):
+            raise UserError(f"config.frozen.{part} is {frozen[part].source}; expected "
+                            + ("a text file of word vectors" if part == WORDS else
+                               "a run or a published directory, whose vectors are the features"))
+    own = {part: frozen[part] for part in parts(c)}
+    net = Network(c, model, name, own.get(frozen_features.NAME), own.get(WORDS))
+    if not input_width(net):
+        raise UserError("config.model.name is none, and the task has nothing else to read at its input; set "
+                        "config.objective.features.layers and config.frozen.features, or choose a network")
+    return net
+
+
 def is_head_alone(c: Any) -> bool:
-    """Whether the config of a task has nothing between the encoder and the head."""
-    return getattr(c, "network", "linear") == "linear" and getattr(c, "pooling", "position") == "position"
+    """Whether the config of a task has an encoder that is trained, a head, and nothing else."""
+    if not isinstance(c, Config):
+        return True
+    pooling = getattr(c, "pooling", "position")
+    return c.network == "linear" and pooling == "position" and not parts(c) and not _filters(c)
 
 
 def has_bilstm(c: Config) -> bool:
@@ -58,68 +155,180 @@ def has_bilstm(c: Config) -> bool:
     return c.network.startswith("bilstm")
 
 
-def output_width(c: Config, model: Model) -> int:
+def input_width(net: Network) -> int:
+    """The width of the vectors that the network reads."""
+    width = net.model.width + _filters(net.c)
+    if net.words is not None:
+        width += net.words.specs["vectors"].shape[1]
+    return width + _features_width(net, "input")
+
+
+def _features_width(net: Network, place: str) -> int:
+    c = net.c.features
+    if not net.features or place not in frozen_features.PLACES[c.placement]:
+        return 0
+    return frozen_features.width(c, net.features)
+
+
+def output_width(net: Network) -> int:
     """The width of the vectors that the head reads."""
-    return 2 * c.bilstm.width if has_bilstm(c) else model.width
+    c = net.c
+    return (2 * c.bilstm.width if has_bilstm(c) else input_width(net)) + _features_width(net, "output")
 
 
-def specs(c: Config, model: Model) -> Tree:
+def specs(net: Network) -> Tree:
     """The parameters of a network; {} for none."""
-    found = {}
+    c, found = net.c, {}
     if has_bilstm(c):
-        found["bilstm"] = recurrent.bidirectional_specs(model.width, c.bilstm.width, c.bilstm.layers)
+        found["bilstm"] = recurrent.bidirectional_specs(input_width(net), c.bilstm.width, c.bilstm.layers)
     if getattr(c, "pooling", "") == "attention":
-        width = output_width(c, model)
-        found["pooling"] = attention_pooling.specs(width, width, model.init)
+        width = output_width(net)
+        found["pooling"] = attention_pooling.specs(width, width, net.model.init)
+    if net.features and (mixes := frozen_features.specs(c.features, net.features)):
+        found["mix"] = mixes
+    if net.words is not None:
+        spec = net.words.specs["vectors"]
+        found["words"] = {"unknown": ParamSpec(spec.shape[1:], (None,), zeros)}
+        if c.words.trained:
+            values = net.words.values.get("vectors")  # None where shapes alone are needed
+            found["words"]["vectors"] = spec._replace(init=zeros if values is None else lambda *_: jnp.asarray(values))
+    if _filters(c):
+        found["characters"] = char_cnn.specs(c.characters.width, c.characters.filters, c.characters.window)
     return found
 
 
-def task_specs(c: Config, model: Model, name: str, outputs: int) -> Tree:
-    """The parameters of task `name`: those of the encoder, of a head with that many outputs, and under `network` those
+def word_columns(c: WordConfig, units: Units, frozen: FrozenParts) -> Units:
+    """The units of words with the columns that their vectors need: `vector` int32[n], the row of each token's word
+    in the word vectors, -1 for unknown words; `characters` int32[n, c], the bytes of the word plus 1, and 0 after them.
+
+    Args:
+      c: the config.
+      units: with the details `forms`, the distinct words, and `form` [n], the number of each token's word or -1.
+      frozen: the word vectors.
+    """
+    if not word_fields(c):
+        return units
+    forms, form, found = units.details["forms"], units.details["form"], {}
+    if _lookup(c):
+        rows = {word: i for i, word in enumerate(frozen[WORDS].tokens)}
+        found["vector"] = np.array([next((rows[each] for each in LOOKUPS[c.words.lookup](word) if each in rows), -1)
+                                    for word in forms], np.int32)
+        log.info("%s of %s different words have no word vector", f"{(found['vector'] < 0).sum():,}", f"{len(forms):,}")
+    if _filters(c):
+        found["characters"] = np.zeros((len(forms), c.characters.max_length), np.int32)
+        for row, word in zip(found["characters"], forms, strict=True):
+            values = np.frombuffer(word.encode()[: len(row)], np.uint8)
+            row[: len(values)] = values.astype(np.int32) + 1
+    empty = {"vector": -1, "characters": 0}  # at special tokens
+    columns = {name: np.where((form >= 0).reshape(-1, *[1] * (values.ndim - 1)), values[form], empty[name])
+               for name, values in found.items()}
+    return units._replace(columns=units.columns | columns, token_columns=(*units.token_columns, *columns))
+
+
+def word_fields(c: WordConfig) -> dict[str, Field]:
+    """The fields that `word_columns` adds to batches."""
+    vector = {"vector": Field("bt", np.int32, "row of the word's vector; -1 for unknown words")}
+    characters = {"characters": Field("btc", np.int32, "bytes of the word plus 1; 0 after them")}
+    return (vector if _lookup(c) else {}) | (characters if _filters(c) else {})
+
+
+def task_specs(net: Network, outputs: int) -> Tree:
+    """The parameters of a task: those of the encoder, of a head with that many outputs, and under `network` those
     between them."""
-    head, network = heads.specs(model, outputs, c, output_width(c, model)), specs(c, model)
-    return {"encoder": model.specs, "objective": {name: head | ({"network": network} if network else {})}}
+    head, network = heads.specs(net.model, outputs, net.c, output_width(net)), specs(net)
+    return {"encoder": net.model.specs, "objective": {net.name: head | ({"network": network} if network else {})}}
+
+
+def frozen_specs(net: Network) -> Tree:
+    """The frozen parameters (`Objective.frozen`)."""
+    trained = isinstance(net.c, WordConfig) and net.c.words.trained
+    return {part.name: part.specs for part in (net.features, None if trained else net.words) if part is not None}
+
+
+def penalty(net: Network) -> Callable[[Tree], Array] | None:
+    """What the network adds to the loss once a step; None for nothing."""
+    if not net.features or not net.c.features.l2 or not frozen_features.specs(net.c.features, net.features):
+        return None
+    return lambda params: frozen_features.penalty(net.c.features, own_params(params, net)["mix"])
+
+
+def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str, Any]]:
+    """What the mixes of frozen layers have learned, as `frozen_features.mixed`, for the parameters and the config of
+    task `name`; [] for a task without any."""
+    own = params["objective"].get(name, {}).get("network", {}).get("mix")
+    return frozen_features.mixed(c.features, frozen[frozen_features.NAME], own) if own else []
+
+
+def own_params(params: Tree, net: Network) -> Tree:
+    """The network's own parameters; {} for none."""
+    return params["objective"][net.name].get("network", {})
 
 
 def token_vectors(
-    params: Tree, batch: Batch, model: Model, c: Config, name: str, key: Array | None = None,
-    words: Array | None = None,
+    params: Tree, batch: Batch, net: Network, key: Array | None = None,
+    words: tuple[Callable[[Array], Array], Array] | None = None,
 ) -> Array:
-    """The vectors [b, t, d] of tokens that the head of task `name` reads.
+    """The vectors [b, t, d] of tokens that the head reads.
 
     Args:
       params: as `Objective.loss` takes them.
       batch: has the axes [b, t].
-      model: the encoder.
-      c: the network.
-      name: of the task.
+      net: the network.
       key: for dropout, None for none.
       words: (x [b, t, d] -> [b, t, d], bool[b, t]): makes vectors of words of those of tokens, and the tokens at which
         they are; the LSTM layers read these alone. None: all tokens are read.
     """
-    combine, read = words or (lambda x: x, batch["segment_ids"] > 0)
-    network_key, output_key = prng.split(None if key is None else jax.random.fold_in(key, 1), 2)
-    x = combine(model.encode(params["encoder"], model_inputs(model, batch, context=c.context), key).hidden)
+    c, own, real = net.c, own_params(params, net), batch["segment_ids"] > 0
+    combine, read = words or (lambda x: x, real)
+    keys = prng.split(None if key is None else jax.random.fold_in(key, 1), 5)
+    encoder = params.get("encoder", {})  # a loaded run of the network "none" has none
+    x = net.model.encode(encoder, model_inputs(net.model, batch, context=c.context), key).hidden
+    layers = net.features and frozen_features.encode(
+        c.features, net.features, params["frozen"][net.features.name]["encoder"], batch)
+
+    def placed(place: str, x: list[Array], key: Array | None) -> Array:
+        """The vectors x and, where they belong there, the features."""
+        if net.features and place in frozen_features.PLACES[c.features.placement]:
+            found = frozen_features.apply(c.features, own.get("mix", {}), place, layers, real, key)
+            x = [*x, combine(found.astype(x[0].dtype))]
+        return x[0] if len(x) == 1 else jnp.concatenate(x, -1)
+
+    others = [each.astype(x.dtype) for each in _word_vectors(params, own, batch, net, keys[4])]
+    x = placed("input", [combine(x), *others], keys[0])
     if has_bilstm(c):
-        network = params["objective"][name]["network"]["bilstm"]
-        x = recurrent.bidirectional(network, x, jnp.where(read, batch["segment_ids"], 0), network_key, c.bilstm.dropout)
-        x = dropout.apply(output_key, x, c.bilstm.dropout)
-    return x
+        x = recurrent.bidirectional(own["bilstm"], x, jnp.where(read, batch["segment_ids"], 0), keys[1],
+                                    c.bilstm.dropout)
+        x = dropout.apply(keys[2], x, c.bilstm.dropout)
+    return placed("output", [x], keys[3])
 
 
-def pooled(params: Tree, batch: Batch, model: Model, c: TextConfig, name: str, key: Array | None = None) -> Array:
+def _word_vectors(params: Tree, own: Tree, batch: Batch, net: Network, key: Array | None) -> list[Array]:
+    """Word vectors and character features [b, t, d] of each token's word."""
+    found = []
+    if net.words is not None:
+        table = own["words"] if net.c.words.trained else params["frozen"][net.words.name]
+        known = batch["vector"][..., None] >= 0
+        found.append(jnp.where(known, jnp.take(table["vectors"], jnp.maximum(batch["vector"], 0), axis=0),
+                               own["words"]["unknown"]))
+    if _filters(net.c):
+        found.append(char_cnn.apply(own["characters"], batch["characters"], key, net.c.characters.dropout))
+    return found
+
+
+def pooled(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
     """The vector [b, n, d] of each unit; arguments as in `token_vectors`, but for grouped units too."""
-    if not has_bilstm(c) and c.pooling == "position":
+    c, model = net.c, net.model
+    if is_head_alone(c):
         return heads.pooled(params, batch, model, c, key)  # the last layer is computed at these positions alone
     shape, flat = batch["first"].shape, heads.ungrouped(batch)
-    x = token_vectors(params, flat, model, c, name, key)
+    x = token_vectors(params, flat, net, key)
     if c.pooling == "position":
         y = jnp.take_along_axis(x, heads.positions(batch, model, c).reshape(len(x), -1)[..., None], axis=1)
         return y.reshape(*shape, -1)
     slots = 1 if len(x) != shape[0] else shape[1]
     mask = flat["segment_ids"][:, None] == jnp.arange(1, slots + 1)[:, None]
     if c.pooling == "attention":
-        y = attention_pooling.apply(params["objective"][name]["network"]["pooling"], x, mask)
+        y = attention_pooling.apply(own_params(params, net)["pooling"], x, mask)
     elif c.pooling == "mean":
         total = jnp.einsum("bnt,btd->bnd", mask.astype(x.dtype), x, preferred_element_type=jnp.float32)
         y = (total / jnp.maximum(mask.sum(-1, keepdims=True), 1)).astype(x.dtype)

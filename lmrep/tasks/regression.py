@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads, networks
 from lmrep.tasks.base import (
@@ -34,6 +35,7 @@ from lmrep.tasks.base import (
     mean_by_example,
 )
 from lmrep.tasks.capability import Predict
+from lmrep.tasks.networks import Network
 
 METRICS = ("pearson", "spearman")
 
@@ -70,13 +72,15 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return collect(units, owners, {"label": labels[owners]}), len(long)
 
 
-def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A number from one vector of each text."""
     check_context(model, c.context, "this task")
+    net = networks.bind(c, model, "regression", frozen)
     objective = Objective(
-        name="regression", specs=networks.task_specs(c, model, "regression", 1),
-        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        context=c.context, networks=(NetworkUse(model.sizes),))
+        name="regression", specs=networks.task_specs(net, 1),
+        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
+        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        penalty=networks.penalty(net))
     return auxiliary.with_language_model(objective, c, model)
 
 
@@ -86,24 +90,24 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights(known), "label": jnp.where(known, batch["label"], 0.0)}
 
 
-def values(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+def values(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
     """float32 [b, n]."""
     keys = prng.split(key, 2)
-    x = networks.pooled(params, batch, model, c, "regression", keys[0])
+    x = networks.pooled(params, batch, net, keys[0])
     return heads.apply(params["objective"]["regression"], x, c, keys[1])[..., 0]
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean squared error."""
-    y = values(params, batch, key, c=c, model=model)
+    y = values(params, batch, key, c=c, net=net)
     return (jnp.square(y - batch["label"]) * batch["weights"]).sum(), ({}, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
     """`value` float32 [b, n]."""
-    return {"units": {"value": values(params, batch, c=c, model=model)}}
+    return {"units": {"value": values(params, batch, c=c, net=net)}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -135,7 +139,7 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context,
+        Config, build, context=lambda c: c.context, parts=networks.parts,
         metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
                  "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
                  "variance": Metric("Mean squared error of predicting the mean")},

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -21,11 +22,22 @@ from lmrep.layers import crf
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    FrozenParts,
+    Keys,
+    Metrics,
+    Names,
+    NetworkUse,
+    Objective,
+    ObjectiveDef,
+)
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads, networks, schemes
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
+from lmrep.tasks.networks import Network
 from lmrep.tasks.words import representatives, windows, word_ids, word_means
 
 STRICT_METRICS = ("entity_f1", "entity_precision", "entity_recall")
@@ -35,7 +47,7 @@ TINY = 1e-30  # of a probability, for its logarithm
 
 
 @dataclass(frozen=True)
-class Config(networks.Config):
+class Config(networks.WordConfig):
     """A tagger. By default the head is dropout and a linear layer, as in BERT, RoBERTa and ELECTRA."""
 
     network: str = setting("linear", "between the encoder and the tags: linear: the head alone; bilstm: bidirectional "
@@ -144,7 +156,8 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     capacity = encoder.length - encoder.layout.special(False)
     ids, numbers = word_ids(records, encoder), {label: i for i, label in enumerate(c.labels)}
     units: list[Encoded] = []
-    owners, columns, long = [], {"word": [], "tag": [], "stands": []}, 0
+    owners, columns, long, forms = [], {"word": [], "tag": [], "stands": []}, 0, []
+    form_of = {word: i for i, word in enumerate(ids)}
     for number, record in enumerate(records):
         words = [ids[word] for word in record.fields["words"]]
         tags = np.array([numbers[tag] for tag in tags_of(c, record)] if "tags" in record.fields else [-1] * len(words))
@@ -167,23 +180,28 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             every = np.pad(np.repeat(np.arange(start, end), sizes[start:end]), around, constant_values=-1)
             stands = representatives(every, c.pieces) * np.where(every == len(words) - 1, 2, 1)
             columns["stands"].append(np.where(every >= 0, stands, -1))
-    return collect(units, owners, token_columns=columns), long
+            numbers_of = np.array([form_of[word] for word in record.fields["words"]])
+            forms.append(np.where(every >= 0, numbers_of[every], -1))
+    details = {"form": np.concatenate(forms), "forms": np.array([*ids], object)}
+    return collect(units, owners, token_columns=columns)._replace(details=details), long
 
 
 # The objective
 
 
-def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A classifier of words."""
     check_context(model, c.context, "this task")
+    net = networks.bind(c, model, "tagging", frozen)
     tags = len(c.labels) or 2
-    specs = networks.task_specs(c, model, "tagging", tags)
+    specs = networks.task_specs(net, tags)
     if has_crf(c):
         specs["objective"]["tagging"]["crf"] = crf.specs(tags)
     return Objective(
         name="tagging", specs=specs,
-        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        context=c.context, networks=(NetworkUse(model.sizes),))
+        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
+        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        penalty=networks.penalty(net))
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -191,7 +209,7 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights(batch["tag"] >= 0)}
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
     """float32 [b, t, tags]; of use at the tokens that stand for words."""
     keys = prng.split(key, 2)
     read, within = batch["stands"] > 0, batch["stands"] >= 0
@@ -201,15 +219,15 @@ def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, m
             return x
         return word_means(x, jnp.where(within, jnp.cumsum(read, -1), -1), batch["segment_ids"])
 
-    x = networks.token_vectors(params, batch, model, c, "tagging", keys[0], (words, read))
+    x = networks.token_vectors(params, batch, net, keys[0], (words, read))
     return heads.apply(params["objective"]["tagging"], x, c, keys[1])
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of words; with a CRF the negative log-likelihood of sequences of tags per word."""
-    y = logits(params, batch, key, c=c, model=model)
+    y = logits(params, batch, key, c=c, net=net)
     if has_crf(c):
         scores, chains = crf_of(params, batch, c)
         value = -(crf.log_likelihood(scores, y, batch["tag"], chains) * batch["weights"]).sum()
@@ -219,15 +237,15 @@ def loss(
     return value, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, t, tags]; with a CRF, also the most probable sequences `best` i32[b, t] and what
     each word adds to the `log_likelihood` of its sentence's tags, float32 [b, t]."""
     if has_crf(c):
-        y, (scores, chains) = logits(params, batch, c=c, model=model), crf_of(params, batch, c)
+        y, (scores, chains) = logits(params, batch, c=c, net=net), crf_of(params, batch, c)
         return {"tokens": {"log_probabilities": jnp.log(jnp.maximum(crf.marginals(scores, y, chains), TINY)),
                            "best": crf.viterbi(scores, y, chains),
                            "log_likelihood": crf.log_likelihood(scores, y, batch["tag"], chains)}}
-    return {"tokens": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, model=model))}}
+    return {"tokens": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net))}}
 
 
 def crf_of(params: Tree, batch: Batch, c: Config) -> tuple[Tree, crf.Chains]:
@@ -326,7 +344,7 @@ def _fields(example: Any) -> Mapping[str, Any]:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, check=check_config, context=lambda c: c.context,
+        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
         metrics={
             **{name: TASK_METRICS[name].metric._replace(headline=name == "entity_f1") for name in ENTITY_METRICS},
             "token_accuracy": accuracy_metric("Token accuracy", baseline="majority_accuracy"),
@@ -339,4 +357,4 @@ DEFINITION = TaskDef(
              "stands": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 at "
                                              "other tokens of words; -1 elsewhere")},
     resolve=resolve, check=check, encode=encode, score=score, best="",
-    submission=submission, compare=compare)
+    submission=submission, compare=compare, add_columns=networks.word_columns, more_columns=networks.word_fields)

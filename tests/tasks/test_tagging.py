@@ -23,7 +23,7 @@ from lmrep.experiment.task_data import prepare_task, tokenized
 from lmrep.inference.labelled import predict_records
 from lmrep.inference.load import Run
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.tasks import tagging
+from lmrep.tasks import networks, tagging
 from lmrep.tasks import words as task_words
 from lmrep.tasks.base import Format, Outputs, TextEncoder
 from tests import small
@@ -324,7 +324,8 @@ def test_a_crf_gives_the_probabilities_of_a_brute_force_sum_and_predicts_what_th
     [found] = predict_records(run, [record("Ann Ben visits Lima")]).predictions
     examples = tokenized(run.experiment, run.model, run.tokenizer, [record("Ann Ben visits Lima")], "")
     batch = examples.gather(np.array([0]))
-    emissions = np.asarray(tagging.logits(run.params, batch, c=c, model=run.model))[0]
+    net = networks.bind(c, run.model, "tagging", {})
+    emissions = np.asarray(tagging.logits(run.params, batch, c=c, net=net))[0]
     emissions = emissions[words_of(batch["word"][0], c.pieces)].astype(np.float64)
     values = {}
     for tags in itertools.product(range(len(c.labels)), repeat=4):

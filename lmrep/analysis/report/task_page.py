@@ -19,7 +19,7 @@ def results(run: RunData) -> dict[str, Any]:
     """The section on results."""
     task = run.task
     return {"evaluations": _evaluations(run), "published": _published(run), "step": task.step,
-            "examples": f"{task.examples:,}",
+            "examples": f"{task.examples:,}", "mixes": _mixes(task.mixes),
             "confusion": _confusion(task.confusion), "confusions": _confusions(task.confusion),
             "worst": [([*example.texts.items()], example.gold, example.predicted) for example in task.worst],
             "fields": TASKS[run.stage.objective_name].fields}
@@ -60,6 +60,19 @@ def _published(run: RunData) -> dict[str, Any] | None:
     own = [(f"{run.label} (this run)", f"{100 * value:.1f}")] if value is not None and metric else []
     return {"name": name, "metric": metric.title if metric else best, "rows": [
         *own, *((system, f"{figure:.1f}") for system, figure in figures.items())]}
+
+
+def _mixes(mixes: Sequence[Mapping[str, Any]]) -> dict[str, list] | None:
+    """A row for each learned mix of frozen layers: where it is, gamma, and the weight of each layer."""
+    if not mixes:
+        return None
+    layers = sorted({layer for mix in mixes for layer in mix["layers"]})
+    rows = []
+    for mix in mixes:
+        weights = dict(zip(mix["layers"], mix["weights"], strict=False))
+        rows.append([mix["place"], f"{mix['gamma']:.3f}",
+                     *(f"{weights[layer]:.3f}" if layer in weights else "" for layer in layers)])
+    return {"head": ["placement", "gamma", *(f"layer {layer}" for layer in layers)], "rows": rows}
 
 
 def _confusion(confusion: Confusion | None) -> dict[str, Any] | None:

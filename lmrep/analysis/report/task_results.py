@@ -69,6 +69,7 @@ class TaskResults:
       examples: number of validation predictions.
       step: of the checkpoint that made them; None where it is not known.
       confusion: None for a task without classes.
+      mixes: `place`, `layers`, `weights` and `gamma` of each learned mix of frozen layers.
       texts: the first examples that are a single text.
       worst: the examples with the largest losses, the largest first.
     """
@@ -81,6 +82,7 @@ class TaskResults:
     confusion: Confusion | None = None
     worst: Sequence[Example] = ()
     texts: Sequence[str] = ()
+    mixes: Sequence[Mapping[str, Any]] = ()
 
     def interval(self, step: int, metric: str) -> Sequence[float] | None:
         """The 95 % interval of a metric of the checkpoint `step` on all validation data."""
@@ -98,7 +100,9 @@ def read(directory: Path, stage: StagePlan, evaluations: Sequence[Mapping[str, A
       notes: of the page.
     """
     splits = {split: each for split, each in _json(directory / STATISTICS, notes).items() if _is_intact(each)}
-    ended = _json(directory / RESULTS, notes).get("evaluations")
+    written = _json(directory / RESULTS, notes)
+    ended, mixes = written.get("evaluations"), written.get("mixes")
+    mixes = [each for each in mixes if _is_mix(each)] if isinstance(mixes, list) else []
     ended = _evaluations(ended if isinstance(ended, list) else [])
     best_step = next((each["step"] for each in ended if each.get("split") == "validation"), None)
     known = _evaluations([*ended, *evaluations])
@@ -114,12 +118,12 @@ def read(directory: Path, stage: StagePlan, evaluations: Sequence[Mapping[str, A
         notes.append(f"{FOLDER}/validation.jsonl: {damaged:,} of {count:,} lines are damaged and left out.")
     step = next((each["step"] for each in found if each["examples"] == count), None)
     if not compared:
-        return TaskResults(splits, known, best_step)
+        return TaskResults(splits, known, best_step, mixes=mixes)
     worst = heapq.nlargest(WORST, (pair for pair in compared if pair[1].loss > 0), key=lambda pair: pair[1].loss)
     counts = Counter(pair for _, comparison in compared for pair in comparison.classes)
     return TaskResults(splits, known, best_step, count, step, _confusion(counts, stage.objective) if counts else None,
                        [Example(texts, _shortened(one.gold), _shortened(one.predicted)) for texts, one in worst],
-                       [texts["text"] for texts, _ in compared[:TEXTS] if texts.keys() == {"text"}])
+                       [texts["text"] for texts, _ in compared[:TEXTS] if texts.keys() == {"text"}], mixes)
 
 
 def _json(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -139,6 +143,12 @@ def _is_intact(statistics: Any) -> bool:
     names = ("examples", "tokens", "longest", "mean", "sequences", "classes")
     return isinstance(statistics, dict) and isinstance(statistics.get("labels"), dict) and all(
         isinstance(statistics.get(name), int | float) for name in names)
+
+
+def _is_mix(mix: Any) -> bool:
+    return (isinstance(mix, dict) and isinstance(mix.get("gamma"), int | float) and isinstance(mix.get("place"), str)
+            and all(isinstance(mix.get(name), list) for name in ("layers", "weights"))
+            and all(isinstance(each, int | float) for each in (*mix["layers"], *mix["weights"])))
 
 
 def _evaluations(lines: Sequence[Any]) -> list[dict[str, Any]]:

@@ -59,8 +59,8 @@ class Units(NamedTuple):
       token_types: int8[n], 1 for the second text of a pair.
       offsets: int64[u+1], the first token of each unit; last = n.
       example: int32[u], the number of each unit's example, ascending.
-      columns: name -> array [u, ...] of a value for each unit, or [n] of a value for each token.
-      details: arrays that `TaskDef.score` alone reads; they are not part of batches.
+      columns: name -> array [u, ...] of a value for each unit, or [n, ...] of a value for each token.
+      details: arrays that the task alone reads; they are not part of batches.
       token_columns: the names of the columns with a value for each token.
     """
 

@@ -117,7 +117,7 @@ class Examples:
           `tokens`, `segment_ids`, `positions`, `token_type_ids` i32[b, t] (or [b, k, t]); `example` i32[b], the number
           of each sequence; `unit` i32[b, n], the units of each, -1 for none; `first` and `last` i32[b, n], the
           positions of each unit's first and last token; and every column of the units: [b, n, ...] with -1 for none,
-          or [b, t] with -1 for special tokens and padding.
+          or [b, t, ...] with -1 for special tokens and padding, 0 where they are floats.
         """
         length, units = length or self.length, self.units
         filled = numbers >= 0
@@ -139,9 +139,11 @@ class Examples:
         target = np.repeat(line * length + begin, sizes) + inside
 
         def tokenwise(values: np.ndarray, padding: int = 0) -> np.ndarray:
-            array = np.full(int(np.prod(shape)), padding, np.int32)
+            floats = values.dtype.kind == "f"
+            array = np.full((int(np.prod(shape)), *values.shape[1:]), 0 if floats else padding,
+                            np.float32 if floats else np.int32)
             array[target] = values
-            return array.reshape(shape)
+            return array.reshape(*shape, *values.shape[1:])
 
         def unitwise(values: np.ndarray, padding: float = -1) -> np.ndarray:
             dtype = np.float32 if values.dtype.kind == "f" else np.int32

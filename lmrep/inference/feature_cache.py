@@ -1,0 +1,127 @@
+"""The vectors of a frozen encoder, computed once: for each set of examples a file under DATA_DIR/features, float32
+[tokens, n, d], which is mapped into memory and read as a column of the examples.
+
+Its name is a fingerprint of the encoder's parameters and tokenizer, of the layers that are read, and of the tokens.
+"""
+
+import dataclasses
+import functools
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from lmrep.core.errors import RunFault
+from lmrep.core.files import digest
+from lmrep.core.messages import byte_size
+from lmrep.core.params import unflatten
+from lmrep.core.progress import ProgressReporter
+from lmrep.core.remote_cache import local_data_dir
+from lmrep.data.records.examples import Examples
+from lmrep.experiment import config as experiments
+from lmrep.experiment.task_data import PreparedTask
+from lmrep.inference import labelled
+from lmrep.objectives.base import FrozenPart, FrozenParts
+from lmrep.tasks import frozen_features, heads
+
+FOLDER = "features"  # of data_dir
+
+log = logging.getLogger(__name__)
+
+
+def cached(prepared: PreparedTask, frozen: FrozenParts, data_dir: Path) -> PreparedTask:
+    """The data of a task with the column `features`, if `cache_features` is set. Files that do not exist are written;
+    their size is logged before.
+
+    Raises:
+      RunFault: the disk has too little space.
+    """
+    if not prepared.experiment.cache_features:
+        return prepared
+    part, c = frozen[frozen_features.NAME], experiments.resolve_stages(prepared.experiment)[0].objective.features
+    folder = local_data_dir(data_dir) / FOLDER
+    dtype = prepared.experiment.execution.dtype
+    paths = {split: folder / f"{_key(part, c, examples, dtype)}.npy" for split, examples in prepared.stores.items()}
+    stores = {}
+    missing = {split: path for split, path in paths.items() if not path.exists()}
+    if missing:
+        _announce(part, c, {split: prepared.stores[split] for split in missing}, folder)
+    for split, examples in prepared.stores.items():
+        if split in missing:
+            _write(paths[split], part, c, examples, split)
+        units = examples.units
+        columns = units.columns | {frozen_features.NAME: np.load(paths[split], mmap_mode="r")}
+        units = units._replace(columns=columns, token_columns=(*units.token_columns, frozen_features.NAME))
+        stores[split] = dataclasses.replace(examples, units=units)
+    log.info("features are read from %s", folder)
+    return dataclasses.replace(prepared, stores=stores)
+
+
+def _key(part: FrozenPart, c: frozen_features.Config, examples: Examples, dtype: str) -> str:
+    """Of everything that decides the vectors."""
+    units, layers = examples.units, frozen_features.choice(c, part)
+    content = [digest([array.tolist()]) for array in (units.tokens, units.token_types, units.offsets)]
+    return digest([part.fingerprint, dataclasses.asdict(layers), dtype, content])
+
+
+def _shape(part: FrozenPart, c: frozen_features.Config, examples: Examples) -> tuple[int, int, int]:
+    """(tokens, n, d)"""
+    layers = frozen_features.choice(c, part)
+    number = len(layers.numbers) if layers.join == "mix" else 1
+    return len(examples.units.tokens), number, frozen_features.width(c, part)
+
+
+def _announce(part: FrozenPart, c: frozen_features.Config, stores: Mapping[str, Examples], folder: Path) -> None:
+    """Logs the size of what will be written. Raises RunFault where the disk has less."""
+    shapes = {split: _shape(part, c, examples) for split, examples in stores.items()}
+    size = sum(4 * int(np.prod(shape)) for shape in shapes.values())
+    folder.mkdir(parents=True, exist_ok=True)
+    tokens, (_, n, d) = sum(shape[0] for shape in shapes.values()), next(iter(shapes.values()))
+    log.info("writing the features of %s tokens (%s), %d x %d float32 each, %s, to %s", f"{tokens:,}",
+             ", ".join(shapes), n, d, byte_size(size), folder)
+    if (free := shutil.disk_usage(folder).free) < size:
+        raise RunFault(f"the features take {byte_size(size)}, and {folder} has {byte_size(free)} left; free some, give "
+                       "another --data_dir, or set --config.cache_features=False")
+
+
+def _write(path: Path, part: FrozenPart, c: frozen_features.Config, examples: Examples, split: str) -> None:
+    """Computes the features of all tokens, and writes the file at once under its name."""
+    shape, done = _shape(part, c, examples), 0
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
+    reporter = ProgressReporter(log.info, shape[0])
+    try:
+        array = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+        for rows, vectors in _vectors(part, c, examples):
+            array[rows] = vectors
+            done += len(rows)
+            reporter.report(done, lambda _, done=done: f"features of {split}: {done / shape[0]:.0%}")
+        array.flush()
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _vectors(
+    part: FrozenPart, c: frozen_features.Config, examples: Examples
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(numbers of tokens, their vectors [m, n, d]) of one batch after another."""
+    compute = jax.jit(functools.partial(frozen_features.encode, c, part))
+    params = jax.device_put(unflatten({path.removeprefix("encoder/"): value for path, value in part.values.items()
+                                       if path.startswith("encoder/")}), jax.local_devices()[0])
+    offsets = examples.units.offsets
+    for batch in labelled.batches(examples):
+        flat = heads.ungrouped(batch)
+        found = np.asarray(compute(params, {name: flat[name] for name in (
+            "tokens", "segment_ids", "positions", "token_type_ids")}))  # [n, b, t, d]
+        row, slot = np.nonzero(batch["unit"] >= 0)
+        unit, first = batch["unit"][row, slot], batch["first"][row, slot]
+        line = row * batch["unit"].shape[1] + slot if examples.group else row
+        sizes = offsets[unit + 1] - offsets[unit]
+        inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows = np.repeat(offsets[unit], sizes) + inside
+        yield rows, found[:, np.repeat(line, sizes), np.repeat(first, sizes) + inside].swapaxes(0, 1)

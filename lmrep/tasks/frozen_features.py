@@ -1,0 +1,103 @@
+"""The vectors of frozen encoders as features of a task (Peters et al., 2017, 2018; Devlin et al., 2019, section 5.3).
+
+The encoder is `config.frozen["features"]`: it gets no gradient, is no part of checkpoints, and its dropout is off.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.layers import dropout, scalar_mix
+from lmrep.models.base import model_inputs
+from lmrep.models.layer_choice import Layers, combine, outputs, parse_layers, widths
+from lmrep.objectives.base import Batch, FrozenPart
+
+NAME = "features"  # in config.frozen, and of the field of a batch that has them
+JOINS = ("sum", "concat", "mix")
+PLACES = {"input": ("input",), "output": ("output",), "both": ("input", "output")}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which vectors of the frozen encoder `config.frozen.features` a task reads, and where."""
+
+    layers: str = setting("", "none: the task has no frozen encoder; last, or the number of a layer (0: the "
+                          "embeddings); sum:9,10 or concat:9,10 or mix:9,10, or :all; mix is a learned weighted sum "
+                          "(ELMo: mix:all)")
+    placement: str = setting("input", "beside the input of the task's network, beside its output, or both; each has a "
+                             "mix of its own", choices=tuple(PLACES))
+    norm: bool = setting(False, "mix: normalize each layer by its mean and variance over all tokens and dimensions of "
+                         "a batch (ELMo's do_layer_norm)")
+    l2: float = setting(0.0, "mix: lambda; lambda * sum(s^2) is added to the loss (ELMo: 0.001 to 1)", at_least=0)
+    dropout: float = setting(0.5, "dropout rate on the vectors", at_least=0, below=1)
+
+
+def choice(c: Config, part: FrozenPart) -> Layers:
+    """The layers that are read. Raises UserError where there is no such layer, or several are not combined."""
+    try:
+        layers = parse_layers(c.layers, len(widths(part.model)) - 1, JOINS)
+    except UserError as error:
+        raise UserError(f"config.objective.features: {error}") from None
+    if layers.join == "stack" and len(layers.numbers) > 1:
+        raise UserError(f"config.objective.features.layers is {c.layers!r}, several layers; combine them: "
+                        + ", ".join(f"{join}:{c.layers}" for join in JOINS))
+    return layers
+
+
+def width(c: Config, part: FrozenPart) -> int:
+    """d, of the features."""
+    own, layers = widths(part.model), choice(c, part)
+    chosen = [own[number] for number in layers.numbers]
+    if layers.join != "concat" and len(set(chosen)) > 1:
+        raise UserError(f"config.objective.features.layers is {c.layers!r}, and the layers have the widths "
+                        f"{', '.join(map(str, chosen))}; choose one, or concat:")
+    return sum(chosen) if layers.join == "concat" else chosen[0]
+
+
+def specs(c: Config, part: FrozenPart) -> Tree:
+    """The parameters of the mixes, by where they are."""
+    layers = choice(c, part)
+    if layers.join != "mix":
+        return {}
+    return {place: scalar_mix.specs(len(layers.numbers)) for place in PLACES[c.placement]}
+
+
+def encode(c: Config, part: FrozenPart, params: Tree, batch: Batch) -> Array:
+    """float32 [n, b, t, d]: the layers of a mix, or what the others are combined to.
+
+    Args:
+      c: the choice of layers.
+      part: the encoder.
+      params: of the encoder.
+      batch: its `tokens`, `segment_ids` and so on, [b, t]; `features` [b, t, n, d], where they have been computed.
+    """
+    if NAME in batch:
+        return batch[NAME].transpose(2, 0, 1, 3)
+    inputs = model_inputs(part.model, batch, context=part.objective.context)
+    found = outputs(part.model.encode(params, inputs, layers=True))
+    return jax.lax.stop_gradient(combine(found, choice(c, part)))
+
+
+def apply(
+    c: Config, mixes: Mapping[str, Tree], place: str, layers: Array, mask: Array, key: Array | None = None
+) -> Array:
+    """The features [b, t, d] at a place, "input" or "output", of what `encode` returns; `mask` bool [b, t] is where
+    tokens are, and `key` for dropout."""
+    x = scalar_mix.apply(mixes[place], list(layers), mask, c.norm) if place in mixes else layers[0]
+    return dropout.apply(key, x, c.dropout)
+
+
+def mixed(c: Config, part: FrozenPart, mixes: Mapping[str, Tree]) -> list[dict[str, Any]]:
+    """What each mix has learned, for reports: `place`, `layers` (their numbers), `weights` softmax(s), `gamma`."""
+    return [{"place": place, "layers": list(choice(c, part).numbers), "gamma": float(mix["gamma"]),
+             "weights": scalar_mix.weights(mix).tolist()} for place, mix in mixes.items()]
+
+
+def penalty(c: Config, mixes: Mapping[str, Tree]) -> Array:
+    """The L2 penalty of all mixes."""
+    return sum(scalar_mix.penalty(mix, c.l2) for mix in mixes.values())

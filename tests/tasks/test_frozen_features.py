@@ -1,0 +1,273 @@
+"""Tasks that read frozen encoders, word vectors and characters: scores, the cache, runs and their reports."""
+
+import json
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.errors import UserError
+from lmrep.core.params import flatten
+from lmrep.experiment import config as experiments
+from lmrep.experiment.fine_tuning import compose_task
+from lmrep.inference import feature_cache, labelled
+from lmrep.interop import conversion, init_from
+from lmrep.storage.checkpoints import Checkpoints
+from lmrep.tasks import tagging
+from lmrep.training.metrics_log import MetricsLog
+from tests import small
+from tests.tasks import tiny
+
+WORDS = small.NOUNS
+TAGGER = "mesh=1x1x1,network=bilstm_crf"
+
+
+def sentences(count, seed):
+    """A word's tag says whether an even number of cats and dogs precede it, itself included: no function of the word,
+    nor of the words beside it."""
+    draw, found = random.Random(seed), []
+    for _ in range(count):
+        words = [draw.choice(WORDS) for _ in range(draw.randint(2, 8))]
+        odd = np.cumsum([word in ("cat", "dog") for word in words]) % 2
+        found.append({"words": words, "tags": ["ODD" if each else "EVEN" for each in odd]})
+    return found
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A pretrained encoder, word vectors that lack one word, and examples."""
+    home = tmp_path_factory.mktemp("features")
+    config = small.config(small.corpus(home / "texts", documents=20))
+    config.steps = 4
+    lmrep.train(config, home / "bert")
+    draw = np.random.default_rng(0)
+    vectors = np.eye(6, 8) + 0.1 * draw.normal(size=(6, 8))
+    lines = (" ".join([word, *(f"{x:.4f}" for x in row)]) for word, row in zip(WORDS[:-1], vectors, strict=False))
+    (home / "glove.txt").write_text("".join(f"{line}\n" for line in lines))
+    for name, count, seed in (("train", 40, 0), ("dev", 21, 1)):
+        own = sentences(count, seed)
+        tiny.write(home / f"{name}.jsonl", own)
+        tiny.write(home / f"{name}-texts.jsonl", [
+            {"text": " ".join(each["words"]), "label": each["tags"][-1], "text2": each["words"][0]} for each in own])
+    return home
+
+
+def config(home, task="tagging", argument=TAGGER, files="", **fields):
+    c = compose_task(f"{argument},features={home}/bert", task)
+    init_from.adopt_features(c, c.frozen["features"])
+    c.data.train, c.data.validation = str(home / f"train{files}.jsonl"), str(home / f"dev{files}.jsonl")
+    c.batch_size, c.epochs, c.checkpoint.keep = 8, 2.0, 4
+    c.log.update({"every": 1, "tensorboard": False, "report": False})
+    c.objective.bilstm.update({"width": 8, "layers": 1})
+    c.checkpoint.every = c.evaluation.every = 3
+    c.update_from_flattened_dict(fields)
+    return c
+
+
+ELMO = {"objective.features.placement": "both", "objective.features.l2": 0.01, "objective.pieces": "mean",
+        "objective.characters.filters": 4}
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    """A run with mixes at both places, characters, LSTM layers and a CRF, on one device."""
+    outcome = lmrep.train(config(home, **ELMO), home / "run", data_dir=home / "data")
+    return home / "run", outcome
+
+
+def predictions(workdir):
+    return [json.loads(line)["prediction"] for line in (workdir / "predictions/validation.jsonl").open()]
+
+
+def test_the_encoder_is_not_trained_and_in_no_checkpoint(home, trained):
+    workdir, _ = trained
+    run, encoder = lmrep.load(workdir), lmrep.load(home / "bert")
+    frozen = flatten(run.params["frozen"]["features"]["encoder"])
+    for path, value in flatten(encoder.params["encoder"]).items():
+        np.testing.assert_array_equal(frozen[path], value)
+    saved = flatten(Checkpoints(workdir / "checkpoints").read(run.step)[0]["params"])
+    assert saved and all(path.startswith("objective/tagging/") for path in saved)
+    loss = small.losses(workdir)
+    assert loss[-1] < loss[0]
+
+
+def test_the_learned_mixes_are_recorded_and_reported(trained):
+    workdir, _ = trained
+    mixes = json.loads((workdir / "results.json").read_text())["mixes"]
+    assert [mix["place"] for mix in mixes] == ["input", "output"]
+    for mix in mixes:
+        assert mix["layers"] == [0, 1, 2] and sum(mix["weights"]) == pytest.approx(1)
+        assert mix["gamma"] != 1 and len(set(mix["weights"])) == 3
+    answer = small.command("report", workdir, f"--output={workdir}/page.html")
+    page = (workdir / "page.html").read_text()
+    assert answer.code == 0 and "Learned mix of frozen layers" in page and f"{mixes[0]['weights'][1]:.3f}" in page
+
+
+def test_commands_take_such_a_run(home, trained):
+    workdir, outcome = trained
+    answer = small.command("evaluate", f"--workdir={workdir}")
+    assert answer.code == 0 and f"token_accuracy     {outcome.after['token_accuracy']:.2%}" in answer.out, answer.out
+    answer = small.command("predict", f"--workdir={workdir}", "cat mouse dog")
+    assert [line.split()[0] for line in answer.out.splitlines() if line] == ["cat", "mouse", "dog"], answer.err
+    with pytest.raises(UserError, match="reads frozen parts, which no published class does"):
+        conversion.to_published(workdir, home / "published")
+
+
+def test_cached_features_give_the_scores_of_live_ones(home, trained, caplog):
+    """And the same training, step by step; the next run reads them from the file."""
+    caplog.set_level("INFO", "lmrep")
+    lmrep.train(config(home, cache_features=True, **ELMO), home / "cached", data_dir=home / "cache")
+    assert_same_runs(home / "cached", trained[0])
+    assert "writing the features of" in caplog.text and "3 x 32 float32 each" in caplog.text
+    caplog.clear()
+    run = lmrep.load(home / "cached")  # computes features of new texts
+    found = run.predict([json.loads(line) for line in (home / "dev.jsonl").open()])
+    for one, other in zip(found, predictions(home / "cached"), strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+def test_texts_have_features_too_live_and_cached(home, caplog):
+    caplog.set_level("INFO", "lmrep")
+    for name in ("live", "cached"):
+        c = config(home, "classification", "mesh=1x1x1,network=bilstm", "-texts", cache_features=name == "cached",
+                   **{"objective.pooling": "attention"})
+        lmrep.train(c, home / f"{name}-texts", data_dir=home / "cache-texts")
+    assert_same_runs(home / "cached-texts", home / "live-texts")
+    assert "features are read from" in caplog.text
+
+
+def assert_same_runs(run, expected):
+    for one, other in zip(small.lines(run), small.lines(expected), strict=True):
+        del one["split"], other["split"]
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
+    for one, other in zip(predictions(run), predictions(expected), strict=True):
+        chosen = "tags" if "tags" in one else "label"
+        assert one[chosen] == other[chosen] and one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-4)
+
+
+def test_the_cache_is_refused_where_the_encoder_is_trained(home):
+    c = config(home)
+    c.cache_features, c.frozen, c.objective.features.layers = True, {}, ""
+    with pytest.raises(UserError, match=r"cache_features is True, and config\.model is trained"):
+        experiments.parse(c)
+
+
+def scored(home, run, **fields):
+    """The scores of a run's parameters under changed fields of its features."""
+    stage = experiments.stage_at(run.experiment, run.step)
+    c = tagging.Config(**{**vars(stage.objective), "features": stage.objective.features.__class__(
+        **{**vars(stage.objective.features), **fields})})
+    objective = tagging.build(c, run.model, run.tokenizer.vocabulary, run.frozen)
+    return objective
+
+
+def test_a_mix_with_one_layer_on_equals_that_layer(home, trained):
+    run = lmrep.load(trained[0])
+    network = run.params["objective"]["tagging"]["network"]
+    mixed = {place: {"scores": jnp.array([0.0, 1000.0, 0.0]), "gamma": jnp.float32(1)} for place in ("input", "output")}
+    params = dict(run.params) | {"objective": {"tagging": run.params["objective"]["tagging"] | {
+        "network": network | {"mix": mixed}}}}
+    alone = {name: value for name, value in network.items() if name != "mix"}
+    single = dict(run.params) | {"objective": {"tagging": run.params["objective"]["tagging"] | {"network": alone}}}
+    records = [json.loads(line) for line in (home / "dev.jsonl").open()]
+    examples = labelled.tokenized(run.experiment, run.model, run.tokenizer, tiny.as_records(records), "dev")
+    examples = labelled.build.add_columns(examples, experiments.stage_at(run.experiment, run.step), run.frozen)
+    batch = examples.gather(np.arange(8))
+    one = scored(home, run).predict(params, batch)
+    other = scored(home, run, layers="1").predict(single, batch)
+    np.testing.assert_allclose(one["tokens"]["log_probabilities"], other["tokens"]["log_probabilities"], atol=1e-5)
+
+
+def test_bilstm_and_crf_learn_a_rule_that_no_single_word_shows(home):
+    """From frozen word vectors alone, one of whose words is unknown."""
+    tiny.write(home / "many.jsonl", sentences(200, 2))
+    accuracy = {}
+    for network in ("linear", "bilstm_crf"):
+        c = config(home, argument=f"mesh=1x1x1,network={network},vectors={home}/glove.txt", **{
+            "objective.features.layers": "", "data.train": str(home / "many.jsonl"), "batch_size": 16, "epochs": 25.0,
+            "optimizer.learning_rate": 1e-2, "objective.bilstm.width": 16, "objective.bilstm.dropout": 0.0,
+            "objective.dropout": 0.0, "checkpoint.every": 0, "evaluation.every": 0, "checkpoint.keep": 1})
+        c.frozen = {"words": c.frozen["words"]}
+        accuracy[network] = lmrep.train(c, home / f"rule-{network}").after["token_accuracy"]
+    assert accuracy["linear"] < 0.75 and accuracy["bilstm_crf"] > 0.95
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(home, trained, monkeypatch):
+    workdir, _ = trained
+    write = MetricsLog.write
+
+    def dying(self, step, split, values):
+        write(self, step, split, values)
+        if step > 4:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(MetricsLog, "write", dying)
+        lmrep.train(config(home, **ELMO), home / "killed", data_dir=home / "data")
+    lmrep.train(config(home, **ELMO), home / "killed", data_dir=home / "data")
+    assert small.lines(home / "killed") == small.lines(workdir)
+    expected = flatten(lmrep.load(workdir).params)
+    for path, value in flatten(lmrep.load(home / "killed").params).items():
+        np.testing.assert_array_equal(value, expected[path], err_msg=path)
+    assert predictions(home / "killed") == predictions(workdir)
+
+
+def test_eight_devices_give_the_losses_and_predictions_of_one(home, trained):
+    workdir, _ = trained
+    lmrep.train(config(home, argument="mesh=2x2x2,network=bilstm_crf", **ELMO), home / "eight", data_dir=home / "data")
+    assert_same_runs(home / "eight", workdir)
+
+
+def test_word_vectors_may_be_trained(home):
+    fields = {"objective.words.trained": True, "steps": 2}
+    lmrep.train(config(home, argument=f"{TAGGER},vectors={home}/glove.txt", **fields), home / "tuned")
+    run = lmrep.load(home / "tuned", 2)
+    own = run.params["objective"]["tagging"]["network"]["words"]
+    file = run.frozen["words"].values["vectors"]
+    assert own["vectors"].shape == (5, 8) and "words" not in run.params["frozen"]
+    assert 0 < np.abs(own["vectors"] - file).max() < 0.1 and np.abs(own["unknown"]).max() > 0
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"objective.features.layers": "3"}, r"config\.objective\.features: layers is '3', and there is no layer 3"),
+    ({"objective.features.layers": "0,1"}, "several layers; combine them: sum:0,1, concat:0,1, mix:0,1"),
+    ({"objective.features.layers": ""}, r"config\.frozen has 'features', which no objective"),
+    ({"frozen": {}}, r"reads the frozen part 'features', which config\.frozen lacks"),
+    ({"frozen": {"features": "glove.txt"}}, "expected a run or a published directory, whose vectors"),
+    ({"tokenizer.vocab_file": ""}, "has another tokenizer than this run"),
+])
+def test_what_does_not_fit_is_refused_before_anything_is_written(home, fields, message):
+    c = config(home)
+    frozen = fields.pop("frozen", None)
+    if frozen is not None:
+        c.frozen = {name: str(home / path) for name, path in frozen.items()}
+    c.update_from_flattened_dict(fields)
+    with pytest.raises(UserError, match=message):
+        lmrep.train(c, home / "refused")
+    assert not (home / "refused").exists()
+
+
+def test_a_full_disk_is_reported_before_anything_is_computed(home, monkeypatch):
+    from lmrep.core.errors import RunFault
+
+    monkeypatch.setattr(feature_cache.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10}))
+    with pytest.raises(RunFault, match=r"the features take .* has 10 B left"):
+        lmrep.train(config(home, cache_features=True), home / "full", data_dir=home / "none")
+
+
+def test_features_get_no_gradient(home, trained):
+    run = lmrep.load(trained[0])
+    records = tiny.as_records([json.loads(line) for line in (home / "dev.jsonl").open()])
+    examples = labelled.tokenized(run.experiment, run.model, run.tokenizer, records, "dev")
+    examples = labelled.build.add_columns(examples, experiments.stage_at(run.experiment, run.step), run.frozen)
+    batch = run.objective.prepare(None, examples.gather(np.arange(8)))
+    gradient = jax.grad(lambda params: run.objective.loss(params, batch, None, None)[0])(run.params)
+    assert not any(np.any(value) for value in jax.tree.leaves(gradient["frozen"]))
+    assert all(np.any(value) for value in jax.tree.leaves(gradient["objective"]["tagging"]["network"]["mix"]))
