@@ -20,6 +20,8 @@ FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcas
                   "after-all", "partition-id", "replica-id", "add-dependency", "opt-barrier", "iota"})
 # Operations whose result is their operand, elsewhere or in another form.
 PASSING = frozenset({"bitcast", "get-tuple-element", "tuple", "copy", "copy-start", "copy-done", "opt-barrier"})
+# Of a fused operation whose result is its operand, with other tiles.
+ALIASED = "output_to_operand_aliasing={{}: (0, {})}"
 _BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
@@ -210,12 +212,12 @@ class Program:
         for user in (each for each in body.values() if name in each.operands):
             if _is_passed_on(computation, user):
                 continue
-            if user.opcode == "bitcast":
+            if user.opcode == "bitcast" or ALIASED in user.attributes:
                 total += self._bytes_read(computation, user.name)
             elif user.opcode == "dynamic-slice":
                 total += type_bytes(user.type, everywhere=True)
             elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
-                total += type_bytes(body[user.operands[1]].type, everywhere=True)
+                continue
             elif user.opcode == "fusion":
                 called = _called(user)[0]
                 total += sum(self._bytes_read(called, each.name) for each in self.computations[called].values()

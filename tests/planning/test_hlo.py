@@ -160,6 +160,11 @@ NESTED = """
   ROOT %flat = f32[1024]{0} bitcast(%slice)
 }
 
+%relabelled (q: f32[8,1024]) -> f32[8,1024] {
+  %q = f32[8,1024]{1,0} parameter(0)
+  ROOT %copy = f32[8,1024]{1,0} copy(%q)
+}
+
 %outer (p: f32[8,1024], i: s32[], q: f32[8,1024]) -> (f32[1024], f32[8,1024]) {
   %p = f32[8,1024]{1,0} parameter(0)
   %i = s32[] parameter(1)
@@ -167,7 +172,8 @@ NESTED = """
   %part = f32[1024]{0} fusion(%p, %i), kind=kLoop, calls=%inner
   %zero = s32[] constant(0)
   %update = f32[1,1024]{1,0} bitcast(%part)
-  %updated = f32[8,1024]{1,0} dynamic-update-slice(%q, %update, %i, %zero)
+  %tiled = f32[8,1024]{1,0} fusion(%q), kind=kLoop, output_to_operand_aliasing={{}: (0, {})}, calls=%relabelled
+  %updated = f32[8,1024]{1,0} dynamic-update-slice(%tiled, %update, %i, %zero)
   ROOT %both = (f32[1024]{0}, f32[8,1024]{1,0}) tuple(%part, %updated)
 }
 
@@ -182,7 +188,7 @@ ENTRY %main (p: f32[8,1024], i: s32[], q: f32[8,1024]) -> (f32[1024], f32[8,1024
 
 def test_traffic_of_nested_fusions_that_slice_and_update_is_that_of_the_slices():
     row, index = 4 * 1024, 4
-    assert hlo.Program(NESTED).traffic() == row + index + row + row + row  # p, i, q; both results
+    assert hlo.Program(NESTED).traffic() == row + index + row + row  # p, i; both results: q is updated in place
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
