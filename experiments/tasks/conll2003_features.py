@@ -1,7 +1,7 @@
 """CoNLL-2003 names from the vectors of a frozen encoder, as ELMo and TagLM use them (Peters et al., 2017, 2018).
 
-    lmrep train --workdir=runs/conll2003_features --config.cache_features=true \\
-        --config=experiments/tasks/conll2003_features.py:features=runs/bert,vectors=glove.6B.100d.txt,data=conll2003
+    lmrep train --config=experiments/tasks/conll2003_features.py:features=runs/bert,vectors=glove.txt,data=conll2003 \\
+        --workdir=runs/conll2003_features --config.cache_features=true
 
 A learned mix of all layers of the frozen run or published directory `features`, beside word vectors (`vectors`, GloVe's
 text format; may be left out) and a convolution over the characters of each word, goes into two bidirectional LSTM
