@@ -47,8 +47,8 @@ class Student(NamedTuple):
 STUDENTS = {
     TRIPLE: Student("triple loss, from the teacher's layers", "losses=all", 0.0),
     "no_mlm": Student("without the masked-LM loss", "losses=no_mlm", -0.31),
-    "no_ce": Student("without the divergence from the teacher", "losses=no_ce", -1.46),
-    "no_cos_mlm": Student("without the cosine and the masked-LM loss", "losses=no_cos_mlm", -2.96),
+    "no_cos": Student("without the cosine loss", "losses=no_cos", -1.46),
+    "no_ce": Student("without the divergence from the teacher", "losses=no_ce", -2.96),
     "random": Student("triple loss, from random parameters", "losses=all,start=random", -3.69),
     "alone": Student("alone, from the teacher's layers", "losses=mlm"),
     "alone_random": Student("alone, from random parameters", "losses=mlm,start=random"),

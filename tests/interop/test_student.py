@@ -67,7 +67,7 @@ def test_choices(home):
     assert load("").objective["draw"] == "batch" and load(",draw=sequence").objective["draw"] == "sequence"
     alone = load(",losses=mlm")
     assert not alone.frozen and alone.init and alone.objective["alpha_ce"] == alone.objective["alpha_cos"] == 0
-    assert load(",losses=no_cos_mlm").objective["alpha_mlm"] == 0
+    assert load(",losses=no_mlm").objective["alpha_mlm"] == 0
     random = load(",start=random,layers=3")
     assert not random.init and random.model["layers"] == 3 and random.tokenizer.vocab_file
     assert load(",head=random").init_mapping["objective/masked/transform"] == ""
