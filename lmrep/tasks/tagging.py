@@ -19,7 +19,7 @@ from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, assemble, collect
 from lmrep.layers import crf
-from lmrep.metrics import accuracy_metric
+from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import (
@@ -293,6 +293,9 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
                **figures(c.metrics, gold, predicted, options)}
     if c.scheme == "none":  # most tags of entities are O: a tagger that finds some may be below always O
         metrics["majority_accuracy"] = float(np.bincount(true).max() / len(true))
+    elif "entity_f1" in c.metrics:
+        frequent = [[c.labels[np.bincount(true).argmax()]] * len(tags) for tags in gold]
+        metrics["majority_f1"] = figures(("entity_f1",), gold, frequent, options)["entity_f1"]
     return Result(metrics, predictions, gold, predicted, options)
 
 
@@ -346,7 +349,9 @@ DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
         metrics={
-            **{name: TASK_METRICS[name].metric._replace(headline=name == "entity_f1") for name in ENTITY_METRICS},
+            **{name: TASK_METRICS[name].metric for name in ENTITY_METRICS},
+            "entity_f1": TASK_METRICS["entity_f1"].metric._replace(headline=True, baseline="majority_f1"),
+            "majority_f1": Metric("Entity F1 of the most frequent tag", "F1", True, ".2%"),
             "token_accuracy": accuracy_metric("Token accuracy", baseline="majority_accuracy"),
             "majority_accuracy": accuracy_metric("Accuracy of the most frequent tag", headline=False)},
         capabilities=(Tag("tag", "tags the words of sentences", ("words",), show=str),),

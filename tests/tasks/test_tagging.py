@@ -22,6 +22,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.task_data import prepare_task, tokenized
 from lmrep.inference.labelled import predict_records
 from lmrep.inference.load import Run
+from lmrep.metrics import baseline
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import networks, tagging
 from lmrep.tasks import words as task_words
@@ -251,6 +252,17 @@ def test_plain_tags_have_their_accuracy_and_that_of_the_most_frequent_one():
         {"loss": -np.log([0.2, 0.2, 0.2, 0.8]).mean(), "token_accuracy": 0.25, "majority_accuracy": 0.75})
 
 
+@pytest.mark.parametrize(("tags", "expected"), [("O B-X O O", 0.0), ("B-X B-X B-X O", 6 / 7)])
+def test_entities_are_compared_with_those_of_the_most_frequent_tag(tags, expected):
+    sentence = record("a b c d", tags)
+    c = resolved([sentence])
+    units, _ = tagging.encode(c, [sentence], encoder())
+    rows = np.log(np.tile([0.8, 0.2], (len(units.tokens), 1)))  # all O
+    metrics = tagging.score(c, [sentence], units, Outputs({"log_probabilities": [rows]})).metrics
+    metric = tagging.DEFINITION.objective.metrics["entity_f1"]
+    assert metrics["entity_f1"] == 0 and baseline(metric, metrics.get) == pytest.approx(expected)
+
+
 def test_metrics_that_a_task_may_compare_checkpoints_by_are_better_if_higher():
     """`checks.best_direction` relies on it."""
     assert all(each.metric.higher_is_better for each in TASK_METRICS.values())
@@ -292,7 +304,7 @@ def test_packed_and_single_sentences_have_the_same_scores(tmp_path, model, piece
         assert a["tags"] == b["tags"]
         np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=1e-5)
     assert one.metrics == pytest.approx(together.metrics, abs=1e-5)
-    assert set(one.metrics) == {"loss", *tagging.METRICS}
+    assert set(one.metrics) == {"loss", "majority_f1", *tagging.METRICS}
 
 
 @pytest.mark.parametrize("context", ["left", "both"])
