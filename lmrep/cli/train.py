@@ -89,6 +89,10 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
         now = show(after[name])
         return f"{show(before[name])} {first}, now {now}" if name in before else now
 
+    def interval(name: str, metric: Metric) -> str:
+        low, high = outcome.intervals.get(name, (None, None))
+        return "" if low is None else f"   95 % interval {low:{metric.format}} to {high:{metric.format}}"
+
     def line(what: str, value: float, metric: Metric) -> str:
         return f"  {what:42} {value:>8{metric.format}}"
 
@@ -104,16 +108,13 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
             ratio = f"   {now / trivial:.1f} times the baseline" if trivial > 0 else ""
             lines += [f"{metric.title} on held-out text:", line(baseline_title(metric, metrics), trivial, metric)]
             lines += [line(f"this model {first}", before[name], metric)] if name in before else []
-            if name in outcome.intervals:
-                low, high = outcome.intervals[name]
-                ratio = f"   95 % interval {low:{metric.format}} to {high:{metric.format}}"
-            lines.append(line("this model now", now, metric) + ratio)
+            lines.append(line("this model now", now, metric) + (interval(name, metric) or ratio))
             if outcome.best_step and (now <= trivial if metric.higher_is_better else now >= trivial):
                 lines.append("  This run failed: it is no better than the baseline. Try another seed, more steps or a "
                              "lower learning rate (recipe=mosbach).")
-        elif metric.headline or metric.unit == "fraction":
+        elif metric.headline or metric.unit == "fraction" or name in outcome.intervals:
             text = change(name, lambda value, form=metric.format: format(value, form))
-            lines.append(f"{metric.title} on held-out text: {text}")
+            lines.append(f"{metric.title} on held-out text: {text}{interval(name, metric)}")
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from lmrep.data.formats import FIELDS
 from lmrep.models import transformer
 from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.base import Carry, Keys
+from lmrep.tasks import TASKS
 from tests import small
 from tests.cli import printed_prompts
 
@@ -65,6 +66,16 @@ def test_language_model_has_a_perplexity():
     later = summary(outcome._replace(before_step=3, unigram_loss=None), OBJECTIVES["causal"].metrics)
     assert later.endswith("Perplexity of held-out text: 148.4 at step 3, now 7.4")
     assert "Perplexity" not in summary(outcome, OBJECTIVES["replaced_token"].metrics)
+
+
+def test_every_metric_of_a_task_is_shown_with_its_interval():
+    after = {"accuracy": 0.75, "majority_accuracy": 0.75, "matthews": 0.25}
+    outcome = Outcome(7, {"matthews": 0.0}, after, best_step=5, intervals={
+        "accuracy": [0.5, 1.0], "matthews": [-0.125, 0.5]})
+    shown = summary(outcome, TASKS["classification"].objective.metrics)
+    assert "Matthews correlation on held-out text: 0.0000 before training, now 0.2500   95 % interval -0.1250 to 0.5" \
+        in shown
+    assert "75.00%   95 % interval 50.00% to 100.00%\n  This run failed" in shown
 
 
 def test_a_detector_is_compared_with_chance():
