@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -28,9 +29,20 @@ from lmrep.layers import linear
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics import answers as qa
 from lmrep.models.base import Model, check_context, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    FrozenPart,
+    FrozenParts,
+    Keys,
+    Metrics,
+    NetworkUse,
+    Objective,
+    ObjectiveDef,
+)
 from lmrep.objectives.outputs import normalize_weights, sums
-from lmrep.tasks import answer_search
+from lmrep.objectives.teaching import TEACHER
+from lmrep.tasks import answer_search, distillation
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder
 from lmrep.tasks.capability import Predict
 
@@ -40,7 +52,7 @@ NAME = "span_extraction"
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(distillation.Config):
     """Extractive question answering."""
 
     context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
@@ -154,14 +166,15 @@ def answer_tokens(offsets: np.ndarray, answer: str, start: int) -> tuple[int, in
 # The objective
 
 
-def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A linear layer on every token, as *ForQuestionAnswering of Hugging Face Transformers."""
     check_context(model, c.context, "this task")
+    part = distillation.teacher(NAME, c, frozen)
     head = {"out": linear.specs(model.width, 2, (None, None), *filter(None, [model.init]))}
     return Objective(
         name=NAME, specs={"encoder": model.specs, "objective": {NAME: head}}, prepare=prepare,
-        loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model), context=c.context,
-        networks=(NetworkUse(model.sizes),))
+        loss=partial(loss, c=c, model=model, part=part), predict=partial(predict, c=c, model=model), context=c.context,
+        frozen=distillation.specs(part), networks=(NetworkUse(model.sizes),))
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -176,21 +189,33 @@ def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, m
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model,
+    part: FrozenPart | None = None,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean of the cross-entropies of start and end over the positions of each unit."""
     y = logits(params, batch, key, c=c, model=model)
-    segments = 1 + jnp.arange(batch["unit"].shape[1])
-    own = batch["segment_ids"][:, None] == segments[None, :, None]  # [b, n, t]
     nll, correct = 0.0, True
+    scores = of_units(y, batch)
     for i, name in enumerate(("start", "end")):
         position = batch["first"] + jnp.maximum(batch[name], 0)
-        scores = jnp.where(own, y[:, None, :, i], -1e30)  # finite, so that empty units have finite gradients
         target = jnp.take_along_axis(y[..., i], position, axis=1)
-        nll += (jax.nn.logsumexp(scores, -1) - target) / 2
-        correct &= scores.argmax(-1) == position
-    metrics = sums(batch["weights"] > 0, span_accuracy=correct)
-    return (nll * batch["weights"]).sum(), (metrics, carry)
+        nll += (jax.nn.logsumexp(scores[:, :, i], -1) - target) / 2
+        correct &= scores[:, :, i].argmax(-1) == position
+    total, metrics = (nll * batch["weights"]).sum(), sums(batch["weights"] > 0, span_accuracy=correct)
+    if part:
+        theirs = distillation.predictions(part, params, batch)["tokens"]
+        theirs = of_units(jnp.stack([theirs["start"], theirs["end"]], -1), batch)
+        weights = jnp.repeat(batch["weights"][..., None] / 2, 2, -1)
+        total, metrics = distillation.add(c, total, metrics, theirs, scores, weights)
+    return total, (metrics, carry)
+
+
+def of_units(y: Array, batch: Batch) -> Array:
+    """The logits [b, t, 2] at each unit's own positions, [b, n, 2, t]; elsewhere finite, so that empty units have
+    finite gradients."""
+    segments = 1 + jnp.arange(batch["unit"].shape[1])
+    own = batch["segment_ids"][:, None] == segments[None, :, None]  # [b, n, t]
+    return jnp.where(own[:, :, None], y.swapaxes(1, 2)[:, None], -1e30)
 
 
 def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
@@ -352,8 +377,9 @@ def _f1(title: str, baseline: str = "", headline: bool = False) -> Metric:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context,
+        Config, build, context=lambda c: c.context, parts=distillation.parts, teachers=(TEACHER,),
         metrics={
+            **distillation.METRICS,
             "span_accuracy": accuracy_metric("Span accuracy"),  # of the units of training
             "exact_match": accuracy_metric("Exact match"),
             "answer_f1": _f1("Answer F1", "always_empty_f1", headline=True),

@@ -109,7 +109,7 @@ def test_no_answer_is_the_first_token_or_the_last_of_a_network_that_reads_from_l
     records = [question(answers=[]), question(answers=["Bern"]), question()]
     both, *_ = encoded(records)
     assert both.columns["null"].tolist() == [0, 0, 0] and both.columns["start"].tolist()[::2] == [0, -1]
-    left, *_ = encoded(records, Config("left", True), context="left")
+    left, *_ = encoded(records, Config(context="left", unanswerable=True), context="left")
     last = (left.lengths - 1).tolist()
     assert left.columns["null"].tolist() == last and left.columns["end"].tolist()[::2] == [last[0], -1]
     assert span_of(left, 1) == (13, 17)
@@ -157,7 +157,7 @@ def test_loss_and_logits_are_the_same_packed_and_alone(context):
     tokenizer = wordpiece()
     records = [question(answers=["Bern"]), question("Who?", TEXTS[3], []), question("Who lives?", answers=["Ada"]),
                question("Where does Kurt live?", " ".join(TEXTS[:5]), ["Turin"])]
-    config = Config(context, True)
+    config = Config(context=context, unanswerable=True)
     units, *_ = encoded(records, config, length=48, stride=16, tokenizer=tokenizer, context=context)
     objective, params = network(config, tokenizer, context)
     found = []
