@@ -197,8 +197,8 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     experiment = read(TaskExperiment if is_task(mapping) else Experiment, mapping, "config")
     network = build_model(experiment)
     if experiment.init_mapping and not experiment.init:
-        raise UserError("config.init_mapping says which parameters of config.init a run starts from, and init is empty; "
-                        "give init, or remove init_mapping")
+        raise UserError("config.init_mapping says which parameters of config.init a run starts from, and init is "
+                        "empty; give init, or remove init_mapping")
     check_faults(experiment.faults)
     if isinstance(experiment, TaskExperiment):
         _check_task(experiment)
