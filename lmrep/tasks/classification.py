@@ -23,7 +23,8 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import auxiliary, heads, networks
+from lmrep.objectives.teaching import TEACHER
+from lmrep.tasks import auxiliary, distillation, heads, networks
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
@@ -113,7 +114,9 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy."""
     y = logits(params, batch, key, c=c, net=net)
-    value, metrics = heads.cross_entropy(y, batch["label"], batch["weights"])
+    own = heads.cross_entropy(y, batch["label"], batch["weights"])
+    value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
+                                      lambda found: found["units"]["log_probabilities"])
     return value, (metrics, carry)
 
 
@@ -162,8 +165,8 @@ def show(prediction: dict[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context, parts=networks.parts,
-        metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
+        Config, build, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
+        metrics={**auxiliary.METRICS, **distillation.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
         capabilities=(Predict("classify", "classifies texts", ("text",), show, ("text2",)),),

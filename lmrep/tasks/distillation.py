@@ -6,7 +6,7 @@
 The teacher is `config.frozen.teacher`: a fine-tuned run, with the same tokenizer and the same labels in the same order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,12 @@ from lmrep.objectives.outputs import sums
 from lmrep.objectives.teaching import TEACHER
 
 METRICS: Mapping[str, Metric] = {"distillation_loss": teaching.METRICS["distillation_loss"]}
+SAME = ("labels", "context", "end_of_text", "pieces")  # fields that student and teacher must agree on
 
 
 @dataclass(frozen=True)
 class Config:
-    """The weights of the labels and of the teacher."""
+    """The weights of a teacher and of the labels beside it."""
 
     alpha_ce: float = setting(0.0, "weight of the divergence from frozen.teacher, a fine-tuned run of this task, times "
                               "T^2; 0: there is no teacher (DistilBERT on SQuAD: 0.5)", at_least=0)
@@ -45,24 +46,30 @@ def teacher(name: str, c: Any, frozen: FrozenParts) -> FrozenPart | None:
 
     Args:
       name: of the task.
-      c: its config; `labels` may be empty before the data are read.
+      c: its config, with the field `teacher`; `labels` may be empty before the data are read.
       frozen: the frozen parts.
 
     Raises:
-      UserError: it was trained for another task, or other labels.
+      UserError: it was trained for another task, or other labels, or reads texts in another way.
     """
-    part = frozen.get(TEACHER) if c.alpha_ce else None
+    part = frozen.get(TEACHER) if c.teacher.alpha_ce else None
     if part is None:
         return None
+    where = f"config.frozen.teacher ({part.source})"
     if part.objective.name != name:
-        raise UserError(f"config.frozen.teacher ({part.source}) was trained with objective {part.objective.name!r}, "
-                        f"and this run is of the task {name}; give a run of this task")
-    theirs, ours = (tuple(getattr(each, "labels", ())) for each in (part.config, c))
-    if ours and theirs != ours:
-        raise UserError(f"config.frozen.teacher ({part.source}) has the labels {', '.join(theirs[:20])}, in this "
-                        f"order, and this run {', '.join(ours[:20])}; give a teacher of the same labels, or "
-                        f"--config.objective.labels={','.join(theirs[:20])}")
+        raise UserError(f"{where} was trained with objective {part.objective.name!r}, and this run is of the task "
+                        f"{name}; give a run of this task")
+    for field in SAME:
+        theirs, ours = (getattr(each, field, None) for each in (part.config, c))
+        if theirs != ours and (ours or field != "labels"):
+            raise UserError(f"{where} has objective.{field} {_text(theirs)}, and this run {_text(ours)}, so that their "
+                            f"predictions do not correspond; set --config.objective.{field}={_text(theirs)}, or give "
+                            "another teacher")
     return part
+
+
+def _text(value: Any) -> str:
+    return ",".join(value[:20]) if isinstance(value, tuple) else str(value)
 
 
 def specs(part: FrozenPart | None) -> Tree:
@@ -70,23 +77,26 @@ def specs(part: FrozenPart | None) -> Tree:
     return {TEACHER: part.specs} if part else {}
 
 
-def predictions(part: FrozenPart, params: Tree, batch: Batch) -> dict[str, dict[str, Array]]:
-    """What the teacher predicts for a batch, without dropout and without a gradient."""
-    return part.objective.predict(jax.lax.stop_gradient(params["frozen"][TEACHER]), batch)
-
-
 def add(
-    c: Config, total: Array, metrics: Metrics, theirs: Array, ours: Array, weights: Array
+    c: Config, part: FrozenPart | None, params: Tree, batch: Batch, loss: tuple[Array, Metrics], ours: Array,
+    weights: Array, read: Callable[[dict[str, dict[str, Array]]], Array],
 ) -> tuple[Array, Metrics]:
-    """The loss with the teacher, and metrics.
+    """The loss and the metrics of a task, with those of its teacher.
 
     Args:
       c: the weights.
-      total, metrics: of the labels.
-      theirs: float32 [..., k], logits or log-probabilities of the teacher.
+      part: the teacher, which predicts without dropout and gets no gradient; None: nothing changes.
+      params: as `Objective.loss` takes them.
+      batch: prepared.
+      loss: (that of the labels, metrics).
       ours: float32 [..., k], logits of the student.
       weights: float32 [...], which add to 1.
+      read: what the teacher's `Objective.predict` returns -> its logits or log-probabilities [..., k].
     """
+    if part is None:
+        return loss
+    theirs = read(part.objective.predict(jax.lax.stop_gradient(params["frozen"][TEACHER]), batch))
     divergence = teaching.divergence(jax.lax.stop_gradient(theirs), ours, c.temperature)
+    total, metrics = loss
     return (c.alpha_task * total + c.alpha_ce * (divergence * weights).sum(),
             metrics | sums(weights > 0, distillation_loss=divergence))

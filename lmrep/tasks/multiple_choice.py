@@ -21,7 +21,8 @@ from lmrep.metrics import accuracy_metric
 from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import auxiliary, heads, networks
+from lmrep.objectives.teaching import TEACHER
+from lmrep.tasks import auxiliary, distillation, heads, networks
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
@@ -94,7 +95,9 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of the right choice."""
     y = logits(params, batch, key, c=c, net=net)
-    value, metrics = heads.cross_entropy(y, batch["target"], batch["weights"])
+    own = heads.cross_entropy(y, batch["target"], batch["weights"])
+    value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
+                                      lambda found: found["units"]["log_probability"])
     return value, (metrics, carry)
 
 
@@ -132,8 +135,9 @@ def show(prediction: dict[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context, parts=networks.parts,
-        metrics={**auxiliary.METRICS, "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+        Config, build, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
+        metrics={**auxiliary.METRICS, **distillation.METRICS,
+                 "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False)},
         capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),
         published=heads.PUBLISHED),

@@ -23,7 +23,7 @@ from lmrep.data.records.encoding import Units
 from lmrep.layers import attention_pooling, char_cnn, dropout, recurrent
 from lmrep.models.base import Model, model_inputs
 from lmrep.objectives.base import Batch, FrozenPart, FrozenParts
-from lmrep.tasks import frozen_features, heads
+from lmrep.tasks import distillation, frozen_features, heads
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class Config(heads.Head):
                            "layers", choices=("linear", "bilstm"))
     bilstm: BiLstm = setting(BiLstm(), "the LSTM layers")
     features: frozen_features.Config = setting(frozen_features.Config(), "the vectors of a frozen encoder")
+    teacher: distillation.Config = setting(distillation.Config(), "a teacher beside the labels")
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Network(NamedTuple):
       name: of the task; parameters lie under objective/NAME.
       features: the frozen encoder; None where there is none.
       words: the word vectors; None where there are none.
+      teacher: None where there is none.
     """
 
     c: Config
@@ -106,10 +108,16 @@ class Network(NamedTuple):
     name: str
     features: FrozenPart | None = None
     words: FrozenPart | None = None
+    teacher: FrozenPart | None = None
 
 
 def parts(c: Config) -> tuple[str, ...]:
-    """The frozen parts that a task reads."""
+    """The frozen parts that a task reads, with its teacher."""
+    return (*inputs(c), *distillation.parts(c.teacher))
+
+
+def inputs(c: Config) -> tuple[str, ...]:
+    """The frozen parts whose vectors a task reads."""
     return (*[frozen_features.NAME][: bool(c.features.layers)], *[WORDS][: bool(_lookup(c))])
 
 
@@ -127,15 +135,18 @@ def bind(c: Config, model: Model, name: str, frozen: FrozenParts) -> Network:
     Raises:
       UserError: a frozen part is missing, or is of the wrong type; there is nothing to read.
     """
-    for part in parts(c):
+    for part in inputs(c):
         if part not in frozen:
             raise UserError(f"config.frozen lacks {part!r}, which config.objective.{part} reads")
         if (frozen[part].model is None) != (part == WORDS):
             raise UserError(f"config.frozen.{part} is {frozen[part].source}; expected "
                             + ("a text file of word vectors" if part == WORDS else
                                "a run or a published directory, whose vectors are the features"))
-    own = {part: frozen[part] for part in parts(c)}
-    net = Network(c, model, name, own.get(frozen_features.NAME), own.get(WORDS))
+    own, teacher = {part: frozen[part] for part in inputs(c)}, distillation.teacher(name, c, frozen)
+    if teacher and isinstance(teacher.config, WordConfig) and word_fields(teacher.config):
+        raise UserError(f"config.frozen.teacher ({teacher.source}) reads word vectors or characters, which this run's "
+                        "batches lack; give another teacher")
+    net = Network(c, model, name, own.get(frozen_features.NAME), own.get(WORDS), teacher)
     if not input_width(net):
         raise UserError("config.model.name is none, and the task has nothing else to read at its input; set "
                         "config.objective.features.layers and config.frozen.features, or choose a network")
@@ -147,7 +158,7 @@ def is_head_alone(c: Any) -> bool:
     if not isinstance(c, Config):
         return True
     pooling = getattr(c, "pooling", "position")
-    return c.network == "linear" and pooling == "position" and not parts(c) and not _filters(c)
+    return c.network == "linear" and pooling == "position" and not inputs(c) and not _filters(c)
 
 
 def has_bilstm(c: Config) -> bool:
@@ -242,7 +253,8 @@ def task_specs(net: Network, outputs: int) -> Tree:
 def frozen_specs(net: Network) -> Tree:
     """The frozen parameters (`Objective.frozen`)."""
     trained = isinstance(net.c, WordConfig) and net.c.words.trained
-    return {part.name: part.specs for part in (net.features, None if trained else net.words) if part is not None}
+    read = (net.features, None if trained else net.words, net.teacher)
+    return {part.name: part.specs for part in read if part is not None}
 
 
 def penalty(net: Network) -> Callable[[Tree], Array] | None:

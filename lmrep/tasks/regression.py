@@ -72,6 +72,13 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return collect(units, owners, {"label": labels[owners]}), len(long)
 
 
+def check_config(c: Config) -> None:
+    """Refuses a teacher."""
+    if c.teacher.alpha_ce:
+        raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and regression predicts a "
+                        "number, not a distribution that could be learned from a teacher; set it to 0")
+
+
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A number from one vector of each text."""
     check_context(model, c.context, "this task")
@@ -139,7 +146,7 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context, parts=networks.parts,
+        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
         metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
                  "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
                  "variance": Metric("Mean squared error of predicting the mean")},

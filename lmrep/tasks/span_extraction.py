@@ -52,7 +52,7 @@ NAME = "span_extraction"
 
 
 @dataclass(frozen=True)
-class Config(distillation.Config):
+class Config:
     """Extractive question answering."""
 
     context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
@@ -64,6 +64,7 @@ class Config(distillation.Config):
     max_question_tokens: int = setting(64, "longer questions are cut", at_least=1)
     max_answer_tokens: int = setting(30, "of a predicted answer", at_least=1)
     n_best: int = setting(20, "answers that a probability is computed over", at_least=1)
+    teacher: distillation.Config = setting(distillation.Config(), "a teacher beside the labels")
 
 
 def check(c: Config, record: Record) -> None:
@@ -201,12 +202,10 @@ def loss(
         target = jnp.take_along_axis(y[..., i], position, axis=1)
         nll += (jax.nn.logsumexp(scores[:, :, i], -1) - target) / 2
         correct &= scores[:, :, i].argmax(-1) == position
-    total, metrics = (nll * batch["weights"]).sum(), sums(batch["weights"] > 0, span_accuracy=correct)
-    if part:
-        theirs = distillation.predictions(part, params, batch)["tokens"]
-        theirs = of_units(jnp.stack([theirs["start"], theirs["end"]], -1), batch)
-        weights = jnp.repeat(batch["weights"][..., None] / 2, 2, -1)
-        total, metrics = distillation.add(c, total, metrics, theirs, scores, weights)
+    own = (nll * batch["weights"]).sum(), sums(batch["weights"] > 0, span_accuracy=correct)
+    total, metrics = distillation.add(
+        c.teacher, part, params, batch, own, scores, jnp.repeat(batch["weights"][..., None] / 2, 2, -1),
+        lambda found: of_units(jnp.stack([found["tokens"]["start"], found["tokens"]["end"]], -1), batch))
     return total, (metrics, carry)
 
 
@@ -377,7 +376,7 @@ def _f1(title: str, baseline: str = "", headline: bool = False) -> Metric:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context, parts=distillation.parts, teachers=(TEACHER,),
+        Config, build, context=lambda c: c.context, parts=lambda c: distillation.parts(c.teacher), teachers=(TEACHER,),
         metrics={
             **distillation.METRICS,
             "span_accuracy": accuracy_metric("Span accuracy"),  # of the units of training

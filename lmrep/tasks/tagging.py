@@ -34,7 +34,8 @@ from lmrep.objectives.base import (
     ObjectiveDef,
 )
 from lmrep.objectives.outputs import normalize_weights, sums
-from lmrep.tasks import heads, networks, schemes
+from lmrep.objectives.teaching import TEACHER
+from lmrep.tasks import distillation, heads, networks, schemes
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
@@ -82,6 +83,10 @@ def check_config(c: Config) -> None:
     if c.scheme in ("BIOES", "BILOU", "none") and c.repair:
         raise UserError(f"config.objective.repair converts between IOB1 and BIO, and the scheme is {c.scheme}; set it "
                         "to False")
+    if has_crf(c) and c.teacher.alpha_ce:
+        raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and the network {c.network} "
+                        "decides on sequences of tags, whose distribution it cannot learn from a teacher; set it to 0, "
+                        "or choose the network linear or bilstm (the teacher may have a CRF)")
     if has_crf(c) and c.decoding == "viterbi":
         raise UserError(f"config.objective.decoding is viterbi, and the network {c.network} decides on sequences of "
                         "tags by itself; set decoding to argmax")
@@ -233,7 +238,9 @@ def loss(
         value = -(crf.log_likelihood(scores, y, batch["tag"], chains) * batch["weights"]).sum()
         correct = crf.viterbi(scores, jax.lax.stop_gradient(y), chains) == batch["tag"]
         return value, (sums(batch["weights"] > 0, token_accuracy=correct), carry)
-    value, metrics = heads.cross_entropy(y, batch["tag"], batch["weights"], "token_accuracy")
+    own = heads.cross_entropy(y, batch["tag"], batch["weights"], "token_accuracy")
+    value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
+                                      lambda found: found["tokens"]["log_probabilities"])
     return value, (metrics, carry)
 
 
@@ -348,7 +355,9 @@ def _fields(example: Any) -> Mapping[str, Any]:
 DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
+        teachers=(TEACHER,),
         metrics={
+            **distillation.METRICS,
             **{name: TASK_METRICS[name].metric for name in ENTITY_METRICS},
             "entity_f1": TASK_METRICS["entity_f1"].metric._replace(headline=True, baseline="majority_f1"),
             "majority_f1": Metric("Entity F1 of the most frequent tag", "F1", True, ".2%"),
