@@ -6,6 +6,7 @@ Its name is a fingerprint of the encoder's parameters and tokenizer, of the laye
 
 import dataclasses
 import functools
+import hashlib
 import logging
 import os
 import shutil
@@ -65,7 +66,8 @@ def cached(prepared: PreparedTask, frozen: FrozenParts, data_dir: Path) -> Prepa
 def _key(part: FrozenPart, c: frozen_features.Config, examples: Examples, dtype: str) -> str:
     """Of everything that decides the vectors."""
     units, layers = examples.units, frozen_features.choice(c, part)
-    content = [digest([array.tolist()]) for array in (units.tokens, units.token_types, units.offsets)]
+    content = [hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+               for array in (units.tokens, units.token_types, units.offsets)]
     return digest([part.fingerprint, dataclasses.asdict(layers), dtype, content])
 
 

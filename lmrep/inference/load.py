@@ -137,7 +137,10 @@ class Run:
         return ALL_FORMATS[stage.format_name].layout(stage.format, self.tokenizer.vocabulary).around
 
     def layers(self, layers: str | int | Sequence[int]) -> Layers:
-        """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`."""
+        """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`, and where there is no network."""
+        if not self.model.width:
+            raise UserError(f"{self.directory} has no network of its own, only what was trained above frozen vectors; "
+                            f"give the run that these come from ({', '.join(self.experiment.frozen.values())})")
         return layer_choice.parse_layers(layers, self._num_layers)
 
     def vectors(

@@ -37,6 +37,9 @@ def with_language_model(objective: Objective, c: Config, model: Model) -> Object
     if c.context != "left":
         raise UserError(f"config.objective.auxiliary is {c.auxiliary:g}, and config.objective.context is {c.context}; "
                         "a language model reads from left to right: set the context to left, or auxiliary to 0")
+    if not model.width:
+        raise UserError(f"config.objective.auxiliary is {c.auxiliary:g}, and there is no network that could learn the "
+                        "language model (config.model.name is none); set auxiliary to 0")
     head = causal.specs(LANGUAGE_MODEL, model)
 
     def prepare(keys: Keys, batch: Batch) -> Batch:

@@ -62,6 +62,18 @@ def test_texts_are_probed_and_results_of_other_data_are_kept(home):
     assert len(probes.read(home / "run/probes.json")) == before + 1  # in place of the first
 
 
+def test_a_published_directory_is_probed_as_its_run_is(home):
+    assert small.command("convert", home / "run", home / "published", "--to=huggingface").code == 0
+    answer = small.command("probe", "--config=experiments/tasks/tag.py", f"--workdir={home}/published",
+                           f"--config.data.train={home}/train.conll", f"--config.data.validation={home}/dev.conll",
+                           "--config.length=32", f"--output={home}/published.json")
+    assert answer.code == 0, answer.err
+    [found], [run, *_] = (probes.read(path) for path in (home / "published.json", home / "run/probes.json"))
+    for one, other in zip(found["layers"], run["layers"], strict=True):
+        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-3)
+    assert not (home / "published/probes.json").exists()
+
+
 def test_what_cannot_be_probed_is_refused(home):
     answer = small.command("probe", f"--workdir={home}/run", "--config=experiments/quickstart.py")
     assert answer.code == 2 and "needs the config of a task" in answer.err
