@@ -4,6 +4,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import make_mesh, replicated, shardings
 from lmrep.data import loader, records
 from lmrep.experiment import build, checks
-from lmrep.experiment.config import StagePlan, TaskExperiment, stage_at
+from lmrep.experiment.config import TaskExperiment, stage_at
 from lmrep.experiment.task_data import tokenized
 from lmrep.inference import labelled
 from lmrep.inference.evaluate import objective_params, own_corpus
@@ -94,9 +95,9 @@ def _gated_task(
 
     trained_on, train = examples_of("train", training)
     own, held_out = examples_of(split, validation) if split else ((), None)
-    vocabulary = run.tokenizer.vocabulary
-    objective = gated_objective(stage, run.model, vocabulary)
-    step = importance_step(stage, run.model, vocabulary, run.experiment.evaluation.seed)
+    make = partial(build.objective, stage, vocabulary=run.tokenizer.vocabulary, frozen=run.frozen)
+    objective = gated_objective(make, run.model)
+    step = importance_step(make, run.model, run.experiment.evaluation.seed)
     batches, metric = [*labelled.batches(train)], run.experiment.checkpoint.best or task.best
 
     def score(gates: np.ndarray) -> float:
@@ -113,13 +114,13 @@ def _gated_pretraining(
 ) -> Gated:
     stage, seed = stage_at(run.experiment, run.step), run.experiment.evaluation.seed
     prepared = own_corpus(run, split or "train", data_dir)
-    vocabulary = prepared.tokenizer.vocabulary  # with counts, which objectives may draw by
-    plain = build.objective(stage, run.model, vocabulary)
-    params, step = objective_params(run, plain), importance_step(stage, run.model, vocabulary, seed)
+    # The vocabulary has counts here, which objectives may draw by.
+    make = partial(build.objective, stage, vocabulary=prepared.tokenizer.vocabulary, frozen=run.frozen)
+    plain = make(run.model)
+    params, step = objective_params(run, plain), importance_step(make, run.model, seed)
     # Not the mesh of training: the devices may be other ones.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
-    evaluator = Evaluator(gated_objective(stage, run.model, vocabulary), mesh, stage.batch_size, seed,
-                          stage.microbatches)
+    evaluator = Evaluator(gated_objective(make, run.model), mesh, stage.batch_size, seed, stage.microbatches)
     placed = jax.device_put(params, shardings(specs_of(plain), mesh))
     plans = {name: build.evaluation_plan(stage, prepared.stores[name], seed, data_dir)
              for name in ("train", split) if name}
@@ -137,15 +138,14 @@ def _gated_pretraining(
                  counts)
 
 
-def gated_objective(stage: StagePlan, model: Model, vocabulary: Any) -> Objective:
-    """The objective of a stage, whose functions find gates [l, h] of the network's heads under params["gates"]."""
-    plain = build.objective(stage, model, vocabulary)
+def gated_objective(make: Callable[[Model], Objective], model: Model) -> Objective:
+    """The objective `make(model)`, whose functions find gates [l, h] of the network's heads under params["gates"]."""
+    plain = make(model)
 
     def with_own(name: str) -> Callable:
         def function(params: Tree, *arguments: Any, **options: Any) -> Any:
             others = {key: value for key, value in params.items() if key != GATES}
-            own = build.objective(stage, with_gates(model, params[GATES]), vocabulary)
-            return getattr(own, name)(others, *arguments, **options)
+            return getattr(make(with_gates(model, params[GATES])), name)(others, *arguments, **options)
         return function
 
     return plain._replace(loss=with_own("loss"), predict=with_own("predict") if plain.predict else None)
@@ -179,10 +179,10 @@ def importance(
     return found / (np.linalg.norm(found, axis=1, keepdims=True) + EPS) if normalize else found
 
 
-def importance_step(stage: StagePlan, model: Model, vocabulary: Any, seed: int) -> Callable:
-    """(params, batch, gates, number of the batch) -> (sums [l, h], tokens, positions of the last layer), compiled.
-    `seed` is that of the objective's draws, such as masks."""
-    plain = build.objective(stage, model, vocabulary)
+def importance_step(make: Callable[[Model], Objective], model: Model, seed: int) -> Callable:
+    """(params, batch, gates, number of the batch) -> (sums [l, h], tokens, positions of the last layer) of the
+    objective `make(model)`, compiled. `seed` is that of its draws, such as masks."""
+    plain = make(model)
 
     @jax.jit
     def step(params: Tree, batch: dict, gates: Array, number: Array) -> tuple[Array, Array, Array]:
@@ -191,7 +191,7 @@ def importance_step(stage: StagePlan, model: Model, vocabulary: Any, seed: int) 
         some = []  # whether the network is called for some positions alone, which tracing tells
 
         def loss(by_token: Array) -> Array:
-            own = build.objective(stage, _recording(with_gates(model, by_token), some), vocabulary)
+            own = make(_recording(with_gates(model, by_token), some))
             return own.loss(params, prepared, None, own.carry(shape[0]))[0]
 
         grads = jax.grad(loss)(jnp.broadcast_to(gates[:, None], (len(gates), math.prod(shape), gates.shape[1])))

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from lmrep.analysis import head_importance, heads, pruning
 from lmrep.core.errors import UserError
 from lmrep.core.params import count
 from lmrep.data import records
+from lmrep.experiment import build
 from lmrep.experiment.config import stage_at
 from lmrep.experiment.task_data import tokenized
 from lmrep.inference import labelled
@@ -75,7 +77,8 @@ def test_importance_is_the_sum_of_absolute_products_of_context_and_gradient(run,
     stage, task = stage_at(run.experiment, run.step), TASKS["classification"]
     own = records.read(run.experiment.data, "train", (*task.fields, *task.targets))[:30]
     batches = [*labelled.batches(tokenized(run.experiment, run.model, run.tokenizer, own, "x"))]
-    step = head_importance.importance_step(stage, run.model, run.tokenizer.vocabulary, 0)
+    make = partial(build.objective, stage, vocabulary=run.tokenizer.vocabulary)
+    step = head_importance.importance_step(make, run.model, 0)
     found = head_importance.importance(step, run.params, batches, np.ones((2, 2), np.float32), normalize=False)
     total, tokens = np.zeros((2, 2)), sum((batch["segment_ids"] > 0).sum() for batch in batches)
     for batch in batches:
@@ -151,6 +154,20 @@ def test_the_least_important_heads_are_removed(home, run, tmp_path):
     expected = heads.lowest(own, run.model.kept_heads, 2, 1)
     kept = lmrep.load(tmp_path / "out").model.kept_heads
     assert {(0, 0), (0, 1), (1, 0), (1, 1)} - set(heads.all_heads(kept)) == set(expected)
+
+
+def test_layers_that_share_parameters_lose_the_same_heads(home, tmp_path):
+    """Those whose importance over all layers is the least."""
+    config = tiny.config("classification", home / "train.jsonl", epochs=1.0, model__layers=2, model__share="all")
+    lmrep.train(config, tmp_path / "run")
+    run = lmrep.load(tmp_path / "run")
+    importance = head_importance.gated(run, split="").importance(np.ones((2, 2), np.float32))
+    least = int(importance.sum(0).argmin())
+    assert pruning.least_important(run, 0.5, 0) == {0: [least], 1: [least]}
+    found = pruning.prune(run, tmp_path / "out", {0: [least], 1: [least]})
+    assert found.difference <= 1e-6 and lmrep.load(tmp_path / "out").predict(["cat good dog"])
+    with pytest.raises(UserError, match="remove the same heads from every layer"):
+        pruning.prune(run, tmp_path / "other", {0: [least]})
 
 
 @pytest.mark.parametrize(("flags", "message"), [
