@@ -159,6 +159,13 @@ def test_labels_are_mapped_and_dropped(write):
     refused(path, "all 3 are left out", label_until=":", label_map=dict.fromkeys(("LOC", "NUM", "DESC"), ""))
 
 
+def test_tags_are_mapped(write):
+    path = write("a.jsonl", json.dumps({"words": ["Ann", "left"], "tags": [1, 0]}) + "\n")
+    assert fields(path, label_map={"0": "O", "1": "B-PER"}) == [{"words": ["Ann", "left"], "tags": ["B-PER", "O"]}]
+    refused(path, "a.jsonl, line 1", "label_map leaves a word without a tag", label_map={"0": ""})
+    refused(path, "label_map has none of the labels", label_map={"B": "O"})
+
+
 def test_files_of_a_glob_are_read_in_order_and_decompressed(write):
     write("d/2/b.jsonl.gz", gzip.compress(b'{"text": "two"}'))
     write("d/1/a.tsv", "text\tlabel\none\tx\n")

@@ -67,8 +67,8 @@ class Config:
                              "one of , ; | and tab that gives the first lines the same number of cells",
                              choices=("auto", ",", ";", "|", "tab"))
     label_until: str = setting("", "keep what precedes this of a label: ':' makes LOC of LOC:city")
-    label_map: dict[str, str] = setting({}, "label in the files -> label to use, or '' to leave the example out; other "
-                                        "labels stay as they are")
+    label_map: dict[str, str] = setting({}, "label or tag in the files -> that to use ({'0': 'O', '1': 'B-PER'}); '' "
+                                        "for a label leaves the example out; others stay as they are")
     classes: tuple[str, ...] = setting((), "folders: the subfolders to read; empty: all that hold .txt files")
     phrases: bool = setting(False, "phrase trees: train on every phrase, not on the full sentences alone")
     encoding: str = setting("utf-8", "the encoding of the files, such as latin-1 or utf-16")

@@ -108,8 +108,15 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
 
 
 def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserError | None:
-    """Applies `label_until` and `label_map`, and adds the label before the mapping to `labels`. None: left out; an
+    """Applies `label_until` and `label_map`, and adds label and tags before the mapping to `labels`. None: left out; an
     error: no label, or not the number of a choice."""
+    if config.label_map and (tags := record.fields.get("tags")):
+        labels.update(tags)
+        tags = [config.label_map.get(tag, tag) for tag in tags]
+        record = record._replace(fields={**record.fields, "tags": tags})
+        if not all(tags):
+            return UserError(f"{record.where_word(tags.index(''))}: config.data.label_map leaves a word without a tag; "
+                             "map it to another one, such as O")
     label = record.fields.get("label")
     if label is None:
         return record
