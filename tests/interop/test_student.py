@@ -87,3 +87,12 @@ def test_training_needs_a_teacher(home, tmp_path):
     with pytest.raises(UserError, match=r"reads the frozen part 'teacher', which config.frozen lacks"):
         lmrep.train(config, tmp_path / "run", data_dir=home / "data")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_student_becomes_a_published_directory(home, tmp_path):
+    lmrep.train(init_from.load_config(PAGE, f"size=tiny,teacher={home / 'published'}", flags(home, steps=1)),
+                tmp_path / "run", data_dir=home / "data")
+    conversion.to_published(tmp_path / "run", tmp_path / "out")
+    run, again = lmrep.load(tmp_path / "run"), init_from.load(tmp_path / "out")
+    for path, value in flatten(run.params).items():
+        np.testing.assert_array_equal(again.params[path], value, err_msg=path)

@@ -14,8 +14,8 @@ from lmrep.data.records.examples import arrange
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import default_config
-from lmrep.objectives.base import Carry, Keys
-from lmrep.tasks import TASKS
+from lmrep.objectives.base import Carry, FrozenPart, Keys
+from lmrep.tasks import TASKS, distillation
 from lmrep.tasks import span_extraction as qas
 from lmrep.tasks.base import collate
 from lmrep.tasks.span_extraction import Config
@@ -137,14 +137,17 @@ def test_what_is_refused():
 
 def network(config=Config(unanswerable=True), tokenizer=None, context="both"):
     """(objective, parameters) of a small network."""
+    objective = qas.build(config, default_model(tokenizer, context), tokenizer.vocabulary)
+    return objective, init(objective.specs, jax.random.key(0))
+
+
+def default_model(tokenizer, context="both"):
     preset = "bert_tiny" if context == "both" else "gpt2"
     c = default_config(preset, "span_extraction", "examples", layout="1x1x1")
     c.model.update({"vocab": 0, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "max_length": 128})
     c.data.train, c.length = "train.json", 128
     c.objective.update({"context": context, "unanswerable": True})
-    model = experiments.build_model(experiments.parse(c), tokenizer.size)
-    objective = qas.build(config, model, tokenizer.vocabulary)
-    return objective, init(objective.specs, jax.random.key(0))
+    return experiments.build_model(experiments.parse(c), tokenizer.size)
 
 
 def batch_of(units, tokenizer, packed=0):
@@ -201,3 +204,33 @@ def test_the_task_is_registered_with_its_baseline():
     task = TASKS["span_extraction"]
     assert task.best == "answer_f1" and task.objective.metrics["answer_f1"].baseline == "always_empty_f1"
     assert build.ALL_OBJECTIVES["span_extraction"] is task.objective
+
+
+def test_a_teacher_gives_the_mean_divergence_of_start_and_end():
+    tokenizer = wordpiece()
+    units, *_ = encoded([question(answers=["Bern"]), question("Who?", TEXTS[3], [])], tokenizer=tokenizer)
+    objective, params = network(tokenizer=tokenizer)
+    c = Config(unanswerable=True, teacher=distillation.Config(alpha_ce=0.5, alpha_task=0.25, temperature=2.0))
+    model = default_model(tokenizer)
+    part = FrozenPart("teacher", "run", objective.specs, [], model, objective, Config(unanswerable=True))
+    taught = qas.build(c, model, tokenizer.vocabulary, {"teacher": part})
+    theirs = init(objective.specs, jax.random.key(5))
+    examples, batch = batch_of(units, tokenizer)
+    batch = taught.prepare(Keys(None, None), batch)
+    alone, _ = objective.loss(params, batch, None, Carry())
+    total, (metrics, _) = taught.loss(params | {"frozen": {"teacher": theirs}}, batch, None, Carry())
+    outputs = [collate([batch | jax.device_get(objective.predict(each, batch))], units) for each in (params, theirs)]
+
+    def distribution(y):
+        e = np.exp((y - y.max()) / 2.0)
+        return e / e.sum()
+
+    found = []
+    for name in ("start", "end"):
+        for ours, other in zip(outputs[0].arrays[name], outputs[1].arrays[name], strict=True):
+            q, p = distribution(ours.astype(np.float64)), distribution(other.astype(np.float64))
+            found.append(4 * (p * np.log(p / q)).sum())
+    assert examples.examples == 2 and np.mean(found) > 1e-3
+    assert float(total) == pytest.approx(0.25 * float(alone) + 0.5 * np.mean(found), rel=1e-4)
+    assert float(metrics["distillation_loss"][0] / metrics["distillation_loss"][1]) == pytest.approx(
+        np.mean(found), rel=1e-4)
