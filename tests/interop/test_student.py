@@ -96,3 +96,26 @@ def test_a_student_becomes_a_published_directory(home, tmp_path):
     run, again = lmrep.load(tmp_path / "run"), init_from.load(tmp_path / "out")
     for path, value in flatten(run.params).items():
         np.testing.assert_array_equal(again.params[path], value, err_msg=path)
+
+
+def test_a_student_of_a_causal_teacher(home, tmp_path):
+    teaching = small.config(home / "texts", "causal", "stream")
+    teaching.model.update({"norm": "pre", "embedding_norm": False, "token_types": 0, "layers": 2})
+    lmrep.train(teaching, tmp_path / "teacher", data_dir=home / "data")
+    argument = f"size=tiny,objective=causal_distillation,format=stream,teacher={tmp_path / 'teacher'}"
+    lmrep.train(init_from.load_config(PAGE, argument, flags(home)), tmp_path / "run", data_dir=home / "data")
+    assert {"lm_loss", "distillation_loss", "cosine_loss"} <= small.lines(tmp_path / "run", "validation")[-1].keys()
+    run = lmrep.load(tmp_path / "run")
+    assert run.model.name and run.generate(["The cat"], tokens=3) and run.experiment.model["layers"] == 1
+    wrong = init_from.load_config(PAGE, f"size=tiny,teacher={tmp_path / 'teacher'}", flags(home))
+    with pytest.raises(UserError, match="has objective 'causal' and no head that predicts the student's tokens"):
+        lmrep.train(wrong, tmp_path / "wrong", data_dir=home / "data")
+
+
+def test_shared_layers_are_all_taken(home):
+    config = init_from.load_config(PAGE, "size=tiny", flags(home))
+    teacher = small.config(home / "texts")
+    teacher.model.update({"share": "all", "layers": 4})
+    lmrep.train({**teacher.to_dict(), "steps": 1}, home / "shared", data_dir=home / "data")
+    student.follow(config, home / "shared")
+    assert config.init_mapping.to_dict() == {"encoder": "encoder"} and config.model.layers == 2
