@@ -22,7 +22,7 @@ from lmrep.models import pruned_heads, transformer
 from lmrep.models.base import Inputs, Model, with_gates
 from lmrep.storage import workdir
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training.state import FROZEN
+from lmrep.training.state import trainable
 
 TOLERANCE = 1e-4  # relative; a larger difference from the gated network is not rounding
 
@@ -100,7 +100,7 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
     pruned_heads.parse(text, network.layers, network.heads, "--heads")
     after = dataclasses.replace(network, pruned_heads=text)
     transformer.check(after)
-    params = jax.device_get({name: part for name, part in run.params.items() if name != FROZEN})
+    params = jax.device_get(trainable(run.params))
     layers = pruned_heads.remove(params["encoder"]["layers"], before, after.kept_heads, network.head_width,
                                  transformer.SHARING[network.share])
     params = params | {"encoder": params["encoder"] | {"layers": layers}}

@@ -34,6 +34,7 @@ from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.read import Published, read
 from lmrep.interop.huggingface.task_classes import label_remarks, read_task
 from lmrep.interop.huggingface.write import choose, from_network, tensors, write
+from lmrep.models import transformer
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS, networks
@@ -193,9 +194,11 @@ def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Famil
     family can hold it. `pad` is the tokenizer's id of padding."""
     if (directory / FOLDER / RECORD).exists():
         return FAMILIES.get(tensor_files.read_json(directory / FOLDER / RECORD).get("family"))
-    objective = experiments.resolve_stages(experiment)[-1].objective_name
+    objective, network = experiments.resolve_stages(experiment)[-1].objective_name, experiments.model_config(experiment)
+    if isinstance(network, transformer.Config):  # without some heads it cannot be written, and is of the same family
+        network = dataclasses.replace(network, pruned_heads="")
     try:
-        return choose(experiments.model_config(experiment), {}, pad, objective)
+        return choose(network, {}, pad, objective)
     except UserError:
         return None
 

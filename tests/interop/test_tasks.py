@@ -9,6 +9,7 @@ import pytest
 
 import lmrep
 from lmrep import api
+from lmrep.analysis import pruning
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
@@ -279,6 +280,16 @@ def test_converted_tagger_is_evaluated_by_entities(tmp_path, monkeypatch):
     assert {"entity_f1", "token_accuracy"} <= metrics.keys()
     (found,) = lmrep.load(tmp_path / "run").predict(["cat dog"])
     assert len(found["tags"]) == 2 and set(found["tags"]) <= {"O", "B-x", "I-x"}
+
+
+def test_network_without_some_heads_belongs_to_its_family(tmp_path):
+    """Its heads of tasks are those of the family, although it cannot be written."""
+    conversion.to_workdir(GOLDEN / "roberta", tmp_path / "run")
+    run = lmrep.load(tmp_path / "run")
+    pruning.prune(run, tmp_path / "pruned", {0: [1]})
+    assert init_from.head_fields(tmp_path / "pruned", SEQUENCE, 1)["input_dropout"] == 0.1
+    with pytest.raises(UserError, match="published layouts have the same heads in every layer"):
+        conversion.to_published(tmp_path / "pruned", tmp_path / "out")
 
 
 def test_distilbert_reads_one_separator_between_two_texts(tmp_path):
