@@ -58,6 +58,9 @@ def test_comments_of_column_files_are_left_out(write):
     path = write("a.conll", content)
     assert fields(path, comment="# id") == [{"words": ["EU"], "tags": ["B-ORG"]},
                                             {"words": ["#", "Peter"], "tags": ["O", "B-PER"]}]
+    tabs = write("a.tsv", "#\thttp://a.b\n1\tEU\tB-ORG\n2\t#\tO\n\n#\thttp://c.d\n1\tPeter\tB-PER\n")  # GermEval's form
+    assert fields(tabs, comment="#\t", columns={"words": "1"}) == [
+        {"words": ["EU", "#"], "tags": ["B-ORG", "O"]}, {"words": ["Peter"], "tags": ["B-PER"]}]
     refused(write("b.conll", "# id 1\nEU B-ORG\n"), "b.conll, line 2", "set --config.data.comment='#'")
 
 

@@ -98,6 +98,8 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
     by_suffix = [name for name in by_suffix if not READERS[name].columns or {*READERS[name].columns} & {*needed}
                  or not needed] or by_suffix
     beginning = files.beginning(path, config.encoding) if len(by_suffix) != 1 else ""
+    if config.comment:
+        beginning = "\n".join(line for line in beginning.split("\n") if not line.startswith(config.comment))
     for name in by_suffix or READERS:
         if READERS[name].detects and READERS[name].detects(beginning):
             return name
