@@ -42,7 +42,7 @@ def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
                                       for objective in compatibility.objectives() for form in FORMATS}
     assert set(OBJECTIVES) < set(compatibility.objectives())
     refused = {p[1:] for p in found if p.refused and p.preset in PRESETS}
-    assert {p.objective for p in found if p.preset == "lstm" and not p.refused} == {"causal"}
+    assert {p.objective for p in found if p.preset == "lstm" and not p.refused} == {"causal", "causal_distillation"}
     pairs = [name for name in compatibility.objectives() if name.endswith(" sentence_pair")]
     assert "masked sentence_pair" in pairs and refused == {
         (name, form, f"objective '{name.split()[0]}' as configured needs pair_label, which format '{form}' does not "
