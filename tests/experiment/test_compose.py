@@ -9,7 +9,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
 from lmrep.experiment.compose import CORPORA, choose, compose
 from lmrep.experiment.recipes import RECIPES
-from lmrep.models import MODELS, PRESETS
+from lmrep.models import PRESETS, pretrained_models
 from lmrep.objectives import OBJECTIVES
 from tests import small
 
@@ -31,7 +31,7 @@ def test_the_first_size_is_the_default_and_gives_its_recipe():
     assert composed("size=large").model.layers == 24
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", pretrained_models())
 def test_model_is_a_preset_or_a_network(name):
     """A network without a preset has its own defaults, the tokenizer's vocabulary and positions for every stage."""
     context = "objective=causal,format=stream"
