@@ -210,11 +210,15 @@ def test_pairs_have_separators_and_token_types(run):
     assert np.isfinite(jax.jit(run.apply)(run.params, inputs).hidden).all()
 
 
-def test_network_without_token_types_reads_pairs_as_roberta(tmp_path):
+@pytest.mark.parametrize("separators", [1, 2])
+def test_network_without_token_types_reads_pairs_as_its_tokenizer_says(tmp_path, monkeypatch, separators):
+    """With one separator as DistilBERT, whose tokenizer is WordPiece, or two as RoBERTa."""
     run = lmrep.load(given.workdir(tmp_path, token_types=0))
+    assert run.tokenizer.one_separator
+    monkeypatch.setattr(type(run.tokenizer), "one_separator", separators == 1)
     special, pair = run.tokenizer.vocabulary.specials, ("The old cat.", "A dog")
     first, second = (run.tokenizer.encode(text).ids.tolist() for text in pair)
-    ids = [special["cls"], *first, special["sep"], special["sep"], *second, special["sep"]]
+    ids = [special["cls"], *first, *[special["sep"]] * separators, *second, special["sep"]]
     inputs = run.inputs([pair])
     assert inputs.tokens[0].tolist()[: len(ids)] == ids and inputs.token_type_ids is None
 
