@@ -15,8 +15,8 @@ the columns word, tag and predicted tag, which `conlleval` and `lmrep score --me
 sentence.
 
 Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
-some minutes on two cores. Expected with cased BERT base on CoNLL-2003: entity F1 96.4 on eng.testa and 92.4 on
-eng.testb (Devlin et al., 2019, with the document around each sentence as context, which this page does not give).
+some minutes on two cores. Expected with cased BERT base on CoNLL-2003: F1 of 92.4 on eng.testb (Devlin et al., 2019,
+with the document around each sentence as context, which this page does not give).
 """
 
 from lmrep.experiment.fine_tuning import compose_task

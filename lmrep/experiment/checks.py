@@ -146,6 +146,19 @@ def check_same_config(directory: Path, steps: Sequence[int], experiment: Experim
         check_resumable(directory, steps, record, experiment)
 
 
+def completed(experiment: Experiment) -> dict[str, Any]:
+    """The fields of an experiment, with the defaults of those that its network, objective and format leave out."""
+    fields, stage = dataclasses.asdict(experiment), experiments.resolve_stages(experiment)[0]
+    defaults = {"model": experiments.model_config(experiment), "objective": stage.objective, "format": stage.format}
+    return fields | {name: _filled(fields[name], dataclasses.asdict(record)) for name, record in defaults.items()}
+
+
+def _filled(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    missing = {name: value for name, value in defaults.items() if name not in given}
+    return missing | {name: _filled(value, defaults[name]) if isinstance(value, Mapping) and isinstance(
+        defaults.get(name), Mapping) else value for name, value in given.items()}
+
+
 def check_fingerprints(
     directory: Path, record: Mapping[str, Any], found: Mapping[str, str], experiment: Experiment
 ) -> None:
@@ -201,7 +214,8 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
         raise UserError(f"{directory} {what} and was not trained; give another --workdir, and start from this one with "
                         f":init={directory}")
     # A field that was added since had its default's effect before.
-    previous = {**previous, "config": dataclasses.asdict(experiments.parse(previous["config"]))}
+    previous = {**previous, "config": completed(experiments.parse(previous["config"]))}
+    record = {**record, "config": completed(experiment)}
     check_fingerprints(directory, previous, record["data"].get("frozen", {}), experiment)
     task = TASK_RESUMABLE_FIELDS if isinstance(experiment, TaskExperiment) else ()
     files = _changed_files(previous, record) if task else []

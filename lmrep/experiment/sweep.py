@@ -164,7 +164,8 @@ def extended(old: Plan, new: Plan) -> Plan:
     Raises:
       UserError: it differs in anything else.
     """
-    lines = provenance.differences(old.base, new.base, FREE_FIELDS)
+    before, after = (checks.completed(experiments.parse(plan.base)) for plan in (old, new))
+    lines = provenance.differences(before, after, FREE_FIELDS)
     if old.metric != new.metric:
         lines.append(f"checkpoint.best: {old.metric!r} -> {new.metric!r}")
     before, after = ({_key(setting): setting for setting in plan.settings} for plan in (old, new))

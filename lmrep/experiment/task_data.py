@@ -161,10 +161,16 @@ def tokenized(
     if form.packed and units.lengths.max() > stage.length:
         raise UserError(f"an example has {units.lengths.max():,} tokens, and packed sequences {stage.length:,} "
                         "(config.length); raise it")
-    content = digest([tokenizer.fingerprint, stage.objective_name, dataclasses.asdict(config), dataclasses.asdict(form),
-                      stage.length, layout, records.fingerprint(own)])
+    content = digest([tokenizer.fingerprint, stage.objective_name, _changed(config), _changed(form), stage.length,
+                      layout, records.fingerprint(own)])
     return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if form.packed else 0,
                    len(units.example) // len(own) if task.grouped else 0)
+
+
+def _changed(config: Any) -> dict[str, Any]:
+    """The fields that differ from their defaults: a field that is added later leaves the fingerprints of runs alone."""
+    defaults = dataclasses.asdict(type(config)())
+    return {name: value for name, value in dataclasses.asdict(config).items() if value != defaults[name]}
 
 
 def _with_steps(experiment: TaskExperiment, train: Examples) -> TaskExperiment:

@@ -140,8 +140,9 @@ _PUBLISHED = {
 _OTHERS = {
     "imdb": {"BERT base": 93.46, "DistilBERT": 92.82},  # accuracy, Sanh et al., 2019
     "trec": {"ULMFiT": 96.4, "CoVe": 95.8},  # accuracy, Howard and Ruder, 2018
-    "conll2003": {"BERT base": 96.4, "BERT large": 96.6},  # entity F1, Devlin et al., 2019
-    "swag": {"BERT base": 81.6, "BERT large": 86.6},  # accuracy, Devlin et al., 2019
+    # Entity F1 on the test set, Devlin et al., 2019, Peters et al., 2018 and 2017
+    "conll2003": {"BERT base, test": 92.4, "BERT large, test": 92.8, "ELMo, test": 92.22, "TagLM, test": 91.93},
+    "swag": {"BERT large, test": 86.3},  # accuracy, Devlin et al., 2019
     "squad1": {"BERT base": 88.41, "BERT large": 90.87, "DistilBERT": 85.8},  # F1
     "squad2": {"ALBERT base": 80.0, "SpanBERT base": 83.6},  # F1
 }

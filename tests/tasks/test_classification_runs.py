@@ -185,6 +185,16 @@ def test_resuming_with_other_examples_names_the_files(home, trained, tmp_path):
     assert lmrep.train(changed, workdir).steps == STEPS
 
 
+def test_a_run_from_before_a_field_was_added_resumes(home, trained, tmp_path):
+    """With a version that had fewer fields of the task and the format."""
+    workdir = shutil.copytree(trained[0], tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+    record = json.loads((workdir / "config.json").read_text())
+    for section, field in (("objective", "features"), ("objective", "pooling"), ("format", "long")):
+        del record["config"][section][field]
+    (workdir / "config.json").write_text(json.dumps(record))
+    assert lmrep.train(config(home), workdir).steps == STEPS
+
+
 def test_unknown_labels_of_other_files_give_no_advice_on_the_config(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny.write(tmp_path / "other.jsonl", [*examples(3, 6), {"text": "cat", "label": "poz"}])
