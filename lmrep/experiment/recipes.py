@@ -53,14 +53,15 @@ _BERT = Recipe(
     fields={"objective.masking": "static", "format.duplicates": 10, "format.isolate": True})
 _BERT_SMALLER = _BERT._replace(authors="Devlin et al., 2019, with the network of Turc et al., 2019")
 
-# Three passes over about 4.3 billion tokens, which is our estimate of this corpus.
+# Steps of three passes over about 4.3 billion tokens, which is our estimate of this corpus. The released code cuts the
+# lines of a file, which hold a text each, where they are longer than a sequence; doc_sentences is nearest to that.
 _DISTILBERT = Recipe(
     authors="Sanh et al., 2019", corpus=BOOKS_AND_WIKIPEDIA,
     objective="distillation", format="doc_sentences", optimizer="adamw", optimizer_name="distilbert", steps=6_300,
     batch_size=4000, lengths=((1.0, 512),), learning_rate=5e-4, warmup=315,
     fields={"objective.draw": "batch", "optimizer.betas": (0.9, 0.98), "optimizer.eps": 1e-6,
             "optimizer.weight_decay": 0.0, "optimizer.clip": 5.0},
-    unpublished=("steps", "format"))
+    unpublished=("steps",))
 
 _ROBERTA = Recipe(
     authors="Liu et al., 2019", corpus="160 GB of English text",
