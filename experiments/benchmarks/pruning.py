@@ -6,6 +6,15 @@ The workdirs are runs of one task that differ in their seed. --fraction of the h
 important ones (`lmrep heads`), computed once and computed again after each 5 %, and --orders random choices. Training
 steps of the first run with all heads and without the least important ones (`lmrep prune`) alternate on the same random
 tokens; the table has medians and minima of wall time and of processor time, which depends less on other load.
+
+BERT-mini of `downstream.py` (4 layers of 4 heads) fine-tuned on SST-2, three seeds, validation accuracy without 4
+heads, with six random orders of each run; two cores of an Intel Xeon, jax 0.10.2, 2026-11-23:
+
+    all heads 82.1, least important removed 81.3 (once or computed again), random removed 80.0
+
+    a step, 32 x 64 tokens, load 2.9   wall ms, median  minimum  cpu ms, median  minimum
+    all heads                                    233.2    224.3           420.1    409.3
+    without 4 of 16                              209.0    201.9           378.7    368.6
 """
 
 import argparse
@@ -17,6 +26,7 @@ from functools import partial
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import lmrep
@@ -24,7 +34,8 @@ from lmrep.analysis import head_importance, heads, pruning
 from lmrep.core.host import keep_memory, processor
 from lmrep.core.params import count
 from lmrep.experiment.config import stage_at
-from lmrep.training import optimizers, state
+from lmrep.training import optimizers
+from lmrep.training.state import TrainState, trainable
 from lmrep.training.step import train_step
 
 
@@ -48,7 +59,7 @@ def compare(run, o):
     return own.metric, {
         "all heads": score(()), "least important removed": score(heads.lowest(once, kept, number, 1)),
         "the same, computed again": score(exact[:number]), "random removed, mean": statistics.mean(scores),
-        "random removed, worst": min(scores), "random removed, best": max(scores)}
+        "random removed, lowest": min(scores), "random removed, highest": max(scores)}
 
 
 class Steps:
@@ -58,8 +69,8 @@ class Steps:
         stage = stage_at(run.experiment, run.step)
         objective, self.batch = run.objective, batch
         optimizer = optimizers.build(stage.optimizer, objective.specs, run.experiment.steps)
-        first = jax.jit(partial(state.create, objective, optimizer, len(batch["tokens"])))(0)
-        self.state = first.replace(params=run.params)
+        self.state = TrainState(jnp.int32(0), run.params, jax.jit(optimizer.init)(trainable(run.params)),
+                                objective.carry(len(batch["tokens"])))
         step = partial(train_step, objective=objective, optimizer=optimizer, seed=0)
         self.step = jax.jit(step).lower(self.state, batch).compile()
 

@@ -2,7 +2,7 @@
 alone, and scores while heads are removed in the order of importance."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ def analyse(
     own: Gated, ablation: bool = True, single: bool = True, curve: bool = True, exact: bool = False,
     at_least: int = 0, random: int = 0, seed: int = 0,
 ) -> dict[str, Any]:
-    """All that is asked for, as `store` writes it.
+    """The measurements of a run's heads, as `store` writes them.
 
     Args:
       own: the run with its data.
@@ -101,7 +101,10 @@ def lowest(
     return chosen
 
 
-def removals(importance, kept: Sequence[Sequence[int]], at_least: int = 0, exact: bool = False) -> list[list[Head]]:
+def removals(
+    importance: Callable[[Sequence[Head]], np.ndarray], kept: Sequence[Sequence[int]], at_least: int = 0,
+    exact: bool = False,
+) -> list[list[Head]]:
     """The removed heads of each step of pruning, none at first: floor(heads * percent / 100) of them.
 
     Args:
@@ -119,12 +122,15 @@ def removals(importance, kept: Sequence[Sequence[int]], at_least: int = 0, exact
     return found
 
 
-def _random(shape: tuple[int, int], seed: int):
+def _random(shape: tuple[int, ...], seed: int) -> Callable[[Sequence[Head]], np.ndarray]:
+    """Scores in a random order, for `removals`."""
     scores = np.random.default_rng(seed).permutation(shape[0] * shape[1]).reshape(shape)
     return lambda removed: scores
 
 
-def _by_head(kept: Sequence[Sequence[int]], heads: int, score) -> list[list[float | None]]:
+def _by_head(
+    kept: Sequence[Sequence[int]], heads: int, score: Callable[[Head], float]
+) -> list[list[float | None]]:
     """A score for each head, None for those that there are not."""
     return [[score((layer, head)) if head in own else None for head in range(heads)]
             for layer, own in enumerate(kept)]
