@@ -42,7 +42,7 @@ from lmrep.training.step import train_step
 def compare(run, o):
     """{order: metric} of a run."""
     own = head_importance.gated(run, o.examples, o.validation_examples)
-    kept, number = run.model.kept_heads, int(sum(map(len, run.model.kept_heads)) * o.fraction)
+    kept, number = run.model.kept_heads(), int(sum(map(len, run.model.kept_heads())) * o.fraction)
 
     def score(removed):
         return own.score(heads.gates_without(removed, kept, run.model.heads))

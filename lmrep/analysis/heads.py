@@ -32,7 +32,7 @@ def analyse(
       random: the number of random orders whose curves are measured too.
       seed: of the random orders.
     """
-    kept = own.run.model.kept_heads
+    kept = own.run.model.kept_heads()
     full = gates_without((), kept, own.run.model.heads)
     heads, base, scores = [*all_heads(kept)], own.score(full), own.importance(full)
     result = {"step": own.run.step, "metric": own.metric, "higher_is_better": own.higher_is_better,

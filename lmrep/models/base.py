@@ -77,7 +77,7 @@ class Model(NamedTuple):
       output_dim: e, the columns of the output table.
       attention: whether there are attention probabilities to show.
       heads: h of `Inputs.gates`; 0 for a network that takes none.
-      kept_heads: the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
+      kept_heads: () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
       pooling: the position whose vector stands for a sequence, "first" or "last".
       carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
       start_cache: (batch_size, max_length) -> an empty cache, for generation. None: not supported.
@@ -101,7 +101,7 @@ class Model(NamedTuple):
     output_dim: int
     attention: bool = False
     heads: int = 0
-    kept_heads: tuple[tuple[int, ...], ...] = ()
+    kept_heads: Callable[[], tuple[tuple[int, ...], ...]] = tuple
     pooling: str = "first"
     carry: Callable[[int], Tree] | None = None
     start_cache: Callable[[int, int], Tree] | None = None

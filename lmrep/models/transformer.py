@@ -100,7 +100,7 @@ def check(c: Config) -> None:
                         f"for example, set heads to {min(near, key=lambda h: abs(h - c.heads))}")
     if c.positions == "sinusoidal" and c.table_width % 2:
         raise UserError(f"sinusoidal positions need an even width; model has {c.table_width}")
-    if c.share != "none" and len(set(c.kept_heads)) > 1:
+    if c.share != "none" and c.pruned_heads and len(set(c.kept_heads)) > 1:
         raise UserError(f"model.pruned_heads is {c.pruned_heads}, and layers share parameters (model.share={c.share}); "
                         "remove the same heads from every layer")
 
@@ -121,7 +121,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         output_dim=c.table_width,
         attention=True,
         heads=c.heads,
-        kept_heads=tuple(c.kept_heads),
+        kept_heads=lambda: tuple(c.kept_heads),
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=initializer(c),
@@ -136,7 +136,8 @@ def sizes(c: Config) -> Sizes:
     """The numbers of published formulas: each layer has four projections of the attention and two of the block after
     it, 4 d^2 + 2 d f, less what its removed heads had."""
     projection = c.table_width * c.width if c.table_width != c.width else 0
-    attention = c.head_width * sum(map(len, c.kept_heads))
+    removed = pruned_heads.parse(c.pruned_heads, c.layers, c.heads).values()
+    attention = c.head_width * (c.layers * c.heads - sum(map(len, removed)))
     return Sizes(4 * c.width * attention + 2 * c.layers * c.width * c.mlp + projection, attention,
                  None if c.pruned_heads else
                  TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab))
@@ -188,7 +189,7 @@ def specs(c: Config) -> Tree:
 
 def layer_specs(c: Config) -> Tree | list[Tree]:
     """The parameters of one layer; those of each, where layers have different numbers of heads."""
-    counts = [len(heads) for heads in c.kept_heads]
+    counts = [len(heads) for heads in c.kept_heads] if c.pruned_heads else [c.heads]
     return _layer_specs(c, counts[0]) if len(set(counts)) == 1 else [_layer_specs(c, count) for count in counts]
 
 
@@ -295,7 +296,7 @@ def start_cache(batch_size: int, length: int, *, c: Config, execution: stack.Exe
     """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")
-    heads = max(map(len, c.kept_heads))
+    heads = max(map(len, c.kept_heads)) if c.pruned_heads else c.heads
     empty = jnp.zeros((c.layers, batch_size, length, heads, c.head_width), execution.dtype)
     return Cache(KVCache(empty, empty), jnp.int32(0))
 

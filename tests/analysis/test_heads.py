@@ -128,18 +128,19 @@ def test_a_score_without_heads_is_that_of_the_run_without_them(home, run, tmp_pa
     own = head_importance.gated(run)
     small.command("prune", f"--workdir={home}/run", f"--output={tmp_path}/one", "--heads=1:0")
     pruned = lmrep.load(tmp_path / "one")
-    assert pruned.experiment.model["pruned_heads"] == "1:0" and pruned.model.kept_heads == ((0, 1), (1,))
+    assert pruned.experiment.model["pruned_heads"] == "1:0" and pruned.model.kept_heads() == ((0, 1), (1,))
     assert count(pruned.params) == count(run.params) - (4 * 16 * 8 + 3 * 8)
-    gates = heads.gates_without([(1, 0)], run.model.kept_heads, 2)
+    gates = heads.gates_without([(1, 0)], run.model.kept_heads(), 2)
     assert lmrep.evaluate(tmp_path / "one")["accuracy"] == pytest.approx(own.score(gates))
-    record = head_importance.gated(pruned, 30, split="").importance(heads.gates_without((), pruned.model.kept_heads, 2))
+    open_gates = heads.gates_without((), pruned.model.kept_heads(), 2)
+    record = head_importance.gated(pruned, 30, split="").importance(open_gates)
     assert record[1, 0] == 0 and record[1, 1] > 0
     found = pruning.prune(pruned, tmp_path / "two", {0: [1]})
     assert found.pruned_heads == "0:1;1:0" and found.difference <= 1e-6
     config = tiny.config("classification", home / "train.jsonl", home / "dev.jsonl",
                          f"init={tmp_path}/one", epochs=1.0)
     outcome = lmrep.train(config, tmp_path / "further")
-    assert outcome.steps == 5 and lmrep.load(tmp_path / "further").model.kept_heads == ((0, 1), (1,))
+    assert outcome.steps == 5 and lmrep.load(tmp_path / "further").model.kept_heads() == ((0, 1), (1,))
     with pytest.raises(UserError, match=r"has no head 1:0 any more \(model.pruned_heads is 1:0\)"):
         pruning.prune(pruned, tmp_path / "three", {1: [0]})
     refused = small.command("convert", str(tmp_path / "one"), str(tmp_path / "out"), "--to=huggingface")
@@ -151,8 +152,8 @@ def test_the_least_important_heads_are_removed(home, run, tmp_path):
     assert answer.code == 0, answer.err
     assert answer.out.startswith("removed 2 of 4 heads")
     own = head_importance.gated(run, split="").importance(np.ones((2, 2), np.float32))
-    expected = heads.lowest(own, run.model.kept_heads, 2, 1)
-    kept = lmrep.load(tmp_path / "out").model.kept_heads
+    expected = heads.lowest(own, run.model.kept_heads(), 2, 1)
+    kept = lmrep.load(tmp_path / "out").model.kept_heads()
     assert {(0, 0), (0, 1), (1, 0), (1, 1)} - set(heads.all_heads(kept)) == set(expected)
 
 
@@ -220,7 +221,7 @@ def test_pretraining_runs_are_measured_by_their_loss(tmp_path, objective, format
     own = head_importance.gated(lmrep.load(tmp_path / "run"), 8, 8, data_dir=tmp_path)
     assert own.metric == "loss" and not own.higher_is_better
     loss = lmrep.evaluate(tmp_path / "run", split="validation", examples=8, data_dir=tmp_path)["loss"]
-    gates = heads.gates_without((), own.run.model.kept_heads, own.run.model.heads)
+    gates = heads.gates_without((), own.run.model.kept_heads(), own.run.model.heads)
     assert own.score(gates) == pytest.approx(loss, rel=1e-6) and own.score(0 * gates) != pytest.approx(loss, rel=1e-6)
     found = own.importance(gates)
     assert found.shape == gates.shape and np.all(found > 0)
