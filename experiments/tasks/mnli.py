@@ -1,6 +1,7 @@
 """MNLI: does a premise entail a hypothesis? (Williams et al., 2018; GLUE). Accuracy on the matched set; the
 mismatched one is scored by `lmrep evaluate --workdir=runs/mnli --files=glue/MNLI/dev_mismatched.tsv`, and the GLUE
-diagnostic set by --files=glue/diagnostic/diagnostic.tsv.
+diagnostic set by --files=glue/diagnostic/diagnostic.tsv; in TFDS, by --files=tfds:glue/mnli:validation_mismatched and
+--files=tfds:glue/ax:test.
 
     lmrep train --config=experiments/tasks/mnli.py:init=runs/bert,data=glue/MNLI --workdir=runs/mnli
 

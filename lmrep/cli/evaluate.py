@@ -26,8 +26,8 @@ from lmrep.core.messages import show_messages
 
 FLAGS = {
     "split": Flag(None, "train, validation or test (by default test; of a task, validation)"),
-    "files": Flag("", "a glob of text files (of a task, labelled or unlabelled files) to evaluate on, instead of a "
-                  "split of the run's own data"),
+    "files": Flag("", "a glob of text files (of a task, labelled or unlabelled files, or a split of a TFDS data set, "
+                  "as tfds:glue/ax:test) to evaluate on, instead of a split of the run's own data"),
     "examples": Flag(0, "the number of examples, from the first on (of a task, at equal distances; with --stride, "
                      "documents; with --pairs, pairs of each paradigm); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),

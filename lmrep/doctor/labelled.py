@@ -24,7 +24,7 @@ def examples(experiment: TaskExperiment) -> Result:
 def other(files: str, experiment: TaskExperiment, prepared: PreparedTask) -> Result:
     """Other files for `lmrep evaluate` can be read, and fit the task."""
     task, config = TASKS[experiment.objective["name"]], resolve_stages(prepared.experiment)[0].objective
-    found = records.read(other_files(experiment.data, files), "test", (*task.fields, *task.targets))
+    found = records.read(other_files(experiment.data, files, experiment.name), "test", (*task.fields, *task.targets))
     for record in found:
         task.check(config, record)
     return Result(f"{files}: {len(found):,} examples")

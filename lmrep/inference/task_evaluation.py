@@ -23,6 +23,8 @@ from lmrep.tasks.known import KNOWN
 FOLDER = "predictions"  # of the workdir
 RESULTS = "results.json"  # of the workdir: what the best checkpoint reaches on the splits that were not trained on
 
+TFDS = "tfds:"  # before a TFDS data set and its split, in place of files
+
 log = logging.getLogger(__name__)
 
 
@@ -35,7 +37,8 @@ def evaluate_task(
     Args:
       run: of a task.
       split: "train", "validation" or "test"; None for "validation".
-      files: a path or glob of other files, or several between commas, which may lack targets.
+      files: a path or glob of other files, or several between commas, or a split of a TFDS data set, as
+        tfds:glue/ax:test. They may lack targets.
       examples: how many, from the first on; None for all.
 
     Returns:
@@ -50,7 +53,7 @@ def evaluate_task(
         raise UserError(f"the split is {split!r}; expected one of {', '.join(records.SPLITS)}"
                         f"{suggestion(split, records.SPLITS)}")
     if files:
-        data, split = other_files(data, files), "test"
+        data, split = other_files(data, files, run.experiment.name), "test"
     elif not getattr(data, split):
         known = ", ".join(name for name in records.SPLITS if getattr(data, name))
         raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
@@ -61,13 +64,31 @@ def evaluate_task(
 
 
 def _name(files: str) -> str:
-    """The name of the predictions for other files."""
-    stems = (Path(one).name.partition("*")[0].partition(".")[0] for one in files.split(","))
+    """The name of the predictions for other files: of glue/ax in TFDS "ax" for the test split, "ax-train" for train."""
+    if files.startswith(TFDS):
+        dataset, split = _tfds_split(files)
+        names = [name for name in Path(dataset.partition(":")[0]).parts if not name[0].isdigit()]  # without a version
+        stems = [names[-1] if names else "", "" if split == "test" else split]
+    else:
+        stems = [Path(one).name.partition("*")[0].partition(".")[0] for one in files.split(",")]
     return "-".join(filter(None, stems))[:100] or "files"
 
 
-def other_files(data: records.Config, files: str) -> records.Config:
-    """The config of other files: with the columns of the run's validation files, whose targets may be absent."""
+def _tfds_split(files: str) -> tuple[str, str]:
+    dataset, _, split = files.removeprefix(TFDS).rpartition(":")
+    if not dataset or not split:
+        raise UserError(f"--files is {files!r}; expected a TFDS data set and a split of it, such as tfds:glue/ax:test")
+    return dataset, split
+
+
+def other_files(data: records.Config, files: str, name: str = "") -> records.Config:
+    """The config of other files: with the columns of the run's validation files, whose targets may be absent. In TFDS,
+    a known set of that `name` has columns of its own."""
+    if files.startswith(TFDS):
+        dataset, split = _tfds_split(files)
+        form = (KNOWN[name].tfds if name in KNOWN else None) or {}
+        fields = {field: form[field] for field in ("columns", "label_map") if field in form}
+        return dataclasses.replace(data, tfds=dataset, format="auto", test=split, test_columns={}, **fields)
     known = data if not data.tfds else dataclasses.replace(data, tfds="", columns={}, format="auto")
     columns = known.test_columns if known.test_columns and Path(files).name == Path(known.test).name else {}
     return dataclasses.replace(known, test=files, test_columns=columns)

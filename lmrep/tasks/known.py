@@ -82,7 +82,7 @@ KNOWN: Mapping[str, KnownSet] = {
                   tfds_columns={"text": "premise", "text2": "hypothesis", "label": "label", "id": "idx"},
                   files={"train": "train.tsv", "validation": "dev_matched.tsv", "test": "test_matched.tsv"},
                   submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv",
-                               "diagnostic": "AX.tsv", "diagnostic-full": "AX.tsv"}),
+                               "diagnostic": "AX.tsv", "diagnostic-full": "AX.tsv", "ax": "AX.tsv"}),
     "qnli": _glue("qnli", {"text": "question", "text2": "sentence", "label": "label", "id": "index"},
                   tfds_columns={"text": "question", "text2": "sentence", "label": "label", "id": "idx"},
                   submissions={"test": "QNLI.tsv"}),

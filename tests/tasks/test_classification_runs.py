@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 import lmrep
 from lmrep.cli import train as train_command
@@ -101,9 +102,39 @@ def test_submissions_have_the_names_that_the_benchmark_wants(trained, tmp_path):
     own = [Record({"text": "cat good dog"}, "7", "test_matched.tsv, line 2")]
     result = labelled.predict_records(run, own)
     for name, file in (("test", "MNLI-m.tsv"), ("test_mismatched", "MNLI-mm.tsv"), ("diagnostic", "AX.tsv"),
-                       ("validation", "validation.tsv")):
+                       ("ax", "AX.tsv"), ("validation", "validation.tsv")):
         path = task_evaluation.write(run, name, own, result)[-1]
         assert path.name == file and path.read_text() == f"index\tprediction\n7\t{result.predictions[0]['label']}\n"
+
+
+def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
+    directory = tmp_path / "reviews" / "1.0.0"
+    directory.mkdir(parents=True)
+    features = tfds.features.FeaturesDict({
+        "text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"])})
+    identity = tfds.core.dataset_builder.dataset_info.DatasetIdentity(
+        name="reviews", version=tfds.core.Version("1.0.0"), data_dir=str(directory), module_name="")
+    writer = tfds.core.SequentialWriter(tfds.core.DatasetInfo(builder=identity, features=features), 100,
+                                        file_format="array_record")
+    writer.initialize_splits(["validation", "test"])
+    own = [{"text": each["text"], "label": ("neg", "pos").index(each["label"])} for each in examples(12, 1)]
+    writer.add_examples({"validation": own, "test": [each | {"label": -1} for each in own]})
+    writer.close_all()
+    workdir = shutil.copytree(trained[0], tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+    run = lmrep.load(workdir)
+    count, metrics, _ = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:validation", None)
+    assert count == 12 and metrics["accuracy"] > 0.5
+    count, metrics, _ = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:test", None)
+    assert count == 12 and not metrics
+    names = {path.name for path in (workdir / "predictions").iterdir()}
+    assert {"reviews-validation.jsonl", "reviews.jsonl"} <= names
+    with pytest.raises(UserError, match="'tfds:glue'; expected a TFDS data set and a split of it"):
+        task_evaluation.evaluate_task(run, None, "tfds:glue", None)
+
+
+def test_the_diagnostic_set_in_tfds_has_the_columns_of_mnli_there(trained):
+    data = task_evaluation.other_files(lmrep.load(trained[0]).experiment.data, "tfds:glue/ax:test", "mnli")
+    assert (data.tfds, data.test, data.columns["text2"]) == ("glue/ax", "test", "hypothesis")
 
 
 class Killed(Exception):
