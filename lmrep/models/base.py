@@ -12,6 +12,18 @@ BACKWARD = "backward_"  # precedes the names of a batch's fields that a backward
 MAX_CHARACTERS = 50  # of a word, with the marks of its begin and end
 
 
+class Factorization(NamedTuple):
+    """The order in which the tokens of a text are predicted (Yang et al., 2019).
+
+    Position i may be conditioned on position j where `revealed[j] < sees[i]`, and its content stream on i itself. A
+    token that is predicted has sees[i] == revealed[i], its place in the order; tokens that are given have a `revealed`
+    below all of those, and their `sees` is one more, so that they do not depend on what is predicted.
+    """
+
+    revealed: Array  # i32[b, t]
+    sees: Array  # i32[b, t]
+
+
 class Inputs(NamedTuple):
     """The inputs of networks. A network takes the fields named by its `Model.inputs` and refuses the others."""
 
@@ -27,6 +39,9 @@ class Inputs(NamedTuple):
     # What a backward direction reads in place of the same text: another text in the order in which it is read. Its
     # halves of outputs and states are at the positions of that text.
     backward: "Inputs | None" = None
+    # Two streams: `hidden` is then that of the query stream at the positions `at`, which does not read the token of its
+    # own position.
+    factorization: Factorization | None = None
 
 
 class Encoded(NamedTuple):
@@ -78,8 +93,8 @@ class Model(NamedTuple):
       max_length: tokens of a sequence at most; 0 for any.
       inputs: the names of the fields of `Inputs` that it takes.
       context: which tokens a position may be conditioned on; a subset of "left" (those before it), "both" (all),
-        "masked" (those of any mask) and "each_side": each of the `directions` halves of the output is conditioned on
-        its own side.
+        "masked" (those of any mask), "order" (those of `Inputs.factorization`) and "each_side": each of the
+        `directions` halves of the output is conditioned on its own side.
       output_embedding: (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with
         `encode`'s key as dropout left it there. None: not tied, an objective has a table [v, output_dim] of its own.
       output_dim: e, the columns of the output table.
@@ -211,7 +226,8 @@ def with_gates(model: Model, gates: Array) -> Model:
 def check_context(model: Model, context: str, subject: str) -> None:
     """Raises UserError where `model` cannot be conditioned on `context`; messages start with `subject`."""
     if context not in model.context:
-        meaning = {"left": "only the tokens before a position", "both": "the tokens on both sides of a position"}
+        meaning = {"left": "only the tokens before a position", "both": "the tokens on both sides of a position",
+                   "order": "the tokens before a position in a given order"}
         raise UserError(f"{subject} conditions on {meaning.get(context, context)}, and the network {model.name!r} can "
                         f"be conditioned on: {', '.join(sorted(model.context))}; choose another objective or network")
 
