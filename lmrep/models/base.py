@@ -42,6 +42,7 @@ class Inputs(NamedTuple):
     # Two streams: `hidden` is then that of the query stream at the positions `at`, which does not read the token of its
     # own position.
     factorization: Factorization | None = None
+    reversed: Array | None = None  # i32[b], 1 where the tokens of the example stand in the reverse order of the text
 
 
 class Encoded(NamedTuple):
@@ -172,8 +173,8 @@ def model_inputs(
 
     Args:
       model: the network.
-      batch: has `tokens` and `segment_ids` i32[b, t], and may have `positions`, `token_type_ids`, `characters` and, for
-        a backward direction that reads another text, these fields as `backward_tokens` and so on.
+      batch: has `tokens` and `segment_ids` i32[b, t], and may have `positions`, `token_type_ids`, `characters`,
+        `reversed` and, for a backward direction that reads another text, these fields as `backward_tokens` and so on.
       tokens: i32[b, t], in place of the batch's.
       context: "both", or "left" for a causal mask.
       segment_ids: i32[b, t], in place of the batch's; 0 is padding.
@@ -198,7 +199,8 @@ def model_inputs(
     if carry is not None and "carry" not in model.inputs:
         raise UserError(f"the network {model.name!r} has no state to carry from batch to batch")
     optional = {"positions": batch.get("positions") if positions else None,
-                "token_type_ids": batch.get("token_type_ids"), "carry": carry, "characters": batch.get("characters")}
+                "token_type_ids": batch.get("token_type_ids"), "carry": carry, "characters": batch.get("characters"),
+                "reversed": batch.get("reversed")}
     if BACKWARD + "tokens" in batch and "backward" in model.inputs:
         other = {name.removeprefix(BACKWARD): value for name, value in batch.items() if name.startswith(BACKWARD)}
         optional["backward"] = model_inputs(model, other, context=context)

@@ -42,12 +42,14 @@ FIELDS = {
     "segment_ids": Field("bt", np.int32, "number of the packed segment, from 1; 0 is padding. Segments do not attend "
                                          "to each other"),
     "positions": Field("bt", np.int32, "position in the packed segment, from 0"),
-    "token_type_ids": Field("bt", np.int32, "0 for the first text of a pair with its separator, 1 for the second"),
+    "token_type_ids": Field("bt", np.int32, "0 for the first text of a pair with its separator, 1 for the second; 2 "
+                                            "for XLNet's [CLS] at the end"),
     "example": Field("b", np.int32, "number of the example in the plan; -1 for an empty example that fills the batch"),
     "pair_label": Field("b", np.int32, "NSP: 0 for the actual next text, 1 for a random one. SOP: 0 in order, 1 "
                                        "swapped"),
     "reset": Field("b", np.int32, "1 where the example does not continue the one at the same index of the previous "
                                   "batch, so that a carried state starts from its initial value"),
+    "reversed": Field("b", np.int32, "1 where the tokens of the example stand in the reverse order of the text"),
     "unit": Field("bn", np.int32, "of labelled examples: number of the text in each segment; -1 for none"),
     "first": Field("bn", np.int32, "of labelled examples: position of the first token of each text"),
     "last": Field("bn", np.int32, "of labelled examples: position of the last token of each text"),
