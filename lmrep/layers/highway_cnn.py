@@ -3,12 +3,14 @@ highway layers (Srivastava et al., 2015) and a projection (Jozefowicz et al., 20
 2018)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from lmrep.core.params import Array, ParamSpec, Tree, normal, zeros
-from lmrep.layers import linear
+from lmrep.core.params import Array, ParamSpec, Tree, is_spec, normal, zeros
+from lmrep.core.sharding import map_examples
+from lmrep.layers import distinct, linear
 from lmrep.layers.recurrent import uniform
 
 ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh}
@@ -59,22 +61,50 @@ def _characters(key: Array, shape: tuple[int, ...]) -> Array:
     return uniform(1.0)(key, shape).at[0].set(0)
 
 
-def apply(params: Tree, characters: Array, dtype: str = "float32", activation: str = "relu") -> Array:
-    """characters i32[..., c] -> [..., d] in `dtype`. Convolutions read no further than c, and the maximum is taken
-    before the activation."""
-    x = jnp.take(params["embedding"].astype(dtype), characters.reshape(-1, characters.shape[-1]), axis=0)
+def apply(params: Tree, specs: Tree, characters: Array, dtype: str = "float32", activation: str = "relu") -> Array:
+    """characters i32[b, t, c] -> [b, t, d] in `dtype`.
+
+    Each distinct word of a device's examples is computed once, in the backward pass too, which computes it again. The
+    maximum of a convolution is taken before the activation.
+
+    Args:
+      params: as stored.
+      specs: as the function `specs` returns them.
+      characters: the ids. Convolutions read c of them.
+      dtype: of the computation.
+      activation: of the convolutions.
+    """
+    leaves, tree = jax.tree.flatten(params)
+    axes = [spec.axes for spec in jax.tree.leaves(specs, is_leaf=is_spec)]
+    def run(characters: Array, *leaves: Array) -> tuple[Array]:
+        words = characters.reshape(-1, characters.shape[-1])
+        found = distinct.apply(partial(vectors, dtype=dtype, activation=activation), tree.unflatten(leaves), words,
+                               reach=len(params["convolutions"]))
+        return (found.reshape(*characters.shape[:-1], -1),)
+
+    return map_examples(run, [("batch", None, None), *axes], ((0, 2),), characters, *leaves)[0]
+
+
+def vectors(params: Tree, characters: Array, dtype: str, activation: str) -> Array:
+    """characters i32[n, c] -> [n, d]."""
+    x = jnp.take(params["embedding"].astype(dtype), characters, axis=0)
     found = [_convolve(params["convolutions"][name], x) for name in sorted(params["convolutions"], key=int)]
     x = ACTIVATIONS[activation](jnp.concatenate(found, -1))
     for _, highway in sorted(params.get("highways", {}).items()):
-        gate = jax.nn.sigmoid(linear.apply(highway["gate"], x))
-        x = gate * jax.nn.relu(linear.apply(highway["transform"], x)) + (1 - gate) * x
-    if "projection" in params:
-        x = linear.apply(params["projection"], x)
-    return x.reshape(*characters.shape[:-1], -1)
+        gate = jax.nn.sigmoid(_linear(highway["gate"], x))
+        x = gate * jax.nn.relu(_linear(highway["transform"], x)) + (1 - gate) * x
+    return _linear(params["projection"], x) if "projection" in params else x
+
+
+def _linear(params: Tree, x: Array) -> Array:
+    return x @ params["kernel"].astype(x.dtype) + params["bias"].astype(x.dtype)
 
 
 def _convolve(params: Tree, x: Array) -> Array:
     """x [n, c, e] -> the maximum of the convolution over c, [n, filters]."""
-    y = jax.lax.conv_general_dilated(x, params["kernel"].astype(x.dtype), (1,), "VALID",
-                                     dimension_numbers=("NWC", "WIO", "NWC"))
+    w, e, filters = params["kernel"].shape
+    positions = x.shape[1] - w + 1
+    # One matrix product. As a convolution, its gradient is slow on CPUs.
+    windows = jnp.concatenate([x[:, i : i + positions] for i in range(w)], -1)
+    y = windows @ params["kernel"].reshape(w * e, filters).astype(x.dtype)
     return y.max(1) + params["bias"].astype(x.dtype)

@@ -136,7 +136,7 @@ def encode(
     ids = [_segment_ids(each) for each in sources]
     real = [each[:, ::step] > 0 for each, step in zip(ids, steps, strict=True)]
     starts = [segment_starts(each[:, ::step]) for each, step in zip(ids, steps, strict=True)]
-    words = [_embed(own, params, each, c, execution) for each in (sources if apart else sources[:1])]
+    words = _embed(own, sources if apart else sources[:1], c, execution)
     xs = [x[:, ::step] for x, step in zip(words if apart else words * len(steps), steps, strict=True)]
 
     def in_order(xs: list[Array]) -> Array:
@@ -171,13 +171,17 @@ def _segment_ids(inputs: Inputs) -> Array:
     return mask.segment_ids
 
 
-def _embed(own: Tree, params: Tree, inputs: Inputs, c: Config, execution: Execution) -> Array:
-    """The vectors of words, [b, t, d]."""
+def _embed(params: Tree, sources: list[Inputs], c: Config, execution: Execution) -> list[Array]:
+    """The vectors of the words of each text, [b, t, d]."""
     if c.reads == "words":
-        return shard(look_up(own["embedding"]["token"], inputs.tokens), "batch", None, None).astype(execution.dtype)
-    if inputs.characters is None:
+        table = params["embedding"]["token"]
+        return [shard(look_up(table, each.tokens), "batch", None, None).astype(execution.dtype) for each in sources]
+    if any(each.characters is None for each in sources):
         raise ValueError("this network reads the characters of words; expected Inputs.characters")
-    return highway_cnn.apply(params["embedding"], inputs.characters, execution.dtype, c.activation)
+    # In one call, so that words that are in several texts are computed once.
+    characters = jnp.concatenate([each.characters for each in sources], 1)
+    found = highway_cnn.apply(params["embedding"], specs(c)["embedding"], characters, execution.dtype, c.activation)
+    return jnp.split(found, len(sources), 1)
 
 
 def output_embedding(params: Tree, key: Array | None = None) -> Array:
