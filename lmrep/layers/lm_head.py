@@ -142,7 +142,7 @@ def merge_chunks(chunks: Array, t: int) -> Array:
     return merged.reshape(merged.shape[0], -1, *merged.shape[3:])[:, :t]
 
 
-def _exponentials(y: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
+def exp_and_nll(y: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
     """Logits [..., v], targets i32[...] -> (exp(logits - max) [..., v]; its sums, nll and correct, [...] each)."""
     largest = y.max(-1)
     target_logits = jnp.take_along_axis(y, targets[..., None], axis=-1)[..., 0]
@@ -166,7 +166,7 @@ def map_chunks(f: Callable[..., Array], v: int, *arrays: Array) -> Array:
 def _chunked(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None):
     def one_chunk(_, inputs):
         x, targets = inputs
-        return None, _exponentials(_logits(table, bias, x), targets)[2:]
+        return None, exp_and_nll(_logits(table, bias, x), targets)[2:]
 
     b, t = targets.shape
     split = partial(split_chunks, chunks=_num_chunks(b, t, table.shape[0]))
@@ -180,7 +180,7 @@ def _chunked_forward(table: Array, x: Array, targets: Array, weights: Array, bia
     def one_chunk(sums, inputs):
         dtable, dbias = sums
         x, targets, weights = inputs
-        exponentials, total, nll, correct = _exponentials(_logits(table, bias, x), targets)
+        exponentials, total, nll, correct = exp_and_nll(_logits(table, bias, x), targets)
         scale = weights / total
         dx = jnp.einsum("btv,vd->btd", exponentials.astype(x.dtype), table.astype(x.dtype)) * scale[..., None]
         # Summed transposed: the product is a quarter faster on XLA's CPU backend.
@@ -228,7 +228,7 @@ def _forward(
     y = _logits(table, bias, x)
     # The exponentials are the only [n, v] array kept, and [n] and [n, e] arrays are divided by their sums instead: this
     # computation is bound by memory.
-    exponentials, total, nll, correct = _exponentials(y, targets)
+    exponentials, total, nll, correct = exp_and_nll(y, targets)
     tokens = None if seeds is None else _argmax(y / temperature + _gumbel(seeds, y.shape[-1]))
     return (nll, correct, tokens), (x, table, targets, exponentials, total)
 

@@ -1,4 +1,5 @@
-"""BERT, RoBERTa and DistilBERT against the implementations of Hugging Face transformers, run side by side.
+"""BERT, RoBERTa and DistilBERT against the implementations of Hugging Face transformers, and the adaptive softmax
+against PyTorch's, run side by side.
 
 All parameters are random, biases and norms too; sizes are odd; examples are padded and have two token types.
 """
@@ -14,7 +15,7 @@ from lmrep.core import params as P
 from lmrep.core.params import unflatten
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import assign
-from lmrep.layers import lm_head
+from lmrep.layers import adaptive, lm_head
 from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
@@ -111,3 +112,39 @@ def test_roberta():
     config = Config(**OURS, activation="gelu", norm_eps=1e-5, token_types=1, position_offset=2)
     states_error, logits_error, _ = compare(config, parameters(reference, config, "roberta"), expected)
     assert max(states_error, logits_error) <= 1e-5
+
+
+def test_adaptive_softmax():
+    """Theirs has no projection for the first cluster, and no biases."""
+    reference = randomised(torch.nn.AdaptiveLogSoftmaxWithLoss(36, 101, [10, 40, 80], div_value=3.0))
+    c = adaptive.Clusters(101, 36, 36, (10, 40, 80), 3)
+    head_kernel = reference.head.weight.detach().numpy()
+    clusters = {"0": {"token": head_kernel[:10], "project": np.eye(36, dtype=np.float32)}}
+    for i, (project, table) in enumerate(reference.tail, 1):
+        clusters[str(i)] = {"token": table.weight.detach().numpy(), "project": project.weight.detach().numpy()}
+    jax.tree.map(lambda spec, x: np.testing.assert_equal(x.shape, spec.shape),
+                 adaptive.embedding_specs(c), {"clusters": clusters}, is_leaf=P.is_spec)
+    head = {"clusters": {"kernel": head_kernel[10:], "bias": np.zeros(3, np.float32)}}
+    x = RNG.normal(size=(B, T, 36)).astype(np.float32)
+    flat = torch.tensor(x.reshape(-1, 36), requires_grad=True)
+    result = reference(flat, torch.tensor(TOKENS.reshape(-1)))
+    result.loss.backward()
+    weights = jnp.full((B, T), 1 / (B * T), jnp.float32)
+
+    @jax.jit
+    def run(clusters, x):
+        def loss(clusters, x):
+            total, nll, _ = adaptive.cross_entropy({"clusters": clusters}, head, x, jnp.asarray(TOKENS), weights, c)
+            return total, nll
+        return jax.value_and_grad(loss, (0, 1), has_aux=True)(clusters, x)
+
+    (total, nll), (gradients, dx) = run(clusters, x)
+    assert float(total) == pytest.approx(result.loss.item(), rel=1e-5)
+    np.testing.assert_allclose(-nll.reshape(-1), result.output.detach(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(dx.reshape(-1, 36), flat.grad, rtol=0, atol=1e-6)
+    for i, (project, table) in enumerate(reference.tail, 1):
+        np.testing.assert_allclose(gradients[str(i)]["project"], project.weight.grad, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(gradients[str(i)]["token"], table.weight.grad, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        np.testing.assert_allclose(adaptive.logits({"clusters": clusters}, head, jnp.asarray(x), c).reshape(-1, 101),
+                                   reference.log_prob(flat), rtol=0, atol=1e-5)

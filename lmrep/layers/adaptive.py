@@ -1,0 +1,294 @@
+"""Adaptive softmax (Grave et al., 2017) and adaptive input embeddings (Baevski and Auli, 2019), as Transformer-XL uses
+them for vocabularies of full words (Dai et al., 2019).
+
+Ids are sorted by falling frequency. `cutoffs` split them into clusters: the head, and tails of rarer words. A softmax
+over the head has one more class for each tail; the probability of a word in a tail is that of the tail's class times
+that of the word among the tail's words. Only the positions whose target is in a tail compute its logits.
+
+Cluster i has vectors of width e / div^i. With div = 1, all clusters are ranges of one table, and a projection from e to
+the network's width d is needed only where these differ; otherwise each cluster has a table and a projection of its own.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
+from lmrep.core.sharding import gather, look_up, map_examples, shard, sum_shards
+from lmrep.layers import lm_head
+from lmrep.layers.lm_head import EXACT, TABLE
+
+TIED = ("all", "tails", "none")  # which clusters' projections of the input the output layer uses
+PROJECTION = (None, "embed")  # logical axes
+BLOCK_LOGITS, BLOCKS = 2**24, 32  # a block of positions has as many logits, or a fraction of the positions if more
+
+
+class Clusters(NamedTuple):
+    """The clusters of a vocabulary, and the widths of their vectors.
+
+    Attributes:
+      vocab: v.
+      width: d, of the network.
+      embedding: e, of the first cluster's vectors.
+      cutoffs: the first id of each tail, ascending; () for one cluster.
+      div: each cluster's vectors are narrower by this factor.
+      tied: of `TIED`.
+    """
+
+    vocab: int
+    width: int
+    embedding: int
+    cutoffs: tuple[int, ...] = ()
+    div: int = 1
+    tied: str = "all"
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The ids [start, end) of each cluster."""
+        return list(itertools.pairwise((0, *self.cutoffs, self.vocab)))
+
+    @property
+    def widths(self) -> list[int]:
+        """e of each cluster."""
+        return [self.embedding // self.div**i for i in range(len(self.cutoffs) + 1)]
+
+    @property
+    def projects(self) -> bool:
+        """Whether there are projections from e to d."""
+        return self.div > 1 or self.embedding != self.width
+
+    def ties_projection(self, i: int) -> bool:
+        """Whether input and output share the projection of cluster i."""
+        return self.tied == "all" or (self.tied == "tails" and i > 0)
+
+
+def check(c: Clusters, names: str = "config.model.cutoffs") -> None:
+    """Raises UserError where the cutoffs are not ascending ids, or vectors would have no width. A vocabulary of unknown
+    size (0) is not checked."""
+    below = c.vocab or 2**31
+    if list(c.cutoffs) != sorted({each for each in c.cutoffs if 0 < each < below}):
+        raise UserError(f"{names} is {c.cutoffs}; expected ascending ids from 1 to {below - 1:,}, each the first of a "
+                        "cluster of rarer words, below the size of the vocabulary; () for one softmax")
+    if c.widths[-1] < 1:
+        raise UserError(f"the vectors of cluster {len(c.cutoffs)} have width {c.embedding} / {c.div}^{len(c.cutoffs)}, "
+                        "which is below 1; choose a smaller div or fewer cutoffs")
+
+
+# Input
+
+
+def embedding_specs(c: Clusters, init: Initializer = normal(), project_init: Initializer = normal(0.01)) -> Tree:
+    """`token` [v, e] and, where e is not d, `project` [e, d]; with div > 1 these for each cluster, by its number, under
+    `clusters`."""
+    def one(vocab: int, e: int) -> Tree:
+        project = {"project": ParamSpec((e, c.width), PROJECTION, project_init)} if c.projects else {}
+        return {"token": ParamSpec((vocab, e), TABLE, init)} | project
+
+    if c.div == 1:
+        return one(c.vocab, c.embedding)
+    sizes = zip(c.ranges, c.widths, strict=True)
+    return {"clusters": {str(i): one(end - start, e) for i, ((start, end), e) in enumerate(sizes)}}
+
+
+def embed(params: Tree, tokens: Array, c: Clusters) -> Array:
+    """The vectors float32 [b, t, d] of tokens i32[b, t], which are not scaled."""
+    if c.div == 1:
+        return _projected(params, look_up(params["token"], tokens))
+    x = 0.0
+    for i, (start, end) in enumerate(c.ranges):
+        own = params["clusters"][str(i)]
+        vectors = look_up(own["token"], (tokens - start).clip(0, end - start - 1))
+        x += _projected(own, jnp.where(((tokens >= start) & (tokens < end))[..., None], vectors, 0))
+    return x
+
+
+def _projected(params: Tree, x: Array) -> Array:
+    if "project" not in params:
+        return x
+    return jnp.einsum("bte,ed->btd", x, gather(params["project"], PROJECTION, "embed"))
+
+
+# Output
+
+
+def output_specs(c: Clusters, tied: bool = True, init: Initializer = normal(),
+                 project_init: Initializer = normal(0.01)) -> Tree:
+    """The parameters of the output layer that it does not share with the input: `clusters` (kernel [k, e] and bias [k]
+    of the k tails' classes), and by number of the cluster `cluster_projects` [e, d] and, if not `tied`, `tables`
+    [its words, e]."""
+    k = len(c.cutoffs)
+    specs = {}
+    if k:
+        specs["clusters"] = {"kernel": ParamSpec((k, c.embedding), (None, "embed"), init),
+                             "bias": ParamSpec((k,), (None,), zeros)}
+    projects = {str(i): ParamSpec((e, c.width), PROJECTION, project_init)
+                for i, e in enumerate(c.widths) if c.projects and not c.ties_projection(i)}
+    tables = {} if tied else {str(i): ParamSpec((end - start, e), TABLE, init)
+                              for i, ((start, end), e) in enumerate(zip(c.ranges, c.widths, strict=True))}
+    return specs | ({"cluster_projects": projects} if projects else {}) | ({"tables": tables} if tables else {})
+
+
+class _Cluster(NamedTuple):
+    """One cluster's part of the output layer: x [b, t, e], table [words, e], bias [words] or None."""
+
+    x: Array
+    table: Array
+    bias: Array | None
+
+
+def _clusters(embedding: Tree, head: Tree, x: Array, c: Clusters) -> list[_Cluster]:
+    """x [b, t, d] and the parameters, for each cluster; the head's with the classes of the tails."""
+    found = []
+    for i, (start, end) in enumerate(c.ranges):
+        own = embedding if c.div == 1 else embedding["clusters"][str(i)]
+        project = head.get("cluster_projects", {}).get(str(i), own.get("project"))
+        projected = x
+        if project is not None:
+            project = gather(project, PROJECTION, "embed")
+            projected = jnp.einsum("btd,ed->bte", x, project.astype(x.dtype))
+        table = (head["tables"][str(i)] if "tables" in head else own["token"][start:end] if c.div == 1
+                 else own["token"])
+        bias = head["bias"][start:end] if "bias" in head else None
+        if i == 0 and c.cutoffs:
+            more = head["clusters"]
+            table = jnp.concatenate([table, more["kernel"]])
+            bias = jnp.concatenate([jnp.zeros(end, table.dtype) if bias is None else bias, more["bias"]])
+        found.append(_Cluster(projected, table, bias))
+    return found
+
+
+def _head_targets(targets: Array, c: Clusters) -> Array:
+    """The class in the head of each target: the word, or its tail."""
+    for i, (start, end) in enumerate(c.ranges[1:]):
+        targets = jnp.where((targets >= start) & (targets < end), c.cutoffs[0] + i, targets)
+    return targets
+
+
+def cross_entropy(
+    embedding: Tree, head: Tree, x: Array, targets: Array, weights: Array, c: Clusters
+) -> tuple[Array, Array, Array]:
+    """The weighted sum of the cross-entropies at all positions, without the logits of all positions at once.
+
+    Args:
+      embedding: parameters as in `embedding_specs`.
+      head: as in `output_specs`, and `bias` [v] if the words have one.
+      x: [b, t, d].
+      targets: i32[b, t], in [0, v).
+      weights: float32 [b, t]; 0 where nothing is predicted.
+      c: the clusters.
+
+    Returns:
+      (the sum float32 [], nll float32 [b, t] and correct bool[b, t], both without a gradient). A target counts as
+      correct if its class has the largest logit in the head and, in a tail, its word in the tail.
+    """
+    first, *tails = _clusters(embedding, head, x, c)
+    total, nll, correct = lm_head.chunked_cross_entropy(
+        first.table, first.x, _head_targets(targets, c), weights, first.bias)
+    for tail, (start, end) in zip(tails, c.ranges[1:], strict=True):
+        of_tail, tail_nll, right = _map_tail(tail.table, tail.x, targets - start, weights, tail.bias)
+        total, nll = total + of_tail, nll + tail_nll
+        correct &= right | (targets < start) | (targets >= end)
+    return total, nll, correct
+
+
+def log_probabilities(embedding: Tree, head: Tree, x: Array, targets: Array, c: Clusters) -> Array:
+    """log p(target) float32 [b, m], without a gradient, at positions with the output x [b, m, d] of the network."""
+    return -cross_entropy(embedding, head, x, targets, jnp.ones(targets.shape, jnp.float32), c)[1]
+
+
+def logits(embedding: Tree, head: Tree, x: Array, c: Clusters) -> Array:
+    """log p float32 [b, t, v] of all words, whose softmax is p: x [b, t, d]."""
+    first, *tails = (jax.nn.log_softmax(lm_head.logits(
+        {} if each.bias is None else {"bias": each.bias}, each.table, each.x)) for each in
+        _clusters(embedding, head, x, c))
+    size = c.ranges[0][1]
+    return jnp.concatenate([first[..., :size], *(first[..., size + i, None] + tail for i, tail in enumerate(tails))],
+                           axis=-1)
+
+
+def _map_tail(
+    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None
+) -> tuple[Array, Array, Array]:
+    """`_tail` on each device's examples and positions."""
+    axes, shape = ("batch", "length"), targets.shape
+
+    def run(*shards: Array | None) -> tuple[Array, Array, Array]:
+        total, nll, correct = _tail(*shards)
+        return sum_shards(total, axes, shape), nll, correct
+
+    total, nll, correct = map_examples(run, (TABLE, (*axes, None), axes, axes, ("vocab",)), ((2, 0), (2, 2), (2, 2)),
+                                       table, x, targets, weights, bias)
+    return total, jax.lax.stop_gradient(nll), correct
+
+
+@jax.custom_vjp
+def _tail(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None) -> tuple[Array, Array, Array]:
+    """The cross-entropies among the words of a table [v, e], at the positions whose `targets` i32[b, t] are in [0, v):
+    (weighted sum, nll [b, t], correct bool[b, t]); 0 and False at the others."""
+    return _tail_blocks(table, x, targets, weights, bias, gradient=False)[0]
+
+
+def _tail_forward(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None):
+    return _tail_blocks(table, x, targets, weights, bias, gradient=True)
+
+
+def _tail_blocks(
+    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, gradient: bool
+) -> tuple[tuple[Array, Array, Array], tuple]:
+    """The result of `_tail`, and the gradients for a cotangent of 1.
+
+    The positions of the tail are gathered into blocks of one size, and the loop ends with the last block that has any:
+    the work is that of these positions, whatever their number, and the shapes are static.
+    """
+    shape, v, n = targets.shape, len(table), targets.size
+    rows = min(n, max(BLOCK_LOGITS // v, -(-n // BLOCKS), 1))
+    flat, targets, weights = x.reshape(n, -1), targets.reshape(n), weights.reshape(n)
+    members = (targets >= 0) & (targets < v)
+    count = members.sum()
+    order = jnp.nonzero(members, size=n + -n % rows, fill_value=n)[0]  # n: no position
+    kernel = table.astype(x.dtype)
+
+    def one_block(state: tuple) -> tuple:
+        i, nll, correct, gradients = state
+        at = jax.lax.dynamic_slice_in_dim(order, i * rows, rows)
+        xs, target, weight = (jnp.take(each, at, axis=0, mode="fill", fill_value=0)
+                              for each in (flat, targets, weights))
+        y = jnp.einsum("ne,ve->nv", xs, kernel, preferred_element_type=jnp.float32)
+        y = shard(y if bias is None else y + bias, None, "vocab")
+        exponentials, total, block_nll, right = lm_head.exp_and_nll(y, target)
+        nll, correct = nll.at[at].set(block_nll, mode="drop"), correct.at[at].set(right, mode="drop")
+        if gradient:
+            dtable, dx, dbias = gradients
+            scale, p = weight / total, exponentials.astype(x.dtype)
+            block_dx = (p @ kernel) * scale[:, None].astype(x.dtype) - kernel[target] * weight[:, None].astype(x.dtype)
+            dx = dx.at[at].set(block_dx, mode="drop")
+            dtable += jnp.einsum("nv,ne->ve", p, xs * scale[:, None].astype(x.dtype),
+                                 preferred_element_type=jnp.float32)
+            dtable = dtable.at[target].add(-xs.astype(jnp.float32) * weight[:, None])
+            if bias is not None:
+                dbias = (dbias + jnp.matmul(scale, exponentials, precision=EXACT)).at[target].add(-weight)
+            gradients = dtable, dx, dbias
+        return i + 1, nll, correct, gradients
+
+    gradients = (jnp.zeros(table.shape, jnp.float32), jnp.zeros_like(flat),
+                 None if bias is None else jnp.zeros(bias.shape, jnp.float32)) if gradient else ()
+    _, nll, correct, gradients = jax.lax.while_loop(
+        lambda state: state[0] * rows < count, one_block,
+        (jnp.int32(0), jnp.zeros(n, jnp.float32), jnp.zeros(n, bool), gradients))
+    result = (nll * weights).sum(), nll.reshape(shape), correct.reshape(shape)
+    if not gradient:
+        return result, ()
+    dtable, dx, dbias = gradients
+    return result, (dtable.astype(table.dtype), dx.reshape(x.shape), dbias, result[1])
+
+
+def _tail_backward(residuals: tuple, cotangents: tuple[Array, Array, Array]):
+    dtable, dx, dbias, nll = residuals
+    g = cotangents[0]
+    return g * dtable, (g * dx).astype(dx.dtype), None, g * nll, None if dbias is None else g * dbias
+
+
+_tail.defvjp(_tail_forward, _tail_backward)
