@@ -16,10 +16,11 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.data.formats.base import Batch
 from lmrep.data.formats.plans import Plan
 from lmrep.data.formats.sentence_stream import SentenceStreamPlan
+from lmrep.data.formats.stream_pair import StreamPairPlan
 from lmrep.data.mixture import Mixture
 from lmrep.data.records.examples import Examples
 
-AnyPlan = Plan | SentenceStreamPlan | Mixture | Examples
+AnyPlan = Plan | SentenceStreamPlan | StreamPairPlan | Mixture | Examples
 BLOCK = 16  # steps whose examples are found together: finding one takes the time of an array operation, not of examples
 
 

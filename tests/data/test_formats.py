@@ -272,7 +272,7 @@ def test_a_tokenizer_without_separator_is_refused(name, make_store):
         make_plan(name, make_store([[4, 3]], {"pad": 0, "cls": 1}))
 
 
-PAIRS = {"segment_pair", "sentence_pair"}
+PAIRS = {"segment_pair", "sentence_pair", "stream_pair"}
 
 
 def test_texts_are_between_begin_and_end_tokens(make_store):
@@ -302,7 +302,7 @@ def test_more_examples_than_int32_can_number_are_refused(random_store):
         make_plan("packed", random_store(0, 3), duplicates=2**31)
 
 
-MIN_LENGTH = {"segment_pair": 5, "sentence_pair": 5, "stream": 2}  # others: 3
+MIN_LENGTH = {"segment_pair": 5, "sentence_pair": 5, "stream": 2, "stream_pair": 9}  # others: 3
 
 
 @pytest.mark.parametrize(("name", "length"), [(name, MIN_LENGTH.get(name, 3) - 1) for name in FORMAT_NAMES])

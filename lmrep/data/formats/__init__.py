@@ -18,6 +18,7 @@ from lmrep.data.formats import (
     sentence_pair,
     sentence_stream,
     stream,
+    stream_pair,
 )
 from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, FormatDef, Progress, batch_struct
 from lmrep.data.formats.cache import cached
@@ -35,13 +36,14 @@ FORMATS: dict[str, FormatDef] = {
     "stream": stream.DEFINITION,
     "lines": lines.DEFINITION,
     "sentence_stream": sentence_stream.DEFINITION,
+    "stream_pair": stream_pair.DEFINITION,
 }
 
 
 def plan(
     name: str, config: Any, store: Store, length: int, seed: int, cache_dir: str | os.PathLike | None = None,
     progress: Progress | None = None,
-) -> Plan | sentence_stream.SentenceStreamPlan:
+) -> Plan | sentence_stream.SentenceStreamPlan | stream_pair.StreamPairPlan:
     """The examples of a split in a format.
 
     Args:

@@ -1,0 +1,335 @@
+"""The examples of XLNet (Yang et al. 2019): windows of a continuous stream, whose last part is a pair of texts.
+
+    [reused] A <sep> B <sep> <cls>
+
+The documents form one stream, each followed by its end of document. A window starts with `reuse` tokens of the stream,
+of which a network with a memory keeps the states; the next window starts after them, so that they are followed by what
+the memory was made of. Then A, the text that follows them, and B: with probability 1/2 the text that follows A, else
+the text of another position, which starts where a sentence starts. A ends where a sentence ends, at random among those
+that fit; without any, B is random. Of two texts that are too long together, the longer one loses its last tokens, one
+at a time, and B where they are equal; before that, both end where a sentence ends. Token types are 0 up to the first <sep>, 1 up to the second one, and 2 for <cls>;
+the label of a pair is that of BERT's next-sentence prediction.
+
+Example r of each batch continues example r of the previous one (`order=contiguous`), except where `reset` is 1. With
+`bidirectional`, the second half of every batch reads the stream backward, token by token, and has `reversed` 1; the
+texts of these examples are the mirror images of such texts. Evaluation reads forward.
+
+Nothing is stored: an example is computed from its number. A random text comes from anywhere in the split; in the
+released code, from the part of the stream that the same index of the batch reads. Windows that would be shorter than an
+example, at the end of the stream, are left out, as there.
+"""
+
+import functools
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import PAIR_FIELDS, Batch, FormatDef, make_layout
+from lmrep.data.order import contiguous_numbers, example_numbers, uniform
+from lmrep.data.store.token_store import Store
+
+RANDOM, CUT, PLACE = range(3)  # the random choices of an example
+NONE, SEPARATOR, CLASSIFIER = -1, -2, -3  # in place of positions of the stream
+
+
+@dataclass(frozen=True)
+class StreamPair:
+    """Settings of the format `stream_pair`."""
+
+    reuse: int = setting(0, "tokens of a window that the next one starts after; 0: half of the length", at_least=0)
+    bidirectional: bool = setting(True, "whether half of each batch reads the text backward (evaluation never does)")
+    order: str = setting("contiguous", "each example continues the one of the previous batch, or examples in random "
+                         "order", choices=("contiguous", "shuffled"))
+    duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own pairs", at_least=1)
+
+
+class PairLayout(NamedTuple):
+    """The special tokens, with the interface of `Layout`. A single text is followed by <sep> and <cls>."""
+
+    tail: int  # <sep>
+    last: int  # <cls>
+    pad: int
+    end: int  # of documents
+    lead: int | None = None
+    spans_per_segment: int = 2
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        return [], [self.tail, self.last]
+
+    @property
+    def special(self) -> int:
+        return 3
+
+    @property
+    def min_length(self) -> int:
+        return 5
+
+
+class Pairs(NamedTuple):
+    """What some examples hold, int64[b] each. Positions are those of the stream that the example reads."""
+
+    begin: np.ndarray  # of the reused tokens and A
+    a_end: np.ndarray
+    b_begin: np.ndarray
+    b_end: np.ndarray
+    label: np.ndarray  # 0: B follows A; 1: it is random
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPairPlan:
+    """The examples of a split, with the interface of `formats.Plan`.
+
+    Examples 0 to `rows` - 1 are the windows of the stream, in its order; then come those of the reversed stream, if
+    there are any, and then the repetitions of all of them.
+
+    Attributes:
+      store: holds the tokens.
+      layout: the special tokens.
+      length: tokens per example.
+      fingerprint: of the store, the format, its config, the length and the seed.
+      config: of the format.
+      seed: of the texts.
+    """
+
+    store: Store = field(repr=False)
+    layout: PairLayout
+    length: int
+    fingerprint: str
+    config: StreamPair
+    seed: int
+
+    @property
+    def contiguous(self) -> bool:
+        return contiguous(self.config)
+
+    @property
+    def reuse(self) -> int:
+        """Tokens between the starts of two windows."""
+        return self.config.reuse or self.length // 2
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of A and B together."""
+        return self.length - self.reuse - self.layout.special
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """int64[k+1], the position of each document in the stream; last = its length."""
+        bounds = np.asarray(self.store.sentences)[np.asarray(self.store.documents)]
+        return bounds + np.arange(len(bounds))
+
+    @functools.cached_property
+    def _firsts(self) -> np.ndarray:
+        """int64[k+1], the number of each document's first boundary."""
+        documents = np.asarray(self.store.documents)
+        return documents + np.arange(len(documents))
+
+    @property
+    def positions(self) -> int:
+        """The length of the stream: tokens and ends of documents."""
+        return int(self.starts[-1])
+
+    @property
+    def rows(self) -> int:
+        """The windows of a pass in one direction."""
+        return max(1, (self.positions - self.reuse - self.capacity - 1) // self.reuse + 1)
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.config.bidirectional else 1
+
+    @property
+    def examples(self) -> int:
+        return self.config.duplicates * self.directions * self.rows
+
+    @property
+    def evaluation_examples(self) -> int:
+        return self.rows
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return fields(self.config)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.store.vocabulary
+
+    def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
+        """As `Plan.numbers`."""
+        if not self.contiguous:
+            return example_numbers(self.examples, seed, positions)
+        step, index = np.divmod(positions, batch_size)
+        backward = batch_size // 2 if self.directions == 2 else 0  # of a batch
+        numbers = np.empty_like(positions)
+        for direction, first, size in ((0, 0, batch_size - backward), (1, batch_size - backward, backward)):
+            own = (index >= first) & (index < first + size)
+            if own.any():
+                found = contiguous_numbers(self.rows, self.config.duplicates, size,
+                                           (step * size + index - first)[own], seed + direction)
+                passed, window = np.divmod(found, self.rows)
+                numbers[own] = np.where(found < 0, -1, (passed * self.directions + direction) * self.rows + window)
+        return numbers
+
+    def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
+        """As `Plan.evaluation_numbers`."""
+        if self.contiguous:
+            return contiguous_numbers(count, 1, batch_size, positions)
+        return np.where(positions < count, positions, -1)
+
+    def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """As `Plan.continues`."""
+        return (previous >= 0) & (numbers == previous + 1) & (numbers % self.rows != 0)
+
+    def batch_length(self, numbers: np.ndarray) -> int:
+        """As `Plan.batch_length`."""
+        return self.length
+
+    def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
+        """The batch of these examples, int64[b], with the fields `self.fields`; -1 for an empty one: all padding."""
+        numbers = np.asarray(numbers, np.int64)
+        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
+            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
+        filled, backward = numbers >= 0, self._backward(numbers)
+        pairs = self.pairs(numbers)
+        at = np.arange(self.length)
+        first = (pairs.a_end - pairs.begin)[:, None]  # the position of the first <sep>
+        second = first + 1 + (pairs.b_end - pairs.b_begin)[:, None]
+        source = np.select(
+            [at < first, at == first, at < second, at == second, at == second + 1],
+            [pairs.begin[:, None] + at, SEPARATOR, pairs.b_begin[:, None] + at - first - 1, SEPARATOR, CLASSIFIER],
+            NONE)
+        source[~filled] = NONE
+        real = source != NONE
+        batch = {
+            "tokens": self._tokens(source, backward),
+            "segment_ids": real.astype(np.int32),
+            "positions": np.where(real, at, 0).astype(np.int32),
+            "token_type_ids": np.where(real, np.int32(0) + (at > first) + (at > second), 0).astype(np.int32),
+            "example": numbers.astype(np.int32),
+            "pair_label": np.where(filled, pairs.label, 0).astype(np.int32),
+            "reset": np.full(len(numbers), not self.contiguous, np.int32) * filled,
+            "reversed": (filled & backward).astype(np.int32),
+        }
+        return {name: batch[name].astype(np.int32) for name in self.fields}
+
+    def _backward(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers // self.rows % self.directions == 1
+
+    def pairs(self, numbers: np.ndarray) -> Pairs:
+        """The texts of examples; those of an empty example are any."""
+        numbers = np.maximum(numbers, 0)
+        backward, end = self._backward(numbers), self.positions
+        random, cut, place = (uniform((self.seed, use), numbers) for use in (RANDOM, CUT, PLACE))
+        begin = np.minimum(numbers % self.rows * self.reuse, end)
+        a_begin = np.minimum(begin + self.reuse, end)
+
+        # The sentences that end inside of the capacity, one of which ends A.
+        low = self._boundaries_up_to(a_begin, backward)
+        high = self._boundaries_up_to(np.minimum(a_begin + self.capacity, end) - 1, backward)
+        ends = high - low
+        chosen = self._boundary(low + np.minimum((cut * ends).astype(np.int64), np.maximum(ends - 1, 0)), backward)
+        full = np.minimum(a_begin + self.capacity, end)
+        a_end = np.where(ends > 0, chosen, full)
+        is_random = (ends == 0) | (random < 0.5)
+
+        # A random text: some tokens of the stream, and the rest of the sentences that they begin and end in.
+        least = np.clip(self.capacity - (a_end - a_begin), 1, end)
+        start = (place * (end - least + 1)).astype(np.int64)
+        b_begin = np.where(is_random, self._sentence_begin(start, backward), a_end)
+        # also the text that follows A, which may thereby cost A some tokens
+        b_end = self._sentence_end(np.where(is_random, start + least, full) - 1, backward)
+
+        # Without the tokens that are too many.
+        a, b = a_end - a_begin, b_end - b_begin
+        excess = np.maximum(a + b - self.capacity, 0)
+        difference = np.minimum(excess, np.abs(a - b))
+        from_a = (excess - difference) // 2 + np.where(a > b, difference, 0)
+        return Pairs(begin, a_end - from_a, b_begin, b_end - (excess - from_a), is_random.astype(np.int64))
+
+    # The boundaries of a direction, positions at which a sentence or an end of document begins, are numbered from 0;
+    # the last is the end of the stream. Those of the reversed stream are the others' mirror images.
+
+    @property
+    def _boundaries(self) -> int:
+        return len(self.store.sentences) - 1 + len(self.store.documents) - 1
+
+    def _boundaries_up_to(self, position: np.ndarray, backward: np.ndarray) -> np.ndarray:
+        """How many boundaries are at `position` int64[b] or before."""
+        end = self.positions
+        mirrored = self._boundaries + 1 - self._forward_up_to(end - position - 1)
+        return np.where(backward, mirrored, self._forward_up_to(position))
+
+    def _forward_up_to(self, position: np.ndarray) -> np.ndarray:
+        inside = np.clip(position, 0, self.positions - 1)
+        document = np.searchsorted(self.starts, inside, side="right") - 1
+        # A document's end has the offset of the next one's first sentence, which thereby counts for it.
+        found = np.searchsorted(self.store.sentences, inside - document, side="right") + document
+        return np.where(position < 0, 0, found + (position >= self.positions))
+
+    def _boundary(self, number: np.ndarray, backward: np.ndarray) -> np.ndarray:
+        """The positions of boundaries."""
+        number = np.clip(np.where(backward, self._boundaries - number, number), 0, self._boundaries)
+        document = np.minimum(np.searchsorted(self._firsts, number, side="right") - 1, len(self._firsts) - 2)
+        position = np.asarray(self.store.sentences[np.minimum(number - document, len(self.store.sentences) - 1)])
+        position = np.where(number == self._boundaries, self.positions, position + document)
+        return np.where(backward, self.positions - position, position)
+
+    def _sentence_begin(self, position: np.ndarray, backward: np.ndarray) -> np.ndarray:
+        return self._boundary(self._boundaries_up_to(position, backward) - 1, backward)
+
+    def _sentence_end(self, position: np.ndarray, backward: np.ndarray) -> np.ndarray:
+        return self._boundary(self._boundaries_up_to(position, backward), backward)
+
+    def _tokens(self, source: np.ndarray, backward: np.ndarray) -> np.ndarray:
+        """The tokens i32[b, t] at positions of each example's stream."""
+        tail, last, pad, end, *_ = self.layout
+        position = np.where(backward[:, None], self.positions - 1 - source, source).clip(0, self.positions - 1)
+        document = np.searchsorted(self.starts, position, side="right") - 1
+        ends = position == self.starts[document + 1] - 1
+        tokens = self.store.take((position - document - ends).clip(0, self.store.tokens - 1))
+        return np.select([source == NONE, source == SEPARATOR, source == CLASSIFIER, ends], [pad, tail, last, end],
+                         tokens).astype(np.int32)
+
+    def statistics(self) -> dict[str, float]:
+        """As `Plan.statistics`, of some thousand examples at most."""
+        sample = np.linspace(0, self.examples - 1, min(self.examples, 1000)).astype(np.int64)
+        pairs = self.pairs(sample)
+        tokens = float((pairs.a_end - pairs.begin + pairs.b_end - pairs.b_begin).mean()) + self.layout.special
+        return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length,
+                "pair_label": float(pairs.label.mean()), "reversed": float(self._backward(sample).mean())}
+
+
+def layout(config: StreamPair, vocabulary: Vocabulary) -> PairLayout:
+    """The special tokens: <eod> ends a document, or what serves as such."""
+    found = make_layout(vocabulary, 2, ("cls",), ("sep",))
+    end = next(vocabulary.specials[role] for role in ("eod", "eos", "sep") if role in vocabulary.specials)
+    return PairLayout(found.tail, found.lead, found.pad, end)
+
+
+def fields(config: StreamPair) -> tuple[str, ...]:
+    """The batch fields."""
+    return (*PAIR_FIELDS, "reset", "reversed")
+
+
+def contiguous(config: StreamPair) -> bool:
+    """Whether examples continue each other from batch to batch."""
+    return config.order == "contiguous"
+
+
+def plan(config: StreamPair, store: Store, length: int, seed: int, layout: PairLayout,
+         fingerprint: str) -> StreamPairPlan:
+    """The examples of a split. Raises UserError where the length leaves no space for a pair."""
+    made = StreamPairPlan(store, layout, length, fingerprint, config, seed)
+    if made.capacity < 2:
+        least = config.reuse + 5 if config.reuse else 9
+        raise UserError(f"length is {length}, too short for an example of format 'stream_pair' with its special tokens "
+                        f"after {made.reuse} reused ones; set it to {least} or more")
+    return made
+
+
+DEFINITION = FormatDef(StreamPair, "stream_pair-1", layout, None, fields, contiguous=contiguous, plan=plan)
