@@ -52,8 +52,8 @@ def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
     pairs = [name for name in compatibility.objectives() if name.endswith(" sentence_pair")]
     assert "masked sentence_pair" in pairs and refused == {
         (name, form, f"objective '{name.split()[0]}' as configured needs pair_label, which format '{form}' does not "
-                     "give; formats that do: segment_pair, sentence_pair")
-        for name in pairs for form in FORMATS if form not in ("segment_pair", "sentence_pair")}
+                     "give; formats that do: segment_pair, sentence_pair, stream_pair")
+        for name in pairs for form in FORMATS if "pair" not in form}
 
     result = small.command("pairings", "bert_tiny", "gpt2")
     head, *lines = result.out.splitlines()
@@ -62,7 +62,7 @@ def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
     assert lines[1].split()[:6] == ["bert_tiny", "masked", "sentence_pair", "[1]", "fits", "fits"]
     refusing = "the objective as configured needs pair_label, which the format does not give; formats that do: "
     reasons = [line for line in lines if line.startswith("[")]
-    assert result.out.count("[1]") > 2 and reasons[0] == f"[1] {refusing}segment_pair, sentence_pair"
+    assert result.out.count("[1]") > 2 and reasons[0] == f"[1] {refusing}segment_pair, sentence_pair, stream_pair"
     assert len(lines) == len(reasons) + len(compatibility.objectives()) * len(
         [name for name in PRESETS if name.startswith(("bert_tiny", "gpt2"))])
     assert small.command("pairings", "bart").code == 2
@@ -116,7 +116,7 @@ def make_batch(fields, seed):
     batch = {"tokens": tokens, "segment_ids": segments, "positions": np.tile(np.arange(t, dtype=np.int32), (b, 1)),
              "token_type_ids": np.zeros((b, t), np.int32), "example": np.arange(b, dtype=np.int32),
              "pair_label": np.arange(b, dtype=np.int32) % 2, "reset": np.zeros(b, np.int32),
-             "following": np.full(b, -1, np.int32),
+             "reversed": np.arange(b, dtype=np.int32) % 2, "following": np.full(b, -1, np.int32),
              "characters": np.where(segments[..., None] > 0, rng.integers(1, 262, (b, t, 50)), 0).astype(np.int32)}
     batch |= {f"backward_{name}": value for name, value in batch.items()}
     return {name: batch[name] for name in fields}
