@@ -80,6 +80,26 @@ class Sizes(NamedTuple):
     transformer: TransformerSizes | None = None
 
 
+class OutputLayer(NamedTuple):
+    """How the outputs of a network become probabilities of tokens, as pure functions.
+
+    They take the network's parameters, and the head's, which an objective holds: those of `specs`, and `bias` [v] where
+    the objective gives each token one.
+
+    Attributes:
+      specs: tree of `ParamSpec`.
+      cross_entropy: (params, head, x [b, t, e], targets i32[b, t], weights float32 [b, t], key=None) -> (the weighted
+        sum, nll [b, t], correct bool[b, t]), as `lm_head.chunked_cross_entropy`. `key` is `encode`'s.
+      log_probabilities: (params, head, x [b, m, e], targets i32[b, m]) -> float32 [b, m].
+      logits: (params, head, x [b, t, e]) -> float32 [b, t, v], whose softmax are the probabilities.
+    """
+
+    specs: Tree
+    cross_entropy: Callable[..., tuple[Array, Array, Array]]
+    log_probabilities: Callable[..., Array]
+    logits: Callable[..., Array]
+
+
 class Model(NamedTuple):
     """A network with its config bound, as pure functions.
 
@@ -99,6 +119,8 @@ class Model(NamedTuple):
       output_embedding: (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with
         `encode`'s key as dropout left it there. None: not tied, an objective has a table [v, output_dim] of its own.
       output_dim: e, the columns of the output table.
+      output_layer: in place of an output table, for networks whose softmax is not over one. Objectives that need a
+        table refuse such a network (`objectives.outputs`).
       directions: 2 where the first half of the output is conditioned on the left context, the second on the right one.
       attention: whether there are attention probabilities to show.
       heads: h of `Inputs.gates`; 0 for a network that takes none.
@@ -124,6 +146,7 @@ class Model(NamedTuple):
     context: frozenset[str]
     output_embedding: Callable[..., Array] | None
     output_dim: int
+    output_layer: OutputLayer | None = None
     directions: int = 1
     attention: bool = False
     heads: int = 0

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core.params import Array, Tree
+from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
@@ -23,7 +23,7 @@ from lmrep.models.base import Encoded, Model, check_context, model_inputs
 from lmrep.objectives import mlm_head, scoring
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
 from lmrep.objectives.capabilities import GenerateText
-from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
+from lmrep.objectives.outputs import normalize_weights, output_layer, sums
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Config:
                            "token is predicted from them")
     head: str = setting("table", "output layer: the table alone (GPT, GPT-2), or BERT's transform before it",
                         choices=("table", "transform"))
+    bias: bool = setting(False, "whether the table has a bias of each token (Transformer-XL); that of head=transform "
+                         "always has one")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
@@ -60,11 +62,11 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 def specs(c: Config, model: Model) -> Tree:
     """The head's parameters: a projection where the table's width is not the network's, a table where none is tied."""
-    e = model.output_dim
+    e, output = model.output_dim, output_layer(model).specs
     if c.head == "transform":
-        return lm_head.specs(model.width, e, model.vocab_size, model.init) | output_specs(model)
+        return lm_head.specs(model.width, e, model.vocab_size, model.init) | output
     project = {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), model.init)}
-    return project | output_specs(model)
+    return project | ({"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)} if c.bias else {}) | output
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:
@@ -90,8 +92,8 @@ def loss(
     state = initial_state(batch, carry, model)
     encoded = encode(params, batch, model, c, key, state)
     hidden = before_table(params, encoded.hidden, model, c)
-    table, bias = output_table(model, params, _head(params), key), _head(params).get("bias")
-    total, nll, correct = lm_head.chunked_cross_entropy(table, hidden, batch["targets"], batch["weights"], bias)
+    total, nll, correct = output_layer(model).cross_entropy(
+        params["encoder"], _head(params), hidden, batch["targets"], batch["weights"], key)
     if state is not None:
         carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
     return total, (sums(batch["weights"] > 0, lm_loss=nll, lm_accuracy=correct,
@@ -134,16 +136,14 @@ def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
 
 def next_token_logits(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
     """The last layer's output [b, t, d] -> logits float32 [b, t, v]."""
-    head = _head(params)
-    return lm_head.logits(head, output_table(model, params, head), before_table(params, hidden, model, c))
+    return output_layer(model).logits(params["encoder"], _head(params), before_table(params, hidden, model, c))
 
 
 def log_probabilities(params: Tree, batch: Batch, *, model: Model, c: Config) -> Array:
     """The log probability float32 [b, m] of `targets` i32[b, m], the tokens after the positions `predicted`."""
     hidden = jnp.take_along_axis(encode(params, batch, model, c).hidden, batch["predicted"][..., None], axis=1)
-    head = _head(params)
-    return lm_head.log_probabilities(head, output_table(model, params, head), before_table(params, hidden, model, c),
-                                     batch["targets"])
+    return output_layer(model).log_probabilities(
+        params["encoder"], _head(params), before_table(params, hidden, model, c), batch["targets"])
 
 
 def _head(params: Tree) -> Tree:

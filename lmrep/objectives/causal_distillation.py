@@ -26,7 +26,7 @@ from lmrep.objectives.base import (
     Objective,
     ObjectiveDef,
 )
-from lmrep.objectives.outputs import normalize_weights, output_table, sums
+from lmrep.objectives.outputs import check_table, normalize_weights, output_table, sums
 from lmrep.objectives.teaching import TEACHER
 
 STUDENT = causal.Config()
@@ -41,7 +41,8 @@ class Config(teaching.Config):
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = {}) -> Objective:  # noqa: B006
     """Predict each next token, and what a teacher predicts."""
-    part = teaching.teacher(c, model, frozen, lambda part: part.objective.next_token_logits is not None,
+    check_table(model)
+    part = teaching.teacher(c, model, frozen, _has_table_logits,
                             "a causal language model (for a masked one choose objective=distillation)")
     return causal.build(STUDENT, model, vocabulary)._replace(
         name="causal_distillation",
@@ -52,6 +53,10 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         terms=teaching.terms(c, part, lm_loss=c.alpha_clm),
         networks=() if part else (NetworkUse(model.sizes, "tokens"),),
     )
+
+
+def _has_table_logits(part: FrozenPart) -> bool:
+    return part.objective.next_token_logits is not None and part.model.output_layer is None
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:

@@ -1,9 +1,13 @@
 """The weights, sums and output tables of losses."""
 
+from functools import partial
+
 import jax.numpy as jnp
 
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree
-from lmrep.models.base import Model
+from lmrep.layers import lm_head
+from lmrep.models.base import Model, OutputLayer
 from lmrep.objectives.base import Metrics
 
 
@@ -21,7 +25,12 @@ def sums(mask: Array, **values: Array) -> Metrics:
 
 
 def output_specs(model: Model) -> Tree:
-    """The parameters of an output table that the network does not tie: {} where it does."""
+    """The parameters of an output table that the network does not tie: {} where it does.
+
+    Raises:
+      UserError: the network has an output layer that is not one table.
+    """
+    check_table(model)
     if model.output_embedding is not None:
         return {}
     shape = (model.vocab_size, model.output_dim)
@@ -31,3 +40,30 @@ def output_specs(model: Model) -> Tree:
 def output_table(model: Model, params: Tree, head: Tree, key: Array | None = None) -> Array:
     """The table [v, e] that multiplies a head's output: the network's, or the one that `output_specs` declares."""
     return head["output"] if model.output_embedding is None else model.output_embedding(params["encoder"], key)
+
+
+def check_table(model: Model) -> None:
+    """Raises UserError where the network's output layer is not one table."""
+    if model.output_layer is not None:
+        raise UserError(f"the output layer of the network {model.name!r} is an adaptive softmax, and this objective "
+                        "needs one table; set --config.model.cutoffs='()', or choose objective=causal")
+
+
+def output_layer(model: Model) -> OutputLayer:
+    """The network's output layer: its own, or a softmax over its output table (`output_table`)."""
+    if model.output_layer is not None:
+        return model.output_layer
+
+    def table(params: Tree, head: Tree, key: Array | None = None) -> Array:
+        return output_table(model, {"encoder": params}, head, key)
+
+    def cross_entropy(
+        params: Tree, head: Tree, x: Array, targets: Array, weights: Array, key: Array | None = None
+    ) -> tuple[Array, Array, Array]:
+        return lm_head.chunked_cross_entropy(table(params, head, key), x, targets, weights, head.get("bias"))
+
+    def on_table(f, params: Tree, head: Tree, *arrays: Array) -> Array:
+        return f(head, table(params, head), *arrays)
+
+    return OutputLayer(output_specs(model), cross_entropy, partial(on_table, lm_head.log_probabilities),
+                       partial(on_table, lm_head.logits))

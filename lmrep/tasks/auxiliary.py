@@ -9,12 +9,11 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.layers import lm_head
 from lmrep.metrics import loss_metric
 from lmrep.models.base import Model
 from lmrep.objectives import causal
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
-from lmrep.objectives.outputs import output_table, sums
+from lmrep.objectives.outputs import output_layer, sums
 from lmrep.tasks import heads, networks
 
 LANGUAGE_MODEL = causal.Config()
@@ -50,9 +49,10 @@ def with_language_model(objective: Objective, c: Config, model: Model) -> Object
         flat = heads.ungrouped(batch)
         encoder_key = prng.split(key, 2)[0]  # as the tasks split it: the same dropout
         hidden = causal.encode(params, flat, model, LANGUAGE_MODEL, encoder_key).hidden
-        table = output_table(model, params, params["objective"].get("causal", {}), encoder_key)
-        auxiliary, nll, _ = lm_head.chunked_cross_entropy(
-            table, causal.before_table(params, hidden, model, LANGUAGE_MODEL), flat["lm_targets"], flat["lm_weights"])
+        auxiliary, nll, _ = output_layer(model).cross_entropy(
+            params["encoder"], params["objective"].get("causal", {}),
+            causal.before_table(params, hidden, model, LANGUAGE_MODEL), flat["lm_targets"], flat["lm_weights"],
+            encoder_key)
         return total + c.auxiliary * auxiliary, (metrics | sums(flat["lm_weights"] > 0, lm_loss=nll), carry)
 
     specs = objective.specs | {"objective": objective.specs["objective"] | ({"causal": head} if head else {})}
