@@ -1,7 +1,7 @@
-"""Tokenizers: text to ids and back. TOKENIZERS lists them: BERT's WordPiece, GPT's BPE, the byte-level BPE of GPT-2 and
-RoBERTa, SentencePiece (unigram or BPE) of ALBERT, XLNet and T5, full words, and words with their characters as in
-ELMo. Each is trained on a corpus or read from published files (`published.py` lists which). A new one is a module and
-an entry of the table.
+"""Tokenizers: text to ids and back. TOKENIZERS lists them: BERT's WordPiece, GPT's BPE, bytes, the byte-level BPE of
+GPT-2 and RoBERTa, SentencePiece (unigram or BPE) of ALBERT, XLNet and T5, full words, and words with their characters
+as in ELMo. Each is trained on a corpus or read from published files (`published.py` lists which). A new one is a module
+and an entry of the table.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from pathlib import Path
 from lmrep.config.record import choose, setting
 from lmrep.core import remote_cache
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import bpe, byte_level, elmo, sentence_piece, spiece_files, wordpiece, words
+from lmrep.data.tokenizers import bpe, byte_level, elmo, raw_bytes, sentence_piece, spiece_files, wordpiece, words
 from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer, TokenizerDef
 from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
@@ -29,7 +29,8 @@ __all__ = ["SPECIALS", "TOKENIZERS", "AddedToken", "Bpe", "ByteLevel", "Config",
            "read_vocabulary", "size", "train"]
 
 TOKENIZERS: dict[str, TokenizerDef] = {
-    "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "byte_level_bpe": byte_level.DEFINITION,
+    "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "bytes": raw_bytes.DEFINITION,
+    "byte_level_bpe": byte_level.DEFINITION,
     **{f"sentencepiece_{algorithm}": TokenizerDef(
         partial(sentence_piece.train, algorithm), spiece_files.load, sentence_piece.RULES, len(sentence_piece.SPECIALS),
         sentence_piece.SPECIALS, exact_size=True) for algorithm in ("unigram", "bpe")},
@@ -45,18 +46,19 @@ log = logging.getLogger(__name__)
 class Config:
     """The tokenizer to train or to load."""
 
-    name: str = setting("wordpiece", "the algorithm: as in BERT, as in GPT, as in GPT-2 and RoBERTa, as in ALBERT, "
-                        "XLNet and T5 (unigram), SentencePiece's BPE, full words, or words with their characters as in "
-                        "ELMo (elmo: separated by spaces, elmo_text: in any text)", choices=TOKENIZERS)
+    name: str = setting("wordpiece", "the algorithm: as in BERT, as in GPT, bytes, as in GPT-2 and RoBERTa, as in "
+                        "ALBERT, XLNet and T5 (unigram), SentencePiece's BPE, full words, or words with their "
+                        "characters as in ELMo (elmo: separated by spaces, elmo_text: in any text)", choices=TOKENIZERS)
     vocab_size: int = setting(8192, "number of tokens to train; a loaded vocabulary keeps its size", at_least=64,
                               at_most=2**31 - 1)
     vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt, a vocab.json with "
                               "its merges.txt beside it (or encoder.json with vocab.bpe), a SentencePiece model "
                               "(spiece.model), or the directory that holds one")
     lowercase: bool = setting(True, "lower-case text and strip accents, as in BERT uncased and ALBERT (bpe always "
-                              "does, byte_level_bpe never)")
+                              "does, byte_level_bpe and bytes never)")
     whitespace: str = setting("auto", "white space of documents: keep it (line breaks and indentation become tokens), "
-                              "collapse each run to one space, or auto: keep it for byte_level_bpe",
+                              "collapse each run to one space, or auto: keep it for byte_level_bpe "
+                              "and bytes",
                               choices=("auto", "keep", "collapse"))
 
 
