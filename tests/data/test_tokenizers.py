@@ -181,7 +181,7 @@ def test_an_unreadable_vocabulary_is_refused(tmp_path):
         tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path / "vocab.txt")))
 
 
-@pytest.mark.parametrize("name", tokenizers.TOKENIZERS)
+@pytest.mark.parametrize("name", sorted(tokenizers.TOKENIZERS.keys() - {"bytes"}))  # which learn nothing
 def test_long_words_are_split_for_training(name, caplog):
     blob = "".join(random.Random(0).choices("abcdefgh", k=10**6 if name == "byte_level_bpe" else 2 * 10**4))
     texts = ["the being thing " * 20, f"see {blob} there", " " * 10**6 + "x", "an inn"]
