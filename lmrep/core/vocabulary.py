@@ -24,7 +24,7 @@ class Vocabulary:
 
     Attributes:
       size: number of ids, including special tokens.
-      specials: role -> id, for the roles that the tokenizer has, out of `pad unk cls sep mask bos eos`.
+      specials: role -> id, for the roles that the tokenizer has, out of `pad unk cls sep mask bos eos eod`.
       starts_word: bool[size], False for tokens that continue a word ("##ing"); None if `ends_word` defines words.
       counts: int64[size], number of occurrences of each id in the training split; zeros if unknown.
       ends_word: bool[size], True for tokens that end a word (GPT's, with "</w>"); None if `starts_word` defines words.

@@ -130,6 +130,30 @@ def test_commas_are_split_off_numbers_as_in_the_paper(published):
     assert SentencePiece(albert.model, SPECIALS).encode(text).tokens[-1] == " 2010,"
 
 
+def test_xlnets_vocabulary_has_its_ids_and_cleaning(tmp_path):
+    tokenizer = tokenizers.train(Config("sentencepiece_xlnet", 250, lowercase=False), lambda: iter(CORPUS))
+    assert tokenizer.tokens[:9] == ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    assert tokenizer.tokens[9:17] == [*'.()"-\u2013\u00a3\u20ac']
+    assert tokenizer.vocabulary.specials["eod"] == 7 and not tokenizer.lowercase
+    for text in texts(3, 200):
+        assert tokenizer.encode(text).ids.tolist() == tokenizer.encode(cleaned(text, False)).ids.tolist()
+    tokenizer.save(tmp_path)
+    loaded = tokenizers.load(tmp_path)
+    assert (loaded.name, loaded.fingerprint) == ("sentencepiece_xlnet", tokenizer.fingerprint)
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert tokenizers.load(tmp_path).fingerprint == tokenizer.fingerprint  # recognized by its marks
+    with pytest.raises(UserError, match="sentencepiece_xlnet"):
+        tokenizers.from_vocab_file(Config("sentencepiece_unigram", vocab_file=str(tmp_path), lowercase=False))
+
+
+def test_spans_of_xlnet_start_where_its_code_says():
+    tokenizer = tokenizers.train(Config("sentencepiece_xlnet", 250, lowercase=False), lambda: iter(CORPUS))
+    marks = set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+    expected = [piece.startswith(("\u2581", "<")) or piece in marks for piece in tokenizer.tokens]
+    np.testing.assert_array_equal(tokenizer.vocabulary.starts_word, expected)
+    assert 0 < sum(expected) < len(expected)
+
+
 @pytest.mark.parametrize("cleaning", [Cleaning(True), Cleaning(False), Cleaning(True, True), Cleaning(False, True)])
 def test_cleaning_and_its_trace_match_the_description(cleaning):
     for text in texts(7, 1500):
@@ -332,7 +356,7 @@ def test_files_beside_a_model_set_its_options(published, tmp_path):
     with pytest.raises(UserError, match="</s> is not among its 263 pieces"):
         tokenizers.load(tmp_path)
     config(tmp_path, eos_token="[SEP]", sep_token=")")
-    with pytest.raises(UserError, match="<cls>, <mask>, <s> is not among"):
+    with pytest.raises(UserError, match="<cls>, <eod>, <mask>, <s> is not among"):
         tokenizers.load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     tokenizer = tokenizers.load(config(tmp_path, eos_token="[SEP]", extra_ids=1, mask_token={"content": ")"}))

@@ -27,7 +27,12 @@ from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer
 SPACE = "\u2581"
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}  # ALBERT's; ids 0 to 4
 RULES = "spm-1"
+# In the order of their ids, from 0. <eod> ends documents; the published training names these marks, which are pieces.
+XLNET_SPECIALS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "pad": "<pad>",
+                  "mask": "<mask>", "eod": "<eod>"}
+XLNET_SYMBOLS = ("<eop>", ".", "(", ")", '"', "-", "\u2013", "\u00a3", "\u20ac")
 COVERAGE = 0.9999  # fraction of the corpus's characters that become pieces; rarer ones are <unk>
+XLNET_COVERAGE = 0.99995
 MAX_LINE = 1000  # characters: the trainer drops longer lines
 SENTINELS = 100  # of T5
 MAX_TRAINING_CHARACTERS = 25 * 10**6  # the trainer needs 20 bytes for each; of larger corpora it gets a sample
@@ -98,9 +103,7 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "albert": Family("AlbertTokenizer", SPECIALS, ("[CLS]", "[SEP]", "[MASK]"), Cleaning(lowercase=True)),
-    "xlnet": Family("XLNetTokenizer", {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>",
-                                       "pad": "<pad>", "mask": "<mask>"},
-                    ("<cls>", "<sep>", "<eod>"), Cleaning(lowercase=False)),
+    "xlnet": Family("XLNetTokenizer", XLNET_SPECIALS, ("<cls>", "<sep>", "<eod>"), Cleaning(lowercase=False)),
     "t5": Family("T5Tokenizer", {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}),
     "any": Family("SentencePiece", {}),  # of no other library
 }
@@ -128,6 +131,8 @@ class SentencePiece(Tokenizer):
                  added: Sequence[AddedToken] = ()):
         facts = spiece_model.read(model, specials.values())
         self.model, self.cleaning, self.name = facts.model, cleaning, f"sentencepiece_{facts.algorithm}"
+        if specials == XLNET_SPECIALS and facts.algorithm == "unigram":
+            self.name = "sentencepiece_xlnet"
         self.sentence_separator = "" if facts.dummy_prefix else " "
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
@@ -248,10 +253,13 @@ class SentencePiece(Tokenizer):
         return self.tokens[token].replace(SPACE, " ")
 
     def _starts_word(self, piece: str) -> bool:
-        """Whether it begins with "▁". For ALBERT, which masks complete words, and for models trained here, also <unk>,
-        punctuation marks, and pieces with any character other than these marks and English letters."""
+        """Whether it begins with "▁". For XLNet, also <unk>, names in angle brackets and punctuation marks. For ALBERT,
+        which masks complete words, and for models trained here, also these, and pieces with any character other than
+        these marks and English letters."""
         if piece.startswith(SPACE) or (piece in self._atomic and piece != self.specials.get("unk")):
             return True
+        if self.specials == XLNET_SPECIALS:
+            return piece in MARKS or piece.startswith("<")
         return self.specials == SPECIALS and (
             piece in MARKS or piece.startswith("<") or not {c.lower() for c in piece} <= MARKS | LETTERS)
 
@@ -282,12 +290,20 @@ class SentencePiece(Tokenizer):
 
 
 def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> SentencePiece:
-    """Trains "unigram" or "bpe". The special tokens are ids 0 to 4. If `lowercase`, text is cleaned as for ALBERT;
-    otherwise it is not cleaned. Raises UserError if the text is empty, has fewer different pieces than `vocab_size`, or
-    more characters."""
-    cleaning = Cleaning(lowercase=True) if lowercase else None
+    """Trains "unigram", "bpe", or "xlnet": unigrams with XLNet's special tokens and marks. The special tokens are the
+    first ids. If `lowercase`, text is cleaned as for ALBERT; otherwise it is not cleaned, or as for XLNet. Raises
+    UserError if the text is empty, has fewer different pieces than `vocab_size`, or more characters."""
+    own = SPECIALS if algorithm != "xlnet" else XLNET_SPECIALS
+    specials = list(own.values())
+    cleaning = Cleaning(lowercase) if lowercase or algorithm == "xlnet" else None
+    rules = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": specials[0], "unk_piece": specials[1],
+             "control_symbols": specials[2:], "character_coverage": COVERAGE}
+    if algorithm == "xlnet":
+        algorithm = "unigram"
+        rules = {"control_symbols": specials[3:], "user_defined_symbols": list(XLNET_SYMBOLS),
+                 "character_coverage": XLNET_COVERAGE}
     keep = min(1.0, MAX_TRAINING_CHARACTERS / max(1, sum(map(len, texts()))))
-    model, specials, faults = io.BytesIO(), list(SPECIALS.values()), []
+    model, faults = io.BytesIO(), []
 
     def lines() -> Iterator[str]:
         try:
@@ -300,14 +316,12 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=lines(), model_writer=model, model_type=algorithm, vocab_size=vocab_size,
-            character_coverage=COVERAGE, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece=specials[0],
-            unk_piece=specials[1], control_symbols=specials[2:], max_sentence_length=8 * MAX_LINE,
-            num_threads=THREADS, minloglevel=3)
+            max_sentence_length=8 * MAX_LINE, num_threads=THREADS, minloglevel=3, **rules)
     except RuntimeError as error:
         if faults:
             raise faults[0] from None
         raise UserError(_training_error(str(error), vocab_size)) from None
-    return SentencePiece(model.getvalue(), SPECIALS, cleaning)
+    return SentencePiece(model.getvalue(), own, cleaning)
 
 
 def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
