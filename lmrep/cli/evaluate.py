@@ -16,6 +16,10 @@ still lose something of the text: a model that lower-cases is evaluated on lower
 model was trained with a token before it, such as [CLS] or the end of another document. The token that ends a document
 is not predicted.
 
+A network with a memory (Transformer-XL) continues from example to example, where its format does. Its published
+figures are of a longer memory than in training: --length=64 --memory=640 --clamp=400. The loss of bytes
+(`tokenizer.name=bytes`) in bits per token is in bits per byte.
+
 With --pairs, it prints how often the model gives the acceptable sentence of a minimal pair the higher score: for each
 paradigm and phenomenon, and the mean over paradigms. The score is the objective's own: the log probability of the
 sentence for a model that predicts from left to right; the pseudo-log-likelihood (PLL) for one that fills masks; for one
@@ -33,8 +37,14 @@ FLAGS = {
     "examples": Flag(0, "the number of examples, from the first on (of a task, at equal distances; with --stride, "
                      "documents; with --pairs, pairs of each paradigm); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),
-    "length": Flag(None, "with --stride, tokens in a window; by default the length that the run was trained with, or, "
-                   "of a converted checkpoint, the longest that the network takes", int),
+    "length": Flag(None, "tokens in an example or, with --stride, in a window; by default the length that the run was "
+                   "trained with, or, for windows of a converted checkpoint, the longest that the network takes", int),
+    "batch_size": Flag(None, "examples in a batch; by default as in training. Where examples continue each other, the "
+                       "text is split into as many parts, each of which starts without a memory", int),
+    "memory": Flag(None, "positions of earlier batches that a network with a memory attends to; by default as in "
+                   "training", int),
+    "clamp": Flag(None, "the distance from which on such a network treats all positions as equally far; 0: none; by "
+                  "default as in training", int),
     "pairs": Flag("", "a directory of minimal pairs: JSON Lines with sentence_good, sentence_bad, UID and "
                   "linguistics_term, such as BLiMP's"),
     "pll": Flag("", "with --pairs, word_l2r: mask the later tokens of the same word too (Kauf and Ivanova, 2023)"),
@@ -60,7 +70,8 @@ def run(arguments: Arguments) -> int:
     values, intervals = evaluate_with_intervals(
         workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
-        pll=flags.pll)
+        pll=flags.pll, batch_size=flags.batch_size,
+        model={name: value for name in ("memory", "clamp") if (value := getattr(flags, name)) is not None})
     if flags.pairs:
         print(pairs.table(values))
         return 0
@@ -73,6 +84,8 @@ def run(arguments: Arguments) -> int:
         form = "," if isinstance(value, int) else known[name].format if name in known else ".6g"
         low, high = intervals.get(name, (None, None))
         interval = "" if low is None else f"   95 % interval {low:{form}} to {high:{form}}"
-        shown = f"   perplexity {math.exp(min(value, 700)):,.1f}" if name in known and known[name].perplexity else ""
+        shown = ""
+        if name in known and known[name].perplexity:
+            shown = f"   perplexity {math.exp(min(value, 700)):,.1f}, {value / math.log(2):.3f} bits per token"
         print(f"{name:{width}}  {value:{form}}{interval}{shown}")
     return 0

@@ -158,6 +158,18 @@ def build_model(experiment: Experiment, vocab_size: int = 0, backend: str = "") 
     return definition.build(config, dataclasses.replace(execution, attention=backend), experiment.name)
 
 
+def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
+    """The experiment with other `evaluation_fields` of its network. Raises UserError for others."""
+    definition, name = model_def(experiment.model), experiment.model.get("name", "transformer")
+    if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
+        known = ", ".join(definition.evaluation_fields)
+        raise UserError(f"{refused[0]} of the network {name!r} cannot differ from the run's; "
+                        + (f"these can: {known}" if known else "it has no field that can; leave it out"))
+    experiment = dataclasses.replace(experiment, model={**experiment.model, **fields})
+    build_model(experiment)  # checks them
+    return experiment
+
+
 def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
     """`attention.choose` for a stage."""
     own = model_def(experiment.model).attention(model_config(experiment))

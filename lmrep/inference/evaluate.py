@@ -7,10 +7,11 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -53,7 +54,8 @@ log = logging.getLogger(__name__)
 def evaluate(
     directory: str | os.PathLike, *, split: str | None = None, data_dir: str | os.PathLike | None = None,
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
-    length: int | None = None, pairs: str | os.PathLike = "", pll: str = "",
+    length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
+    model: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The metrics of a run on a split of its corpus, on other files, or on minimal pairs. They are also written to
     eval.json in the workdir, and added to eval.jsonl, which keeps every evaluation.
@@ -72,45 +74,53 @@ def evaluate(
         pairs, of pairs of each paradigm.
       step: of the checkpoint; None for the newest.
       files: a glob of text files to use instead of a split. A file is a document; without a stride, the documents of a
-        single file are separated by blank lines.
+        single file are separated by blank lines, or as the run's config says (`data.documents`).
       stride: tokens between the starts of two windows.
-      length: tokens in a window; None for the length that the run was trained with, or, of a converted checkpoint, the
-        longest that its network takes.
+      length: tokens in a window, or, without a stride, in an example; None for the length that the run was trained
+        with, or, for windows of a converted checkpoint, the longest that its network takes.
       pairs: a directory of minimal pairs, JSON Lines in the form of BLiMP, to use instead of a split.
       pll: with pairs, how a masked language model scores sentences: "" masks one token at a time, "word_l2r" the later
         tokens of the same word too.
+      batch_size: examples in a batch; None for that of training. Where examples continue each other, the text is split
+        into as many parts, each of which starts without a memory.
+      model: fields of the network that differ from training (`load`), as `{"memory": 640, "clamp": 400}`.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run gives sentences no score.
     """
-    return evaluate_with_intervals(directory, split, data_dir, examples, step, files, stride, length, pairs, pll)[0]
+    return evaluate_with_intervals(directory, split, data_dir, examples, step, files, stride, length, pairs, pll,
+                                   batch_size, model)[0]
 
 
 def evaluate_with_intervals(
     directory: str | os.PathLike, split: str | None = None, data_dir: str | os.PathLike | None = None,
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
-    length: int | None = None, pairs: str | os.PathLike = "", pll: str = "",
+    length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
+    model: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """As `evaluate`: (its metrics, {metric: [low, high]}, the bootstrap 95 % intervals of those of a task)."""
-    if examples is not None and examples < 1:
-        raise UserError(f"examples is {examples}; expected at least 1")
+    for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
+        if value is not None and value < least:
+            raise UserError(f"{name} is {value}; expected at least {least}")
     if files and split:
         raise UserError(f"both files and a split ({split!r}) are given: a split is one of the run's own corpus; leave "
                         "one out")
-    if length is not None and stride is None:
-        raise UserError(f"length is {length}, that of sliding windows; give a stride too")
+    if batch_size is not None and (stride is not None or pairs):
+        raise UserError(f"batch_size is {batch_size}, and a stride or pairs are given, whose batches are chosen for "
+                        "the machine; leave it out")
     if pairs:
-        if files or split or stride is not None:
-            raise UserError("pairs are given, and files, a split or a stride too; leave these out")
-        return _minimal_pairs(directory, step, pairs, pll, examples), {}
+        if files or split or stride is not None or length is not None:
+            raise UserError("pairs are given, and files, a split, a stride or a length too; leave these out")
+        return _minimal_pairs(directory, step, pairs, pll, examples, model), {}
     if pll:
         raise UserError(f"pll is {pll!r}, a score of minimal pairs; give pairs too")
-    run = load(directory, step)
+    run = load(directory, step, model)
     if isinstance(run.experiment, TaskExperiment):
-        if stride is not None:
-            raise UserError(f"stride is {stride}, and {run.directory} was trained for a task, not to predict text; "
-                            "leave it out")
+        for name, value in {"stride": stride, "length": length, "batch_size": batch_size}.items():
+            if value is not None:
+                raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
+                                "leave it out")
         number, values, intervals = evaluate_task(run, split, files, examples)
         _record(directory, run, {"files": files} if files else {"split": split or "validation"}, {"examples": number},
                 values, {"intervals": intervals})
@@ -118,28 +128,30 @@ def evaluate_with_intervals(
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
     try:
         if stride is None:
-            number, values = _metrics(run, split, data_dir, examples, files)
-            settings = {"examples": number}
+            number, values = _metrics(run, split, data_dir, examples, files, length, batch_size)
+            settings = {"examples": number} | {name: value for name, value in
+                                               {"length": length, "batch_size": batch_size}.items() if value}
         else:
             length = _window(run, length, stride)
             values = _perplexity(run, split, data_dir, examples, files, length, stride).figures
             settings = {"stride": stride, "length": length}
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
-    _record(directory, run, {"files": files} if files else {"split": split}, settings, values)
+    _record(directory, run, {"files": files} if files else {"split": split}, {**settings, **model}, values)
     return values, {}
 
 
 def _minimal_pairs(
-    directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, examples: int | None
+    directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, examples: int | None,
+    model: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`pairs.evaluate` of a checkpoint, recorded in its workdir."""
     found = minimal_pairs.read(path, examples)
-    run = load(directory, step)
+    run = load(directory, step, model)
     values = minimal_pairs.evaluate(run, found, pll)
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     _record(directory, run, {"pairs": os.fspath(path), "score": values["score"]},
-            {"examples": values["pairs"]}, numbers,
+            {"examples": values["pairs"], **model}, numbers,
             {name: values[name] for name in ("summary", "phenomena", "paradigms")})
     return values
 
@@ -180,8 +192,9 @@ def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
     return prepared
 
 
-def other_corpus(data: corpora.Config, files: str, documents: str = "auto") -> corpora.Config:
+def other_corpus(data: corpora.Config, files: str, documents: str = "") -> corpora.Config:
     """The corpus that `evaluate` makes of a glob of text files: one split, everything else as in `data`."""
+    documents = documents or (data.documents if data.corpus == "text_files" else "auto")
     return dataclasses.replace(data, corpus="text_files", files=files, documents=documents, validation=0.0, test=0.0)
 
 
@@ -198,11 +211,17 @@ def objective_params(run: Run, objective: Objective) -> Tree:
 
 
 def _metrics(
-    run: Run, split: str, data_dir: Path, examples: int | None, files: str
+    run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
+    batch_size: int | None,
 ) -> tuple[int, dict[str, float]]:
     """(examples, metrics)."""
-    prepared, split = _other_files(run, files, data_dir) if files else (own_corpus(run, split, data_dir), split)
     stage = stage_at(run.experiment, run.step)
+    if length and 0 < run.model.max_length < length:
+        raise UserError(f"length is {length:,}; the model takes {run.model.max_length:,} tokens at most")
+    stage = dataclasses.replace(stage, length=length or stage.length)
+    if batch_size:
+        stage = dataclasses.replace(stage, batch_size=batch_size, microbatches=1)
+    prepared, split = _other_files(run, files, data_dir) if files else (own_corpus(run, split, data_dir), split)
     vocabulary = prepared.tokenizer.vocabulary
     objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary, run.frozen)
     params = objective_params(run, objective)

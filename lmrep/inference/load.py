@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -369,17 +370,26 @@ class Run:
         return {special[role] for role in roles if role in special}
 
 
-def load(directory: str | os.PathLike, step: int | None = None) -> Run:
+def load(
+    directory: str | os.PathLike, step: int | None = None, model: Mapping[str, Any] = types.MappingProxyType({})
+) -> Run:
     """The run in a workdir, at its newest checkpoint that verifies, its best one where its config says so
     (`checkpoint.load`), or `step`. A remote one is downloaded.
 
+    Args:
+      directory: the workdir.
+      step: of the checkpoint.
+      model: fields of the network that differ from the run's, as `{"memory": 640}`: those that `ModelDef` names as
+        `evaluation_fields`.
+
     Raises:
-      UserError: there is no run, or no checkpoint of that step.
+      UserError: there is no run, or no checkpoint of that step; the network has no such field, or another one cannot
+        differ.
       RunFault: no checkpoint verifies, or the tokenizer has changed.
     """
     directory = remote_workdir.local_copy(directory, step)
     record = read_config(directory)
-    experiment = experiments.parse(record["config"])
+    experiment = experiments.with_model_fields(experiments.parse(record["config"]), model)
     tokenizer = tokenizers.load(directory / "tokenizer")
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")

@@ -173,6 +173,7 @@ class ModelDef(NamedTuple):
       architecture_fields: fields that a run may not change when it starts from another's parameters (`init=`), since
         every parameter would mean something else.
       dropout_fields: fields that such a run keeps, since they are not part of what was learned.
+      evaluation_fields: fields that may differ when a trained network is evaluated, as the length of its memory.
       tasks_only: whether it learns nothing from text by itself, and serves tasks alone.
       attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
         has no attention.
@@ -184,6 +185,7 @@ class ModelDef(NamedTuple):
     check: Callable[[Any], None] = lambda config: None
     architecture_fields: tuple[str, ...] = ()
     dropout_fields: tuple[str, ...] = ("dropout",)
+    evaluation_fields: tuple[str, ...] = ()
     attention: Callable[[Any], Needs | None] = lambda config: None
     tasks_only: bool = False
 
