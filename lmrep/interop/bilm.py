@@ -116,6 +116,9 @@ def check(config: bilstm.Config) -> None:
     if config.reads != "characters" or config.directions != "both":
         raise UserError(f"the network has model.reads={config.reads} and model.directions={config.directions}; ELMo's "
                         "files hold networks of both directions that read characters")
+    if not config.shared:
+        raise UserError("the network has model.shared=False; in ELMo's files both directions read the same vectors of "
+                        "words")
     if config.width >= config.cell:
         raise UserError(f"the network has a cell of width {config.cell} and an output of width {config.width}; ELMo's "
                         "files have a projection only where the output is narrower")

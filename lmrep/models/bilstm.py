@@ -1,9 +1,9 @@
 """Bidirectional language models of LSTM layers over words, which are read by their characters: ELMo (Peters et al.,
 2018), and the language models of TagLM (Peters et al., 2017).
 
-The two directions share the vectors of words and nothing else. At each position the first half of the output is
-conditioned on the words up to it, the second half on the words from it on; each predicts the next word of its
-direction.
+The two directions share the vectors of words (those of TagLM not even these) and nothing else. At each position the
+first half of the output is conditioned on the words up to it, the second half on the words from it on; each predicts
+the next word of its direction.
 """
 
 from dataclasses import dataclass
@@ -48,6 +48,8 @@ class Config:
                                        "characters")
     highways: int = setting(2, "highway layers over the filters", at_least=0, at_most=9)
     activation: str = setting("relu", "of the filters", choices=tuple(highway_cnn.ACTIVATIONS))
+    shared: bool = setting(True, "whether both directions have the same vectors of words; if not, they are two "
+                           "language models, as in TagLM")
     tied: bool = setting(False, "whether the output layer uses the table of words (reads=words)")
     dropout: float = setting(0.1, "on the input of each layer and on the output", at_least=0, below=1)
     max_length: int = setting(0, "words of a sequence at most; 0: any", at_least=0)
@@ -66,6 +68,9 @@ def check(c: Config) -> None:
     if c.tied and c.reads == "characters":
         raise UserError("model.tied is true, and model.reads characters: there is no table of words to share; set "
                         "--config.model.reads=words or --config.model.tied=false")
+    if c.tied and not c.shared and c.directions == "both":
+        raise UserError("model.tied is true, and model.shared false: the output layer takes one table of words; set "
+                        "--config.model.shared=true or --config.model.tied=false")
 
 
 def build(c: Config, execution: Execution = Execution(), name: str = "bilstm") -> Model:
@@ -93,11 +98,14 @@ def build(c: Config, execution: Execution = Execution(), name: str = "bilstm") -
 
 
 def specs(c: Config) -> Tree:
-    """`embedding`, and in `layers` by number those of each direction."""
+    """`embedding`, of each direction by name where they do not share it, and in `layers` by number those of each
+    direction."""
     if c.reads == "words":
         embedding = {"token": ParamSpec((c.vocab, c.width), ("vocab", "embed"), normal(c.width**-0.5))}
     else:
         embedding = highway_cnn.specs(CHARACTERS, c.character_width, c.filters, c.highways, c.width, c.activation)
+    if not c.shared and len(c.names) > 1:
+        embedding = dict.fromkeys(c.names, embedding)
     layer = projected_lstm.specs(c.width, c.cell, c.width)
     return {"embedding": embedding, "layers": {str(i): dict.fromkeys(c.names, layer) for i in range(c.layers)}}
 
@@ -136,8 +144,9 @@ def encode(
     ids = [_segment_ids(each) for each in sources]
     real = [each[:, ::step] > 0 for each, step in zip(ids, steps, strict=True)]
     starts = [segment_starts(each[:, ::step]) for each, step in zip(ids, steps, strict=True)]
-    words = _embed(own, sources if apart else sources[:1], c, execution)
-    xs = [x[:, ::step] for x, step in zip(words if apart else words * len(steps), steps, strict=True)]
+    once = c.shared and not apart  # whether one text is read with the same vectors in both directions
+    words = _embed(own, sources[:1] if once else sources, c, execution)
+    xs = [x[:, ::step] for x, step in zip(words * len(steps) if once else words, steps, strict=True)]
 
     def in_order(xs: list[Array]) -> Array:
         """[b, t, d] of each direction as it was read -> [b, t, 2 d], 0 at padding."""
@@ -173,14 +182,22 @@ def _segment_ids(inputs: Inputs) -> Array:
 
 def _embed(params: Tree, sources: list[Inputs], c: Config, execution: Execution) -> list[Array]:
     """The vectors of the words of each text, [b, t, d]."""
+    own, layout = params["embedding"], specs(c)["embedding"]
+    if DIRECTIONS[0] in own:
+        return [_vectors(own[name], layout[name], [each], c, execution)[0]
+                for name, each in zip(c.names, sources, strict=True)]
+    return _vectors(own, layout, sources, c, execution)
+
+
+def _vectors(params: Tree, layout: Tree, sources: list[Inputs], c: Config, execution: Execution) -> list[Array]:
     if c.reads == "words":
-        table = params["embedding"]["token"]
-        return [shard(look_up(table, each.tokens), "batch", None, None).astype(execution.dtype) for each in sources]
+        return [shard(look_up(params["token"], each.tokens), "batch", None, None).astype(execution.dtype)
+                for each in sources]
     if any(each.characters is None for each in sources):
         raise ValueError("this network reads the characters of words; expected Inputs.characters")
     # In one call, so that words that are in several texts are computed once.
     characters = jnp.concatenate([each.characters for each in sources], 1)
-    found = highway_cnn.apply(params["embedding"], specs(c)["embedding"], characters, execution.dtype, c.activation)
+    found = highway_cnn.apply(params, layout, characters, execution.dtype, c.activation)
     return jnp.split(found, len(sources), 1)
 
 
@@ -192,5 +209,5 @@ def output_embedding(params: Tree, key: Array | None = None) -> Array:
 DEFINITION = ModelDef(
     Config, build, check=check,
     tiny={"vocab": 0, "cell": 256, "width": 64, "filters": (16, 16, 32, 64), "highways": 1, "dropout": 0.0},
-    architecture_fields=("reads", "directions", "residual", "clip_cell", "clip_output", "activation"),
+    architecture_fields=("reads", "directions", "shared", "residual", "clip_cell", "clip_output", "activation"),
 )

@@ -57,17 +57,29 @@ def belongs(scheme: str, tag: str) -> bool:
 
 
 def convert(scheme: str, tags: Sequence[str]) -> list[str]:
-    """Tags of BIO or IOB1, or of a mixture, in one of them. Entities are those that `conlleval` finds: one begins at
-    B-, and at an I- that does not follow its type."""
-    found = []
-    for last, tag in zip((OUTSIDE, *tags), tags, strict=False):
-        (before, last_type), (prefix, type_) = _split(last), _split(tag)
-        if prefix in "BI":
-            same = before != OUTSIDE and last_type == type_
-            begins = prefix == "B" or not same
-            tag = ("B" if begins and (scheme == "BIO" or same) else "I") + tag[1:]
-        found.append(tag)
+    """Tags of any scheme, or of a mixture, in one of them. Entities are those that `conlleval` finds: one begins at B-,
+    S- and U-, and at another tag that does not continue one of its type; E-, L-, S- and U- end it."""
+    split = [_split(tag) for tag in tags]
+    found = list(tags)
+    for i, (prefix, type_) in enumerate(split):
+        if prefix == OUTSIDE:
+            continue
+        before, after = split[i - 1] if i else (OUTSIDE, ""), split[i + 1] if i + 1 < len(split) else (OUTSIDE, "")
+        beside = before[0] != OUTSIDE and before[1] == type_
+        first = not _continues(before, split[i])
+        last = not _continues(split[i], after)
+        begin, inside, *ends = PREFIXES[scheme]
+        if ends and (first or last):
+            own = ends[1] if first and last else begin if first else ends[0]
+        else:
+            own = begin if first and (scheme != "IOB1" or beside) else inside
+        found[i] = own + tags[i][1:]
     return found
+
+
+def _continues(last: tuple[str, str], tag: tuple[str, str]) -> bool:
+    """Whether a tag belongs to the entity of the one before it, as `conlleval` reads them."""
+    return last[0] in tuple("BI") and tag[0] in tuple("IEL") and last[1] == tag[1]
 
 
 def detect(records: Sequence[Record], repair: bool) -> str:

@@ -62,8 +62,8 @@ class Config(networks.Config, heads.Head):
     scheme: str = setting("auto", "what tags mean, for metrics, checks and decoding: entities in BIO (IOB2), IOB1, "
                           "BIOES or BILOU; none: plain tags, such as parts of speech; auto: by the training data",
                           choices=("auto", *schemes.PREFIXES, "none"))
-    repair: bool = setting(False, "convert the tags of the data to the scheme, between IOB1 and BIO, as conlleval "
-                           "reads them, instead of refusing those that break it")
+    repair: bool = setting(False, "convert the tags of the data to the scheme, whatever theirs is, as conlleval reads "
+                           "them, instead of refusing those that break it")
     pieces: str = setting("first", "which of a word's tokens stands for it: the first, as in BERT, the last, or the "
                           "mean of all", choices=("first", "mean", "last"))
     decoding: str = setting("argmax", "argmax: each word's most probable tag, as in published taggers; viterbi: the "
@@ -80,9 +80,9 @@ def has_crf(c: Config) -> bool:
 
 def check_config(c: Config) -> None:
     """Refuses fields that do not fit each other."""
-    if c.scheme in ("BIOES", "BILOU", "none") and c.repair:
-        raise UserError(f"config.objective.repair converts between IOB1 and BIO, and the scheme is {c.scheme}; set it "
-                        "to False")
+    if c.scheme == "none" and c.repair:
+        raise UserError("config.objective.repair converts tags of entities to the scheme, and the scheme is none; set "
+                        "it to False")
     if has_crf(c) and c.teacher.alpha_ce:
         raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and the network {c.network} "
                         "decides on sequences of tags, whose distribution it cannot learn from a teacher; set it to 0, "

@@ -20,7 +20,8 @@ SMALL = {"vocab": V, "cell": 7, "width": 4, "layers": 2, "dropout": 0.0, "charac
          "highways": 2, "clip_cell": 0.4, "clip_output": 0.3}
 CONFIGS = {"characters": {}, "words": {"reads": "words"}, "forward": {"reads": "words", "directions": "forward"},
            "three_layers": {"reads": "words", "layers": 3, "residual": False, "clip_cell": 0.0, "clip_output": 0.0},
-           "tanh": {"activation": "tanh", "highways": 0}}
+           "tanh": {"activation": "tanh", "highways": 0},
+           "two_models": {"shared": False, "layers": 1}, "two_tables": {"shared": False, "reads": "words"}}
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, V, (B, T)).astype(np.int32)
 CHARACTERS = RNG.integers(1, 262, (B, T, C)).astype(np.int32)
@@ -93,9 +94,9 @@ def lstm_reference(c, layer, xs):
 
 def network_reference(c, params, tokens, characters):
     """Of one sentence: the layers' outputs, and the last states."""
-    xs = words_reference(c, params["embedding"], tokens, characters)
     directions, states = [], {}
     for name, step in list({"forward": 1, "backward": -1}.items())[: len(c.names)]:
+        xs = words_reference(c, params["embedding"] if c.shared else params["embedding"][name], tokens, characters)
         x, own, states[name] = xs[::step], [xs], {}
         for i in range(c.layers):
             y, states[name][str(i)] = lstm_reference(c, params["layers"][str(i)][name], x)

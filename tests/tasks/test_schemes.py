@@ -53,19 +53,22 @@ def test_a_tag_of_another_scheme_is_refused():
         tagging.check(tagging.Config(scheme="BIO", labels=("E-X", "O")), record("a", "E-X"))
 
 
-def test_repair_converts_between_iob1_and_bio():
-    iob1, bio = ["O", "I-X", "I-X", "B-X", "I-Y", "O"], ["O", "B-X", "I-X", "B-X", "B-Y", "O"]
-    assert schemes.convert("BIO", iob1) == schemes.convert("BIO", bio) == bio
-    assert schemes.convert("IOB1", bio) == schemes.convert("IOB1", iob1) == iob1
-    given = record("a b c d e f", " ".join(iob1))
-    c = tagging.resolve(tagging.Config(scheme="BIO", repair=True), [given])
+def test_repair_converts_tags_to_the_scheme():
+    same = {"IOB1": ["O", "I-X", "I-X", "B-X", "I-Y", "O"], "BIO": ["O", "B-X", "I-X", "B-X", "B-Y", "O"],
+            "BIOES": ["O", "B-X", "E-X", "S-X", "S-Y", "O"], "BILOU": ["O", "B-X", "L-X", "U-X", "U-Y", "O"]}
+    for (scheme, expected), tags in itertools.product(same.items(), same.values()):
+        assert schemes.convert(scheme, tags) == expected
+    given = record("a b c d e f", " ".join(same["IOB1"]))
+    c = tagging.resolve(tagging.Config(scheme="BIOES", repair=True), [given])
     tagging.check(c, given)
-    assert c.labels == ("O", "B-X", "B-Y", "I-X")
+    assert c.labels == ("O", "B-X", "E-X", "S-X", "S-Y")
     every = itertools.product(("O", "B-X", "I-X", "B-Y", "I-Y"), repeat=4)
-    for scheme, tags in itertools.product(("BIO", "IOB1"), every):
+    for scheme, tags in itertools.product(same, every):
         fixed = schemes.convert(scheme, tags)
         assert schemes.fault(scheme, fixed) < 0
-        assert TASK_METRICS["conll_f1"].function([tags], [fixed]) == (1 if set(tags) != {"O"} else 0)
+        assert schemes.convert("BIO", fixed) == schemes.convert("BIO", tags)
+        if scheme in ("BIO", "IOB1"):  # conlleval does not know S- and U-
+            assert TASK_METRICS["conll_f1"].function([tags], [fixed]) == (1 if set(tags) != {"O"} else 0)
 
 
 @pytest.mark.parametrize("scheme", ["BIO", "IOB1", "BIOES", "BILOU"])
