@@ -41,15 +41,17 @@ class Task(NamedTuple):
 
 TABLE = (
     Task("WNUT-17, BiLSTM-CRF", "wnut17", {"train": "wnut17/*train*", "validation": "wnut17/*dev*"}, "entity_f1",
-         ",network=bilstm_crf", ("--config.objective.characters.filters=30",), True),
+         ",network=bilstm_crf", ("--config.objective.characters.filters=100",
+                                 "--config.objective.characters.dropout=0.2", "--config.objective.bilstm.dropout=0.3",
+                                 "--config.objective.features.dropout=0.2"), True),
     Task("UD English EWT, linear", "ud_pos", {"train": "ud-english-ewt/*-train.conllu",
                                               "validation": "ud-english-ewt/*-dev.conllu"}, "token_accuracy", ""),
 )
 
 
-def layer_choices(encoder):
-    """{title: value of features.layers} for each layer of an encoder and for all of them."""
-    layers = len(widths(lmrep.load(encoder).model))
+def layer_choices(model):
+    """{title: value of features.layers} for each layer of a network and for all of them."""
+    layers = len(widths(model))
     names = {i: "layer 0 (embeddings)" if not i else f"layer {i} (last)" if i == layers - 1 else f"layer {i}"
              for i in range(layers)}
     return {**{title: str(i) for i, title in names.items()}, "all layers, mixed": "mix:all"}
@@ -63,12 +65,14 @@ def train(task, layers, seed, args):
         encoder = f",features={args.encoder}" if layers else ""
         own = ((f"--config.objective.features.layers={layers}", f"--config.objective.features.l2={args.l2}",
                 "--config.cache_features=true") if layers else
-               (f"--config.tokenizer.vocab_file={args.encoder / 'tokenizer'}", "--config.model.vocab=0"))
+               (f"--config.tokenizer.vocab_file={args.encoder / 'tokenizer'}",
+                f"--config.tokenizer.name={args.tokenizer}", "--config.model.vocab=0"))
         vectors = f",vectors={args.vectors}" if args.vectors else ""
         run_lmrep(run.parent / f"{run.name}.log", "train",
                   f"--config={TASKS / task.page}.py:model=none{encoder}{vectors}{task.choices}", f"--workdir={run}",
                   *(f"--config.data.{split}={Path(args.data) / name}" for split, name in task.files.items()),
-                  f"--config.epochs={args.epochs}", f"--config.seed={seed}", "--config.log.report=false",
+                  f"--config.epochs={args.epochs}", f"--config.optimizer.learning_rate={args.learning_rate}",
+                  f"--config.seed={seed}", "--config.log.report=false",
                   "--config.log.tensorboard=false", *own, *task.flags)
         done.write_text(json.dumps({task.metric: best(run, task.metric)}))
     return json.loads(done.read_text())[task.metric]
@@ -93,11 +97,16 @@ def main():
     parser.add_argument("--vectors", default="", help="a text file of word vectors")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=10)
+    parser.add_argument("--learning_rate", type=float, default=5e-3)
+    parser.add_argument("--layers", default="", help="values of features.layers, separated by commas; by default all")
     parser.add_argument("--l2", type=float, default=0.001, help="lambda of the mix")
     parser.add_argument("--tasks", default="", help="pages, separated by commas; by default all")
     args = parser.parse_args()
     args.workdir.mkdir(parents=True, exist_ok=True)
-    choices = layer_choices(args.encoder)
+    run = lmrep.load(args.encoder)
+    args.tokenizer = run.tokenizer.name
+    choices = {title: layers for title, layers in layer_choices(run.model).items()
+               if not args.layers or layers in args.layers.split(",")}
     table = ["| task | metric | the tagger reads | validation | difference from the last layer, 95 % interval |",
              "| --- | --- | --- | --- | --- |"]
     for task in TABLE:

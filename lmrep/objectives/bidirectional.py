@@ -7,7 +7,8 @@ forward direction, </S> in the backward one. Where the next sentence begins, the
 so that </S> is never read and <S> never predicted in the forward direction, and the other way round in the backward
 one.
 
-Training uses a sampled softmax, evaluation the full one.
+Training uses a sampled softmax, evaluation the full one. Both directions share one draw of negatives; the released code
+draws them for each direction.
 """
 
 from dataclasses import dataclass
