@@ -15,6 +15,7 @@ import numpy as np
 
 from lmrep.core.params import Array, Tree
 from lmrep.layers.gradient import with_gradient
+from lmrep.layers.loops import repeat
 
 CHUNK = 256  # words that are computed at once
 SHORT = (12, 20)  # characters of short words, with their marks; such words are computed without the rest
@@ -89,16 +90,16 @@ def _forward(f, size, reach, sizes, params, words):
         x, branch = chunk(i)
         return jax.lax.dynamic_update_slice_in_dim(found, jax.lax.switch(branch, branches, x), i * size, 0)
 
-    rows, result = len(words) + -len(words) % size, jax.eval_shape(f, params, words)
-    found = jax.lax.fori_loop(0, number, step, jnp.zeros((rows, result.shape[1]), result.dtype))
+    most, result = -(-len(words) // size), jax.eval_shape(f, params, words)
+    found = repeat(number, most, step, jnp.zeros((most * size, result.shape[1]), result.dtype))
     return found[groups.of_word], (params, groups)
 
 
 def _backward(f, size, reach, sizes, residuals, cotangent):
     params, groups = residuals
     chunk, number = _chunks(groups, size, sizes, reach)
-    rows = len(groups.words) + -len(groups.words) % size
-    summed = jnp.zeros((rows, cotangent.shape[1])).at[groups.of_word].add(cotangent.astype(jnp.float32))
+    most = -(-len(groups.words) // size)
+    summed = jnp.zeros((most * size, cotangent.shape[1])).at[groups.of_word].add(cotangent.astype(jnp.float32))
     summed = summed.astype(cotangent.dtype)
 
     def gradients(x: Array, g: Array, m: int) -> Tree:
@@ -111,7 +112,7 @@ def _backward(f, size, reach, sizes, residuals, cotangent):
         g = jax.lax.dynamic_slice_in_dim(summed, i * size, size)
         return jax.tree.map(jnp.add, found, jax.lax.switch(branch, branches, x, g))
 
-    return jax.lax.fori_loop(0, number, step, jax.tree.map(jnp.zeros_like, params)), None
+    return repeat(number, most, step, jax.tree.map(jnp.zeros_like, params)), None
 
 
 _apply = with_gradient(_forward, _backward, (0, 1, 2, 3))

@@ -23,7 +23,8 @@ def peak(device: jax.Device) -> float | None:
 def count(f: Callable, *args) -> int:
     """Floating-point operations of the matrix products in `f(*args)`, over all devices.
 
-    The body of a scan counts once per iteration, and recomputation counts too. Other operations are not counted, as in
+    The body of a loop counts once per iteration, at most possible where the data decide; of alternatives the largest
+    counts; recomputation counts too. Other operations are not counted, as in
     published tables. Arguments may be `jax.ShapeDtypeStruct`s.
     """
     return _count(jax.make_jaxpr(f)(*args).jaxpr)
@@ -52,6 +53,17 @@ def _count(jaxpr: jex.Jaxpr) -> int:
             (contracted, _), _ = equation.params["dimension_numbers"]
             products = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
             total += 2 * products * math.prod(equation.outvars[0].aval.shape)
-        iterations = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += iterations * sum(map(_count, jex.jaxprs_in_params(equation.params)))
+        inner = map(_count, jex.jaxprs_in_params(equation.params))
+        total += max(inner) if equation.primitive.name == "cond" else _iterations(equation) * sum(inner)
     return total
+
+
+def _iterations(equation: jex.JaxprEqn) -> int:
+    """How often the body of an equation runs; at most, where only the data decide (`layers.loops`)."""
+    if equation.primitive.name == "scan":
+        return equation.params["length"]
+    if equation.primitive.name != "while":
+        return 1
+    bounds = [operand.val for each in equation.params["cond_jaxpr"].jaxpr.eqns if each.primitive.name == "lt"
+              for operand in each.invars if isinstance(operand, jex.Literal)]
+    return int(max(bounds, default=1))

@@ -114,13 +114,21 @@ class Program:
         def run(name: str, count: int) -> None:
             times[name] += count
             for operation in self.computations[name].values():
-                if operation.opcode in ("while", "call", "conditional", "async-start"):
+                if operation.opcode == "conditional":
+                    run(max(_called(operation), key=self._products), count)
+                elif operation.opcode in ("while", "call", "async-start"):
                     trips = self._trips(operation) if operation.opcode == "while" else 1
                     for called in _called(operation):
                         run(called, count * trips)
 
         run(self.entry, 1)
         return times
+
+    def _products(self, name: str) -> float:
+        """Floating-point operations of the products in a computation and in those that it calls, each once."""
+        return sum(self.flops_of(name, operation) + (0 if operation.opcode == "fusion" else
+                                                     sum(map(self._products, _called(operation))))
+                   for operation in self.computations[name].values())
 
     def _trips(self, loop: Operation) -> int:
         """Iterations of a loop: as the compiler says, or the constant that its counter is compared with."""

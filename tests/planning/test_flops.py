@@ -9,11 +9,12 @@ import pytest
 
 from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers.loops import repeat
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from lmrep.objectives import OBJECTIVES
-from lmrep.planning import flops
+from lmrep.planning import flops, hlo
 
 N, D, L = 5, 8, 4
 X = jax.ShapeDtypeStruct((N, D), jnp.float32)
@@ -51,6 +52,18 @@ def test_the_body_of_a_scan_counts_once_per_iteration():
         return jax.lax.scan(lambda total, kernel: (total + scanned(kernel, x), None), 0.0, kernels)[0]
 
     assert flops.count(twice, nested, X) == 3 * L * ONE
+
+
+def of_data(kernels, x):
+    """A loop whose length depends on the data, with alternatives of which the second has two products."""
+    branches = [lambda x: x @ kernels[0], lambda x: x @ kernels[0] @ kernels[1]]
+    return repeat((x > 0).sum(), 3, lambda i, x: jax.lax.switch(i, branches, x), x)
+
+
+def test_a_loop_over_data_counts_as_often_as_it_may_run_and_the_largest_alternative():
+    assert flops.count(of_data, KERNELS, X) == 3 * 2 * ONE
+    program = jax.jit(of_data).lower(KERNELS, X).compile()
+    assert hlo.Program(program.as_text()).flops() == 3 * 2 * ONE
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda f: jax.jit(jax.jit(f))])
