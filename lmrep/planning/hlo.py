@@ -7,11 +7,14 @@ XLA's own cost analysis counts the body of a loop once; here it counts once per 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+
+from lmrep.planning import hlo_text
+from lmrep.planning.hlo_text import Operation
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
                "ragged-all-to-all")
@@ -22,45 +25,9 @@ FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcas
 PASSING = frozenset({"bitcast", "get-tuple-element", "tuple", "copy", "copy-start", "copy-done", "opt-barrier"})
 # Of a fused operation whose result is its operand, with other tiles.
 ALIASED = "output_to_operand_aliasing={{}: (0, {})}"
-_BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
-_OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
-_CALLED = re.compile(r"(?:body|calls|to_apply|true_computation|false_computation|called_computation)=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"(?:branch_computations|called_computations)=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_OPERANDS = re.compile(r"%([\w.\-]+)")
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-
-
-class Operation(NamedTuple):
-    """A line of HLO.
-
-    Attributes:
-      name: unique in its module.
-      type: of its result: "bf16[8,128]{1,0}", or a tuple.
-      opcode: "fusion".
-      operands: names.
-      arguments: what stands between the parentheses, as text.
-      attributes: what follows them, as text.
-      root: whether it is its computation's result.
-    """
-
-    name: str
-    type: str
-    opcode: str
-    operands: tuple[str, ...]
-    arguments: str
-    attributes: str
-    root: bool
-
-    @property
-    def source(self) -> str:
-        """The path of JAX transformations and functions that it comes from; "" where that is not known."""
-        found = _OP_NAME.search(self.attributes)
-        return found[1] if found else ""
 
 
 class Collective(NamedTuple):
@@ -94,17 +61,7 @@ class Program:
     """A compiled program of one device, as `jax.stages.Compiled.as_text` gives it."""
 
     def __init__(self, text: str):
-        self.computations: dict[str, dict[str, Operation]] = {}
-        self.entry = ""
-        current: dict[str, Operation] = {}
-        for line in text.splitlines():
-            if found := _COMPUTATION.match(line):
-                current = self.computations.setdefault(found[2], {})
-                if found[1]:
-                    self.entry = found[2]
-            elif found := _OPERATION.match(line):
-                operation = _operation(line, found)
-                current[operation.name] = operation
+        self.computations, self.entry = hlo_text.parse(text)
 
     @cached_property
     def times(self) -> Counter[str]:
@@ -115,10 +72,10 @@ class Program:
             times[name] += count
             for operation in self.computations[name].values():
                 if operation.opcode == "conditional":
-                    run(max(_called(operation), key=self._products), count)
+                    run(max(hlo_text.called(operation), key=self._products), count)
                 elif operation.opcode in ("while", "call", "async-start"):
                     trips = self._trips(operation) if operation.opcode == "while" else 1
-                    for called in _called(operation):
+                    for called in hlo_text.called(operation):
                         run(called, count * trips)
 
         run(self.entry, 1)
@@ -127,7 +84,7 @@ class Program:
     def _products(self, name: str) -> float:
         """Floating-point operations of the products in a computation and in those that it calls, each once."""
         return sum(self.flops_of(name, operation) + (0 if operation.opcode == "fusion" else
-                                                     sum(map(self._products, _called(operation))))
+                                                     sum(map(self._products, hlo_text.called(operation))))
                    for operation in self.computations[name].values())
 
     def _trips(self, loop: Operation) -> int:
@@ -144,7 +101,7 @@ class Program:
         """The operations of a computation and of those that it calls."""
         for operation in self.computations[name].values():
             yield operation
-            for called in _called(operation):
+            for called in hlo_text.called(operation):
                 yield from self._nested(called)
 
     def operations(self) -> Iterator[tuple[str, Operation, int]]:
@@ -165,19 +122,19 @@ class Program:
     def flops_of(self, computation: str, operation: Operation) -> float:
         """Those of one operation, with what is fused to it."""
         if operation.opcode == "fusion":
-            return sum(self.flops_of(called, each) for called in _called(operation)
+            return sum(self.flops_of(called, each) for called in hlo_text.called(operation)
                        for each in self.computations[called].values())
         types = self.computations[computation]
         if operation.opcode == "dot":
-            left = _shape(types[operation.operands[0]].type)
+            left = hlo_text.shape(types[operation.operands[0]].type)
             contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", operation.attributes)
-            return 2.0 * math.prod(_shape(operation.type)) * math.prod(
+            return 2.0 * math.prod(hlo_text.shape(operation.type)) * math.prod(
                 left[int(axis)] for axis in contracted[1].split(",") if axis)
         if operation.opcode == "convolution":  # what XLA makes of matrix products on TPUs
-            return _convolution(operation, *(_shape(types[name].type) for name in operation.operands[:2]))
+            return _convolution(operation, *(hlo_text.shape(types[name].type) for name in operation.operands[:2]))
         if operation.opcode == "custom-call" and "matmul" in operation.attributes.lower() and operation.operands:
-            left = _shape(types[operation.operands[0]].type)
-            return 2.0 * math.prod(_shape(operation.type)) * left[-1]
+            left = hlo_text.shape(types[operation.operands[0]].type)
+            return 2.0 * math.prod(hlo_text.shape(operation.type)) * left[-1]
         return 0.0
 
     # Memory
@@ -191,28 +148,30 @@ class Program:
 
     def _traffic(self, computation: str, operation: Operation) -> int:
         types = self.computations[computation]
-        read = [type_bytes(types[name].type) for name in operation.operands if name in types]
+        read = [hlo_text.type_bytes(types[name].type) for name in operation.operands if name in types]
         if operation.opcode.endswith("-start"):  # (destination, source, ...)
-            parts = _elements(operation.type) if operation.type.startswith("(") else [operation.type]
-            sizes = [type_bytes(part, everywhere=True) for part in parts]
+            parts = hlo_text.elements(operation.type) if operation.type.startswith("(") else [operation.type]
+            sizes = [hlo_text.type_bytes(part, everywhere=True) for part in parts]
             moved = min((size for size in sizes[:2] if size), default=0)
             return moved * sum("S(" not in part for part in parts[:2])
-        result = type_bytes(operation.type)
+        result = hlo_text.type_bytes(operation.type)
         if operation.opcode in ("dynamic-slice", "slice", "gather"):
             return 2 * result
         if operation.opcode == "dynamic-update-slice":
             return 2 * read[1]
         if operation.opcode != "fusion":
             return result + sum(read)
-        called = _called(operation)[0]
+        called = hlo_text.called(operation)[0]
         body = self.computations[called]
         for parameter in (each for each in body.values() if each.opcode == "parameter"):
             index = int(parameter.arguments)
             read[index] = min(read[index], self._bytes_read(called, parameter.name))
         root = next(each for each in body.values() if each.root)
-        outputs = list(zip(_elements(operation.type), root.operands, strict=True)) if root.opcode == "tuple" else [
-            (operation.type, root.name)]
-        return sum(read) + sum(min(type_bytes(kind), self._bytes_written(called, name)) for kind, name in outputs)
+        outputs = [(operation.type, root.name)]
+        if root.opcode == "tuple":
+            outputs = list(zip(hlo_text.elements(operation.type), root.operands, strict=True))
+        return sum(read) + sum(min(hlo_text.type_bytes(kind), self._bytes_written(called, name))
+                               for kind, name in outputs)
 
     def _bytes_read(self, computation: str, name: str) -> int:
         """Bytes that a fused computation reads of one of its values, which may lie in any memory."""
@@ -223,15 +182,15 @@ class Program:
             if user.opcode == "bitcast" or ALIASED in user.attributes:
                 total += self._bytes_read(computation, user.name)
             elif user.opcode == "dynamic-slice":
-                total += type_bytes(user.type, everywhere=True)
+                total += hlo_text.type_bytes(user.type, everywhere=True)
             elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
                 continue
             elif user.opcode == "fusion":
-                called = _called(user)[0]
+                called = hlo_text.called(user)[0]
                 total += sum(self._bytes_read(called, each.name) for each in self.computations[called].values()
                              if each.opcode == "parameter" and user.operands[int(each.arguments)] == name)
             else:
-                return type_bytes(body[name].type, everywhere=True)
+                return hlo_text.type_bytes(body[name].type, everywhere=True)
         return total
 
     def _bytes_written(self, computation: str, name: str) -> int:
@@ -243,12 +202,12 @@ class Program:
         if operation.opcode == "bitcast":
             return self._bytes_written(computation, operation.operands[0])
         if operation.opcode == "dynamic-update-slice":
-            return type_bytes(body[operation.operands[1]].type, everywhere=True)
+            return hlo_text.type_bytes(body[operation.operands[1]].type, everywhere=True)
         if operation.opcode == "fusion" and not operation.type.startswith("("):
-            called = _called(operation)[0]
+            called = hlo_text.called(operation)[0]
             return self._bytes_written(called, next(
                 each.name for each in self.computations[called].values() if each.root))
-        return type_bytes(operation.type, everywhere=True)
+        return hlo_text.type_bytes(operation.type, everywhere=True)
 
     def saved_bytes(self) -> int:
         """Bytes that the forward pass keeps for the backward pass on one device: arrays that operations of `jvp` make
@@ -273,12 +232,12 @@ class Program:
                     "jvp(" not in operation.source):
                 continue
             if not operation.type.startswith("("):
-                total += is_read(operation) * type_bytes(operation.type, everywhere=True)
+                total += is_read(operation) * hlo_text.type_bytes(operation.type, everywhere=True)
                 continue
             unchanged = self._unchanged(operation) if operation.opcode == "while" else set()
-            elements = {_index(user): user for user in users.get(operation.name, ())
+            elements = {hlo_text.index(user): user for user in users.get(operation.name, ())
                         if user.opcode == "get-tuple-element"}
-            total += sum(type_bytes(element.type, everywhere=True) for i, element in elements.items()
+            total += sum(hlo_text.type_bytes(element.type, everywhere=True) for i, element in elements.items()
                          if i not in unchanged and is_read(element))
         return total
 
@@ -287,7 +246,7 @@ class Program:
         body = self.computations[re.search(r"body=%?([\w.\-]+)", loop.attributes)[1]]
         root = next(each for each in body.values() if each.root)
         return {i for i, name in enumerate(root.operands)
-                if body[name].opcode == "get-tuple-element" and _index(body[name]) == i
+                if body[name].opcode == "get-tuple-element" and hlo_text.index(body[name]) == i
                 and body[body[name].operands[0]].opcode == "parameter"}
 
     # Collectives
@@ -299,7 +258,7 @@ class Program:
             opcode = operation.opcode.removesuffix("-start")
             inner = [(opcode, operation)] if opcode in COLLECTIVES else [
                 ("reduce-scatter" if "all-reduce-scatter" in operation.name + called else each.opcode, each)
-                for called in (_called(operation) if operation.opcode == "fusion" else ())
+                for called in (hlo_text.called(operation) if operation.opcode == "fusion" else ())
                 for each in self.computations[called].values()
                 if each.opcode.removesuffix("-start") in COLLECTIVES]
             for opcode, each in inner:
@@ -308,10 +267,10 @@ class Program:
                 if channel and channel[1] in fused:
                     continue
                 fused.add(channel and channel[1])
-                groups = np.asarray(_groups(each.attributes, devices))
+                groups = np.asarray(hlo_text.groups(each.attributes, devices))
                 if groups.shape[1] < 2:
                     continue
-                size = _result_bytes(each)
+                size = hlo_text.result_bytes(each)
                 if each.opcode.startswith("reduce-scatter"):
                     size *= groups.shape[1]
                 found.append(Collective(opcode.removesuffix("-start"), groups, size, count, each.source))
@@ -324,104 +283,10 @@ def _is_passed_on(computation: str, user: Operation) -> bool:
     return (user.opcode == "tuple" and user.root) or (user.opcode in COLLECTIVES and "async_collective" in computation)
 
 
-def type_bytes(text: str, everywhere: bool = False) -> int:
-    """Bytes in main memory of an array or a tuple of arrays: "(bf16[2,3]{1,0}, f32[])" -> 16. With `everywhere` also of
-    those in other memory spaces ("{1,0:S(1)}")."""
-    return sum(math.ceil(_bits(dtype) * math.prod(int(n) for n in shape.split(",") if n) / 8)
-               for dtype, shape, layout in _ARRAY.findall(text) if everywhere or "S(" not in layout)
-
-
-def _bits(dtype: str) -> int:
-    if dtype in _BITS:
-        return _BITS[dtype]
-    digits = re.match(r"[a-z]+(\d+)", dtype)
-    return int(digits[1]) if digits else 0
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    """The dimensions of an array type."""
-    return tuple(int(n) for n in _ARRAY.search(text)[2].split(",") if n)
-
-
-def _operation(line: str, found: re.Match) -> Operation:
-    rest = line[found.end():]
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    result, rest = rest[:end], rest[end:].lstrip()
-    start = rest.index("(")
-    stop = _closing(rest, start)
-    arguments = rest[start + 1: stop]
-    return Operation(found[2], result, rest[:start], tuple(_OPERANDS.findall(arguments)), arguments, rest[stop + 1:],
-                     bool(found[1]))
-
-
-def _closing(text: str, start: int) -> int:
-    """The position of the parenthesis that closes the one at `start`."""
-    depth = 0
-    for i in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[i], 0)
-        if not depth:
-            return i
-    return len(text) - 1
-
-
-def _elements(text: str) -> list[str]:
-    """The elements of a tuple type."""
-    parts, depth, begin = [], 0, 1
-    for i, character in enumerate(text):
-        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
-        if (character == "," and depth == 1) or (character == ")" and depth == 0):
-            parts.append(text[begin:i].strip())
-            begin = i + 1
-    return parts
-
-
-def _called(operation: Operation) -> list[str]:
-    branches = _BRANCHES.search(operation.attributes)
-    return _CALLED.findall(operation.attributes) + (_OPERANDS.findall(branches[1]) if branches else [])
-
-
-def _index(element: Operation) -> int:
-    return int(re.search(r"index=(\d+)", element.attributes)[1])
-
-
-def _result_bytes(operation: Operation) -> int:
-    """Bytes of the result of a collective, in any memory. One that is started returns its operands, too."""
-    text = operation.type
-    if operation.opcode.endswith("-start") and text.startswith("(") and operation.opcode != "all-reduce-start":
-        parts = _elements(text)
-        text = parts[1] if len(parts) > 1 else parts[0]
-    return type_bytes(text, everywhere=True)
-
-
-def _groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:
-    """The groups of a collective: numbers of devices in the order of the mesh."""
-    if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
-        return [[int(n) for n in pair.split(",")] for pair in re.findall(r"(\d+,\d+)", pairs[1] + "}")] or [[0]]
-    if listed := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
-        return [[int(n) for n in group.split(",") if n] for group in re.findall(r"\{([\d,]*)\}", listed[1])]
-    if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
-        return _iota(iota[2], iota[3]).reshape([int(n) for n in iota[1].split(",")])
-    if mesh := re.search(r"replica_groups=(?:@)?mesh\[([^\]]*)\](?:, *device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? *"
-                         r"\{([^}]*)\}", attributes):
-        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh[1])}
-        numbers = _iota(mesh[2], mesh[3]) if mesh[2] else np.arange(math.prod(sizes.values()))
-        names, inside = list(sizes), re.findall(r"'([^']*)'", mesh[4])
-        order = [names.index(name) for name in (*(n for n in names if n not in inside), *inside)]
-        numbers = numbers.reshape(tuple(sizes.values())).transpose(order)
-        return numbers.reshape(-1, math.prod(sizes[name] for name in inside))
-    return [list(range(devices))]
-
-
-def _iota(shape: str, transposed: str | None) -> np.ndarray:
-    dimensions = [int(n) for n in shape.split(",")]
-    numbers = np.arange(math.prod(dimensions)).reshape(dimensions)
-    return numbers.transpose([int(n) for n in transposed.split(",")]) if transposed else numbers
-
-
 def _convolution(operation: Operation, left: tuple[int, ...], right: tuple[int, ...]) -> float:
     """FLOPs of a convolution, without products by the zeros of padding and dilation."""
     labels = _LABELS.search(operation.attributes)
-    result = _shape(operation.type)
+    result = hlo_text.shape(operation.type)
     window = {key: value.split("x") for key, value in re.findall(r"(\w+)=([\d_x\-]+)", (
         re.search(r"window=\{([^}]*)\}", operation.attributes) or [0, ""])[1])}
     products = 2.0 * result[labels[3].index("b")] * result[labels[3].index("f")] * right[labels[2].index("i")]
