@@ -8,7 +8,7 @@ text, such as [MASK], are read as these tokens. With --pretokenized, each line i
 from the last layer; sum:9,10,11,12 and concat:9,10,11,12 combine layers. The text may be larger than memory. More than
 about a million lines become several files, vectors-00001-of-00003.safetensors and so on."""
 
-from lmrep.cli.arguments import STEP, Arguments, Flag
+from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
 from lmrep.cli.progress import line_progress
 from lmrep.core.errors import UserError
 
@@ -19,6 +19,8 @@ FLAGS = {
     "words": Flag(False, "one vector per word instead of one per token"),
     "pooling": Flag("mean", "with --words, how the vectors of a word's tokens are combined: mean, first, last"),
     "pretokenized": Flag(False, "lines are words separated by spaces, which are taken as they are"),
+    "streams": Flag(0, "of a network with a state, such as ELMo's: deal lines to this many streams, each of which "
+                       "carries its state from line to line; 0: each line is read by itself", bounds=at_least(0)),
     "long": Flag("refuse", "lines longer than the model: refuse, or windows that overlap by half"),
     "step": STEP,
 }
@@ -38,7 +40,7 @@ def run(arguments: Arguments) -> int:
     with line_progress() as progress:
         files = export.embed(trained, flags.input, flags.output, layers=flags.layers,
                              words=flags.pooling if flags.words else "", long=flags.long,
-                             pretokenized=flags.pretokenized, progress=progress)
+                             pretokenized=flags.pretokenized, streams=flags.streams, progress=progress)
     for path in files:
         print(path)
     return 0

@@ -19,6 +19,7 @@ import numpy as np
 from lmrep.core.errors import RunFault, UserError
 from lmrep.inference import encode
 from lmrep.inference.load import Run
+from lmrep.inference.streams import Streams
 from lmrep.models.layer_choice import Layers
 
 LINES, CHARACTERS = 4096, 2**20  # in memory at once, whichever is reached first
@@ -72,7 +73,7 @@ def read_lines(path: str | os.PathLike) -> Iterator[list[str]]:
 
 def embed(
     run: Run, source: str | os.PathLike, target: str | os.PathLike, *, layers: str = "last", words: str = "",
-    long: str = "refuse", pretokenized: bool = False,
+    long: str = "refuse", pretokenized: bool = False, streams: int = 0,
     progress: Callable[[int, int, int], None] = lambda lines, tokens, total: None,
 ) -> list[Path]:
     """Writes the vectors of each line of a text file: line i, from 0, as the float32 tensor named `i`, [n, t, d].
@@ -89,6 +90,7 @@ def embed(
         one per token, special tokens included.
       long: "refuse" or "windows", for lines longer than the model.
       pretokenized: whether lines are words that spaces separate, which are then taken as they are.
+      streams: as in `run.encode`: line i continues the state of line i - streams.
       progress: called with (1, number of tokens, lines in all) after each line.
 
     Returns:
@@ -100,6 +102,7 @@ def embed(
     """
     target, chosen = Path(target), run.layers(layers)
     _check(target, words, long)
+    states = Streams(run, streams) if streams else None
     total = count_lines(source)
     entry, about = _entry_size(run, chosen, total), _about(run, chosen, words)
     most = (HEADER - len(about) - 8) // entry  # lines a file
@@ -122,7 +125,7 @@ def embed(
                 if lines + len(texts) > total:
                     break
                 locations = [(files[i // most], str(i)) for i in range(lines, lines + len(texts))]
-                for new in _embed(run, texts, locations, chosen, words, long, pretokenized, source):
+                for new in _embed(run, texts, locations, chosen, words, long, pretokenized, states, source):
                     progress(1, new, total)
                 for file in files[lines // most : (lines + len(texts)) // most]:
                     file.finish()  # now, for its header takes memory
@@ -152,16 +155,17 @@ def _check(target: Path, words: str, long: str) -> None:
 
 def _embed(
     run: Run, texts: list[str], locations: list[tuple["_Writer", str]], layers: Layers, words: str, long: str,
-    pretokenized: bool, source: str | os.PathLike,
+    pretokenized: bool, states: Streams | None, source: str | os.PathLike,
 ) -> Iterator[int]:
     """Writes the vectors of a chunk of lines, and yields the number of tokens of each."""
     names = [f"line {int(name) + 1:,} of {source}" for _, name in locations]
     tokenized = [run.tokenize(text, name, pretokenized) for text, name in zip(texts, names, strict=True)]
-    vectors = run.vectors(tokenized, layers, long, names=names)  # refuses what is too long
+    vectors = (run.vectors(tokenized, layers, long, names=names) if states is None else
+               states.vectors(tokenized, layers, names))  # refuses what is too long
     n, d = _shape(run, layers)
     for (file, name), each in zip(locations, tokenized, strict=True):
         file.reserve(name, (n, len(each.word_offsets) if words else len(each.ids), d))
-    for i, hidden, _ in vectors:
+    for i, hidden, *_ in vectors:
         file, name = locations[i]
         file.write(name, encode.by_word(hidden, tokenized[i].words, words) if words else hidden)
         yield len(tokenized[i].ids)

@@ -27,6 +27,7 @@ from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.inference import encode, generate, labelled, prompts
 from lmrep.inference.encode import EncodedText
+from lmrep.inference.streams import Streams
 from lmrep.models import layer_choice
 from lmrep.models.base import Encoded, Inputs, Model, model_inputs
 from lmrep.models.layer_choice import Layers
@@ -95,7 +96,7 @@ class Run:
 
     def encode(
         self, texts: Sequence[str], layers: str | int | Sequence[int] = "last", attention: bool = False,
-        long: str = "refuse", pretokenized: bool = False,
+        long: str = "refuse", pretokenized: bool = False, streams: int = 0,
     ) -> list[EncodedText]:
         """The contextual vectors of each text, with its tokens, their characters and their words.
 
@@ -110,11 +111,15 @@ class Run:
           long: for texts longer than the model: "refuse", or "windows" that overlap by half, where the vector of a
             token comes from the window in which it is nearest to the middle (`encode.windows`).
           pretokenized: whether texts are words that spaces separate, which are then taken as they are.
+          streams: of a network with a state, the number of streams that texts are dealt to, whose states are carried
+            from text to text (`inference.streams`); 0: each text is read by itself.
 
         Raises:
           UserError: a text is too long or not valid Unicode; there is no such layer; attention is requested for a text
-            longer than the model, or of a network that has none.
+            longer than the model, or of a network that has none, or with streams; a network has no state for streams.
         """
+        if streams and attention:
+            raise UserError("attention is not returned of streams; leave one of them out")
         if attention and not self.model.attention:
             raise UserError(f"the network {self.model.name!r} has no attention probabilities; leave attention out")
         tokenized = [self.tokenize(text, None, pretokenized) for text in data_prompts.text_list(texts, "encode")]
@@ -123,7 +128,10 @@ class Run:
             raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is returned only for "
                             f"texts that the model reads at once, {limit} tokens at most; shorten it")
         found: list = [None] * len(tokenized)
-        for i, hidden, probabilities in self.vectors(tokenized, self.layers(layers), long=long, attention=attention):
+        chosen = self.layers(layers)
+        vectors = ((*each, None) for each in Streams(self, streams).vectors(tokenized, chosen)) if streams else (
+            self.vectors(tokenized, chosen, long=long, attention=attention))
+        for i, hidden, probabilities in vectors:
             found[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=probabilities)
         return found
 

@@ -6,12 +6,15 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import lmrep
+from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.data.prompts import unknown_words
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
+from lmrep.inference import export
 from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 from tests.reference import random_params
@@ -63,3 +66,49 @@ def test_pretokenized_words_are_not_split(run):
 
 def test_no_word_is_unknown_to_it(run):
     assert unknown_words("the zyxxquz cat", run.tokenizer) == ([], 3)
+
+
+# States that are carried from text to text
+
+TEXTS = ["the cat sat", "a mat", "", "the zyxxquz cat sat on the mat again and again and again", "sat", "on it", "x"]
+
+
+def one_after_another(run, texts):
+    """Hidden states of all layers, with the state of each text carried to the next."""
+    carry, found = run.model.carry(1), []
+    for text in texts:
+        inputs = run.inputs([text], length=64)
+        encoded = run.apply(run.params, inputs._replace(carry=carry), layers=True)
+        carry = encoded.carry
+        found.append(np.stack([layer[0, : len(run.tokenize(text).ids)] for layer in encoded.layers]))
+    return found
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3, 9])
+def test_a_stream_carries_its_state_from_text_to_text(run, streams):
+    found = run.encode(TEXTS, "all", streams=streams)
+    assert [each.text for each in found] == TEXTS
+    for stream in range(min(streams, len(TEXTS))):
+        for computed, expected in zip(found[stream::streams], one_after_another(run, TEXTS[stream::streams]),
+                                      strict=True):
+            np.testing.assert_allclose(computed.hidden, expected, rtol=0, atol=1e-5)
+    alone = run.encode(TEXTS, "all")
+    np.testing.assert_allclose(found[0].hidden, alone[0].hidden, rtol=0, atol=1e-5)
+    if streams == 1:
+        assert np.abs(found[1].hidden - alone[1].hidden).max() > 1e-3
+
+
+def test_embed_carries_states_across_the_chunks_that_it_reads(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "LINES", 2)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    export.embed(run, tmp_path / "texts.txt", tmp_path / "v.safetensors", layers="all", streams=3)
+    found = load_file(tmp_path / "v.safetensors")
+    for i, text in enumerate(run.encode(TEXTS, "all", streams=3)):
+        np.testing.assert_allclose(found[str(i)], text.hidden, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("streams", "message"), [(-1, "streams is -1"), (2, "has no state to carry")])
+def test_streams_need_a_network_with_a_state(run, streams, message):
+    without = dataclasses.replace(run, model=run.model._replace(carry=None))
+    with pytest.raises(UserError, match=message):
+        without.encode(["a"], streams=streams)
