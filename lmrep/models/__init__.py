@@ -1,6 +1,6 @@
 """Networks: one file per architecture, looked up by name in `MODELS`, and the table of published sizes."""
 
-from lmrep.models import bilstm, lstm, none, transformer
+from lmrep.models import bilstm, lstm, none, transformer, transformer_xl
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, model_inputs
 from lmrep.models.presets import PRESETS
 
@@ -8,6 +8,7 @@ __all__ = ["MODELS", "PRESETS", "Encoded", "Inputs", "Model", "ModelDef", "model
 
 MODELS: dict[str, ModelDef] = {
     "transformer": transformer.DEFINITION,
+    "transformer_xl": transformer_xl.DEFINITION,
     "lstm": lstm.DEFINITION,
     "bilstm": bilstm.DEFINITION,
     "none": none.DEFINITION,
