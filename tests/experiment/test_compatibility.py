@@ -34,12 +34,12 @@ def shapes():
 
 
 def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
-    assert compatibility.networks() == (*PRESETS, "lstm")
+    assert compatibility.networks() == (*PRESETS, "transformer_xl", "lstm")
     for name in [*PRESETS]:  # one preset of each shape, and those that the command is asked for
         if not name.startswith(("bert_tiny", "gpt2", *shapes())):
             monkeypatch.delitem(PRESETS, name)
     found = list(compatibility.pairings())
-    assert {p[:3] for p in found} == {(network, objective, form) for network in (*PRESETS, "lstm")
+    assert {p[:3] for p in found} == {(network, objective, form) for network in compatibility.networks()
                                       for objective in compatibility.objectives() for form in FORMATS}
     assert set(OBJECTIVES) < set(compatibility.objectives())
     # A bidirectional LSTM reads characters, which no objective may replace, and each direction its own side.
