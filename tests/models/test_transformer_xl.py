@@ -7,11 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.core import params as P
-from lmrep.core.errors import UserError
-from lmrep.layers import relative_attention
 from lmrep.layers.attention import AttentionMask
-from lmrep.layers.stack import Execution
 from lmrep.models import transformer_xl
 from lmrep.models.base import Factorization, Inputs
 from tests import reference
@@ -89,8 +85,8 @@ def expected_encoding(c, params, memory, segments=SEGMENTS, causal=True, types=N
             seen = seen and segments[b, i] == segments[b, j - m]
         return seen and not (c.same_length and m + i - j >= c.memory)
 
-    def layer(l, b, x, source, stream):
-        own = jax.tree.map(lambda leaf: leaf[l], p["layers"])
+    def layer(number, b, x, source, stream):
+        own = jax.tree.map(lambda leaf: leaf[number], p["layers"])
         biases, attention = own["attention"] if c.untie else p["biases"], own["attention"]
         pre = c.norm == "pre"
         norm = lambda name, y: reference.layer_norm(own[name], y, c.norm_eps)  # noqa: E731
@@ -120,7 +116,7 @@ def expected_encoding(c, params, memory, segments=SEGMENTS, causal=True, types=N
                     weights /= weights.sum()
                     mixed[i, own_part] = sum(w * values[j, own_part] for w, j in zip(weights, seen, strict=True))
                     if stream == "h":
-                        all_probabilities[l, b, head, i, seen] = weights
+                        all_probabilities[number, b, head, i, seen] = weights
         x = x + mixed @ attention["output"]["kernel"]
         x = x if pre else norm("attention_norm", x)
         y = norm("mlp_norm", x) if pre else x
@@ -128,11 +124,11 @@ def expected_encoding(c, params, memory, segments=SEGMENTS, causal=True, types=N
             reference.linear(own["mlp"]["in"], y)))
         return x + y if pre else norm("mlp_norm", x + y)
 
-    for l in range(c.layers):
-        sources = [np.concatenate([layers[l][b], h[b]]) for b in range(B)]
+    for number in range(c.layers):
+        sources = [np.concatenate([layers[number][b], h[b]]) for b in range(B)]
         if g is not None:
-            g = np.stack([layer(l, b, g[b], sources[b], "g") for b in range(B)])
-        h = np.stack([layer(l, b, h[b], sources[b], "h") for b in range(B)])
+            g = np.stack([layer(number, b, g[b], sources[b], "g") for b in range(B)])
+        h = np.stack([layer(number, b, h[b], sources[b], "h") for b in range(B)])
         outputs.append(h)
     if c.norm == "pre":
         h, g = (y if y is None else reference.layer_norm(p["final_norm"], y, c.norm_eps) for y in (h, g))
