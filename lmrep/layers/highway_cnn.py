@@ -87,7 +87,8 @@ def apply(params: Tree, specs: Tree, characters: Array, dtype: str = "float32", 
 
 def vectors(params: Tree, characters: Array, dtype: str, activation: str) -> Array:
     """characters i32[n, c] -> [n, d]."""
-    x = jnp.take(params["embedding"].astype(dtype), characters, axis=0)
+    # Looked up as stored, so that the gradients of a character, which is read many times, are summed in float32.
+    x = jnp.take(params["embedding"], characters, axis=0).astype(dtype)
     found = [_convolve(params["convolutions"][name], x) for name in sorted(params["convolutions"], key=int)]
     x = ACTIVATIONS[activation](jnp.concatenate(found, -1))
     for _, highway in sorted(params.get("highways", {}).items()):

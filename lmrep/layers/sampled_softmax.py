@@ -3,8 +3,9 @@ it, which the language models of Jozefowicz et al. (2016) and ELMo (Peters et al
 
 Negatives are drawn from a log-uniform distribution over ids, so these must be sorted by falling frequency. They are
 distinct, and all positions of a batch share them. Where the target itself is drawn, it is no negative. From every logit
-the logarithm of the word's expected count is subtracted, so that with the correct logits (log probabilities) the
-expected gradient is zero, whatever the distribution of the negatives.
+the logarithm of the word's expected count is subtracted. With the correct logits (log probabilities) the expected
+gradient would then be zero, whatever the distribution of the negatives, if each word were drawn independently of the
+others; it is close to zero, since the expected counts take the number of draws as given.
 """
 
 from typing import NamedTuple

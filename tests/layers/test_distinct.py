@@ -68,6 +68,24 @@ def test_values_and_gradients_are_those_of_every_word_by_itself(n, kinds, longes
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), gradients, expected_gradients)
 
 
+def test_gradients_of_characters_that_are_read_thousands_of_times_are_right_in_bfloat16():
+    """A sum of thousands of terms in bfloat16 stops growing at a few hundred."""
+    params = P.init(highway_cnn.specs(10, 3, (4, 5), 0, 7), jax.random.key(0))
+    given = np.full((200, C), 5, np.int32)
+    given[:, :3] = np.stack(np.unravel_index(np.arange(200), (9, 9, 9)), 1)
+
+    def gradients(dtype):
+        def loss(params):
+            return distinct.apply(lambda p, x: highway_cnn.vectors(p, x, dtype, "relu"), params, jnp.asarray(given),
+                                  2).sum()
+
+        return jax.jit(jax.grad(loss))(params)
+
+    found, expected = gradients("bfloat16")["embedding"], gradients("float32")["embedding"]
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found[5], expected[5], rtol=0.02)
+
+
 def test_a_word_that_is_read_again_is_not_computed_again(chunks_of_8):
     calls = []
 
