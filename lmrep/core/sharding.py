@@ -95,6 +95,16 @@ def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
         _active.reset(token)
 
 
+@contextlib.contextmanager
+def without_mesh() -> Iterator[None]:
+    """A context in which programs are traced as for one device, also inside `use_mesh`."""
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
 def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
     """"cpu", "gpu" or "tpu": the devices of a mesh, by default of the active one. Without devices, JAX's default."""
     mesh = _active.get() if mesh is None else mesh

@@ -8,6 +8,7 @@ import jax
 import optax
 from jax.extend import core as jex
 
+from lmrep.core.sharding import without_mesh
 from lmrep.layers import attention_backends
 from lmrep.objectives.base import Objective
 from lmrep.planning import accelerators
@@ -37,12 +38,13 @@ def of_train_step(
     """Floating-point operations of one training step on a global batch of these shapes, over all devices.
 
     Attention counts as that of the backend "xla", whatever computes it: fused kernels cannot be counted, and chunked
-    attention recomputes.
+    attention recomputes. An active mesh changes nothing.
     """
     batch_size = next(iter(batch.values())).shape[0]
     state = jax.eval_shape(partial(create, objective, optimizer, batch_size), 0)
     step = partial(train_step, objective=objective, optimizer=optimizer, seed=0, microbatches=microbatches)
-    with attention_backends.only_dense():
+    # The program for one device: in that for a mesh, what `map_examples` maps has the shapes of a device's share.
+    with attention_backends.only_dense(), without_mesh():
         return count(step, state, dict(batch))
 
 

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from lmrep.core import params as P
+from lmrep.core import sharding
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.loops import repeat
 from lmrep.layers.stack import Execution
@@ -103,14 +104,25 @@ def test_a_transformer_encoder():
         assert counted == 2 * b * t * layers * (4 * d * d + 2 * d * f + 2 * t * d)
 
 
+def causal_step(c, b, execution=Execution()):
+    vocabulary = Vocabulary(64, {"pad": 0, "mask": 1}, np.ones(64, bool), np.ones(64, np.int64))
+    fields = ("tokens", "segment_ids", "positions")
+    batch = {name: jax.ShapeDtypeStruct((b, c.max_length), jnp.int32) for name in fields}
+    batch["example"] = jax.ShapeDtypeStruct((b,), jnp.int32)
+    definition = OBJECTIVES["causal"]
+    objective = definition.build(definition.config(), transformer.build(c, execution), vocabulary)
+    return flops.of_train_step(objective, optax.sgd(1.0), batch)
+
+
 def test_a_step_counts_the_same_whatever_computes_attention():
     c = transformer.Config(vocab=64, width=16, layers=1, heads=2, mlp=32, max_length=512, attention_dropout=0.0)
-    vocabulary = Vocabulary(64, {"pad": 0, "mask": 1}, np.ones(64, bool), np.ones(64, np.int64))
-    batch = {name: jax.ShapeDtypeStruct((2, 512), jnp.int32) for name in ("tokens", "segment_ids", "positions")}
-    batch["example"] = jax.ShapeDtypeStruct((2,), jnp.int32)
-    definition, counted = OBJECTIVES["causal"], set()
-    for backend in ("xla", "chunked", "splash"):
-        network = transformer.build(c, Execution(attention=backend))
-        objective = definition.build(definition.config(), network, vocabulary)
-        counted.add(flops.of_train_step(objective, optax.sgd(1.0), batch))
-    assert len(counted) == 1
+    assert len({causal_step(c, 2, Execution(attention=backend)) for backend in ("xla", "chunked", "splash")}) == 1
+
+
+def test_a_step_counts_the_same_on_any_mesh():
+    """Also where a part of it is mapped over the devices, each with its share of the examples."""
+    c, b = transformer.Config(vocab=64, width=16, layers=1, heads=2, mlp=32, max_length=8), 8
+    expected = causal_step(c, b)
+    for sizes in ((8, 1, 1), (2, 2, 2)):
+        with sharding.use_mesh(sharding.make_mesh(*sizes)):
+            assert causal_step(c, b) == expected
