@@ -19,6 +19,8 @@ _ROBERTA = {"epochs": 10.0, "batch_size": 32, "optimizer.learning_rate": 1e-5, "
             "optimizer.weight_decay": 0.1, "optimizer.clip": 0.0, "optimizer.bias_correction": True,
             "optimizer.decay_skip": (), "optimizer.schedule.warmup_fraction": 0.06}
 _BOTH = {"format.both_orders": True}
+_XLNET_SQUAD = {"length": 512, "optimizer.eps": 1e-6, "optimizer.layer_decay": 0.75,
+                "optimizer.layer_decay_of": "gradient"}
 _ELECTRA = {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 1e-4, "optimizer.layer_decay": 0.8}
 _ALBERT = {"batch_size": 32, "optimizer.learning_rate": 1e-5}
 
@@ -63,6 +65,12 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
                "rte": _steps(3e-5, 32, 800, 200), "mrpc": _steps(2e-5, 32, 800, 200),
                "squad1": {"batch_size": 48, "optimizer.learning_rate": 5e-5, "steps": 3649},
                "squad2": {"batch_size": 48, "optimizer.learning_rate": 3e-5, "steps": 8144}},
+    # The README and the scripts of zihangdai/xlnet. For other sets, the rate and batch of most of them.
+    "xlnet": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 2e-5, "optimizer.weight_decay": 0.0,
+                   "optimizer.bias_correction": True, "optimizer.eps": 1e-8},
+              "stsb": _steps(5e-5, 32, 1200, 120), "imdb": _steps(2e-5, 32, 4000, 500) | {"length": 512},
+              "squad1": _steps(3e-5, 48, 8000, 1000) | _XLNET_SQUAD,
+              "squad2": _steps(3e-5, 48, 8000, 1000) | _XLNET_SQUAD},
     # The README of facebookresearch/SpanBERT.
     "spanbert": {"": {"epochs": 10.0, "batch_size": 32, "optimizer.learning_rate": 2e-5,
                       "optimizer.bias_correction": True},

@@ -10,7 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.data import records, tokenizers
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import input_layout
+from lmrep.data.records.encoding import InputLayout, input_layout
 from lmrep.data.records.examples import Examples, arrange
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
@@ -146,9 +146,7 @@ def tokenized(
     """
     stage = experiments.resolve_stages(experiment)[0]
     task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
-    one_separator = "token_type_ids" in model.inputs or tokenizer.one_separator
-    layout = input_layout(tokenizer.vocabulary, config.context, one_separator,
-                          getattr(config, "end_of_text", True))
+    layout = layout_of(model, tokenizer, config.context, getattr(config, "end_of_text", True))
     units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
     if long:
         level, done = ((logging.WARNING, "truncated") if form.long == "truncate" else
@@ -165,6 +163,12 @@ def tokenized(
                       layout, records.fingerprint(own)])
     return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if form.packed else 0,
                    len(units.example) // len(own) if task.grouped else 0)
+
+
+def layout_of(model: Model, tokenizer: Tokenizer, context: str, end_of_text: bool = True) -> InputLayout:
+    """The special tokens of texts and pairs of texts for a network and its tokenizer."""
+    one_separator = "token_type_ids" in model.inputs or tokenizer.one_separator
+    return input_layout(tokenizer.vocabulary, context, one_separator, end_of_text, cls_last=model.pooling == "last")
 
 
 def _changed(config: Any) -> dict[str, Any]:

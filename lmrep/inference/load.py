@@ -19,12 +19,14 @@ from lmrep.core.params import Array, Tree, unflatten
 from lmrep.data import prompts as data_prompts
 from lmrep.data import tokenized_text, tokenizers
 from lmrep.data.characters import add_characters, known_ids
+from lmrep.data.records.encoding import InputLayout, assemble
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.data.tokenizers import bpe
 from lmrep.experiment import build, checks, choices, frozen
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES
 from lmrep.experiment.config import Experiment, stage_at
+from lmrep.experiment.task_data import layout_of
 from lmrep.inference import encode, generate, labelled, prompts
 from lmrep.inference.encode import EncodedText
 from lmrep.inference.streams import Streams
@@ -143,10 +145,16 @@ class Run:
     @functools.cached_property
     def special_tokens(self) -> tuple[list[int], list[int]]:
         """The ids before and after a text: those of the format that the run trained with."""
+        stage = stage_at(self.experiment, self.step)
+        if self._layout.cls_last and (self.converted or stage.format_name in EXAMPLES):
+            return [], [*self._layout.tail]
         if self.converted and self.objective.context != "each_side":  # ELMo's have one format
             return tokenized_text.special_tokens_around(self.tokenizer)
-        stage = stage_at(self.experiment, self.step)
         return ALL_FORMATS[stage.format_name].layout(stage.format, self.tokenizer.vocabulary).around
+
+    @functools.cached_property
+    def _layout(self) -> InputLayout:
+        return layout_of(self.model, self.tokenizer, self.context)
 
     def layers(self, layers: str | int | Sequence[int]) -> Layers:
         """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`, and where there is no network."""
@@ -195,7 +203,13 @@ class Run:
 
     def _example(self, text: str | tuple[str, str]) -> tuple[list[int], list[int]]:
         """(ids, token types) of a text or a pair, with special tokens: [CLS] a [SEP] b [SEP] as BERT, or, for a network
-        without token types whose tokenizer is not WordPiece, <s> a </s></s> b </s> as RoBERTa."""
+        without token types whose tokenizer is not WordPiece, <s> a </s></s> b </s> as RoBERTa; a <sep> b <sep> <cls> as
+        XLNet."""
+        if self._layout.cls_last:
+            around = sum(map(len, self.special_tokens))
+            parts = [self.tokenize(each).ids for each in ([text] if isinstance(text, str) else text)]
+            unit = assemble(self._layout, *(ids[: len(ids) - around] for ids in parts))
+            return unit.ids.tolist(), unit.types.tolist()
         if isinstance(text, str):
             ids = self.tokenize(text).ids.tolist()
             return ids, [0] * len(ids)

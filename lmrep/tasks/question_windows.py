@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each question and window of its context; `c` is a `span_extraction.Config`.
+    """A unit for each question and window of its context; `c` is a `span_extraction.Config`. The question comes first,
+    except in XLNet's layout.
 
     The columns `start` and `end` are the positions of the first answer's first and last token in the unit; where the
     window lacks a part of it, and where there is none, that of no answer; -1 for records without the field `answers`.
@@ -40,6 +41,7 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
     forms = word_features.forms(c)
     words = [None if forms is None else encoder.words(text, forms) for text in contexts]
     units, rows, uncovered, long = [], [], 0, 0
+    context_first = encoder.layout.cls_last  # XLNet
     for i, record in enumerate(records):
         question, number = questions[i][: c.max_question_tokens], numbers[i]
         ids, offsets = encoded[number]
@@ -49,14 +51,17 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
         parts = _windows(encoder, len(question), len(ids), names[i])
         long += parts != [(0, len(ids))]
         for begin, end in parts:
-            unit = assemble(encoder.layout, question, ids[begin:end],
-                            None if forms is None else [own, words[number][begin:end]])
-            null = len(unit.ids) - 1 if c.context == "left" else 0
+            pair, numbered = (question, ids[begin:end]), None if forms is None else (own, words[number][begin:end])
+            if context_first:
+                pair, numbered = pair[::-1], numbered and numbered[::-1]
+            unit = assemble(encoder.layout, *pair, numbered)
+            position = unit.first if context_first else unit.second
+            null = len(unit.ids) - 1 if c.context == "left" or context_first else 0
             target = (null, null) if "answers" in record.fields else (-1, -1)
             if found and begin <= found[0] and found[1] < end:
-                target = found[0] - begin + unit.second, found[1] - begin + unit.second
+                target = found[0] - begin + position, found[1] - begin + position
             units.append(unit)
-            rows.append((i, *target, null, number, unit.second, begin, end))
+            rows.append((i, *target, null, number, position, begin, end))
     if uncovered:
         log.warning("%s of %s answers have no token, and count as unanswerable in training", f"{uncovered:,}",
                     f"{len(records):,}")

@@ -55,6 +55,9 @@ class Config:
     layer_decay: float = setting(1.0, "factor of the learning rate for each level below the head: of n layers, layer i "
                                  "learns at rate * layer_decay^(n + 1 - i), i from 0, and the embeddings at rate * "
                                  "layer_decay^(n + 2), as in ELECTRA's code", above=0, at_most=1)
+    layer_decay_of: str = setting("rate", "what layer_decay multiplies: the learning rate; or, as in XLNet's code, the "
+                                  "clipped gradient, of layer i alone by layer_decay^(n - 1 - i), which Adam's "
+                                  "normalization mostly cancels", choices=("rate", "gradient"))
     factor_from: int = setting(128, "adafactor: smallest dimension of matrices with a factored second moment",
                                at_least=1)
     moment_power: float = setting(0.8, "adafactor: the second moment decays by 1 - step^-power", above=0)
@@ -115,12 +118,15 @@ def build(config: Config, specs: Tree, total_steps: int) -> optax.GradientTransf
         "adagrad": (optax.scale_by_rss(config.accumulator, eps=0.0), decay),
         "sgd": (optax.trace(config.momentum) if config.momentum else optax.identity(), decay),
     }
+    of_gradient = config.layer_decay_of == "gradient"
     rule = optax.chain(
         _clip(config.clip, config.gradient_scale) if config.clip else optax.scale(config.gradient_scale),
+        *([_scaled(gradient_factors(config.layer_decay, specs))] if of_gradient else []),
         *choose(rules, config.name, "optimizer.name"),
         optax.scale_by_learning_rate(schedule(config, total_steps)),
     )
-    factors, decays = multipliers(config.multipliers, specs), layer_factors(config.layer_decay, specs)
+    factors = multipliers(config.multipliers, specs)
+    decays = layer_factors(1.0 if of_gradient else config.layer_decay, specs)
     rule = _multiplied(rule, {path: factor * decays[path] for path, factor in factors.items()})
     return _averaging(rule, config.ema) if config.ema else rule
 
@@ -179,6 +185,23 @@ def layer_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
     Depths are those of ELECTRA's code: 0 for embeddings, i + 1 for layer i, n + 2 for the head. What follows the layers
     of the encoder, such as a final norm, has n + 1.
     """
+    n, depths = _depths(specs)
+    return {path: np.float32(decay) ** (n + 2 - depth).astype(np.float32) for path, depth in depths.items()}
+
+
+def gradient_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
+    """As `layer_factors`, where `Config.layer_decay_of` is "gradient": the last layer, and what is in no layer, has 1.
+
+    The released code keeps the biases of attention and the vectors of segments outside of layers, and does not scale
+    their gradients; here they are in the layers.
+    """
+    n, depths = _depths(specs)
+    return {path: np.float32(decay) ** np.where((depth > 0) & (depth <= n), n - depth, 0).astype(np.float32)
+            for path, depth in depths.items()}
+
+
+def _depths(specs: Tree) -> tuple[int, dict[str, np.ndarray]]:
+    """(the number n of the encoder's layers, path -> i32[] or i32[l], the depth that `layer_factors` defines)."""
     flat = flatten(specs)
     stacked = [spec.shape[0] for path, spec in flat.items() if path.startswith("encoder/") and _is_stacked(spec)]
     numbers = {path: int(found[1]) for path in flat if (found := re.match(r"encoder/layers/(\d+)/", path))}
@@ -193,7 +216,7 @@ def layer_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
             return np.array(numbers[path] + 1)
         return np.array(n + 1 if path.startswith("encoder/final") else 0)
 
-    return {path: np.float32(decay) ** (n + 2 - depth(path, spec)).astype(np.float32) for path, spec in flat.items()}
+    return n, {path: depth(path, spec) for path, spec in flat.items()}
 
 
 def state_shardings(optimizer: optax.GradientTransformation, specs: Tree, mesh: Mesh) -> Tree:
@@ -266,6 +289,11 @@ def _clip(limit: float, scale: float = 1.0) -> optax.GradientTransformation:
         return jax.tree.map(lambda g: g * factor, grads)
 
     return optax.stateless(clip)
+
+
+def _scaled(factors: dict[str, np.ndarray]) -> optax.GradientTransformation:
+    """Multiplies updates by `factors`."""
+    return optax.stateless(lambda updates, params: map_paths(lambda path, x: x * _along(factors[path], x), updates))
 
 
 def _each_layer(rule: optax.GradientTransformation, specs: Tree) -> optax.GradientTransformation:

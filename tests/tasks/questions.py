@@ -26,10 +26,10 @@ def question(question="Where does Ada live?", context="Ada lives in Bern.", answ
 
 
 def encoded(records, config=Config(unanswerable=True), length=64, stride=128, long="windows", tokenizer=None,
-            context="both"):
+            context="both", cls_last=False):
     """(units, number of long ones, tokenizer)."""
     tokenizer = tokenizer or wordpiece()
-    layout = input_layout(tokenizer.vocabulary, context, True)
+    layout = input_layout(tokenizer.vocabulary, context, True, cls_last=cls_last)
     units, long = encode(config, records, TextEncoder(tokenizer, layout, length, Format(long, stride)))
     return units, long, tokenizer
 

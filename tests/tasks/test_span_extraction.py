@@ -53,6 +53,19 @@ def test_the_first_of_several_answers_is_the_target():
     assert span_of(units, 0) == (13, 17)
 
 
+def test_with_cls_last_the_context_is_first_and_no_answer_is_cls():
+    """context <sep> question <sep> <cls>, as XLNet's code."""
+    units, *_, tokenizer = encoded([question(answers=["Bern"]), question(answers=[])], cls_last=True)
+    special, encode = tokenizer.vocabulary.specials, lambda text: tokenizer.encode(text).ids.tolist()
+    context, asked = encode("Ada lives in Bern."), encode("Where does Ada live?")
+    start, end = units.offsets[:2]
+    assert units.tokens[start:end].tolist() == [
+        *context, special["sep"], *asked, special["sep"], special["cls"]]
+    assert units.token_types[start:end].tolist() == [0] * (len(context) + 1) + [1] * (len(asked) + 1) + [2]
+    assert span_of(units, 0) == (13, 17) and span_of(units, 1) is None
+    assert units.columns["null"].tolist() == [end - start - 1] * 2
+
+
 def test_windows_without_the_full_answer_have_no_answer():
     context = " ".join(["Ada lives in Oslo."] * 10 + ["Kurt lives in Lyon."] + ["Ada lives in Oslo."] * 10)
     units, long, _ = encoded([question(context=context, answers=["Kurt lives in Lyon"])], length=40, stride=7)

@@ -381,3 +381,24 @@ def test_layer_decay_follows_depth():
     np.testing.assert_allclose(factors["encoder/embedding/token"], 0.8**5, rtol=1e-6)
     assert factors["objective/classification/kernel"] == 1
     assert all((factor == 1).all() for factor in optimizers.layer_factors(1.0, specs).values())
+
+
+def test_layer_decay_of_gradients_spares_what_is_in_no_layer():
+    """n layers, layer i: decay^(n - 1 - i) times the clipped gradient (XLNet's code); nothing else is scaled."""
+    model = MODELS["transformer"]
+    config = dataclasses.replace(model.config(), vocab=11, layers=3, width=8, heads=2, mlp=8)
+    specs = {"encoder": model.build(config, Execution(), "model").specs,
+             "objective": {"classification": linear.specs(8, 2, (None, None))}}
+    factors = optimizers.gradient_factors(0.75, specs)
+    np.testing.assert_allclose(factors["encoder/layers/mlp/in/kernel"], [0.75**2, 0.75, 1], rtol=1e-6)
+    assert factors["encoder/embedding/token"] == factors["objective/classification/kernel"] == 1
+    rule = Config(name="sgd", learning_rate=1.0, weight_decay=0.0, clip=1.0, layer_decay=0.5, layer_decay_of="gradient",
+                  schedule=schedules.Config("constant"))
+    params, grads = values(specs, 1), values(specs, 2)
+    optimizer = optimizers.build(rule, specs, 10)
+    updates = flatten(optimizer.update(grads, optimizer.init(params), params)[0])
+    factor = 1 / max(1.0, float(optax.tree.norm(grads)))
+    for path, scale in optimizers.gradient_factors(0.5, specs).items():
+        expected = -factor * np.asarray(flatten(grads)[path])
+        np.testing.assert_allclose(
+            updates[path], expected * scale.reshape(scale.shape + (1,) * (expected.ndim - scale.ndim)), rtol=1e-5)

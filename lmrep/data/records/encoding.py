@@ -14,7 +14,7 @@ class InputLayout(NamedTuple):
     Attributes:
       lead: ids before the first text.
       between: ids between the texts of a pair.
-      tail: ids after the last text.
+      tail: ids after the last text; two where the last one is [CLS], whose token type is then 2.
       pad: id of padding.
     """
 
@@ -23,26 +23,34 @@ class InputLayout(NamedTuple):
     tail: tuple[int, ...]
     pad: int
 
+    @property
+    def cls_last(self) -> bool:
+        """Whether [CLS] is the last token, as in XLNet."""
+        return len(self.tail) > 1
+
     def special(self, pair: bool) -> int:
         """The number of special tokens around a text, or a pair."""
         return len(self.lead) + len(self.tail) + (len(self.between) if pair else 0)
 
 
 def input_layout(
-    vocabulary: Vocabulary, context: str, one_separator: bool, end_of_text: bool = True
+    vocabulary: Vocabulary, context: str, one_separator: bool, end_of_text: bool = True, cls_last: bool = False
 ) -> InputLayout:
-    """[CLS] a [SEP] b [SEP] as BERT; <s> a </s></s> b </s> as RoBERTa; a, end of text, b, end of text for networks that
-    read from left to right.
+    """[CLS] a [SEP] b [SEP] as BERT; <s> a </s></s> b </s> as RoBERTa; a <sep> b <sep> <cls> as XLNet; a, end of text,
+    b, end of text for networks that read from left to right.
 
     Args:
       vocabulary: the tokenizer's; special tokens that it lacks are left out.
       context: "left" or "both".
       one_separator: whether one separator is between the texts of a pair even if `context` is "both", not two.
       end_of_text: whether an end of text follows the last text, where that is no [SEP].
+      cls_last: whether [CLS] is the last token, where `context` is "both".
     """
     def first(*roles: str) -> tuple[int, ...]:
         return next(((vocabulary.specials[role],) for role in roles if role in vocabulary.specials), ())
 
+    if cls_last and context == "both" and {"cls", "sep"} <= set(vocabulary.specials):
+        return InputLayout((), first("sep"), first("sep") + first("cls"), (first("pad", "sep") or (0,))[0])
     lead, tail = first("cls", "bos"), first("sep", "eos")
     between = tail if one_separator or context == "left" else 2 * tail
     if not end_of_text:
@@ -110,6 +118,8 @@ def assemble(
         right = np.concatenate([b, layout.tail]).astype(np.int32)
         types = np.repeat(np.array([0, 1], np.int8), [len(left), len(right)])
         unit = Encoded(np.concatenate([left, right]), types, len(layout.lead), len(left))
+    if layout.cls_last:
+        unit.types[-1] = 2
     if words is None:
         return unit
     numbers = np.full(len(unit.ids), -1, np.int32)
