@@ -7,7 +7,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
 from lmrep.data.records.encoding import assemble, input_layout
 
-TEXTS = ["the red cat sees the old dog.", "a dog sleeps."]
+TEXTS = [f"{name} lives in {city}." for name in ("Ada", "Kurt", "Emmy", "Grace") for city in ("Bern", "Oslo", "Quito", "Lyon")]
 
 
 def vocabulary(name: str) -> Vocabulary:
