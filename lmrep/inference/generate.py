@@ -104,7 +104,8 @@ def generate(
         next_token = choose(hidden, number)
         return (next_token, cache), next_token
 
-    hidden, cache = model.decode(params["encoder"], prompt, model.start_cache(prompt.shape[0], capacity), size)
+    cache = model.start_cache(params["encoder"], prompt.shape[0], capacity)
+    hidden, cache = model.decode(params["encoder"], prompt, cache, size)
     first = choose(jax.lax.dynamic_slice_in_dim(hidden, size - 1, 1, axis=1), jnp.int32(0))
     _, others = jax.lax.scan(step, (first, cache), jnp.arange(1, tokens))
     return jnp.concatenate([first[:, None], others.T], axis=1)

@@ -35,14 +35,16 @@ class AttentionMask:
 
 
 def specs(
-    d: int, heads: int = 1, init: Initializer = normal(), output_init: Initializer | None = None, head_width: int = 0
+    d: int, heads: int = 1, init: Initializer = normal(), output_init: Initializer | None = None, head_width: int = 0,
+    *, query_init: Initializer | None = None, bias: bool = True,
 ) -> Tree:
-    """Query, key and value projections, d -> h k each, and the output projection, h k -> d, with bias. `output_init` is
-    that of the output projection, by default `init`; `head_width` is k, by default d / h."""
+    """Query, key and value projections, d -> h k each, and the output projection, h k -> d, with `bias`. `output_init`
+    and `query_init` are those of these two projections, by default `init`; `head_width` is k, by default d / h."""
     k = head_width or d // heads  # a mesh axis splits between heads only
-    inner = linear.specs(d, heads * k, IN, init, (1, k))
-    output = linear.specs(heads * k, d, OUT, output_init or init, (k, 1))
-    return {"query": inner, "key": inner, "value": inner, "output": output}
+    inner = linear.specs(d, heads * k, IN, init, (1, k), bias)
+    query = linear.specs(d, heads * k, IN, query_init or init, (1, k), bias)
+    output = linear.specs(heads * k, d, OUT, output_init or init, (k, 1), bias)
+    return {"query": query, "key": inner, "value": inner, "output": output}
 
 
 # An implementation of attention with its mask bound (`dense`, and those of `attention_backends.ATTENTION`):
@@ -56,8 +58,9 @@ Attend = Callable[..., tuple[Array, Array | None]]
 def apply(
     params: Tree, x: Array, attend: Attend, heads: int, *,
     at: Array | None = None, rate: float = 0.0, key: Array | None = None, gates: Array | None = None,
+    kv: "KVCache | None" = None,
 ) -> tuple[Array, Array | None]:
-    """Self-attention.
+    """Self-attention, or attention to another text.
 
     Args:
       params: as `specs`.
@@ -68,12 +71,13 @@ def apply(
       rate: dropout on the attention probabilities.
       key: for dropout.
       gates: [h] or [b, s, h], factors of the weighted sums of the values; None for 1.
+      kv: the keys and values of another text; None for those of x.
 
     Returns:
       ([b, t, d], probabilities [b, h, t, s] before dropout, or None where `attend` gives none).
     """
     queries = x if at is None else take(x, at)
-    query, kv = _heads(params["query"], queries, heads), project_kv(params, x, heads)
+    query, kv = _heads(params["query"], queries, heads), project_kv(params, x, heads) if kv is None else kv
     output, probabilities = attend(query, kv, at=at, rate=rate, key=key)
     if gates is not None:
         gates = gates if at is None or gates.ndim == 1 else take(gates, at)
@@ -81,12 +85,21 @@ def apply(
     return linear.apply(params["output"], output.reshape(*output.shape[:2], -1), OUT), probabilities
 
 
-def dense(mask: Array) -> Attend:
-    """Attention that computes and keeps all probabilities at once. `mask` is bool[b, s, s], from
-    `AttentionMask.to_bool`."""
+def dense(
+    mask: Array, bias: Array | None = None, scaled: bool = True, same_along: tuple[int, ...] = ()
+) -> Attend:
+    """Attention that computes and keeps all probabilities at once.
+
+    Args:
+      mask: bool[b, t, s]; with `at` bool[b, s, s], as from `AttentionMask.to_bool`.
+      bias: float32 [h, t, s], added to the logits; not with `at`.
+      scaled: whether logits are divided by the root of the heads' width.
+      same_along: axes of the probabilities [b, h, t, s] along which dropout is the same.
+    """
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
         own = shard(mask if at is None else take(mask, at), "batch", "length", None)
-        return _attention(query, KVCache(*(gather(x, HEADS, "length") for x in kv)), own, rate, key)
+        return _attention(query, KVCache(*(gather(x, HEADS, "length") for x in kv)), own, rate, key, bias, scaled,
+                          same_along)
 
     return run
 
@@ -108,8 +121,11 @@ def project_kv(params: Tree, x: Array, heads: int) -> KVCache:
     return KVCache(_heads(params["key"], x, heads), _heads(params["value"], x, heads))
 
 
-def cached_attention(params: Tree, x: Array, cache: KVCache, start: Array, heads: int) -> tuple[Array, KVCache]:
+def cached_attention(
+    params: Tree, x: Array, cache: KVCache, start: Array, heads: int, bias: Array | None = None, scaled: bool = True
+) -> tuple[Array, KVCache]:
     """Causal self-attention of x [b, t, d], at positions from `start` i32[] on, over the cached positions and itself.
+    `bias` [h, t, s] and `scaled` as in `dense`.
 
     Returns:
       (output [b, t, d], the cache with the keys and values of x).
@@ -118,7 +134,7 @@ def cached_attention(params: Tree, x: Array, cache: KVCache, start: Array, heads
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=1),
         cache, project_kv(params, x, heads))
     causal = jnp.arange(cache.keys.shape[1]) <= (start + jnp.arange(x.shape[1]))[:, None]
-    output, _ = _attention(_heads(params["query"], x, heads), cache, causal[None])
+    output, _ = _attention(_heads(params["query"], x, heads), cache, causal[None], bias=bias, scaled=scaled)
     return linear.apply(params["output"], output.reshape(*output.shape[:2], -1), OUT), cache
 
 
@@ -128,40 +144,46 @@ def _heads(params: Tree, x: Array, heads: int) -> Array:
 
 
 def _attention(
-    query: Array, kv: KVCache, mask: Array, rate: float = 0.0, key: Array | None = None
+    query: Array, kv: KVCache, mask: Array, rate: float = 0.0, key: Array | None = None, bias: Array | None = None,
+    scaled: bool = True, same_along: tuple[int, ...] = (),
 ) -> tuple[Array, Array]:
     """query [b, t, h, k] -> (weighted sums of the values [b, t, h, k], the weights [b, h, t, s] before dropout)."""
     # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, but sometimes gave
     # wrong values on busy processors.
-    return _attend(query * query.shape[-1] ** -0.5, kv.keys, kv.values, mask, key, rate)
+    query = query * query.shape[-1] ** -0.5 if scaled else query
+    return _attend(query, kv.keys, kv.values, mask, bias, key, rate, same_along)
 
 
 def _forward(
-    query: Array, keys: Array, values: Array, mask: Array, key: Array | None, rate: float
+    query: Array, keys: Array, values: Array, mask: Array, bias: Array | None, key: Array | None, rate: float,
+    same_along: tuple[int, ...],
 ) -> tuple[tuple[Array, Array], tuple]:
     # The backward pass keeps one [b, h, t, s] array, in the dtype of the query. JAX's derivative keeps three: the
     # weights in float32, the weights after dropout, and its mask.
     logits = jnp.einsum("bthk,bshk->bhts", query, keys)
-    logits = jnp.where(mask[:, None], logits.astype(jnp.float32), MASKED_LOGIT)
+    logits = logits.astype(jnp.float32) if bias is None else logits.astype(jnp.float32) + bias
+    logits = jnp.where(mask[:, None], logits, MASKED_LOGIT)
     weights = jax.nn.softmax(logits, axis=-1).astype(query.dtype)
-    output = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, weights, rate), values)
-    return (output, weights), (query, keys, values, mask, key, weights)
+    output = jnp.einsum("bhts,bshk->bthk", dropout.apply(key, weights, rate, same_along), values)
+    return (output, weights), (query, keys, values, mask, bias, key, weights)
 
 
-def _backward(rate: float, residuals: tuple, cotangents: tuple[Array, Array]) -> tuple:
-    query, keys, values, mask, key, weights = residuals
+def _backward(rate: float, same_along: tuple[int, ...], residuals: tuple, cotangents: tuple[Array, Array]) -> tuple:
+    query, keys, values, mask, bias, key, weights = residuals
     g, dweights_out = cotangents
-    dropped, undrop = jax.vjp(lambda w: dropout.apply(key, w, rate), weights)
+    dropped, undrop = jax.vjp(lambda w: dropout.apply(key, w, rate, same_along), weights)
     dvalues = jnp.einsum("bhts,bthk->bshk", dropped, g)
     dweights = (undrop(jnp.einsum("bthk,bshk->bhts", g, values))[0] + dweights_out).astype(jnp.float32)
     # Weights rounded to bfloat16 do not sum to 1: without the division their mean would not cancel.
     weights = weights.astype(jnp.float32)
     mean = (weights * dweights).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
     dlogits = weights * (dweights - mean)
-    dlogits = jnp.where(mask[:, None], dlogits, 0).astype(query.dtype)
+    dlogits = jnp.where(mask[:, None], dlogits, 0)
+    dbias = None if bias is None else dlogits.sum(0)
+    dlogits = dlogits.astype(query.dtype)
     dquery = jnp.einsum("bhts,bshk->bthk", dlogits, keys)
     dkeys = jnp.einsum("bhts,bthk->bshk", dlogits, query)
-    return dquery, dkeys, dvalues, None, None
+    return dquery, dkeys, dvalues, None, dbias, None
 
 
-_attend = with_gradient(_forward, _backward, nondiff_argnums=(5,))
+_attend = with_gradient(_forward, _backward, nondiff_argnums=(6, 7))

@@ -7,14 +7,15 @@ import numpy as np
 from lmrep.core.params import Array
 
 
-def apply(key: Array | None, x: Array, rate: float) -> Array:
-    """Zeroes each element of x with probability `rate` and scales the others by 1 / (1 - rate).
+def apply(key: Array | None, x: Array, rate: float, same_along: tuple[int, ...] = ()) -> Array:
+    """Zeroes each element of x with probability `rate` and scales the others by 1 / (1 - rate). Along the axes
+    `same_along`, numbered from 0, the mask is the same.
 
     The identity where `key` is None or `rate` is 0.
     """
     if key is None or rate == 0:
         return x
-    return _dropped(x, bits(key, x.shape), rate)
+    return _dropped(x, bits(key, tuple(1 if i in same_along else n for i, n in enumerate(x.shape))), rate)
 
 
 def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array:

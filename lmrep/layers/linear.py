@@ -13,18 +13,19 @@ Axes = tuple[str | None, str | None]
 
 def specs(
     d_in: int, d_out: int, axes: Axes, init: Initializer = normal(),
-    blocks: tuple[int, int] = (1, 1),
+    blocks: tuple[int, int] = (1, 1), bias: bool = True,
 ) -> Tree:
-    """A kernel [d_in, d_out] whose dimensions have the logical `axes`, and a bias [d_out]; `blocks` as in
-    `ParamSpec`."""
-    return {"kernel": ParamSpec((d_in, d_out), axes, init, blocks),
-            "bias": ParamSpec((d_out,), axes[1:], zeros, blocks[1:])}
+    """A kernel [d_in, d_out] whose dimensions have the logical `axes`, and, unless `bias` is False, a bias [d_out];
+    `blocks` as in `ParamSpec`."""
+    kernel = {"kernel": ParamSpec((d_in, d_out), axes, init, blocks)}
+    return kernel | ({"bias": ParamSpec((d_out,), axes[1:], zeros, blocks[1:])} if bias else {})
 
 
 def apply(params: Tree, x: Array, axes: Axes = (None, None)) -> Array:
     """x [..., d_in] -> [..., d_out], in x's dtype. `axes` are those of `specs` where the kernel is sharded along
     `embed`: it is gathered for each of its products."""
-    return product(x, params["kernel"], axes) + params["bias"].astype(x.dtype)
+    y = product(x, params["kernel"], axes)
+    return y + params["bias"].astype(x.dtype) if "bias" in params else y
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward block (Vaswani et al., 2017, section 3.3)."""
+"""The position-wise feed-forward block (Vaswani et al., 2017, section 3.3), optionally gated (Shazeer, 2020)."""
 
 import math
 from collections.abc import Callable
@@ -38,14 +38,26 @@ ACTIVATIONS = {
 }
 
 
-def specs(d: int, f: int, init: Initializer = normal(), output_init: Initializer | None = None) -> Tree:
-    """d -> f -> d, both with bias. `output_init` is that of the second layer, by default `init`."""
-    return {"in": linear.specs(d, f, IN, init), "out": linear.specs(f, d, OUT, output_init or init)}
+def specs(
+    d: int, f: int, init: Initializer = normal(), output_init: Initializer | None = None, *, bias: bool = True,
+    gated: bool = False,
+) -> Tree:
+    """d -> f -> d, both with `bias`. `output_init` is that of the second layer, by default `init`. If `gated`, the
+    first layer has a second kernel, `gate`, whose activations multiply its own outputs."""
+    tree = {"in": linear.specs(d, f, IN, init, bias=bias),
+            "out": linear.specs(f, d, OUT, output_init or init, bias=bias)}
+    return tree | ({"gate": linear.specs(d, f, IN, init, bias=bias)} if gated else {})
 
 
-def apply(params: Tree, x: Array, activation: str, *, rate: float = 0.0, key: Array | None = None) -> Array:
-    """x [b, t, d] -> [b, t, d]; `rate` is the dropout between the two layers."""
+def apply(
+    params: Tree, x: Array, activation: str, *, rate: float = 0.0, key: Array | None = None,
+    same_along: tuple[int, ...] = (),
+) -> Array:
+    """x [b, t, d] -> [b, t, d]; `rate` is the dropout between the two layers, and `same_along` as in
+    `dropout.apply`."""
     (key,) = prng.split(key, 1)
-    hidden = ACTIVATIONS[activation](linear.apply(params["in"], x, IN))
-    hidden = shard(dropout.apply(key, hidden, rate), "batch", "length", "mlp")
+    hidden = ACTIVATIONS[activation](linear.apply(params["gate" if "gate" in params else "in"], x, IN))
+    if "gate" in params:
+        hidden *= linear.apply(params["in"], x, IN)
+    hidden = shard(dropout.apply(key, hidden, rate, same_along), "batch", "length", "mlp")
     return linear.apply(params["out"], hidden, OUT)

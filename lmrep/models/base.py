@@ -127,7 +127,9 @@ class Model(NamedTuple):
       kept_heads: () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
       pooling: the position whose vector stands for a sequence, "first" or "last".
       carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
-      start_cache: (batch_size, max_length) -> an empty cache, for generation. None: not supported.
+      start_cache: (params, batch_size, max_length, source=None) -> the cache before the first token, for generation.
+        `source` are the `Inputs` of the text that the outputs are conditioned on, for networks that read one. None: not
+        supported.
       decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
         is the number of the t tokens that are not padding, None for all.
       make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of
@@ -153,7 +155,7 @@ class Model(NamedTuple):
     kept_heads: Callable[[], tuple[tuple[int, ...], ...]] = tuple
     pooling: str = "first"
     carry: Callable[[int], Tree] | None = None
-    start_cache: Callable[[int, int], Tree] | None = None
+    start_cache: Callable[..., Tree] | None = None
     decode: Callable[..., tuple[Array, Tree]] | None = None
     make_generator: Callable[..., "Model"] | None = None
     activation: str = "gelu"

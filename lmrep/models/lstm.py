@@ -58,7 +58,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> 
         output_dim=c.table_width if c.tied else c.width,
         pooling="last",
         carry=partial(initial_state, c=c),
-        start_cache=lambda batch_size, max_length: initial_state(batch_size, c=c),
+        start_cache=lambda params, batch_size, max_length: initial_state(batch_size, c=c),
         decode=partial(decode, c=c, execution=execution),
         activation="tanh",
         init=uniform(c),

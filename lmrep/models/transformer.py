@@ -292,7 +292,9 @@ def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Ar
     return embedding.dropped_table(table, embedding_key, c.dropout) if c.table_dropout else table
 
 
-def start_cache(batch_size: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
+def start_cache(
+    params: Tree, batch_size: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()
+) -> Cache:
     """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")

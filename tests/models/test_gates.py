@@ -174,7 +174,7 @@ def test_pruned_network_generates_as_it_encodes(text):
     model, _ = make(c)
     tokens = TOKENS[:1]
     inputs = Inputs(tokens, attention_mask=AttentionMask(jnp.ones_like(tokens), causal=True))
-    expected, cache = model.encode(params, inputs).hidden, model.start_cache(1, T)
+    expected, cache = model.encode(params, inputs).hidden, model.start_cache(params, 1, T)
     first, cache = model.decode(params, tokens[:, :5], cache)
     second, _ = model.decode(params, tokens[:, 5:], cache)
     np.testing.assert_allclose(jnp.concatenate([first, second], 1), expected, atol=1e-5)

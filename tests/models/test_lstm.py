@@ -138,7 +138,7 @@ def test_padding_leaves_the_state_unchanged():
 @pytest.mark.parametrize("name", ["narrow_table", "rnn"])
 def test_decoding_equals_encoding(name):
     model, params = network(name)
-    expected, cache, computed = encode(model, params, TOKENS), model.start_cache(B, T), []
+    expected, cache, computed = encode(model, params, TOKENS), model.start_cache(params, B, T), []
     prompt = np.pad(TOKENS[:, :5], ((0, 0), (0, 3)))  # padded, as prompts of many lengths are
     decode = jax.jit(model.decode)
     hidden, cache = decode(params, prompt, cache, jnp.int32(5))

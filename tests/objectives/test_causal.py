@@ -152,7 +152,7 @@ def test_decoding_with_a_cache_equals_encoding(network):
     tokens = BATCH["tokens"]
     mask = AttentionMask(np.ones_like(tokens), causal=True)
     full = jax.jit(lambda p: model.encode(p, Inputs(tokens=tokens, attention_mask=mask)))(params["encoder"])
-    cache, outputs = model.start_cache(4, T), []
+    cache, outputs = model.start_cache(params["encoder"], 4, T), []
     decode = jax.jit(model.decode)
     for size in (5, 1, 1, 1, 1, 1, 1, 1):
         at = int(cache.length)
@@ -164,4 +164,4 @@ def test_decoding_with_a_cache_equals_encoding(network):
 def test_a_cache_longer_than_the_positions_is_refused():
     model, _, _ = build()
     with pytest.raises(ValueError, match="a cache of 13 tokens was requested; the model has positions for 12"):
-        model.start_cache(1, 13)
+        model.start_cache({}, 1, 13)
