@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lmrep import models
 from lmrep.core.errors import RunFault
 from lmrep.core.params import unflatten
 from lmrep.interop.heads import HEADS, TASK_HEADS
 from lmrep.interop.huggingface.read import Published, assign
 from lmrep.interop.huggingface.write import tensors
 from lmrep.layers.attention import AttentionMask
-from lmrep.models import transformer
 from lmrep.models.base import Inputs
 
 BATCH_SIZE, LENGTH = 2, 64
@@ -66,31 +66,32 @@ def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
     """Sequences of all ids but that of padding. The second is padded, and has two token types if the network does. (A
     network that needs the id of padding to find the last token, and has none, gets no padding.)"""
     config, draw = checkpoint.config, np.random.default_rng(seed)
-    length = min(LENGTH, config.max_length)
+    length = min(LENGTH, config.max_length or LENGTH)
     pad = checkpoint.family.pad_id(checkpoint.config_json)
     tokens = draw.integers(0, config.vocab, (BATCH_SIZE, length))
     if pad is not None:
         tokens[tokens == pad] = 0 if pad else config.vocab - 1
     mask = np.ones_like(tokens)
     if pad is not None or not (checkpoint.task and checkpoint.family.causal):
-        mask[1, length - length // 3 :] = 0
+        mask[1, slice(length // 3) if checkpoint.family.pads_left else slice(length - length // 3, None)] = 0
     tokens[mask == 0] = pad or 0
-    return RandomBatch(tokens, draw.integers(0, max(1, min(config.token_types, 2)), tokens.shape), mask)
+    types = 2 if "token_type_ids" in models.build(config).inputs else 1
+    return RandomBatch(tokens, draw.integers(0, types, tokens.shape), mask)
 
 
 def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     """The outputs of our network."""
-    config, heads, task = checkpoint.config, checkpoint.heads, checkpoint.task
-    model = transformer.build(config)
+    heads, task, model = checkpoint.heads, checkpoint.task, models.build(checkpoint.config)
     mask = AttentionMask(jnp.asarray(batch.attention_mask), causal=checkpoint.family.causal)
-    inputs = Inputs(tokens=jnp.asarray(batch.tokens, jnp.int32), attention_mask=mask,
-                    token_type_ids=jnp.asarray(batch.token_types, jnp.int32) if config.token_types > 1 else None)
+    types = jnp.asarray(batch.token_types, jnp.int32) if "token_type_ids" in model.inputs else None
+    inputs = Inputs(tokens=jnp.asarray(batch.tokens, jnp.int32), attention_mask=mask, token_type_ids=types)
 
     @jax.jit
     def run(tree):
         hidden = model.encode(tree["encoder"], inputs).hidden
         if task:
-            return {"hidden": hidden, task.name: task.logits(tree, hidden, jnp.asarray(batch.attention_mask.sum(-1)))}
+            logits = task.logits(tree, hidden, jnp.asarray(batch.attention_mask), model)
+            return {"hidden": hidden, task.name: logits}
         return {"hidden": hidden} | {name: HEADS[name].logits(tree, hidden, model) for name in heads}
 
     with jax.default_matmul_precision("highest"):
@@ -119,7 +120,7 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
             attn_implementation="eager").eval()
         inputs = {"input_ids": torch.from_numpy(batch.tokens),
                   "attention_mask": torch.from_numpy(batch.attention_mask)}
-        if checkpoint.config.token_types:
+        if "token_type_ids" in models.build(checkpoint.config).inputs:
             inputs["token_type_ids"] = torch.from_numpy(batch.token_types)
         grouped = bool(checkpoint.task) and TASK_HEADS[checkpoint.task.name].grouped
         with torch.no_grad():

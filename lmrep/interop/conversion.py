@@ -34,7 +34,6 @@ from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.read import Published, read
 from lmrep.interop.huggingface.task_classes import label_remarks, read_task
 from lmrep.interop.huggingface.write import choose, from_network, tensors, write
-from lmrep.models import transformer
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS, networks
@@ -195,7 +194,7 @@ def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Famil
     if (directory / FOLDER / RECORD).exists():
         return FAMILIES.get(tensor_files.read_json(directory / FOLDER / RECORD).get("family"))
     objective, network = experiments.resolve_stages(experiment)[-1].objective_name, experiments.model_config(experiment)
-    if isinstance(network, transformer.Config):  # without some heads it cannot be written, and is of the same family
+    if getattr(network, "pruned_heads", ""):  # without some heads it cannot be written, and is of the same family
         network = dataclasses.replace(network, pruned_heads="")
     try:
         return choose(network, {}, pad, objective)
@@ -232,9 +231,9 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     heads, family, task = checkpoint.heads, checkpoint.family, checkpoint.task
     objective = task.name if task else _language_model(heads) or family.objective
     form = "examples" if task else "segment_pair" if "pair" in heads else "packed"
-    config = experiments.default_config(objective=objective, format=form, optimizer=family.optimizer)
+    config = experiments.default_config(family.network_name, objective, form, family.optimizer)
     config.name = name
-    config.length = min(512, checkpoint.config.max_length)
+    config.length = min(512, checkpoint.config.max_length or 512)
     config.model.update(dataclasses.asdict(checkpoint.config))
     if task:
         definition = TASKS[task.name]

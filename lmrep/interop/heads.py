@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from lmrep.core.params import Array, Tree
+from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.layers import linear, lm_head
 from lmrep.models.base import Model
 from lmrep.objectives import causal, replaced_token, sentence_pair
@@ -63,6 +63,12 @@ HEADS = {
         "next-token logits",
         lambda tree, hidden, model: causal.next_token_logits(tree, hidden, model=model, c=causal.Config()), None, "",
         objective="causal"),
+    "permutation": Head(
+        "token logits",
+        lambda tree, hidden, model: lm_head.logits(
+            tree["objective"]["permutation"], model.output_embedding(tree["encoder"]), hidden),
+        lambda model, e: {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}, "objective/permutation/",
+        objective="permutation"),
 }
 
 
@@ -127,15 +133,17 @@ class PublishedTask(NamedTuple):
         """The head's parameters."""
         return tasks.specs(model, TASK_HEADS[self.name].outputs or len(self.labels), self.head)
 
-    def logits(self, params: Tree, hidden: Array, lengths: Array) -> Array:
+    def logits(self, params: Tree, hidden: Array, mask: Array, model: Model) -> Array:
         """Float32 logits [b, outputs], or [b, t, outputs] of a head for each token.
 
         Args:
           params: of the network and its heads.
           hidden: [b, t, d].
-          lengths: i32[b], tokens of each sequence.
+          mask: i32[b, t], 1 where there is no padding.
+          model: the network.
         """
         if TASK_HEADS[self.name].pooled:
-            at = 0 * lengths if self.head.context == "both" else lengths - 1
+            last = mask.shape[1] - 1 - mask[:, ::-1].argmax(-1)
+            at = mask.argmax(-1) if self.head.context == "both" and model.pooling == "first" else last
             hidden = hidden[jnp.arange(len(hidden)), at]
         return tasks.apply(params["objective"][self.name], hidden, self.head)

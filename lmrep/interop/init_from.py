@@ -30,10 +30,10 @@ from lmrep.interop import (
 )
 from lmrep.interop.huggingface.read import describe as describe_published
 from lmrep.interop.huggingface.read import read as read_published
-from lmrep.interop.huggingface.read import read_config
+from lmrep.interop.huggingface.read import read_network
 from lmrep.interop.huggingface.task_classes import FORM
 from lmrep.interop.path_mapping import Origin, origins, take
-from lmrep.models import MODELS
+from lmrep.models import MODELS, name_of
 from lmrep.storage import remote_workdir, workdir
 from lmrep.tasks import TASKS
 from lmrep.training.state import trainable
@@ -155,8 +155,7 @@ def adopt_tokenizer(
     vocab_file = f"{_absolute(path, directory)}/{folder}".rstrip("/")
     config.tokenizer.update(name=tokenizer.name, vocab_file=vocab_file, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
-    network = workdir.read_config(directory)["config"]["model"] if folder else dataclasses.asdict(
-        read_config(directory))
+    network = workdir.read_config(directory)["config"]["model"] if folder else read_network(directory)
     return dict(network), tokenizer
 
 
@@ -376,8 +375,7 @@ def check_network(network: Any, source: SourceCheckpoint) -> list[str]:
     """
     differing = {name: (source.network[name], value) for name, value in dataclasses.asdict(network).items()
                  if name in source.network and source.network[name] != value and name not in ("vocab", "max_length")}
-    definition = next(each for each in MODELS.values() if isinstance(network, each.config))
-    for name in definition.architecture_fields:
+    for name in MODELS[name_of(network)].architecture_fields:
         if name in differing:
             theirs, ours = differing[name]
             raise UserError(f"model.{name} is {ours!r} in this run and {theirs!r} in {source.name}, so its parameters "

@@ -1,10 +1,13 @@
 """Networks: one file per architecture, looked up by name in `MODELS`, and the table of published sizes."""
 
+from typing import Any
+
 from lmrep.models import bilstm, lstm, none, transformer, transformer_xl
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, model_inputs
 from lmrep.models.presets import PRESETS
 
-__all__ = ["MODELS", "PRESETS", "Encoded", "Inputs", "Model", "ModelDef", "model_inputs", "pretrained_models"]
+__all__ = ["MODELS", "PRESETS", "Encoded", "Inputs", "Model", "ModelDef", "build", "model_inputs", "name_of",
+           "pretrained_models"]
 
 MODELS: dict[str, ModelDef] = {
     "transformer": transformer.DEFINITION,
@@ -13,6 +16,16 @@ MODELS: dict[str, ModelDef] = {
     "bilstm": bilstm.DEFINITION,
     "none": none.DEFINITION,
 }
+
+
+def name_of(config: Any) -> str:
+    """The name in `MODELS` of the network that a record configures."""
+    return next(name for name, definition in MODELS.items() if isinstance(config, definition.config))
+
+
+def build(config: Any) -> Model:
+    """The network that a record configures. Raises UserError where its fields do not fit each other."""
+    return MODELS[name_of(config)].build(config)
 
 
 def pretrained_models() -> tuple[str, ...]:

@@ -65,6 +65,11 @@ class Config:
                                   at_least=0)
 
     @property
+    def table_width(self) -> int:
+        """e, the width of the token table."""
+        return self.width
+
+    @property
     def head_width(self) -> int:
         """k, the width of a head."""
         return self.width // self.heads

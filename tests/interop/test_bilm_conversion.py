@@ -121,7 +121,7 @@ def set_bias(home, value):
 def test_directories_of_another_type_are_refused(files, workdir, tmp_path):  # noqa: F811
     for source, to, message in [(files, "bilm", "is a published directory already"),
                                 (workdir, "workdir", "is a workdir already; .* --to=bilm"),
-                                (workdir, "huggingface", "only Transformers can be written")]:
+                                (workdir, "huggingface", "is of 'bilstm', and only those of transformer, .* can be")]:
         result = small.command("convert", source, tmp_path / "new", f"--to={to}")
         assert result.code == 2, (source, to)
         assert re.search(message, result.err)

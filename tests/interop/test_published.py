@@ -17,7 +17,7 @@ from lmrep.experiment import config as experiments
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import RandomBatch
 from lmrep.interop.huggingface import FAMILIES
-from lmrep.interop.huggingface.read import read, read_config, specs
+from lmrep.interop.huggingface.read import describe, read, specs
 from lmrep.interop.huggingface.write import from_network, write
 from lmrep.layers.attention import AttentionMask
 from lmrep.models import PRESETS, transformer
@@ -130,7 +130,7 @@ def test_joint_query_key_value_tensors_are_split():
 
 
 def test_config_determines_activation_epsilon_and_offset():
-    found = {name: read_config(GOLDEN / name) for name in NAMES}
+    found = {name: describe(GOLDEN / name).config for name in NAMES}
     assert [name for name in NAMES if found[name].activation == "gelu_tanh"] == ["bert_tanh", "albert", "gpt", "gpt2"]
     assert {found[name].norm_eps for name in ("roberta", "gpt", "gpt2")} == {1e-5}
     assert {found[name].norm_eps for name in ("bert", "electra_generator", "albert")} == {1e-12}

@@ -99,7 +99,7 @@ def publish_names(checkpoint):
     """The names of the encoder's tensors."""
     paths = [path for path in checkpoint.params if path.startswith("encoder/")]
     prefix = f"{checkpoint.family.prefix}."
-    return {names[0] for _, names in checkpoint.family.locations(prefix, checkpoint.config.layers, paths)}
+    return {names[0] for _, names in checkpoint.family.locations(prefix, checkpoint.config, paths)}
 
 
 @pytest.mark.parametrize(("changed", "name", "form", "message"), [

@@ -1,5 +1,5 @@
-"""BERT, RoBERTa and DistilBERT against the implementations of Hugging Face transformers, and the adaptive softmax
-against PyTorch's, run side by side.
+"""BERT, RoBERTa, DistilBERT and XLNet against the implementations of Hugging Face transformers, and the adaptive
+softmax against PyTorch's, run side by side.
 
 All parameters are random, biases and norms too; sizes are odd; examples are padded and have two token types.
 """
@@ -17,8 +17,8 @@ from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import assign
 from lmrep.layers import adaptive, lm_head
 from lmrep.layers.attention import AttentionMask
-from lmrep.models import transformer
-from lmrep.models.base import Inputs
+from lmrep.models import transformer, transformer_xl
+from lmrep.models.base import Factorization, Inputs
 from lmrep.models.transformer import Config
 from lmrep.objectives import sentence_pair
 
@@ -112,6 +112,108 @@ def test_roberta():
     config = Config(**OURS, activation="gelu", norm_eps=1e-5, token_types=1, position_offset=2)
     states_error, logits_error, _ = compare(config, parameters(reference, config, "roberta"), expected)
     assert max(states_error, logits_error) <= 1e-5
+
+
+# --- XLNet
+
+SEGMENT_TYPES = RNG.integers(0, 3, (2, B, T))  # of two segments that follow each other
+SEGMENT_TOKENS = RNG.integers(0, 101, (2, B, T))
+MEMORIES = {"longer": (23, None), "shorter": (5, None), "reused": (23, 7)}  # memory, reuse
+
+
+def xlnet(**changed):
+    """(a random model of the reference, our model, our parameters of the encoder and of the head)."""
+    reference = randomised(transformers.XLNetLMHeadModel(transformers.XLNetConfig(
+        vocab_size=101, d_model=36, n_layer=LAYERS, n_head=3, d_inner=70,
+        **{"mem_len": 23, "ff_activation": "gelu_new", **changed})))
+    config = FAMILIES["xlnet"].network(reference.config.to_dict(), "its config")
+    params, model = parameters(reference, config, "xlnet"), transformer_xl.build(config)
+    jax.tree.map(lambda spec, x: np.testing.assert_equal(x.shape, spec.shape), model.specs, params["encoder"],
+                 is_leaf=P.is_spec)
+    return reference, model, params
+
+
+def encode_segment(model, params, i, real=REAL, order=None, at=None, carry=None):
+    """(logits, the next carry) of segment i."""
+    inputs = Inputs(jnp.asarray(SEGMENT_TOKENS[i]), token_type_ids=jnp.asarray(SEGMENT_TYPES[i]), carry=carry,
+                    attention_mask=AttentionMask(jnp.asarray(real)), factorization=order)
+
+    @jax.jit
+    def run(params, inputs, at):
+        encoded = model.encode(params["encoder"], inputs, at=at)
+        table = model.output_embedding(params["encoder"])
+        return lm_head.logits(params["objective"]["permutation"], table, encoded.hidden), encoded.carry
+
+    with jax.default_matmul_precision("highest"):
+        return run(params, inputs, at)
+
+
+def reference_segment(model, i, real=REAL, **options):
+    with torch.no_grad():
+        return model(torch.tensor(SEGMENT_TOKENS[i]), token_type_ids=torch.tensor(SEGMENT_TYPES[i]),
+                     attention_mask=torch.tensor(real), use_mems=True, **options)
+
+
+def two_streams(seed):
+    """(some positions [b, m], the order in which they are predicted, and the same for the reference)."""
+    rng = np.random.default_rng(seed)
+    at = np.stack([rng.permutation(11)[:5] for _ in range(B)])
+    places = np.full((B, T), -1)
+    np.put_along_axis(places, at, np.broadcast_to(np.arange(5), at.shape), 1)
+    order = Factorization(jnp.asarray(places, jnp.int32), jnp.asarray(np.maximum(places, 0), jnp.int32))
+    hidden = order.revealed[:, None, :] >= order.sees[:, :, None]
+    return at, order, {"perm_mask": torch.tensor(np.asarray(hidden, np.float32)),
+                       "target_mapping": torch.tensor(np.eye(T, dtype=np.float32)[at])}
+
+
+@pytest.mark.parametrize("changed", [{}, {"ff_activation": "gelu", "clamp_len": 4}, {"mem_len": None}])
+@pytest.mark.parametrize("padding", ["after", "before"])
+def test_xlnet(changed, padding):
+    """Positions are relative, so that padding may come first, as in its tokenizer."""
+    reference, model, params = xlnet(**changed)
+    real = REAL if padding == "after" else REAL[:, ::-1].copy()
+    logits, _ = encode_segment(model, params, 0, real)
+    expected = reference_segment(reference, 0, real).logits.numpy()
+    assert np.abs(logits - expected)[real.astype(bool)].max() <= 1e-5 < np.abs(expected).max()
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_xlnet_with_memory(memory):
+    """Of two segments without padding, which the reference would remember. Both give remembered tokens type 0."""
+    length, reuse = MEMORIES[memory]
+    reference, model, params = xlnet(mem_len=length, reuse_len=reuse)
+    all_real, mems, carry = np.ones_like(REAL), None, None
+    for i in range(2):
+        theirs = reference_segment(reference, i, all_real, mems=mems)
+        logits, carry = encode_segment(model, params, i, all_real, carry=carry)
+        mems = theirs.mems
+        np.testing.assert_allclose(logits, theirs.logits, rtol=0, atol=1e-5)
+    filled = min(length, 2 * (reuse or T))
+    np.testing.assert_array_equal(carry["filled"], np.broadcast_to(np.arange(length) >= length - filled, (B, length)))
+    for number, expected in enumerate(mems):
+        ours = carry["layers"][str(number)][:, length - filled :]
+        np.testing.assert_allclose(ours, expected.numpy().swapaxes(0, 1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_two_streams_of_xlnet(remembers):
+    """The order of the reference is a mask of pairs; its second stream has the positions to predict alone."""
+    reference, model, params = xlnet()
+    mems, carry = None, None
+    if remembers:
+        mems = reference_segment(reference, 0, np.ones_like(REAL)).mems
+        _, carry = encode_segment(model, params, 0, np.ones_like(REAL))
+    at, order, theirs = two_streams(0)
+    expected = reference_segment(reference, 1, mems=mems, **theirs).logits.numpy()
+    logits, _ = encode_segment(model, params, 1, order=order, at=jnp.asarray(at), carry=carry)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+    content = reference_segment(reference, 1, mems=mems, perm_mask=theirs["perm_mask"], output_hidden_states=True)
+    inputs = Inputs(jnp.asarray(SEGMENT_TOKENS[1]), token_type_ids=jnp.asarray(SEGMENT_TYPES[1]), carry=carry,
+                    attention_mask=AttentionMask(jnp.asarray(REAL)), factorization=order)
+    layers = jax.jit(lambda p: model.encode(p, inputs, layers=True).layers)(params["encoder"])
+    real = REAL.astype(bool)
+    for ours, expected in zip(layers, content.hidden_states, strict=True):
+        np.testing.assert_allclose(ours[real], expected.numpy()[real], rtol=0, atol=1e-5)
 
 
 def test_adaptive_softmax():

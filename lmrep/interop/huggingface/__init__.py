@@ -3,11 +3,21 @@
 A new family is a file with a `FAMILY`, and a row here.
 """
 
-from lmrep.interop.huggingface import albert, bert, distilbert, electra, gpt, gpt2, roberta, roberta_prelayernorm
+from lmrep.interop.huggingface import (
+    albert,
+    bert,
+    distilbert,
+    electra,
+    gpt,
+    gpt2,
+    roberta,
+    roberta_prelayernorm,
+    xlnet,
+)
 from lmrep.interop.huggingface.base import Family
 
 __all__ = ["FAMILIES", "Family"]
 
 # In this order a network of our own is tried as one of them.
 FAMILIES: dict[str, Family] = {each.FAMILY.name: each.FAMILY for each in (
-    bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert)}
+    bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert, xlnet)}

@@ -17,7 +17,7 @@ from lmrep.core.errors import UserError
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import task_classes
 from lmrep.interop.huggingface.task_classes import TaskClass
-from lmrep.models import transformer
+from lmrep.models import MODELS
 
 Names = dict[tuple[str, ...], tuple[str, ...]]
 Params = Mapping[str, np.ndarray]  # by path
@@ -42,15 +42,25 @@ def probability(default: float, help: str) -> Any:
     return setting(default, help, at_least=0, below=1)
 
 
+class Layout(NamedTuple):
+    """How files hold a parameter: its shape in one layer, and whether that is [out, in] with axes split."""
+
+    shape: tuple[int, ...]
+    transposed: bool = False
+
+
 class TensorLocation(NamedTuple):
     """Where a tensor of a file is among our parameters."""
 
     paths: tuple[str, ...]
     layer: int | None  # of a stacked parameter
     transposed: bool
+    split: tuple[int, ...] = ()  # its shape, if its axes are those of ours split
 
     def shape(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
         """The tensor's shape, from the shapes of our parameters by path."""
+        if self.split:
+            return self.split
         own = [shapes[path] if self.layer is None else shapes[path][1:] for path in self.paths]
         *before, last = own[0][::-1] if self.transposed else own[0]
         return (*before, last if len(own) == 1 else sum(shape[-1] for shape in own))
@@ -58,12 +68,14 @@ class TensorLocation(NamedTuple):
     def read(self, params: Params) -> np.ndarray:
         """The tensor made of our parameters; a view where it is part of one of them."""
         views = self._views(params)
-        return views[0] if len(views) == 1 else np.concatenate(views, axis=-1)
+        found = views[0] if len(views) == 1 else np.concatenate(views, axis=-1)
+        return found.reshape(self.split) if self.split else found
 
     def assign(self, tensor: np.ndarray, params: Params) -> None:
         """Writes the tensor into our parameters."""
-        start = 0
-        for view in self._views(params):
+        start, views = 0, self._views(params)
+        tensor = tensor.reshape(views[0].shape) if self.split else tensor
+        for view in views:
             view[...] = tensor[..., start : start + view.shape[-1]]
             start += view.shape[-1]
 
@@ -88,10 +100,15 @@ class Family:
       fields: key of config.json -> field of our network's config.
       architecture: fields of our config that are the same in all its networks, and decide what these compute.
       initialization: fields of our config that decide how its weights start, and where dropout acts.
+      network_name: of its network in `lmrep.models.MODELS`.
+      from_json: (values of `record`) -> the fields of our config that are not the value of one key.
+      to_json: (our config) -> the keys of config.json for these fields.
+      layouts: (our config) -> {path: how files hold this parameter}, where that is another shape.
       causal: whether it predicts from left to right, with the tied token table as its only head for pretraining.
       transposed: whether kernels are [out, in].
       pad: the id of padding, where config.json has none.
-      positions_key, activation_key: keys of config.json.
+      pads_left: whether padding precedes the tokens.
+      positions_key, activation_key: keys of config.json; no `positions_key` for a network without position table.
       activations: name of an activation in config.json -> ours.
       writes_bos_eos: whether config.json has bos_token_id and eos_token_id.
       positions_after_padding: whether position 0 is row pad + 1 of the position table.
@@ -119,9 +136,14 @@ class Family:
     architecture: Mapping[str, Any]
     initialization: Mapping[str, Any]
     tasks: Mapping[str, TaskClass] = field(default_factory=dict)
+    network_name: str = "transformer"
+    from_json: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}
+    to_json: Callable[[Any], Mapping[str, Any]] = lambda config: {}
+    layouts: Callable[[Any], Mapping[str, Layout]] = lambda config: {}
     causal: bool = False
     transposed: bool = True
     pad: int | None = 0
+    pads_left: bool = False
     positions_key: str = "max_position_embeddings"
     activation_key: str = "hidden_act"
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
@@ -174,37 +196,38 @@ class Family:
             yield own.names(task), False, True
 
     def locations(
-        self, prefix: str, layers: int, paths: Iterable[str]
+        self, prefix: str, config: Any, paths: Iterable[str]
     ) -> Iterator[tuple[TensorLocation, list[str]]]:
-        """Each location among `paths`, with the names of its tensor, in a model of that many layers."""
-        known = set(paths)
+        """Each location among `paths`, with the names of its tensor, in a network of this config."""
+        known, layouts = set(paths), self.layouts(config)
         for table, prefixed, kernels_transposed in self._tables():
             start = prefix if prefixed else ""
             for own, names in table.items():
                 if not known.issuperset(own):
                     continue
-                transposed = kernels_transposed and own[0].endswith("/kernel")
-                for layer in range(layers) if "{l}" in names[0] else (None,):
-                    yield TensorLocation(own, layer, transposed), [start + name.format(l=layer) for name in names]
+                split, transposed = layouts.get(own[0], ((), kernels_transposed and own[0].endswith("/kernel")))
+                for layer in range(config.layers) if "{l}" in names[0] else (None,):
+                    yield (TensorLocation(own, layer, transposed, split),
+                           [start + name.format(l=layer) for name in names])
 
     def prefix_in(self, names: Iterable[str]) -> str:
         """The prefix of the base model's names in a file."""
         return f"{self.prefix}." if any(name.startswith(f"{self.prefix}.") for name in names) else ""
 
-    def locate(self, names: Iterable[str], layers: int, paths: Iterable[str]) -> dict[str, TensorLocation]:
+    def locate(self, names: Iterable[str], config: Any, paths: Iterable[str]) -> dict[str, TensorLocation]:
         """{name: location} of those of `names` that have one among `paths`."""
         names = set(names)
-        known = {name: location for location, own in self.locations(self.prefix_in(names), layers, paths)
+        known = {name: location for location, own in self.locations(self.prefix_in(names), config, paths)
                  for name in own}
         known[self.tied] = TensorLocation(TOKEN, None, False)
         return {name: location for name, location in known.items() if name in names}
 
-    def names(self, paths: Iterable[str], layers: int) -> list[str]:
+    def names(self, paths: Iterable[str], config: Any) -> list[str]:
         """The names of the parameters at `paths` as the library writes them."""
         paths = set(paths)
         bare = not self.causal and not any(
             paths.issuperset(own) for table, prefixed, _ in self._tables() if not prefixed for own in table)
-        return [names[0] for _, names in self.locations("" if bare else f"{self.prefix}.", layers, paths)]
+        return [names[0] for _, names in self.locations("" if bare else f"{self.prefix}.", config, paths)]
 
     # config.json
 
@@ -217,16 +240,13 @@ class Family:
         """Rows of the position table before position 0."""
         return (self.pad if pad is None else pad) + 1 if self.positions_after_padding else 0
 
-    def network(self, config_json: Mapping[str, Any], path: str) -> transformer.Config:
+    def network(self, config_json: Mapping[str, Any], path: str) -> Any:
         """Our config of the network that a config.json describes; `path` is the file's, for messages.
 
         Raises:
           UserError: a value is out of range, or describes a network that ours cannot be.
         """
         values = vars(read(self.record, self._known(config_json, path), path))
-        offset = self.position_offset(self.pad_id(config_json))
-        if values[self.positions_key] <= offset:
-            raise UserError(f"{path} has {values[self.positions_key]} position rows, of which padding takes {offset}")
         ours = {own: values[key] for key, own in self.fields.items()}
         width, heads = ours["width"], ours["heads"]
         if width % heads:
@@ -237,9 +257,16 @@ class Family:
                 raise UserError(f"{path} has embedding_size {width}, which is its hidden_size; {self.name} still "
                                 "projects its embeddings then, and our network does not")
             ours["embedding"] = 0
-        return transformer.Config(**{**self.architecture, **self.initialization, **ours} | {
+        positions = {}
+        if self.positions_key:
+            offset = self.position_offset(self.pad_id(config_json))
+            if values[self.positions_key] <= offset:
+                raise UserError(f"{path} has {values[self.positions_key]} position rows, of which padding takes "
+                                f"{offset}")
+            positions = {"position_offset": offset, "max_length": values[self.positions_key] - offset}
+        return MODELS[self.network_name].config(**{**self.architecture, **self.initialization, **ours} | {
             "mlp": ours.get("mlp") or 4 * width, "activation": self.activations[values[self.activation_key]],
-            "position_offset": offset, "max_length": values[self.positions_key] - offset})
+            **positions, **self.from_json(values)})
 
     def _known(self, config_json: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The keys of `record` in a config.json, under any of their names."""
@@ -255,7 +282,7 @@ class Family:
                                 "same; delete the one that is wrong")
         return known
 
-    def misfits(self, config: transformer.Config, masked: bool, task: PublishedTask | None = None) -> list[str]:
+    def misfits(self, config: Any, masked: bool, task: PublishedTask | None = None) -> list[str]:
         """Why a network cannot be written as one of this family: "field=value" each.
 
         Args:
@@ -275,7 +302,7 @@ class Family:
         return [f"{name}={getattr(config, name)}" for name in wrong] + (
             task_classes.misfits(task, self.tasks.get(task.name)) if task else [])
 
-    def config_json(self, config: transformer.Config, specials: Mapping[str, int]) -> dict[str, Any]:
+    def config_json(self, config: Any, specials: Mapping[str, int]) -> dict[str, Any]:
         """The config.json of a network, without its class; `specials` are the tokenizer's ids by role."""
         values = {key: getattr(config, own) for key, own in self.fields.items()}
         if "embedding_size" in values:
@@ -285,8 +312,9 @@ class Family:
         return {
             "model_type": self.name, **values,
             self.activation_key: next(name for name, own in self.activations.items() if own == config.activation),
-            self.positions_key: config.max_length + config.position_offset,
-            "pad_token_id": specials.get("pad", self.pad), **(bos_eos if self.writes_bos_eos else {}),
+            **({self.positions_key: config.max_length + config.position_offset} if self.positions_key else {}),
+            **self.to_json(config), "pad_token_id": specials.get("pad", self.pad),
+            **(bos_eos if self.writes_bos_eos else {}),
             "tie_word_embeddings": True, "dtype": "float32",
         }
 

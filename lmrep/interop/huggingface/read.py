@@ -9,12 +9,14 @@ and others (buffers of positions, for example) in `extra_tensors`, so that writi
 bytes. Nothing is unpickled, and no code that a directory holds or names is run.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from lmrep import models
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten
 from lmrep.interop import tensor_files
@@ -23,7 +25,6 @@ from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.base import MLM_BIAS, TensorLocation
 from lmrep.interop.huggingface.task_classes import read_task
 from lmrep.interop.tensor_files import DTYPE_NAMES, dtype_and_shape
-from lmrep.models import transformer
 
 POOLER = "objective/pair/pooler/"
 CONFIG, MODEL, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -48,7 +49,7 @@ class Published(NamedTuple):
 
     family: Family
     config_json: dict[str, Any]
-    config: transformer.Config
+    config: Any
     params: dict[str, np.ndarray]
     dtypes: dict[str, str]
     extra_tensors: dict[str, np.ndarray]
@@ -82,7 +83,7 @@ def read(directory: Path) -> Published:
         raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the masked-LM "
                         f"head of {family.name} always uses {family.head_activation}; our heads use the network's "
                         f"activation. Save the checkpoint without its head: {family.classes[()]}")
-    predicts_tokens = masked or (family.causal and not task)
+    predicts_tokens = any(name in HEADS and HEADS[name].objective for name in family.heads_of(params))
     if config_json.get("tie_word_embeddings") is False and predicts_tokens and family.tied not in tensors:
         raise UserError(f"{path} has tie_word_embeddings false, but there is no {family.tied}, the output layer. If "
                         "the output layer is the token table, as in every published checkpoint, set the key to true")
@@ -95,7 +96,7 @@ class Description(NamedTuple):
 
     config_json: dict[str, Any]
     family: Family
-    config: transformer.Config
+    config: Any
     task: PublishedTask | None
 
 
@@ -107,9 +108,10 @@ def describe(directory: Path) -> Description:
                        read_task(family.tasks, config_json, path))
 
 
-def read_config(directory: Path) -> transformer.Config:
-    """The network of the checkpoint in a directory, from its config.json alone. Raises UserError as `read`."""
-    return describe(directory).config
+def read_network(directory: Path) -> dict[str, Any]:
+    """`config.model` of the checkpoint in a directory, from its config.json alone. Raises UserError as `read`."""
+    config = describe(directory).config
+    return {"name": models.name_of(config), **dataclasses.asdict(config)}
 
 
 def _described(directory: Path) -> tuple[dict[str, Any], Family]:
@@ -188,17 +190,17 @@ def _refuse_pickled(directory: Path) -> None:
            if torch else f"Download its {MODEL}, or save the model as safetensors with the library that wrote it"))
 
 
-def specs(config: transformer.Config, task: PublishedTask | None = None) -> dict[str, ParamSpec]:
+def specs(config: Any, task: PublishedTask | None = None) -> dict[str, ParamSpec]:
     """By path, every parameter that a checkpoint of this network may have: those of the encoder, and of all heads for
     pretraining or of the task's."""
-    model = transformer.build(config)
+    model = models.build(config)
     heads = {task.name: task.specs(model)} if task else {
-        name: head.specs(model, config.table_width) for name, head in HEADS.items() if head.specs}
+        name: head.specs(model, model.output_dim) for name, head in HEADS.items() if head.specs}
     return flatten({"encoder": model.specs, "objective": heads})
 
 
 def assign(
-    tensors: Mapping[str, np.ndarray], family: Family, config: transformer.Config, directory: Path,
+    tensors: Mapping[str, np.ndarray], family: Family, config: Any, directory: Path,
     task: PublishedTask | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(float32 parameters by path, the tensors without a counterpart among them).
@@ -210,7 +212,7 @@ def assign(
     if config.layers > len(tensors):
         raise UserError(f"{directory / CONFIG} has {config.layers:,} layers, and there are {len(tensors)} tensors")
     shapes = {path: spec.shape for path, spec in specs(config, task).items()}
-    locations = family.locate(tensors, config.layers, shapes)
+    locations = family.locate(tensors, config, shapes)
     _check_complete(locations, family, tensors, config, directory, task)
     names: dict[TensorLocation, str] = {}
     for name, location in locations.items():
@@ -233,7 +235,7 @@ def assign(
 
 def _check_complete(
     locations: Mapping[str, TensorLocation], family: Family, tensors: Mapping[str, np.ndarray],
-    config: transformer.Config, directory: Path, task: PublishedTask | None,
+    config: Any, directory: Path, task: PublishedTask | None,
 ) -> None:
     """Refuses a network, or a head of which some tensors are there, that lacks a tensor."""
     present = set(locations.values())
@@ -241,7 +243,7 @@ def _check_complete(
     needed = [f"objective/{head}/" for head in ((task.name,) if task else family.heads_of(paths))]
     if any(path.startswith(POOLER) for path in paths):  # which base models have without a head
         needed.append(POOLER)
-    every = family.locations(family.prefix_in(tensors), config.layers, specs(config, task))
+    every = family.locations(family.prefix_in(tensors), config, specs(config, task))
     missing = [names[0] for location, names in every
                if location not in present and location.paths[0].startswith(("encoder/", *needed))]
     if missing:

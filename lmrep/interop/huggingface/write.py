@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lmrep import models
 from lmrep.core.errors import UserError
 from lmrep.interop import tensor_files
 from lmrep.interop.heads import TASK_HEADS, PublishedTask
@@ -20,7 +21,7 @@ from lmrep.storage import workdir
 
 def tensors(checkpoint: Published) -> dict[str, np.ndarray]:
     """The tensors of its files by name, with their dtypes; views where these are float32."""
-    locations = checkpoint.family.locate(checkpoint.dtypes, checkpoint.config.layers, checkpoint.params)
+    locations = checkpoint.family.locate(checkpoint.dtypes, checkpoint.config, checkpoint.params)
     return {name: checkpoint.extra_tensors[name] if name in checkpoint.extra_tensors
             else locations[name].read(checkpoint.params).astype(DTYPES[dtype], copy=False)
             for name, dtype in checkpoint.dtypes.items()}
@@ -72,11 +73,13 @@ def from_network(
     """
     family = choose(config, params, specials.get("pad"), objective, task)
     known = family.paths(task.name if task else "")
-    params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
+    remarks: list[str] = []
+    if family.positions_key:
+        params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
     remarks += [f"left out, since {family.name} has no such tensor: {path} {dtype_and_shape(value)}"
                 for path, value in params.items() if path not in known]
     params = {path: value for path, value in params.items() if path in known}
-    if not config.token_types and TOKEN_TYPE in known:
+    if TOKEN_TYPE in known and not config.token_types:
         remarks.append("added: one token type with a vector of zeros, since the published network always adds one")
         config = dataclasses.replace(config, token_types=1)
         params[TOKEN_TYPE] = np.zeros((1, config.table_width), np.float32)
@@ -89,7 +92,7 @@ def from_network(
         if family.causal:
             config_json["pad_token_id"], more = _padding(task, own.name, specials)
             remarks += more
-    dtypes = dict.fromkeys(family.names(params, config.layers), "F32")
+    dtypes = dict.fromkeys(family.names(params, config), "F32")
     return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}, task), remarks
 
 
@@ -130,14 +133,17 @@ def choose(
     config: Any, params: Params, pad: int | None, objective: str, task: PublishedTask | None = None
 ) -> Family:
     """The family that a network is written as; see `from_network`. Raises UserError."""
-    if not isinstance(config, transformer.Config):
-        raise UserError(f"the network is of {type(config).__module__.rpartition('.')[2]}; only Transformers can be "
-                        "written as a published checkpoint")
-    if config.pruned_heads:
+    name = models.name_of(config)
+    families = {each: family for each, family in FAMILIES.items() if family.network_name == name}
+    if not families:
+        known = ", ".join(dict.fromkeys(family.network_name for family in FAMILIES.values()))
+        raise UserError(f"the network is of {name!r}, and only those of {known} can be written as a published "
+                        "checkpoint")
+    if getattr(config, "pruned_heads", ""):
         raise UserError(f"heads were removed from the network (model.pruned_heads is {config.pruned_heads}), and "
                         "published layouts have the same heads in every layer; convert the run that it was made from")
-    misfits = {name: family.misfits(config, MLM_BIAS in params, task) for name, family in FAMILIES.items()}
-    fitting = [FAMILIES[name] for name, wrong in misfits.items() if not wrong]
+    misfits = {name: family.misfits(config, MLM_BIAS in params, task) for name, family in families.items()}
+    fitting = [families[name] for name, wrong in misfits.items() if not wrong]
     if not fitting:
         reasons = "; ".join(f"{name} ({', '.join(wrong)})" for name, wrong in misfits.items())
         what = "network with this head" if task else "network"
@@ -146,4 +152,4 @@ def choose(
         family.objective == objective,
         family.positions_after_padding and family.position_offset(pad) == config.position_offset,
         len(params.keys() & family.paths()),
-        config.token_types > 0 or TOKEN_TYPE not in family.paths()))
+        TOKEN_TYPE not in family.paths() or config.token_types > 0))
