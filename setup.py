@@ -57,6 +57,7 @@ setup(
         "scipy>=1.13",
         "scikit-learn>=1.5",
         "seqeval>=1.2.2",
+        "sacrebleu>=2.4,<3",
         "pyarrow>=17",
         "fsspec>=2024.12",
         "filelock>=3.12",  # for the bound on JAX's compilation cache

@@ -73,8 +73,8 @@ def gather(plan: AnyPlan, numbers: np.ndarray, length: int = 0) -> Batch:
     """`plan.gather` with checked ids: on a device, an embedding lookup clamps or wraps them without an error."""
     batch = plan.gather(numbers, length)
     size = plan.vocabulary.size
-    ids = np.concatenate([batch[name].reshape(len(numbers), -1) for name in ("tokens", "backward_tokens")
-                          if name in batch], axis=1)
+    names = ("tokens", "backward_tokens", "source_tokens")
+    ids = np.concatenate([batch[name].reshape(len(numbers), -1) for name in names if name in batch], axis=1)
     for name in ("following", "backward_following"):
         if name in batch:
             ids = np.column_stack([ids, np.where(batch[name] == -1, 0, batch[name])])

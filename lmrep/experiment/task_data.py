@@ -11,7 +11,7 @@ from lmrep.core.files import digest
 from lmrep.data import records, tokenizers
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import InputLayout, input_layout
-from lmrep.data.records.examples import Examples, arrange
+from lmrep.data.records.examples import Examples, arrange, sizes
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import TaskExperiment
@@ -156,8 +156,8 @@ def tokenized(
     if task.grouped and form.packed:
         raise UserError("config.format.packed is True, and this task reads several texts of an example together; set "
                         "it to False")
-    if form.packed and units.lengths.max() > stage.length:
-        raise UserError(f"an example has {units.lengths.max():,} tokens, and packed sequences {stage.length:,} "
+    if form.packed and sizes(units).max() > stage.length:
+        raise UserError(f"an example has {sizes(units).max():,} tokens, and packed sequences {stage.length:,} "
                         "(config.length); raise it")
     content = digest([tokenizer.fingerprint, stage.objective_name, _changed(config), _changed(form), stage.length,
                       layout, records.fingerprint(own)])

@@ -105,7 +105,7 @@ def batches(examples: Examples, devices: int = 1) -> Iterator[dict[str, np.ndarr
     tokens = devices * _batch_tokens()
     order = np.argsort(examples.lengths, kind="stable")
     while len(order):
-        length = examples.batch_length(order[:1])
+        length = examples.bucket(examples.lengths[order[0]])
         fitting = int(np.searchsorted(examples.lengths[order], length, "right"))
         size = max(1, tokens // (length * max(1, examples.group)))
         while size // 4 >= fitting:  # few shapes are compiled
@@ -113,7 +113,8 @@ def batches(examples: Examples, devices: int = 1) -> Iterator[dict[str, np.ndarr
         size = -(-size // devices) * devices
         chosen = order[: min(size, fitting)]
         order = order[len(chosen):]
-        yield examples.gather(np.pad(chosen, (0, size - len(chosen)), constant_values=-1), length)
+        yield examples.gather(np.pad(chosen, (0, size - len(chosen)), constant_values=-1),
+                              examples.batch_length(chosen))
 
 
 @functools.lru_cache(maxsize=4)

@@ -91,7 +91,7 @@ def _map_cross_entropy(
 
 
 def chunked_cross_entropy(
-    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None = None
+    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None = None, z_loss: float = 0.0
 ) -> tuple[Array, Array, Array]:
     """The weighted sum of the cross-entropies at all positions of a batch, without the logits of all positions at once.
 
@@ -105,6 +105,8 @@ def chunked_cross_entropy(
       targets: i32[b, t], in [0, v).
       weights: float32 [b, t]; 0 where nothing is predicted.
       bias: [v], or None for none.
+      z_loss: factor of the squares of log sum exp(logits), which are added to the cross-entropies in the sum, so that
+        logits stay small (T5).
 
     Returns:
       (the sum float32 [], nll float32 [b, t] and correct bool[b, t] as in `cross_entropy`, both without a gradient).
@@ -112,7 +114,7 @@ def chunked_cross_entropy(
     axes, shape = ("batch", "length"), targets.shape
 
     def run(*shards: Array | None) -> tuple[Array, Array, Array]:
-        total, nll, correct = _chunked(*shards)
+        total, nll, correct = _chunked(*shards, z_loss)
         return sum_shards(total, axes, shape), nll, correct
 
     total, nll, correct = map_examples(run, (TABLE, (*axes, None), axes, axes, ("vocab",)), ((2, 0), (2, 2), (2, 2)),
@@ -162,40 +164,55 @@ def map_chunks(f: Callable[..., Array], v: int, *arrays: Array) -> Array:
     return merge_chunks(jax.lax.map(lambda chunk: jax.checkpoint(f)(*chunk), split), t)
 
 
-@jax.custom_vjp
-def _chunked(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None):
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _chunked(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, z_loss: float):
     def one_chunk(_, inputs):
         x, targets = inputs
-        return None, exp_and_nll(_logits(table, bias, x), targets)[2:]
+        y = _logits(table, bias, x)
+        _, total, nll, correct = exp_and_nll(y, targets)
+        return None, (nll, correct, _normalizer_loss(y, total, z_loss)[0])
 
     b, t = targets.shape
     split = partial(split_chunks, chunks=_num_chunks(b, t, table.shape[0]))
-    _, (nll, correct) = jax.lax.scan(one_chunk, None, (split(x), split(targets)))
-    nll = merge_chunks(nll, t)
-    return (nll * weights).sum(), nll, merge_chunks(correct, t)
+    _, chunks = jax.lax.scan(one_chunk, None, (split(x), split(targets)))
+    nll, correct, more = (merge_chunks(each, t) for each in chunks)
+    return ((nll + more) * weights).sum(), nll, correct
 
 
-def _chunked_forward(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None):
+def _normalizer_loss(y: Array, total: Array, z_loss: float) -> tuple[Array, Array]:
+    """Logits [..., v] and the sums of exp(logits - max) [...] -> (z_loss log(Z)^2 [...], 1 + its derivative by
+    log Z)."""
+    if not z_loss:
+        return jnp.zeros_like(total), jnp.ones_like(total)
+    log_z = jnp.log(total) + y.max(-1)
+    return z_loss * jnp.square(log_z), 1 + 2 * z_loss * log_z
+
+
+def _chunked_forward(
+    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, z_loss: float
+):
     # The result of `_chunked`, and the gradients for a cotangent of 1.
     def one_chunk(sums, inputs):
         dtable, dbias = sums
         x, targets, weights = inputs
-        exponentials, total, nll, correct = exp_and_nll(_logits(table, bias, x), targets)
-        scale = weights / total
+        y = _logits(table, bias, x)
+        exponentials, total, nll, correct = exp_and_nll(y, targets)
+        more, factor = _normalizer_loss(y, total, z_loss)
+        scale = weights * factor / total
         dx = jnp.einsum("btv,vd->btd", exponentials.astype(x.dtype), table.astype(x.dtype)) * scale[..., None]
         # Summed transposed: the product is a quarter faster on XLA's CPU backend.
         dtable += jnp.einsum("btv,btd->dv", exponentials.astype(x.dtype), x * scale[..., None].astype(x.dtype),
                              preferred_element_type=jnp.float32)
         if bias is not None:
             dbias += jnp.einsum("bt,btv->v", scale, exponentials, precision=EXACT)
-        return (dtable, dbias), (nll, correct, dx)
+        return (dtable, dbias), (nll, correct, dx, more)
 
     b, t = targets.shape
     split = partial(split_chunks, chunks=_num_chunks(b, t, table.shape[0]))
     zeros = (shard(jnp.zeros(table.T.shape, jnp.float32), None, "vocab"),
              None if bias is None else jnp.zeros_like(bias))
     (dtable, dbias), chunks = jax.lax.scan(one_chunk, zeros, (split(x), split(targets), split(weights)))
-    nll, correct, dx = (merge_chunks(each, t) for each in chunks)
+    nll, correct, dx, more = (merge_chunks(each, t) for each in chunks)
     if x.dtype != jnp.float32:  # else XLA's CPU backend transposes inside a bfloat16 product, which it then cannot run
         dtable = jax.lax.optimization_barrier(dtable)
     # softmax(y) - one_hot(target): the second term, of all positions at once.
@@ -203,14 +220,15 @@ def _chunked_forward(table: Array, x: Array, targets: Array, weights: Array, bia
     dtable = dtable.T.at[targets].add(-x.astype(jnp.float32) * weights[..., None])
     if bias is not None:
         dbias = dbias.at[targets].add(-weights)
-    total = (nll * weights).sum()
-    return (total, nll, correct), (dtable.astype(table.dtype), dx.astype(x.dtype), dbias, nll)
+    losses = nll + more
+    total = (losses * weights).sum()
+    return (total, nll, correct), (dtable.astype(table.dtype), dx.astype(x.dtype), dbias, losses)
 
 
-def _chunked_backward(residuals: tuple, cotangents: tuple[Array, Array, Array]):
-    dtable, dx, dbias, nll = residuals
+def _chunked_backward(z_loss: float, residuals: tuple, cotangents: tuple[Array, Array, Array]):
+    dtable, dx, dbias, losses = residuals
     g = cotangents[0]
-    return g * dtable, (g * dx).astype(dx.dtype), None, g * nll, None if dbias is None else g * dbias
+    return g * dtable, (g * dx).astype(dx.dtype), None, g * losses, None if dbias is None else g * dbias
 
 
 _chunked.defvjp(_chunked_forward, _chunked_backward)

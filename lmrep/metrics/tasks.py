@@ -10,6 +10,7 @@ from lmrep.metrics import answers as qa
 from lmrep.metrics import classification as labels
 from lmrep.metrics import correlation as numbers
 from lmrep.metrics import entities as tags
+from lmrep.metrics import translation as texts
 from lmrep.metrics.sums import f1_of, mean_of, precision_of, recall_of
 
 
@@ -59,4 +60,6 @@ TASK_METRICS: Mapping[str, TaskMetric] = {
     "conll_f1": TaskMetric(_f1("conlleval F1"), tags.conll_f1, tags.conll_sums, f1_of),
     "exact_match": TaskMetric(accuracy_metric("Exact match"), qa.exact_match, qa.exact_sums, mean_of),
     "answer_f1": TaskMetric(_f1("Answer F1"), qa.answer_f1, qa.f1_sums, mean_of),
+    "bleu": TaskMetric(Metric("BLEU", "BLEU", True, ".2f"), texts.bleu, texts.bleu_sums, texts.bleu_of),
+    "chrf": TaskMetric(Metric("chrF", "chrF", True, ".2f"), texts.chrf, texts.chrf_sums, texts.chrf_of),
 }

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree
+from lmrep.core.sharding import look_up
 from lmrep.layers import lm_head
 from lmrep.models.base import Model, OutputLayer
 from lmrep.objectives.base import Metrics
@@ -67,3 +68,28 @@ def output_layer(model: Model) -> OutputLayer:
 
     return OutputLayer(output_specs(model), cross_entropy, partial(on_table, lm_head.log_probabilities),
                        partial(on_table, lm_head.logits))
+
+
+def smoothed_cross_entropy(
+    model: Model, params: Tree, head: Tree, x: Array, targets: Array, weights: Array, key: Array | None = None, *,
+    label_smoothing: float = 0.0, z_loss: float = 0.0,
+) -> tuple[Array, Array, Array]:
+    """As `OutputLayer.cross_entropy`, of targets that have `label_smoothing` of their probability spread over
+    all tokens (Szegedy et al., 2016), plus `z_loss` log(Z)^2. The nll that it returns is the plain one.
+
+    Raises:
+      UserError: either is not 0, and the network's output layer is not one table.
+    """
+    if not label_smoothing and not z_loss:
+        return output_layer(model).cross_entropy(params, head, x, targets, weights, key)
+    check_table(model)
+    table, bias = output_table(model, {"encoder": params}, head, key), head.get("bias")
+    total, nll, correct = lm_head.chunked_cross_entropy(table, x, targets, weights, bias, z_loss)
+    if label_smoothing:
+        # log(Z) minus the mean logit, in place of log(Z) minus the target's.
+        direction = (look_up(table, targets) - table.mean(0)).astype(x.dtype)
+        difference = jnp.einsum("bte,bte->bt", x, direction, preferred_element_type=jnp.float32)
+        if bias is not None:
+            difference += bias[targets] - bias.mean()
+        total += label_smoothing * (difference * weights).sum()
+    return total, nll, correct

@@ -56,6 +56,9 @@ FIELDS = {
     "following": Field("b", np.int32, "the token that follows the example's last one in the text, which is the first "
                                       "token of the next example; -1 where the text ends"),
 }
+FIELDS |= {f"source_{name}": FIELDS[name]._replace(axes="bs", help=f"of the text that the tokens are generated from: "
+                                                   f"{FIELDS[name].help}")
+           for name in ("tokens", "segment_ids", "positions")}
 FIELDS |= {f"backward_{name}": FIELDS[name]._replace(help=f"of the stream that is read backward: {FIELDS[name].help}")
            for name in ("tokens", "characters", "segment_ids", "reset", "following")}
 

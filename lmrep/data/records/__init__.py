@@ -4,7 +4,7 @@
 table. A reader gives examples in the order of the file, and `read` checks them, maps their labels and numbers them.
 """
 
-from lmrep.data.records import choices, delimited, json_lines, squad, texts, tfds, token_columns, trees
+from lmrep.data.records import choices, delimited, json_lines, parallel, squad, texts, tfds, token_columns, trees
 from lmrep.data.records.base import FIELDS, SPLITS, TARGETS, Config, Job, ReaderDef, Record
 from lmrep.data.records.reading import READERS, detect, fingerprint, read, spread
 
@@ -14,4 +14,5 @@ __all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "Config", "Job", "ReaderDef
 READERS.update({  # in the order in which formats are detected
     "choices": choices.DEFINITION, "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,
     "squad": squad.DEFINITION, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
-    "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS, "tfds": tfds.DEFINITION})
+    "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS,
+    "parallel": parallel.DEFINITION, "tfds": tfds.DEFINITION})

@@ -40,8 +40,9 @@ FIELDS: Mapping[str, str] = {
     "context": "str: the passage that answers are spans of",
     "answers": "list[(str, int)]: the text of each answer and its first character in the context; [] for none",
     "choices": "list[str]",
+    "target": "str: the text that is to be generated: a translation, a summary, or a class in words",
 }
-TARGETS = ("label", "tags", "answers")  # that a test file may lack
+TARGETS = ("label", "tags", "answers", "target")  # that a test file may lack
 SPLITS = ("train", "validation", "test")
 
 

@@ -58,6 +58,23 @@ def input_layout(
     return InputLayout(() if lead == tail else lead, between, tail, (first("pad", "sep", "eos") or (0,))[0])
 
 
+class Source(NamedTuple):
+    """The texts that others are generated from, tokenized.
+
+    Attributes:
+      tokens: int32[n], of all units, one after another, special tokens included.
+      offsets: int64[u+1], the first token of each unit's text; last = n.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64[u]."""
+        return np.diff(self.offsets)
+
+
 class Units(NamedTuple):
     """Tokenized examples. A unit is what a network reads at once: a text, a pair, a window of a long text, or one of
     several choices.
@@ -70,6 +87,7 @@ class Units(NamedTuple):
       columns: name -> array [u, ...] of a value for each unit, or [n, ...] of a value for each token.
       details: arrays that the task alone reads; they are not part of batches.
       token_columns: the names of the columns with a value for each token.
+      source: of text-to-text tasks, the text that each unit's tokens are generated from.
     """
 
     tokens: np.ndarray
@@ -79,6 +97,7 @@ class Units(NamedTuple):
     columns: dict[str, np.ndarray]
     details: dict[str, np.ndarray] = {}  # noqa: RUF012
     token_columns: tuple[str, ...] = ()
+    source: Source | None = None
 
     @property
     def lengths(self) -> np.ndarray:

@@ -55,8 +55,13 @@ class Examples:
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """int64[r], tokens of each sequence; of the longest unit of a group."""
-        sizes = self.units.lengths[self.order]
+        """int64[r], tokens of each sequence; of the longest unit of a group. Of a unit and its source the longer one
+        counts."""
+        return self._lengths(sizes(self.units))
+
+    def _lengths(self, sizes: np.ndarray) -> np.ndarray:
+        """int64[r], of each sequence, for units of these sizes, int64[u]."""
+        sizes = sizes[self.order]
         if self.group:
             return np.maximum.reduceat(sizes, self.rows[:-1])
         totals = np.concatenate([[0], np.cumsum(sizes)])
@@ -106,39 +111,44 @@ class Examples:
     def _by_length(self, count: int) -> np.ndarray:
         return np.argsort(self.lengths[:count], kind="stable")
 
-    def batch_length(self, numbers: np.ndarray) -> int:
-        """The length that a batch of these sequences is padded to."""
-        longest = max((self.lengths[number] for number in numbers if number >= 0), default=1)
+    def batch_length(self, numbers: np.ndarray) -> int | tuple[int, int]:
+        """The length that a batch of these sequences is padded to; a second one is that of the sources."""
+        present = numbers[numbers >= 0]
+        if self.units.source is None:
+            return self.bucket(self.lengths[present].max(initial=1))
+        own, source = (self._lengths(part.lengths) for part in (self.units, self.units.source))
+        return self.bucket(own[present].max(initial=1)), self.bucket(source[present].max(initial=1))
+
+    def bucket(self, longest: int) -> int:
+        """The length that batches are padded to whose longest sequence has so many tokens."""
         return min(next((bucket for bucket in BUCKETS if bucket >= longest), self.length), self.length)
 
-    def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
-        """The batch of these sequences, int64[b]; -1 for an empty one.
+    def gather(self, numbers: np.ndarray, length: int | tuple[int, int] = 0) -> Batch:
+        """The batch of these sequences, int64[b]; -1 for an empty one. `length` is a `batch_length`; 0: the longest.
 
         Returns:
           `tokens`, `segment_ids`, `positions`, `token_type_ids` i32[b, t] (or [b, k, t]); `example` i32[b], the number
           of each sequence; `unit` i32[b, n], the units of each, -1 for none; `first` and `last` i32[b, n], the
           positions of each unit's first and last token; and every column of the units: [b, n, ...] with -1 for none,
-          or [b, t, ...] with -1 for special tokens and padding, 0 where they are floats; and `characters` of
-          tokenizers that have them.
+          or [b, t, ...] with -1 for special tokens and padding, 0 where they are floats; `characters` of tokenizers
+          that have them; and, of units with a source, `source_tokens`, `source_segment_ids` and `source_positions`
+          i32[b, s].
         """
-        length, units = length or self.length, self.units
+        lengths = length if isinstance(length, tuple) else (length, length)
+        length, source_length = (each or self.length for each in lengths)
+        units = self.units
         filled = numbers >= 0
         rows = np.where(filled, numbers, 0)
         counts = np.where(filled, self.rows[rows + 1] - self.rows[rows], 0)
         sequence, slot = np.repeat(np.arange(len(numbers)), counts), ranges(counts)
         unit = self.order[np.repeat(self.rows[rows], counts) + slot]
-        sizes = units.lengths[unit]
+        line, shape = sequence, (len(numbers), length)
         if self.group:
-            line, begin, segment, shape = sequence * self.group + slot, 0 * slot, 0 * slot + 1, (
-                len(numbers), self.group, length)
-        else:
-            ends = np.cumsum(sizes)
-            firsts = np.flatnonzero(slot == 0)
-            begin = ends - sizes - np.repeat((ends - sizes)[firsts], counts[counts > 0])
-            line, segment, shape = sequence, slot + 1, (len(numbers), length)
-        inside = ranges(sizes)
+            line, shape = sequence * self.group + slot, (len(numbers), self.group, length)
+        segment = np.ones_like(slot) if self.group else slot + 1
+        sizes = units.lengths[unit]
+        begin, inside, target = _arranged(sizes, line, length)
         source = np.repeat(units.offsets[unit], sizes) + inside
-        target = np.repeat(line * length + begin, sizes) + inside
 
         def tokenwise(values: np.ndarray, padding: int = 0) -> np.ndarray:
             floats = values.dtype.kind == "f"
@@ -159,12 +169,40 @@ class Examples:
             "tokens": tokenwise(units.tokens[source], self.pad), "segment_ids": tokenwise(np.repeat(segment, sizes)),
             "positions": tokenwise(inside), "token_type_ids": tokenwise(units.token_types[source]),
             "example": numbers.astype(np.int32), "unit": unitwise(unit), "first": unitwise(begin, 0),
-            "last": unitwise(np.maximum(begin + sizes - 1, 0), 0), **columns}, self.vocabulary)
+            "last": unitwise(np.maximum(begin + sizes - 1, 0), 0), **columns,
+            **self._sources(unit, line, segment, len(numbers), source_length)}, self.vocabulary)
+
+    def _sources(self, unit: np.ndarray, line: np.ndarray, segment: np.ndarray, count: int, length: int) -> Batch:
+        """The sources of units, int64[n], in the lines and segments of `count` sequences; {} where there are none."""
+        if (texts := self.units.source) is None:
+            return {}
+        sizes = texts.lengths[unit]
+        _, inside, target = _arranged(sizes, line, length)
+        fields = {"source_tokens": (texts.tokens[np.repeat(texts.offsets[unit], sizes) + inside], self.pad),
+                  "source_segment_ids": (np.repeat(segment, sizes), 0), "source_positions": (inside, 0)}
+        arrays = {name: np.full(count * length, padding, np.int32) for name, (_, padding) in fields.items()}
+        for name, (values, _) in fields.items():
+            arrays[name][target] = values
+        return {name: array.reshape(count, length) for name, array in arrays.items()}
 
     def statistics(self) -> dict[str, float]:
         """As `Plan.statistics`; `padding` is that of batches of one length, the longest."""
         tokens = float(self.lengths.mean())
         return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length}
+
+
+def _arranged(sizes: np.ndarray, line: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Texts of `sizes` int64[n], one after another in the lines of an array [lines, length]; `line` int64[n] ascends.
+
+    Returns:
+      (the position of each text's first token in its line int64[n]; of each token, its position in its text, and its
+      index in the flattened array).
+    """
+    starts = np.cumsum(sizes) - sizes
+    firsts = np.flatnonzero(np.diff(line, prepend=-1))
+    begin = starts - np.repeat(starts[firsts], np.diff(firsts, append=len(line)))
+    inside = ranges(sizes)
+    return begin, inside, np.repeat(line * length + begin, sizes) + inside
 
 
 def arrange(
@@ -176,7 +214,7 @@ def arrange(
     if group:
         rows, order = np.arange(0, count + 1, group), np.arange(count)
     elif packed:
-        sequences = pack(units.lengths, packed)
+        sequences = pack(sizes(units), packed)
         rows = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
         order = np.concatenate(sequences)
     else:
@@ -185,6 +223,11 @@ def arrange(
     longest = int(examples.lengths.max())
     length = packed or next((bucket for bucket in BUCKETS if bucket >= longest), longest)
     return Examples(units, examples.rows, examples.order, length, pad, vocabulary, fingerprint, group)
+
+
+def sizes(units: Units) -> np.ndarray:
+    """int64[u], the tokens of each unit, or of its source where that is longer."""
+    return units.lengths if units.source is None else np.maximum(units.lengths, units.source.lengths)
 
 
 def pack(lengths: np.ndarray, capacity: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
 CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
-TEXTS = ("text", "text2", "question", "context")
+TEXTS = ("text", "text2", "question", "context", "target")
 
 
 def from_object(value: Any, job: Job, where: str) -> Record | UserError:
@@ -122,8 +122,8 @@ def _answers(value: Any) -> list[tuple[str, int]]:
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(TEXTS, _string), "label": _label, "words": _strings, "tags": _labels, "choices": _strings,
-    "answers": _answers, "id": _label}
+    **dict.fromkeys(TEXTS, _string), "target": _label, "label": _label, "words": _strings, "tags": _labels,
+    "choices": _strings, "answers": _answers, "id": _label}
 
 
 def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError | None:

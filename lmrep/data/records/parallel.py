@@ -1,0 +1,53 @@
+"""Aligned files: line i of one is the translation of line i of the other (WMT, IWSLT, Multi30k)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lmrep.core import remote
+from lmrep.core.errors import UserError
+from lmrep.data.records import files
+from lmrep.data.records.base import Job, ReaderDef, Record
+from lmrep.data.records.values import CORRECT
+
+
+def read(job: Job) -> Iterator[Record | UserError]:
+    """A record for each line. `columns` has the suffix of each field's file, {"text": "de", "target": "en"}: the others
+    are beside the file of `text`, train.en beside train.de. Lines that are empty in all files are left out.
+
+    Raises:
+      UserError: a suffix is not given, a file is missing, or files have different numbers of lines.
+    """
+    own = job.columns["text"]
+    if own == "text":
+        raise UserError(f"{job.path} is to be read with format=parallel, and config.data.columns does not say which "
+                        "suffix the file of each field has; set it, such as {'text': 'de', 'target': 'en'}")
+    paths = {field: _beside(job, field, own) for field in job.columns if field != "id"}
+    if job.split == "test":
+        paths = {field: path for field, path in paths.items()
+                 if not job.optional(field) or remote.as_url(path) or path.exists()}
+    lines = {field: list(files.lines(path, job.config.encoding)) for field, path in paths.items()}
+    for field, found in lines.items():
+        if len(found) != len(lines["text"]):
+            raise UserError(f"{paths[field]} has {len(found):,} lines, and {job.path} {len(lines['text']):,}; expected "
+                            "as many: line i of one is the translation of line i of the other")
+    for number in range(len(lines["text"])):
+        fields = {field: found[number].strip() for field, found in lines.items()}
+        where = f"{job.path}, line {number + 1}"
+        if all(fields.values()):
+            yield Record(fields, "", where)
+        elif any(fields.values()):
+            empty = next(paths[field] for field, value in fields.items() if not value)
+            yield UserError(f"{where}: the same line of {empty} is empty; {CORRECT}")
+
+
+def _beside(job: Job, field: str, own: str) -> Path:
+    """The file of a field."""
+    name, packed = job.path.name, ".gz" if job.path.suffix == ".gz" else ""
+    stem = name.removesuffix(packed)
+    if not stem.endswith(f".{own}"):
+        raise UserError(f"{job.path} is the file of 'text', whose suffix is {own!r} by config.data.columns; give a "
+                        f"file whose name ends with .{own}")
+    return job.path.with_name(f"{stem.removesuffix(own)}{job.columns[field]}{packed}")
+
+
+DEFINITION = ReaderDef(read)
