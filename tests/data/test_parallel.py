@@ -17,7 +17,8 @@ def write(folder, name, *lines):
 
 
 def read(path, split="train", columns=COLUMNS, **fields):
-    return records.read(Config(**{split: path}, format="parallel", columns=columns, **fields), split, ("text", "target"))
+    config = Config(**{split: path}, format="parallel", columns=columns, **fields)
+    return records.read(config, split, ("text", "target"))
 
 
 def test_line_i_of_one_file_belongs_to_line_i_of_the_other(tmp_path):
