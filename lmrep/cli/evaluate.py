@@ -17,7 +17,7 @@ model was trained with a token before it, such as [CLS] or the end of another do
 is not predicted.
 
 A network with a memory (Transformer-XL) continues from example to example, where its format does. Its published
-figures are of a longer memory than in training: --length=64 --memory=640 --clamp=400. The loss of bytes
+figures are of a longer memory than in training: --length=64 --memory=640 --clamp=400 --same_length. The loss of bytes
 (`tokenizer.name=bytes`) in bits per token is in bits per byte.
 
 With --pairs, it prints how often the model gives the acceptable sentence of a minimal pair the higher score: for each
@@ -45,6 +45,7 @@ FLAGS = {
                    "training", int),
     "clamp": Flag(None, "the distance from which on such a network treats all positions as equally far; 0: none; by "
                   "default as in training", int),
+    "same_length": Flag(False, "whether each position attends to as many others, the length of the memory"),
     "pairs": Flag("", "a directory of minimal pairs: JSON Lines with sentence_good, sentence_bad, UID and "
                   "linguistics_term, such as BLiMP's"),
     "pll": Flag("", "with --pairs, word_l2r: mask the later tokens of the same word too (Kauf and Ivanova, 2023)"),
@@ -71,7 +72,8 @@ def run(arguments: Arguments) -> int:
         workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
         pll=flags.pll, batch_size=flags.batch_size,
-        model={name: value for name in ("memory", "clamp") if (value := getattr(flags, name)) is not None})
+        model={name: value for name in ("memory", "clamp", "same_length")
+               if (value := getattr(flags, name)) is not None and value is not False})
     if flags.pairs:
         print(pairs.table(values))
         return 0

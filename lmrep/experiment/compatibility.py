@@ -31,7 +31,7 @@ SMALL = {
     "vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "max_length": 64,
     "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
     "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
-    "activation": "gelu", "norm_eps": 1e-12,
+    "activation": "gelu", "norm_eps": 1e-12, "memory": 4,
 }
 SMALL_CHARACTERS = {"cell": 48, "filters": (8, 16), "highways": 1, "activation": "relu"}  # of networks that read them
 
@@ -100,7 +100,8 @@ def refusal(preset: str, objective: str, form: str) -> str:
 
 def smallest(config: Any) -> Any:
     """The same network at a small size, without dropout, and with default initial values."""
-    narrow = {"embedding": 16} if getattr(config, "embedding", 0) else {}
+    narrow = {name: value for name, value in {"embedding": 16, "cutoffs": (16, 32)}.items()
+              if getattr(config, name, None)}
     known = {field.name for field in dataclasses.fields(config)}
     small = SMALL | (SMALL_CHARACTERS if "filters" in known else {})
     return dataclasses.replace(config, **{name: value for name, value in small.items() if name in known}, **narrow)

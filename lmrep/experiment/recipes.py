@@ -106,6 +106,14 @@ _ELMO = Recipe(
     objective="bidirectional", format="sentence_stream", optimizer="elmo", steps=1_000_844, batch_size=384,
     lengths=((1.0, 20),), learning_rate=0.2, warmup=0)
 
+# Sizes and hyperparameters of the released scripts; of the large model, those for GPUs.
+_TRANSFORMER_XL = Recipe(
+    authors="Dai et al., 2019", corpus="WikiText-103, 103 million words",
+    objective="causal", format="stream", optimizer="adamw", optimizer_name="transformer_xl", steps=200_000,
+    batch_size=60, lengths=((1.0, 150),), learning_rate=2.5e-4, warmup=0,
+    fields={"objective.bias": True, "format.order": "contiguous", "optimizer.weight_decay": 0.0,
+            "optimizer.clip": 0.25, "optimizer.schedule.name": "cosine"})
+
 # Of language models with recurrent networks. They have no preset, so reports compare no run with it.
 RECURRENT = Recipe(
     objective="causal", format="stream", optimizer="adamw", optimizer_name="adam", steps=50_000, batch_size=32,
@@ -127,5 +135,12 @@ RECIPES: dict[str, Recipe] = {
         corpus=XLNET_TEXT, steps=400_000, batch_size=2048,
         fields={**_ELECTRA_SMALL.fields, "objective.rate": 0.25}),
     "elmo_small": _ELMO, "elmo_medium": _ELMO, "elmo_original": _ELMO,
+    "transformer_xl_wt103_base": _TRANSFORMER_XL,
+    "transformer_xl_wt103_large": _TRANSFORMER_XL._replace(
+        steps=4_000_000, batch_size=128, lengths=((1.0, 384),), warmup=16_000),
+    "transformer_xl_enwik8": _TRANSFORMER_XL._replace(
+        corpus="enwik8, 90 million bytes of Wikipedia", steps=400_000, batch_size=22, lengths=((1.0, 512),)),
+    "transformer_xl_lm1b": _TRANSFORMER_XL._replace(
+        corpus="1 Billion Word Benchmark", steps=500_000, batch_size=224, lengths=((1.0, 32),), warmup=20_000),
     "gpt": _GPT, "gpt2": _GPT2, "gpt2_medium": _GPT2, "gpt2_large": _GPT2, "gpt2_xl": _GPT2,
 }

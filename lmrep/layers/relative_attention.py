@@ -79,10 +79,20 @@ class Mask(NamedTuple):
 
 def project(params: Tree, x: Array, relative: Array, heads: int) -> Keys:
     """The keys and values of x [b, s, d], and the keys of positions with R = `relative` [n, d] or [b, n, d]."""
+    return Keys(*keys_and_values(params, x, heads), position_keys(params, relative.astype(x.dtype), heads))
+
+
+def keys_and_values(params: Tree, x: Array, heads: int) -> tuple[Array, Array]:
+    """[b, s, h, k] each, of x [b, s, d]."""
     keys, values = (gather(_heads(params[name], x, heads), HEADS, "length") for name in ("key", "value"))
-    positions = linear.product(relative.astype(x.dtype), params["position"]["kernel"], IN)
+    return keys, values
+
+
+def position_keys(params: Tree, relative: Array, heads: int) -> Array:
+    """W R, [n, h, k] or [b, n, h, k], of R = `relative` [n, d] or [b, n, d]."""
+    positions = linear.product(relative, params["position"]["kernel"], IN)
     positions = positions.reshape(*positions.shape[:-1], heads, -1)
-    return Keys(keys, values, shard(positions, *("batch",) * (relative.ndim - 2), None, "heads", None))
+    return shard(positions, *("batch",) * (relative.ndim - 2), None, "heads", None)
 
 
 def apply(

@@ -5,9 +5,9 @@ the full pretraining model with the heads that its paper trains), and the tokeni
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lmrep.models import bilstm
+from lmrep.models import bilstm, transformer_xl
 from lmrep.models.transformer import Config
 
 
@@ -25,7 +25,7 @@ class Preset(NamedTuple):
       model: name of the network in `MODELS`.
     """
 
-    config: Config | bilstm.Config
+    config: Config | bilstm.Config | transformer_xl.Config
     encoder: int
     pretraining: int
     family: str
@@ -99,6 +99,20 @@ def _elmo(cell: int, width: int, highways: int, encoder: int, pretraining: int) 
     return Preset(config, encoder, pretraining, "elmo", "elmo", False, "bilstm")
 
 
+def _transformer_xl(
+    layers: int, width: int, heads: int, mlp: int, memory: int, encoder: int, pretraining: int,
+    tokenizer: str = "words", **other: Any,
+) -> Preset:
+    """Dai et al. (2019), with the sizes and the memory of the released scripts for training."""
+    config = transformer_xl.Config(layers=layers, width=width, heads=heads, mlp=mlp, memory=memory, **other)
+    return Preset(config, encoder, pretraining, "transformer_xl", tokenizer, False, "transformer_xl")
+
+
+_WT103 = {"vocab": 267_735, "cutoffs": (20_000, 40_000, 200_000), "tied_projections": "tails"}
+_WT103_LARGE = _WT103 | {"div": 4, "dropout": 0.2, "attention_dropout": 0.2}
+_ENWIK8 = {"vocab": 204, "tokenizer": "bytes"}
+_LM1B = {"vocab": 793_471, "cutoffs": (60_000, 100_000, 640_000), "tied_projections": "none", "div": 4, "dropout": 0.0}
+
 PRESETS = {
     #                          layers  width      encoder  pretraining
     "bert_tiny":         _bert(     2,   128,   4_369_408,   4_433_468),
@@ -134,4 +148,10 @@ PRESETS = {
     "gpt2_medium":       _gpt2(    24,  1024,   354_823_168),
     "gpt2_large":        _gpt2(    36,  1280,   774_030_080),
     "gpt2_xl":           _gpt2(    48,  1600, 1_557_611_200),
+    # pretraining counts the output layer: biases, classes of the clusters, projections that are not tied
+    #                                      layers  width heads  mlp  memory
+    "transformer_xl_wt103_base":  _transformer_xl(16,  410, 10, 2100, 150, 150_838_570, 151_107_538, **_WT103),
+    "transformer_xl_wt103_large": _transformer_xl(18, 1024, 16, 4096, 384, 283_851_120, 285_170_506, **_WT103_LARGE),
+    "transformer_xl_enwik8":      _transformer_xl(12,  512,  8, 2048, 512,  41_055_232,  41_055_436, **_ENWIK8),
+    "transformer_xl_lm1b":        _transformer_xl(18, 1024,  8, 4096,  32, 355_622_896, 357_812_082, **_LM1B),
 }  # fmt: skip

@@ -12,8 +12,8 @@ keeps that of its last segment. Padding, which follows the tokens, is not rememb
 resumes with the same values whatever its compute dtype is.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -25,12 +25,12 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal
-from lmrep.core.sharding import look_up, shard
-from lmrep.layers import dropout, mlp, norm, relative_attention, stack
+from lmrep.core.sharding import shard
+from lmrep.layers import adaptive, dropout, mlp, norm, relative_attention, stack
 from lmrep.layers.attention import AttentionMask, take
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.layers.relative_attention import Mask
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, OutputLayer, Sizes, check_inputs
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,12 @@ class Config:
     layers: int = setting(12, "l, the number of layers", at_least=1)
     heads: int = setting(8, "h, attention heads a layer; a divisor of the width", at_least=1)
     mlp: int = setting(2048, "f, the feed-forward width", at_least=1)
+    cutoffs: tuple[int, ...] = setting((), "ids, sorted by falling frequency, at which the clusters of an adaptive "
+                                       "softmax start; (): one softmax")
+    div: int = setting(1, "the vectors of each cluster are narrower by this factor than those of the one before it, "
+                       "and projected", at_least=1)
+    tied_projections: str = setting("all", "clusters whose projection the input and the output share; tails: all but "
+                                    "the first", choices=adaptive.TIED)
     max_length: int = setting(0, "tokens of a sequence at most; 0: any", at_least=0)
     causal: bool = setting(True, "whether it is conditioned on left contexts only (Transformer-XL), or on any, with a "
                            "query stream (XLNet)")
@@ -74,6 +80,11 @@ class Config:
         """k, the width of a head."""
         return self.width // self.heads
 
+    @property
+    def clusters(self) -> adaptive.Clusters:
+        """Those of the vocabulary; one without `cutoffs`."""
+        return adaptive.Clusters(self.vocab, self.width, self.width, self.cutoffs, self.div, self.tied_projections)
+
 
 def check(c: Config) -> None:
     """Raises UserError where fields do not fit each other."""
@@ -86,6 +97,10 @@ def check(c: Config) -> None:
     if c.same_length and not c.memory:
         raise UserError("model.same_length is set, and model.memory, the number of positions that each one attends to, "
                         "is 0; set it too")
+    adaptive.check(c.clusters)
+    if c.div > 1 and not c.cutoffs:
+        raise UserError(f"model.div is {c.div}, and model.cutoffs is (): there is one cluster, of full width; set "
+                        "--config.model.cutoffs, as (20000,40000,200000), or --config.model.div=1")
 
 
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "transformer_xl") -> Model:
@@ -95,7 +110,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_embedding=output_embedding,
+        output_embedding=None if c.cutoffs else output_embedding,
+        output_layer=output_layer(c) if c.cutoffs else None,
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_length,
@@ -105,6 +121,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         attention=True,
         pooling="last",
         carry=partial(initial_memory, c=c) if c.memory else None,
+        start_cache=partial(start_cache, c=c, execution=execution),
+        decode=partial(decode, c=c, execution=execution),
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=normal(c.init_stddev),
@@ -119,9 +137,10 @@ def input_fields(c: Config) -> frozenset[str]:
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding`, `layers` and, by config, `biases` that layers share, `query` and `final_norm`."""
+    """The parameters: `embedding` (as `adaptive.embedding_specs`), `layers` and, by config, `biases` that layers share,
+    `query` and `final_norm`."""
     init = normal(c.init_stddev)
-    tree = {"embedding": {"token": ParamSpec((c.vocab, c.width), ("vocab", "embed"), init)},
+    tree = {"embedding": adaptive.embedding_specs(c.clusters, init),
             "layers": stack.specs(layer_specs(c), c.layers)}
     if not c.untie:
         tree["biases"] = relative_attention.bias_specs(c.width, c.heads, init, segments=c.segments)
@@ -202,8 +221,8 @@ def encode(
         at = jnp.broadcast_to(jnp.arange(t), (b, t))
 
     embedding_key, position_key, output_key, stack_key, query_key = prng.split(key, 5)
-    x = look_up(params["embedding"]["token"], inputs.tokens) * (c.width**0.5 if c.scale_embedding else 1.0)
-    x = shard(dropout.apply(embedding_key, x, c.dropout), "batch", "length", None).astype(execution.dtype)
+    x = dropout.apply(embedding_key, _embed(params, inputs.tokens, c), c.dropout)
+    x = shard(x, "batch", "length", None).astype(execution.dtype)
     streams = _Streams(x, None)
     if order is not None:
         g = jnp.broadcast_to(params["query"], (b, at.shape[1], c.width))
@@ -259,6 +278,25 @@ def encode(
 def output_embedding(params: Tree, key: Array | None = None) -> Array:
     """The token table [v, d]."""
     return params["embedding"]["token"]
+
+
+def output_layer(c: Config) -> OutputLayer:
+    """The adaptive softmax of a network with `cutoffs`."""
+    def bound(f: Callable) -> Callable:
+        return lambda params, head, *arrays: f(params["embedding"], head, *arrays, c.clusters)
+
+    def cross_entropy(
+        params: Tree, head: Tree, x: Array, targets: Array, weights: Array, key: Array | None = None
+    ) -> tuple[Array, Array, Array]:  # no dropout acts on tables
+        return adaptive.cross_entropy(params["embedding"], head, x, targets, weights, c.clusters)
+
+    return OutputLayer(adaptive.output_specs(c.clusters, init=normal(c.init_stddev)), cross_entropy,
+                       bound(adaptive.log_probabilities), bound(adaptive.logits))
+
+
+def _embed(params: Tree, tokens: Array, c: Config) -> Array:
+    """float32 [b, t, d]."""
+    return adaptive.embed(params["embedding"], tokens, c.clusters) * (c.width**0.5 if c.scale_embedding else 1.0)
 
 
 def _layer(
@@ -336,6 +374,68 @@ def _relative(t: int, s: int, causal: bool, turned: Array | None, c: Config) -> 
                                        jnp.ones((*signs.shape[:2], c.width // 2))], -1)
 
 
+# Generation
+
+
+class Cache(NamedTuple):
+    """The keys and values of the last m tokens, the most recent one last, for generation."""
+
+    keys: Array  # [l, b, m, h, k]
+    values: Array  # [l, b, m, h, k]
+    positions: Array  # [l, m + 2, h, k], the keys of the distances m to -1, of which a single token needs no others
+    length: Array  # i32[], number of tokens read
+
+
+def start_cache(batch_size: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()) -> Cache:
+    """An empty cache of `memory` tokens; without a memory, for `length` tokens."""
+    m = min(c.memory, length) if c.memory else length
+    empty = jnp.zeros((c.layers, batch_size, m, c.heads, c.head_width), execution.dtype)
+    return Cache(empty, empty, jnp.zeros((c.layers, m + 2, c.heads, c.head_width), execution.dtype), jnp.int32(0))
+
+
+def decode(
+    params: Tree, tokens: Array, cache: Cache, real: Array | None = None, *, c: Config,
+    execution: stack.Execution = stack.Execution(),
+) -> tuple[Array, Cache]:
+    """The output [b, t, d] at the next t tokens i32[b, t], and the cache with these tokens.
+
+    Each token attends to itself and to `memory` tokens before it, or to all without a memory. It is what `encode` gives
+    when it is given the tokens one at a time, each with the memory of those before it, however they are divided into
+    calls. `real` i32[] is the number of the t tokens that are not padding.
+    """
+    (b, t), m = tokens.shape, cache.keys.shape[2]
+    s, count = m + t, t if real is None else real
+    x = _embed(params, tokens, c).astype(execution.dtype)
+    relative = _relative(t, s, True, None, c).astype(execution.dtype)
+    distance = m + jnp.arange(t)[:, None] - jnp.arange(s)
+    visible = (distance >= 0) & (jnp.arange(s) >= m - cache.length)
+    if c.memory:
+        visible &= distance < c.memory + (not c.same_length)
+    mask = Mask(jnp.broadcast_to(visible, (b, t, s)), None, None, t)
+
+    def run(p: Tree, x: Array, own: Cache) -> tuple[Array, Cache]:
+        attention, biases = p["attention"], p["attention"] if c.untie else params["biases"]
+        positions = relative_attention.position_keys(attention, relative, c.heads) if t > 1 else jax.lax.cond(
+            cache.length == 0, lambda: relative_attention.position_keys(attention, relative, c.heads),
+            lambda: own.positions)
+        source = norm.apply(p["attention_norm"], x, c.norm_eps) if c.norm == "pre" else x
+        new = relative_attention.keys_and_values(attention, source, c.heads)
+        keys, values = (jnp.concatenate(pair, 1) for pair in zip((own.keys, own.values), new, strict=True))
+        x, _ = _layer(p, biases, x, keys=relative_attention.Keys(keys, values, positions), mask=mask, key=None, c=c)
+        keys, values = (jax.lax.dynamic_slice_in_dim(each, count, m, 1) for each in (keys, values))
+        return x, Cache(keys, values, positions[-m - 2:], own.length)
+
+    lengths = jnp.broadcast_to(cache.length, c.layers)
+    x, cache_of_layers = stack.apply(run, params["layers"], layer_specs(c), x, cache._replace(length=lengths), c.layers,
+                                     execution=replace(execution, scan=True, remat="none"))
+    if c.norm == "pre":
+        x = norm.apply(params["final_norm"], x, c.norm_eps)
+    return x, cache_of_layers._replace(length=cache.length + count)
+
+
+# Memory
+
+
 class _Memory(NamedTuple):
     """Which positions are remembered, of the memory and the example side by side, [b, memory + t]."""
 
@@ -372,8 +472,10 @@ def _windows(x: Array, start: Array, size: int) -> Array:
 
 DEFINITION = ModelDef(
     Config, build,
-    tiny={"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "dropout": 0.0, "init_stddev": 0.08},
+    tiny={"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "cutoffs": (), "div": 1, "dropout": 0.0,
+          "attention_dropout": 0.0, "init_stddev": 0.08},
     check=check,
     architecture_fields=("heads", "causal", "clamp", "segments", "scale_embedding", "norm"),
     dropout_fields=("dropout", "attention_dropout"),
+    evaluation_fields=("memory", "clamp", "same_length"),
 )

@@ -1,0 +1,66 @@
+"""Transformer-XL (Dai et al., 2019): a language model with relative positions that attends to the states of the
+batches before.
+
+    lmrep train --config=experiments/transformer_xl.py:size=base,data=files --workdir=runs/xl \\
+        --config.data.files='/data/wikitext-103/*.tokens' --config.data.documents=line
+
+    lmrep evaluate --workdir=runs/xl --split=test --batch_size=1 --length=64 --memory=640 --clamp=400 --same_length
+
+Sizes, Adam at 2.5e-4 with a cosine to 0, clipping at .25, steps, batches and memories are those of the released
+scripts. There, batches have 60 sequences (base) and 22 (enwik8); here 64 and 24, so that eight devices can split them.
+Text is words between white space, cased; each line is a document, whose end is a token. The output layer of words is
+an adaptive softmax. enwik8 is bytes: --config.data.documents=file.
+
+The second command evaluates with a memory that is longer than in training, distances above 400 counting as 400, and
+each word predicted from as many: the released scripts' --length=64 --memory=640 --clamp=400 (base),
+--length=128 --memory=1600 --clamp=1000 (large), --length=80 --memory=2100 --clamp=820 (enwik8) and
+--length=32 --memory=128 (lm1b). A loss of bytes in bits per token is in bits per byte.
+
+Expected: the released models have perplexities per word, ends of lines counted, of 24.0 (base) and 18.3 (large) on
+WikiText-103 and of 21.8 (their largest) on the 1 Billion Word Benchmark; 1.06 bits per byte on enwik8 (12 layers).
+Neither has been run with this page. Parameters: 151,107,538 (base), 285,170,506 (large; the paper says 257 million,
+which the released shapes do not give), 357,812,082 (lm1b), and 41,055,436 of enwik8 with its 204 bytes; here bytes are
+261 tokens. The paper does not state the cost. Left out of this corpus are blank lines, which the released code counts.
+
+On two cores, in minutes, on the documentation that comes with Python:
+
+    lmrep train --config=experiments/transformer_xl.py:size=tiny --workdir=runs/xl-tiny
+
+Choices after the colon:
+
+    size       base large enwik8 lm1b; tiny: base scaled down for two cores
+    memory     yes, or no: each example is read by itself
+    text       words, or bytes; by default that of the size
+    softmax    adaptive (words), or full
+    format     stream (sequences split from one long text), or any other
+    optimizer  transformer_xl (Adam), or bert roberta lamb adafactor adamw, with the rate and warm-up above
+    model, objective, data, mesh, init: as in bert.py
+
+`lmrep predict` continues texts with the memory.
+"""
+
+from lmrep.experiment.compose import choose, compose
+
+SIZES = {"base": "transformer_xl_wt103_base", "large": "transformer_xl_wt103_large", "enwik8": "transformer_xl_enwik8",
+         "lm1b": "transformer_xl_lm1b"}
+BYTES = 261  # tokens of the tokenizer: every byte, and five special ones
+
+
+def get_config(argument=""):
+    """The config; `argument` makes the choices above."""
+    chosen = choose(argument, SIZES, memory=("yes", ("yes", "no")), text=("", ("", "words", "bytes")),
+                    softmax=("adaptive", ("adaptive", "full")))
+    config = compose(chosen)
+    config.batch_size += -config.batch_size % 8
+    as_bytes = chosen.text == "bytes" or (not chosen.text and chosen.size == "enwik8")
+    own = config.model.name == "transformer_xl"
+    if as_bytes:
+        config.tokenizer.update({"name": "bytes", "vocab_size": BYTES})
+        config.model.vocab = 0
+    if own and chosen.size == "tiny":
+        config.model.update({"memory": config.length, "cutoffs": (256, 1024)})
+    if own and (as_bytes or chosen.softmax == "full"):
+        config.model.update({"cutoffs": (), "div": 1})
+    if own and chosen.memory == "no":
+        config.model.memory = 0
+    return config

@@ -1,0 +1,98 @@
+"""Transformer-XL continues texts token by token as it reads them with its memory."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.layers.attention import AttentionMask
+from lmrep.layers.stack import Execution
+from lmrep.models import transformer_xl
+from lmrep.models.base import Inputs
+from tests import reference
+
+V, B, T = 31, 2, 11
+BASE = transformer_xl.Config(vocab=V, width=12, layers=3, heads=2, mlp=20, dropout=0.0)
+CONFIGS = {
+    "memory": replace(BASE, memory=4), "longer than the text": replace(BASE, memory=30), "no memory": BASE,
+    "same length, clamped": replace(BASE, memory=5, same_length=True, clamp=3),
+    "pre norm": replace(BASE, memory=4, norm="pre", untie=True),
+    "adaptive": replace(BASE, memory=4, cutoffs=(8, 20), div=2, tied_projections="tails"),
+    "xlnet": replace(BASE, memory=6, causal=False, segments=True, untie=True, scale_embedding=False),
+}
+TOKENS = np.random.default_rng(0).integers(0, V, (B, T)).astype(np.int32)
+
+
+def network(name, **changes):
+    model = transformer_xl.build(CONFIGS[name], **changes)
+    return model, reference.random_params(model.specs, seed=1)
+
+
+def decoded(model, params, sizes, padding=0, capacity=T):
+    """The outputs where the text is read in calls of these sizes, the first with padding after its tokens."""
+    cache, outputs, start = model.start_cache(B, capacity), [], 0
+    decode = jax.jit(model.decode)
+    for i, size in enumerate(sizes):
+        tokens = TOKENS[:, start : start + size]
+        if i == 0 and padding:
+            tokens = np.pad(tokens, ((0, 0), (0, padding)), constant_values=3)
+        hidden, cache = decode(params, jnp.asarray(tokens), cache, jnp.int32(size))
+        outputs.append(hidden[:, :size])
+        start += size
+    assert int(cache.length) == start
+    return np.concatenate(outputs, 1)
+
+
+def read_one_by_one(model, params):
+    """The outputs where each token is an example that continues from the memory of those before."""
+    carry, outputs = model.carry(B), []
+    for i in range(T):
+        mask = AttentionMask(jnp.ones((B, 1), jnp.int32), causal=True)
+        encoded = model.encode(params, Inputs(jnp.asarray(TOKENS[:, i : i + 1]), attention_mask=mask, carry=carry))
+        carry = encoded.carry
+        outputs.append(encoded.hidden)
+    return np.concatenate(outputs, 1)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_cached_token_is_the_same_as_one_read_with_the_memory(name):
+    model, params = network(name)
+    if CONFIGS[name].memory:
+        expected = read_one_by_one(model, params)
+    else:
+        expected = model.encode(params, Inputs(jnp.asarray(TOKENS))).hidden
+    np.testing.assert_allclose(decoded(model, params, [1] * T), expected, atol=2e-5)
+    np.testing.assert_allclose(decoded(model, params, [T]), expected, atol=2e-5)
+    np.testing.assert_allclose(decoded(model, params, [6, 1, 3, 1], padding=4), expected, atol=2e-5)
+
+
+def test_a_memory_longer_than_the_text_is_attention_to_all_of_it():
+    model, params = network("longer than the text")
+    whole = jax.jit(model.encode)(params, Inputs(jnp.asarray(TOKENS))).hidden
+    np.testing.assert_allclose(decoded(model, params, [5, *[1] * 6]), whole, atol=2e-5)
+
+
+def test_the_cache_is_no_longer_than_the_memory_or_the_text():
+    assert transformer_xl.start_cache(B, 100, c=CONFIGS["memory"]).keys.shape == (3, B, 4, 2, 6)
+    assert transformer_xl.start_cache(B, 100, c=BASE).keys.shape[2] == 100
+    assert transformer_xl.start_cache(B, 10, c=CONFIGS["longer than the text"]).keys.shape[2] == 10
+
+
+def test_bfloat16_is_near_float32():
+    model, params = network("memory")
+    rounded, _ = network("memory", execution=Execution(dtype="bfloat16"))
+    np.testing.assert_allclose(decoded(rounded, params, [6, *[1] * 5]).astype(np.float32),
+                               decoded(model, params, [6, *[1] * 5]), atol=0.15)
+
+
+def test_the_position_keys_are_computed_once():
+    """They are distances x d^2 products; a step of one token takes those of the cache."""
+    from tests.programs import equations
+
+    model, params = network("memory")
+    cache = model.start_cache(B, T)
+    conditions = [each for each in equations(model.decode, params, jnp.asarray(TOKENS[:, :1]), cache)
+                  if each.primitive.name == "cond"]
+    assert len(conditions) == 1
