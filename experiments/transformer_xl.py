@@ -34,7 +34,7 @@ Choices after the colon:
     softmax    adaptive (words), or full
     format     stream (sequences split from one long text), or any other
     optimizer  transformer_xl (Adam), or bert roberta lamb adafactor adamw, with the rate and warm-up above
-    model, objective, data, mesh, init: as in bert.py
+    model, data, mesh, init: as in bert.py
 
 `lmrep predict` continues texts with the memory.
 """
@@ -48,8 +48,8 @@ BYTES = 261  # tokens of the tokenizer: every byte, and five special ones
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, SIZES, memory=("yes", ("yes", "no")), text=("", ("", "words", "bytes")),
-                    softmax=("adaptive", ("adaptive", "full")))
+    chosen = choose(argument, SIZES, objective=("causal", ("causal",)), memory=("yes", ("yes", "no")),
+                    text=("", ("", "words", "bytes")), softmax=("adaptive", ("adaptive", "full")))
     config = compose(chosen)
     config.batch_size += -config.batch_size % 8
     as_bytes = chosen.text == "bytes" or (not chosen.text and chosen.size == "enwik8")
@@ -63,4 +63,6 @@ def get_config(argument=""):
         config.model.update({"cutoffs": (), "div": 1})
     if own and chosen.memory == "no":
         config.model.memory = 0
+    if chosen.format == "stream":
+        config.format.order = "contiguous"
     return config

@@ -100,8 +100,9 @@ def refusal(preset: str, objective: str, form: str) -> str:
 
 def smallest(config: Any) -> Any:
     """The same network at a small size, without dropout, and with default initial values."""
-    narrow = {name: value for name, value in {"embedding": 16, "cutoffs": (16, 32)}.items()
-              if getattr(config, name, None)}
+    narrow = {"embedding": 16} if getattr(config, "embedding", 0) else {}
+    if getattr(config, "cutoffs", ()):
+        narrow |= {"cutoffs": (16, 32), "div": 2, "tied_projections": "all"}
     known = {field.name for field in dataclasses.fields(config)}
     small = SMALL | (SMALL_CHARACTERS if "filters" in known else {})
     return dataclasses.replace(config, **{name: value for name, value in small.items() if name in known}, **narrow)

@@ -192,12 +192,12 @@ def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace) ->
                                  "vocab_size": preset.config.vocab})
         config.objective.update({name: value for name, value in TASKS[config.objective.name].objective.published.get(
             preset.family, {}).items() if name in config.objective})
-    else:
-        network = MODELS[chosen.model]
-        built = network.build(network.config(), Execution(), chosen.model)
-        config.objective.context = "both" if "both" in built.context else "left"
-        if "characters" in built.inputs:
-            config.tokenizer.update({"name": "elmo", "lowercase": False})
+    network = MODELS[preset.model if preset else chosen.model]
+    built = network.build(preset.config if preset else network.config(), Execution(), chosen.model)
+    if "both" not in built.context:
+        config.objective.context = "left"
+    if not preset and "characters" in built.inputs:
+        config.tokenizer.update({"name": "elmo", "lowercase": False})
     config.model.vocab = 0
     if chosen.size == "tiny":
         config.model.update(MODELS[config.model.name].tiny)

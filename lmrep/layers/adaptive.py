@@ -47,8 +47,8 @@ class Clusters(NamedTuple):
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """The ids [start, end) of each cluster."""
-        return list(itertools.pairwise((0, *self.cutoffs, self.vocab)))
+        """The ids [start, end) of each cluster. The last is empty where the size of the vocabulary is not known yet."""
+        return list(itertools.pairwise((0, *self.cutoffs, self.vocab or max((0, *self.cutoffs)))))
 
     @property
     def widths(self) -> list[int]:

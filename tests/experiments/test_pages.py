@@ -61,6 +61,9 @@ def arguments(file):
             elif choice.startswith(("bilstm", "elmo")) and name == "model":
                 if file.name == "bert.py":
                     yield f"{name}={choice},objective=bidirectional,format=sentence_stream"
+            elif choice.startswith("transformer_xl") and name == "model":  # as those networks do
+                if file.name == "bert.py":
+                    yield f"{name}={choice},objective=causal,format=stream"
             elif choice == "bidirectional":
                 yield f"{name}={choice},model=elmo_original,format=sentence_stream"
             elif name != "model" or file.name == "bert.py" or choice in ("bert_tiny", "gpt2"):

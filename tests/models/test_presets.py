@@ -11,7 +11,7 @@ from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.layers.stack import Execution
-from lmrep.models import MODELS, PRESETS, bilstm, transformer
+from lmrep.models import MODELS, PRESETS, bilstm, transformer, transformer_xl
 from lmrep.objectives import bidirectional, causal, masked
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
@@ -52,6 +52,14 @@ ELMO = {  # cell, width, highways; without and with the softmax, as in the paper
     "elmo_small": (1024, 128, 1, 13_593_312, 115_951_071), "elmo_medium": (2048, 256, 1, 28_027_744, 231_949_791),
     "elmo_original": (4096, 512, 2, 93_600_864, 500_651_487),
 }
+TRANSFORMER_XL = {  # layers, width, heads, feed-forward, words; clusters; without the output layer, and with it
+    # As the shapes of the released scripts add up; the paper has 151 million (base) and 41 million (enwik8).
+    "transformer_xl_wt103_base": (16, 410, 10, 2100, 267_735, (20_000, 40_000, 200_000), 1, 150_838_570, 151_107_538),
+    "transformer_xl_wt103_large": (18, 1024, 16, 4096, 267_735, (20_000, 40_000, 200_000), 4, 283_851_120,
+                                   285_170_506),
+    "transformer_xl_enwik8": (12, 512, 8, 2048, 204, (), 1, 41_055_232, 41_055_436),
+    "transformer_xl_lm1b": (18, 1024, 8, 4096, 793_471, (60_000, 100_000, 640_000), 4, 355_622_896, 357_812_082),
+}
 
 
 def counts(config, pair):
@@ -72,7 +80,7 @@ def shape(c):
 
 def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
-        DISTILBERT) | set(ELMO)
+        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL)
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -180,3 +188,24 @@ def test_elmo_has_the_size_of_its_paper(name):
     objective = bidirectional.build(bidirectional.Config(), model, vocabulary)
     assert (config.cell, config.width, config.highways, encoder, pretraining) == ELMO[name]
     assert (P.count(model.specs), P.count(objective.specs)) == (encoder, pretraining)
+
+
+@pytest.mark.parametrize("name", TRANSFORMER_XL)
+def test_transformer_xl_has_the_size_of_its_scripts(name):
+    config, encoder, pretraining, *_ = PRESETS[name]
+    *expected, cutoffs, div, without, total = TRANSFORMER_XL[name]
+    model = transformer_xl.build(config)
+    vocabulary = Vocabulary(config.vocab, {}, None, np.zeros(config.vocab, int))
+    objective = causal.build(causal.Config(bias=True), model, vocabulary)
+    assert (shape(config), config.cutoffs, config.div) == (tuple(expected), cutoffs, div)
+    assert P.count(model.specs) == encoder == without
+    assert P.count(objective.specs) == pretraining == total
+    assert (config.norm, config.norm_eps, config.activation, config.untie) == ("post", 1e-5, "relu", False)
+
+
+def test_the_parts_of_transformer_xl_large_add_up():
+    specs = transformer_xl.specs(PRESETS["transformer_xl_wt103_large"].config)
+    clusters = specs["embedding"]["clusters"].values()
+    assert P.count(specs["layers"]) == 245_532_672
+    assert sum(P.count(each["token"]) for each in clusters) == 36_923_760
+    assert sum(P.count(each["project"]) for each in clusters) == 1_392_640
