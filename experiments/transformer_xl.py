@@ -52,17 +52,16 @@ def get_config(argument=""):
                     text=("", ("", "words", "bytes")), softmax=("adaptive", ("adaptive", "full")))
     config = compose(chosen)
     config.batch_size += -config.batch_size % 8
-    as_bytes = chosen.text == "bytes" or (not chosen.text and chosen.size == "enwik8")
     own = config.model.name == "transformer_xl"
-    if as_bytes:
+    if chosen.text == "bytes":
         config.tokenizer.update({"name": "bytes", "vocab_size": BYTES})
         config.model.vocab = 0
+    elif chosen.text:
+        config.tokenizer.name = chosen.text
     if own and chosen.size == "tiny":
         config.model.update({"memory": config.length, "cutoffs": (256, 1024)})
-    if own and (as_bytes or chosen.softmax == "full"):
+    if own and (chosen.text == "bytes" or chosen.softmax == "full"):
         config.model.update({"cutoffs": (), "div": 1})
     if own and chosen.memory == "no":
         config.model.memory = 0
-    if chosen.format == "stream":
-        config.format.order = "contiguous"
     return config

@@ -9,13 +9,14 @@ An experiment file names its sizes and the choices of its own; everything that a
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from types import SimpleNamespace
 from typing import Any
 
 import ml_collections
 
 from lmrep.config import loading
+from lmrep.config.record import Bounds
 from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
@@ -46,7 +47,7 @@ def choose(argument: str, sizes: Mapping[str, str], recipe: Recipe | None = None
       **own: the experiment's own choices, as `lmrep.config.loading.parse_argument` takes them.
 
     Returns:
-      The choices, with `recipe` (that of the size), `preset` (a preset or a network) and `base` (the default preset).
+      The choices, with `recipe` and `base` (recipe and preset of the size) and `preset` (a preset or a network).
 
     Raises:
       UserError: a choice does not exist.
@@ -60,7 +61,7 @@ def choose(argument: str, sizes: Mapping[str, str], recipe: Recipe | None = None
            "data": ("python_docs", tuple(CORPORA)),
            "optimizer": (optimizer, tuple(dict.fromkeys((optimizer, *optimizers.RECIPES)))), **own},
         mesh="data", init="")
-    chosen.base = presets["tiny"]
+    chosen.base = presets[chosen.size]
     chosen.preset = chosen.model or presets[chosen.size]
     chosen.recipe = RECIPES[chosen.preset] if recipe is None and chosen.preset in sizes.values() else default
     return chosen
@@ -159,7 +160,9 @@ def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe
         "lowercase": network.lowercase if tokenizer.lowercase is None else tokenizer.lowercase})
     if "characters" in _network(chosen).inputs and not tokenizer.characters:
         config.tokenizer.update({"name": "elmo", "lowercase": False})
-    if chosen.preset in MODELS:
+    least = tokenizer.min_vocab_size + 1
+    if chosen.preset in MODELS or network.config.vocab < least:  # enwik8 has 204 bytes of the tokenizer's
+        config.tokenizer.vocab_size = max(config.tokenizer.vocab_size, least)
         config.model.vocab = 0
     config.steps, config.batch_size, config.length = recipe.steps, recipe.batch_size, recipe.lengths[0][1]
     if len(recipe.lengths) > 1:
@@ -177,8 +180,11 @@ def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe
 def _set_fields(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe: Recipe, is_own: bool) -> None:
     """The recipe's other fields, as far as its objective, format and optimizer are chosen."""
     applies = {"objective": chosen.objective == recipe.objective, "format": True, "optimizer": is_own}
+    choices = {field.name: field.metadata.get("bounds", Bounds()) for field in fields(FORMATS[chosen.format].config)}
     for path, value in recipe.fields.items():
         section, _, field = path.partition(".")
+        if section == "format" and field in choices and choices[field].broken_by(value):
+            continue  # another format's field of the same name
         if applies[section] and field.partition(".")[0] in config[section]:
             config.update_from_flattened_dict({path: value})
     family = PRESETS.get(chosen.preset, PRESETS[chosen.base]).family

@@ -111,7 +111,7 @@ _TRANSFORMER_XL = Recipe(
     authors="Dai et al., 2019", corpus="WikiText-103, 103 million words",
     objective="causal", format="stream", optimizer="adamw", optimizer_name="transformer_xl", steps=200_000,
     batch_size=60, lengths=((1.0, 150),), learning_rate=2.5e-4, warmup=0,
-    fields={"objective.bias": True, "optimizer.weight_decay": 0.0,
+    fields={"objective.bias": True, "format.order": "contiguous", "optimizer.weight_decay": 0.0,
             "optimizer.clip": 0.25, "optimizer.schedule.name": "cosine"})
 
 # Of language models with recurrent networks. They have no preset, so reports compare no run with it.

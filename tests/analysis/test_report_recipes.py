@@ -22,13 +22,15 @@ def published(argument, page="bert", **changes):
 
 @pytest.mark.parametrize("preset", RECIPES)
 def test_default_experiments_differ_from_their_papers_only_in_the_corpus(preset):
-    page, _, size = preset.partition("_")
+    page = PRESETS[preset].family
+    size = preset.removeprefix(page).removeprefix("_").removeprefix("wt103_")
     size = {"gpt": "base", "bert_tiny": "bert_tiny"}.get(preset, size or "small")
     found = recipes.compare(published(f"size={size}", page))
     assert found.preset == preset and found.paper == RECIPES[preset].authors
-    assert [name for name, *_ in found.differing] == ["data.corpus"]
+    rounded = ["batch_size"] * (RECIPES[preset].batch_size % 8 > 0)  # so that eight devices can split them
+    assert [name for name, *_ in found.differing] == ["data.corpus", *rounded]
     assert len(found.same) > (25 if "optimizer" in RECIPES[preset].unpublished else 40)
-    assert {"objective.name", "format.name", "batch_size", "length", "model.layers"} <= {*found.same}
+    assert {"objective.name", "format.name", "length", "model.layers", *({"batch_size"} - {*rounded})} <= {*found.same}
 
 
 @pytest.mark.parametrize(("argument", "page", "preset"), [

@@ -35,8 +35,9 @@ def test_config_spells_out_every_field_and_reads_back_as_itself():
     """Nothing is decided by fields that a config lacks."""
     for preset in PRESETS:
         for optimizer in RECIPES:
-            elmo = ("bidirectional", "sentence_stream") if preset.startswith("elmo") else ()
-            config = default_config(preset, *(elmo or ("masked", "segment_pair")), optimizer)
+            own = {"elmo": ("bidirectional", "sentence_stream"), "transformer_xl": ("causal", "stream")}
+            own = own.get(PRESETS[preset].family, ("masked", "segment_pair"))
+            config = default_config(preset, *own, optimizer)
             config.tokenizer.name = PRESETS[preset].tokenizer
             config.steps = 20_000  # more than the longest warm-up
             record = parse(config)
@@ -243,7 +244,8 @@ def test_published_sizes_are_not_beyond_memory(monkeypatch):
     monkeypatch.setattr(experiments, "host_memory", lambda: 4 * 10**9)
     for preset in PRESETS:
         if not preset.startswith("elmo"):
-            parse(default_config(preset, "causal" if preset.startswith("gpt") else "masked", optimizer="adamw"))
+            parse(default_config(preset, "causal" if preset.startswith(("gpt", "transformer_xl")) else "masked",
+                                 optimizer="adamw"))
 
 
 def test_a_network_that_reads_characters_needs_words_with_characters_that_nothing_replaces():
