@@ -1,15 +1,18 @@
 """Tokenizers against the reference's own, over files that both load: published ones, ours, and those it saves."""
 
+import itertools
 import random
+from pathlib import Path
 
 import pytest
 
 from lmrep.data import tokenizers
-from lmrep.data.tokenizers import Bpe, ByteLevel, bpe, byte_level
+from lmrep.data.tokenizers import Bpe, ByteLevel, Config, bpe, byte_level
 from lmrep.data.tokenizers.byte_level import BYTES
 from tests.data import test_bpe, test_byte_level, test_sentencepiece, test_tokenizers
 
 transformers = pytest.importorskip("transformers")
+ROOT = Path(__file__).parents[2]
 
 
 def texts(parts, number=200):
@@ -59,6 +62,30 @@ def test_saved_gpt2_tokenizer_equals_the_reference(tmp_path):
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert type(reference).__name__.startswith("GPT2")
     assert same(ours, reference, texts([*test_byte_level.PARTS, "<|endoftext|>"], 50))
+
+
+def test_trained_xlnet_tokenizer_equals_the_reference(tmp_path):
+    """On the licence, whose marks it must not split otherwise, on hostile characters, and around texts and pairs."""
+    lines = [line for line in (ROOT / "LICENSE").read_text().splitlines() if line.strip()]
+    ours = tokenizers.train(Config("sentencepiece_xlnet", 500, lowercase=False), lambda: iter(lines))
+    ours.save(tmp_path / "ours")
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert type(reference).__name__ == "XLNetTokenizer" and reference.padding_side == "left"
+    # Python calls \x1c white space, as the published code does, and Rust does not.
+    parts = [part for part in test_sentencepiece.PARTS if part not in ("\x1c", *ours.tokens[:8])]
+    mixed = [f'{a}\u201c{b}" (\u00a3{a}-{b}) caf\u00e9' for a, b in itertools.pairwise(lines)]
+    assert same(ours, reference, [*lines, *mixed, *texts([*parts, '"', "-", "(a)"])])
+    a, b = lines[1], lines[2]
+    specials = ours.specials
+    found = reference(a, b, return_token_type_ids=True)
+    sep, cls = [ours._ids[specials["sep"]]], [ours._ids[specials["cls"]]]
+    first, second = ours.encode(a).ids.tolist(), ours.encode(b).ids.tolist()
+    assert found.input_ids == first + sep + second + sep + cls
+    assert found.token_type_ids == [0] * (len(first) + 1) + [1] * (len(second) + 1) + [2]
+    reference.save_pretrained(tmp_path / "reference")
+    (tmp_path / "reference" / "spiece.model").write_bytes(ours.model)  # which this version does not write again
+    again = tokenizers.load(tmp_path / "reference")
+    assert again.fingerprint == ours.fingerprint and again.name == ours.name
 
 
 def test_t5_tokenizer_and_its_sentinels_equal_the_reference(tmp_path):

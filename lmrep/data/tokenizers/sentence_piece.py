@@ -21,7 +21,7 @@ import numpy as np
 import sentencepiece
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import spiece_model
+from lmrep.data.tokenizers import spiece_model, xlnet_json
 from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer
 
 SPACE = "\u2581"
@@ -131,6 +131,7 @@ class SentencePiece(Tokenizer):
                  added: Sequence[AddedToken] = ()):
         facts = spiece_model.read(model, specials.values())
         self.model, self.cleaning, self.name = facts.model, cleaning, f"sentencepiece_{facts.algorithm}"
+        self._characters_table = facts.characters
         if specials == XLNET_SPECIALS and facts.algorithm == "unigram":
             self.name = "sentencepiece_xlnet"
         self.sentence_separator = "" if facts.dummy_prefix else " "
@@ -284,6 +285,11 @@ class SentencePiece(Tokenizer):
 
     def _save_vocabulary(self, directory: Path) -> None:
         (directory / "spiece.model").write_bytes(self.model)
+        if self.name == "sentencepiece_xlnet" and self.cleaning:
+            pieces = range(len(self._processor))
+            (directory / "tokenizer.json").write_text(xlnet_json.content(
+                self.tokens[: len(pieces)], [self._processor.get_score(i) for i in pieces], self.specials,
+                self.lowercase, self._characters_table), encoding="utf8")
 
 
 # Training

@@ -2,7 +2,7 @@
 
     1: a piece (repeated)  {1: text, 2: score, 3: type}
     2: training            {3: algorithm, 40 to 43: ids of <unk> <s> </s> <pad>}
-    3: normalization       {3: whether a space is put before the text}
+    3: normalization       {2: table of characters, 3: whether a space is put before the text}
 
 The library's reader for it needs a matching version of the protobuf library.
 """
@@ -25,6 +25,7 @@ class Facts(NamedTuple):
       model: its bytes, changed so that no special token is matched in ordinary text.
       algorithm: "unigram" or "bpe".
       dummy_prefix: whether a space is put before a text.
+      characters: the table by which characters are replaced; empty for none.
       tokens: the pieces, by id.
       specials: role -> piece of the special tokens that it declares.
     """
@@ -32,6 +33,7 @@ class Facts(NamedTuple):
     model: bytes
     algorithm: str
     dummy_prefix: bool
+    characters: bytes
     tokens: list[str]
     specials: dict[str, str]
 
@@ -63,7 +65,8 @@ def read(model: bytes, specials: Iterable[str] = ()) -> Facts:
     if algorithm not in (1, 2):
         raise UserError(f"it is a model of algorithm {ALGORITHMS.get(algorithm, str(algorithm)[:20])}; expected "
                         "unigram or bpe")
-    return Facts(b"".join(output), ALGORITHMS[algorithm], bool(normalizer.get(3, 1)), pieces, named)
+    return Facts(b"".join(output), ALGORITHMS[algorithm], bool(normalizer.get(3, 1)),
+                 bytes(normalizer.get(2, b"")), pieces, named)
 
 
 def _record(data: bytes) -> dict[int, int | bytes]:
