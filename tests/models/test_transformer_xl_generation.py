@@ -1,6 +1,7 @@
 """Transformer-XL continues texts token by token as it reads them with its memory."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,9 @@ import pytest
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer_xl
-from lmrep.models.base import Inputs
+from lmrep.models.base import Factorization, Inputs
 from tests import reference
+from tests.programs import products
 
 V, B, T = 31, 2, 11
 BASE = transformer_xl.Config(vocab=V, width=12, layers=3, heads=2, mlp=20, dropout=0.0)
@@ -21,6 +23,7 @@ CONFIGS = {
     "pre norm": replace(BASE, memory=4, norm="pre", untie=True),
     "adaptive": replace(BASE, memory=4, cutoffs=(8, 20), div=2, tied_projections="tails"),
     "xlnet": replace(BASE, memory=6, causal=False, segments=True, untie=True, scale_embedding=False),
+    "xlnet without memory": replace(BASE, causal=False, segments=True, untie=True, clamp=4),
 }
 TOKENS = np.random.default_rng(0).integers(0, V, (B, T)).astype(np.int32)
 
@@ -30,10 +33,10 @@ def network(name, **changes):
     return model, reference.random_params(model.specs, seed=1)
 
 
-def decoded(model, params, sizes, padding=0, capacity=T):
+def decoded(model, params, sizes, padding=0, capacity=T, **options):
     """The outputs where the text is read in calls of these sizes, the first with padding after its tokens."""
-    cache, outputs, start = model.start_cache(B, capacity), [], 0
-    decode = jax.jit(model.decode)
+    cache, outputs, start = model.start_cache(params, B, capacity), [], 0
+    decode = jax.jit(partial(model.decode, **options))
     for i, size in enumerate(sizes):
         tokens = TOKENS[:, start : start + size]
         if i == 0 and padding:
@@ -62,10 +65,33 @@ def test_a_cached_token_is_the_same_as_one_read_with_the_memory(name):
     if CONFIGS[name].memory:
         expected = read_one_by_one(model, params)
     else:
-        expected = model.encode(params, Inputs(jnp.asarray(TOKENS))).hidden
+        mask = AttentionMask(jnp.ones((B, T), jnp.int32), causal=True)
+        expected = model.encode(params, Inputs(jnp.asarray(TOKENS), attention_mask=mask)).hidden
     np.testing.assert_allclose(decoded(model, params, [1] * T), expected, atol=2e-5)
     np.testing.assert_allclose(decoded(model, params, [T]), expected, atol=2e-5)
     np.testing.assert_allclose(decoded(model, params, [6, 1, 3, 1], padding=4), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["xlnet", "xlnet without memory"])
+@pytest.mark.parametrize("sizes", [[1] * T, [T], [6, 1, 3, 1]], ids=str)
+def test_the_query_stream_is_at_the_position_after_each_token(name, sizes):
+    model, params = network(name)
+    found = decoded(model, params, sizes, padding=4, query=True)
+    order = jnp.broadcast_to(jnp.arange(T), (B, T))
+    if name == "xlnet without memory":
+        inputs = Inputs(jnp.asarray(TOKENS), factorization=Factorization(order, order))
+        expected = model.encode(params, inputs).hidden[:, 1:]
+    else:
+        carry, expected = model.carry(B), []
+        for i in range(T):  # its own token is not read
+            inputs = Inputs(jnp.asarray(TOKENS[:, i : i + 1]), carry=carry,
+                            factorization=Factorization(order[:, :1], order[:, :1]))
+            encoded = jax.jit(model.encode)(params, inputs)
+            carry = encoded.carry
+            expected.append(encoded.hidden)
+        expected = np.concatenate(expected[1:], 1)
+    np.testing.assert_allclose(found[:, :-1], expected, atol=2e-5)
+    np.testing.assert_allclose(decoded(model, params, sizes)[:, 0], decoded(model, params, [T])[:, 0], atol=2e-5)
 
 
 def test_a_memory_longer_than_the_text_is_attention_to_all_of_it():
@@ -74,10 +100,12 @@ def test_a_memory_longer_than_the_text_is_attention_to_all_of_it():
     np.testing.assert_allclose(decoded(model, params, [5, *[1] * 6]), whole, atol=2e-5)
 
 
-def test_the_cache_is_no_longer_than_the_memory_or_the_text():
-    assert transformer_xl.start_cache(B, 100, c=CONFIGS["memory"]).keys.shape == (3, B, 4, 2, 6)
-    assert transformer_xl.start_cache(B, 100, c=BASE).keys.shape[2] == 100
-    assert transformer_xl.start_cache(B, 10, c=CONFIGS["longer than the text"]).keys.shape[2] == 10
+@pytest.mark.parametrize(("name", "length", "expected"), [
+    ("memory", 100, 4), ("no memory", 100, 100), ("longer than the text", 10, 10)])
+def test_the_cache_is_no_longer_than_the_memory_or_the_text(name, length, expected):
+    model, params = network(name)
+    cache = jax.eval_shape(lambda params: model.start_cache(params, B, length), params)
+    assert cache.keys.shape == (3, B, expected, 2, 6)
 
 
 def test_bfloat16_is_near_float32():
@@ -87,12 +115,9 @@ def test_bfloat16_is_near_float32():
                                decoded(model, params, [6, *[1] * 5]), atol=0.15)
 
 
-def test_the_position_keys_are_computed_once():
-    """They are distances x d^2 products; a step of one token takes those of the cache."""
-    from tests.programs import equations
-
+def test_a_step_of_one_token_multiplies_no_positions():
+    """Those are distances x d^2 products of each layer; the cache has their keys."""
     model, params = network("memory")
-    cache = model.start_cache(B, T)
-    conditions = [each for each in equations(model.decode, params, jnp.asarray(TOKENS[:, :1]), cache)
-                  if each.primitive.name == "cond"]
-    assert len(conditions) == 1
+    cache = model.start_cache(params, B, T)
+    shapes = [each.invars[0].aval.shape for each in products(model.decode, params, jnp.asarray(TOKENS[:, :1]), cache)]
+    assert shapes and not any(shape[:1] == cache.positions.shape[1:2] and len(shape) == 2 for shape in shapes)
