@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lmrep.models import bilstm, lstm, none, transformer, transformer_xl
+from lmrep.models import bilstm, encoder_decoder, lstm, none, transformer, transformer_xl
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, model_inputs
 from lmrep.models.presets import PRESETS
 
@@ -12,6 +12,7 @@ __all__ = ["MODELS", "PRESETS", "Encoded", "Inputs", "Model", "ModelDef", "build
 MODELS: dict[str, ModelDef] = {
     "transformer": transformer.DEFINITION,
     "transformer_xl": transformer_xl.DEFINITION,
+    "encoder_decoder": encoder_decoder.DEFINITION,
     "lstm": lstm.DEFINITION,
     "bilstm": bilstm.DEFINITION,
     "none": none.DEFINITION,

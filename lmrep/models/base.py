@@ -9,6 +9,7 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.layers.attention_backends import Needs
 
 BACKWARD = "backward_"  # precedes the names of a batch's fields that a backward direction reads
+SOURCE = "source_"  # and of those of the text that the others are conditioned on
 MAX_CHARACTERS = 50  # of a word, with the marks of its begin and end
 
 
@@ -42,6 +43,9 @@ class Inputs(NamedTuple):
     # Two streams: `hidden` is then that of the query stream at the positions `at`, which does not read the token of its
     # own position.
     factorization: Factorization | None = None
+    # The text that an encoder reads, with `tokens` and, where needed, `positions` and `attention_mask`. The other
+    # fields are then those of the decoder. Segments of the same number belong together.
+    source: "Inputs | None" = None
     reversed: Array | None = None  # i32[b], 1 where the tokens of the example stand in the reverse order of the text
 
 
@@ -114,8 +118,9 @@ class Model(NamedTuple):
       max_length: tokens of a sequence at most; 0 for any.
       inputs: the names of the fields of `Inputs` that it takes.
       context: which tokens a position may be conditioned on; a subset of "left" (those before it), "both" (all),
-        "masked" (those of any mask), "order" (those of `Inputs.factorization`) and "each_side": each of the
-        `directions` halves of the output is conditioned on its own side.
+        "masked" (those of any mask), "order" (those of `Inputs.factorization`), "source" (those before it, and all
+        of `Inputs.source`; without a source, `encode` reads `tokens` from both sides, as its encoder) and
+        "each_side": each of the `directions` halves of the output is conditioned on its own side.
       output_embedding: (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with
         `encode`'s key as dropout left it there. None: not tied, an objective has a table [v, output_dim] of its own.
       output_dim: e, the columns of the output table.
@@ -201,25 +206,31 @@ def model_inputs(
     Args:
       model: the network.
       batch: has `tokens` and `segment_ids` i32[b, t], and may have `positions`, `token_type_ids`, `characters`,
-        `reversed` and, for a backward direction that reads another text, these fields as `backward_tokens` and so on.
+        `reversed` and, for a backward direction that reads another text, these fields as `backward_tokens` and so on;
+        `source_tokens`, `source_segment_ids` and `source_positions` i32[b, s] for an encoder.
       tokens: i32[b, t], in place of the batch's.
-      context: "both", or "left" for a causal mask.
+      context: "both", or "left" for a causal mask; "source" for one where the batch has a source, which is then read.
       segment_ids: i32[b, t], in place of the batch's; 0 is padding.
       positions: whether to number positions as the batch does, from 0 in each packed segment.
       carry: recurrent state or memory to continue from.
 
     Raises:
       UserError: the network cannot be conditioned on that context, takes no mask to keep padding out, or is given a
-        carry and has none. (Formats whose packed segments it would mix up are refused with the config.)
+        carry or a source and has no use for it. (Formats whose packed segments it would mix up are refused with the
+        config.)
     """
     check_context(model, context, "this batch")
     segment_ids = batch["segment_ids"] if segment_ids is None else segment_ids
+    with_source = SOURCE + "tokens" in batch
+    if with_source and context != "source":
+        raise UserError(f"this batch has a second text, and the network {model.name!r} reads one; choose "
+                        "model=encoder_decoder")
     fields = {"tokens": batch["tokens"] if tokens is None else tokens}
     if "characters" in model.inputs and tokens is not None:
         raise UserError(f"the network {model.name!r} reads the characters of words, and has none of words that replace "
                         "others; choose an objective that leaves the text as it is, as bidirectional")
     if "attention_mask" in model.inputs:
-        fields["attention_mask"] = AttentionMask(segment_ids, causal=context == "left")
+        fields["attention_mask"] = AttentionMask(segment_ids, causal=context == "left" or with_source)
     elif context != "left":  # padding follows the tokens, and does not affect left contexts
         raise UserError(f"the network {model.name!r} takes no attention mask and would treat padding as text; choose "
                         "an objective that is conditioned on the left context, or another network")
@@ -231,6 +242,10 @@ def model_inputs(
     if BACKWARD + "tokens" in batch and "backward" in model.inputs:
         other = {name.removeprefix(BACKWARD): value for name, value in batch.items() if name.startswith(BACKWARD)}
         optional["backward"] = model_inputs(model, other, context=context)
+    if with_source:
+        source = {name.removeprefix(SOURCE): value for name, value in batch.items() if name.startswith(SOURCE)}
+        optional["source"] = Inputs(source["tokens"], positions=source.get("positions") if positions else None,
+                                    attention_mask=AttentionMask(source["segment_ids"]))
     fields |= {name: value for name, value in optional.items() if name in model.inputs}
     return Inputs(**fields)
 
@@ -256,7 +271,8 @@ def check_context(model: Model, context: str, subject: str) -> None:
     """Raises UserError where `model` cannot be conditioned on `context`; messages start with `subject`."""
     if context not in model.context:
         meaning = {"left": "only the tokens before a position", "both": "the tokens on both sides of a position",
-                   "order": "the tokens before a position in a given order"}
+                   "order": "the tokens before a position in a given order",
+                   "source": "the tokens before a position and a source text"}
         raise UserError(f"{subject} conditions on {meaning.get(context, context)}, and the network {model.name!r} can "
                         f"be conditioned on: {', '.join(sorted(model.context))}; choose another objective or network")
 

@@ -50,12 +50,14 @@ def arguments(file):
     for name, choices in declared(file).items():
         for choice in filter(None, choices):
             if is_task(file):  # all have the same choices
-                if choice in MODELS and MODELS[choice].tasks_only:
-                    continue  # it reads frozen vectors, which no choice alone gives
+                if choice in MODELS and (MODELS[choice].tasks_only or choice == "encoder_decoder"):
+                    continue  # it reads frozen vectors, which no choice alone gives, or a source
                 if file.name == "classify.py" or choice == "tiny":
                     yield f"{name}={choice}"
             elif file.name == "elmo.py" and name == "model":
                 yield "model=elmo_small"
+            elif choice == "encoder_decoder":
+                continue
             elif choice in MODELS and choice != "bilstm":  # some networks read from left to right only
                 yield f"{name}={choice},objective=causal,format=stream"
             elif choice.startswith(("bilstm", "elmo")) and name == "model":
