@@ -48,7 +48,8 @@ FLAGS = {
     "same_length": Flag(False, "whether each position attends to as many others, the length of the memory"),
     "pairs": Flag("", "a directory of minimal pairs: JSON Lines with sentence_good, sentence_bad, UID and "
                   "linguistics_term, such as BLiMP's"),
-    "pll": Flag("", "with --pairs, word_l2r: mask the later tokens of the same word too (Kauf and Ivanova, 2023)"),
+    "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "
+                "and Ivanova, 2023); log_probability: from left to right (XLNet)"),
     "step": STEP,
     "data_dir": DATA_DIR,
 }

@@ -78,6 +78,9 @@ def default_config(
         "optimizer": dataclasses.asdict(choose(optimizers.RECIPES, optimizer, "optimizer")),
         "mesh": parse_mesh(layout),
     }
+    carried, form = MODELS[model["name"]].carried_field, ALL_FORMATS[format]
+    if carried and form.contiguous(form.config()):
+        model[carried] = 0 if form.advance(form.config(), 2) == 2 else -1
     if objective in TASKS:
         fields["checkpoint"]["best"] = TASKS[objective].best
     return ml_collections.ConfigDict(fields)
@@ -281,6 +284,12 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     if form.packed(stage.format) and not masks:
         raise UserError(f"format {stage.format_name!r} puts several texts in an example, and network {network.name!r} "
                         f"takes no attention mask to keep them apart; formats that fit: {fitting}")
+    known, next_start = network.carried(stage.length), form.advance(stage.format, stage.length)
+    if network.carry and form.contiguous(stage.format) and known != next_start:
+        raise UserError(f"examples of format {stage.format_name!r} continue those of the previous batch after "
+                        f"{next_start} of {stage.length} tokens, and network {network.name!r} remembers {known}, and "
+                        "would know what it predicts, or lack text: set format.order=shuffled, or fields that say how "
+                        "much both reuse (model.reuse, format.reuse) to the same number")
 
 
 def _check_characters(tokenizer: tokenizers.Config, stage: StagePlan, network: Model) -> None:

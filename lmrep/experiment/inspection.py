@@ -77,8 +77,8 @@ def _examples(
     batch = jax.device_get(jax.jit(lambda batch: objective.prepare(
         prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))(batch))
     texts = objective.describe(batch, prepared.tokenizer)
-    return [f"Example {i:,}:\n" + textwrap.indent(textwrap.fill(text, 110), "  ")
-            for i, text in zip(numbers, texts, strict=True)]
+    texts = ["\n".join(textwrap.fill(line, 110) for line in text.split("\n")) for text in texts]
+    return [f"Example {i:,}:\n" + textwrap.indent(text, "  ") for i, text in zip(numbers, texts, strict=True)]
 
 
 def _corpus(experiment: Experiment, prepared: Prepared) -> str:

@@ -114,6 +114,16 @@ _TRANSFORMER_XL = Recipe(
     fields={"objective.bias": True, "format.order": "contiguous", "optimizer.weight_decay": 0.0,
             "optimizer.clip": 0.25, "optimizer.schedule.name": "cosine"})
 
+# The command of the released code has 2,048 sequences in a batch, the paper 8,192.
+_XLNET_LARGE = Recipe(
+    authors="Yang et al., 2019", corpus=XLNET_TEXT,
+    objective="permutation", format="stream_pair", optimizer="bert", optimizer_name="xlnet", steps=500_000,
+    batch_size=8192, lengths=((1.0, 512),), learning_rate=4e-4, warmup=40_000,
+    fields={"optimizer.schedule.decay_from": "warmup", "optimizer.schedule.final": 0.001},
+    unpublished=("optimizer.schedule.final",))
+_XLNET_BASE = _XLNET_LARGE._replace(
+    unpublished=("steps", "batch_size", "learning_rate", "warmup", "optimizer.schedule.final"))
+
 # Of language models with recurrent networks. They have no preset, so reports compare no run with it.
 RECURRENT = Recipe(
     objective="causal", format="stream", optimizer="adamw", optimizer_name="adam", steps=50_000, batch_size=32,
@@ -142,5 +152,6 @@ RECIPES: dict[str, Recipe] = {
         corpus="enwik8, 90 million bytes of Wikipedia", steps=400_000, batch_size=22, lengths=((1.0, 512),)),
     "transformer_xl_lm1b": _TRANSFORMER_XL._replace(
         corpus="1 Billion Word Benchmark", steps=500_000, batch_size=224, lengths=((1.0, 32),), warmup=20_000),
+    "xlnet_base": _XLNET_BASE, "xlnet_large": _XLNET_LARGE,
     "gpt": _GPT, "gpt2": _GPT2, "gpt2_medium": _GPT2, "gpt2_large": _GPT2, "gpt2_xl": _GPT2,
 }

@@ -80,7 +80,7 @@ def evaluate(
         with, or, for windows of a converted checkpoint, the longest that its network takes.
       pairs: a directory of minimal pairs, JSON Lines in the form of BLiMP, to use instead of a split.
       pll: with pairs, how a masked language model scores sentences: "" masks one token at a time, "word_l2r" the later
-        tokens of the same word too.
+        tokens of the same word too; "log_probability" of XLNet's objective predicts from left to right.
       batch_size: examples in a batch; None for that of training. Where examples continue each other, the text is split
         into as many parts, each of which starts without a memory.
       model: fields of the network that differ from training (`load`), as `{"memory": 640, "clamp": 400}`.

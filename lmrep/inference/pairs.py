@@ -113,7 +113,7 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "") -> dict[str, Any]:
     Args:
       run: its objective has `scorings`.
       pairs: from `read`.
-      pll: which pseudo-log-likelihood, "word_l2r"; "" for the objective's default scoring.
+      pll: which other score of the objective, such as "word_l2r"; "" for its default scoring.
 
     Raises:
       UserError: the objective has no such scoring, or the run lacks its head; a sentence is too long or has no token.
@@ -156,9 +156,9 @@ def choose(run: Run, pll: str) -> str:
     if not known:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, which gives sentences no "
                         "score; evaluate it without pairs")
-    name = f"pll_{pll}" if pll else next(iter(known))
+    name = pll if pll in known else f"pll_{pll}" if pll else next(iter(known))
     if name not in known:
-        others = [each.removeprefix("pll_") for each in known if each.startswith("pll_")]
+        others = [each.removeprefix("pll_") for each in list(known)[1:]]
         raise UserError(f"pll is {pll!r}; expected " + (" or ".join(others) if others else
                         f"none: {run.directory} was trained with objective {run.objective.name!r}, whose score is the "
                         f"{known[next(iter(known))].summary}"))

@@ -132,6 +132,7 @@ class Model(NamedTuple):
       kept_heads: () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
       pooling: the position whose vector stands for a sequence, "first" or "last".
       carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
+      carried: length of an example -> the number of its first tokens whose states the carry holds; by default all.
       start_cache: (params, batch_size, max_length, source=None) -> the cache before the first token, for generation.
         `source` are the `Inputs` of the text that the outputs are conditioned on, for networks that read one. None: not
         supported.
@@ -160,6 +161,7 @@ class Model(NamedTuple):
     kept_heads: Callable[[], tuple[tuple[int, ...], ...]] = tuple
     pooling: str = "first"
     carry: Callable[[int], Tree] | None = None
+    carried: Callable[[int], int] = lambda length: length
     start_cache: Callable[..., Tree] | None = None
     decode: Callable[..., tuple[Array, Tree]] | None = None
     make_generator: Callable[..., "Model"] | None = None
@@ -182,6 +184,8 @@ class ModelDef(NamedTuple):
       dropout_fields: fields that such a run keeps, since they are not part of what was learned.
       evaluation_fields: fields that may differ when a trained network is evaluated, as the length of its memory.
       tasks_only: whether it learns nothing from text by itself, and serves tasks alone.
+      carried_field: of its config, the field that says how much of an example the carry holds: 0 for all of it, -1 for
+        the first half, where the examples of a format start so far apart.
       attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
         has no attention.
     """
@@ -193,6 +197,7 @@ class ModelDef(NamedTuple):
     architecture_fields: tuple[str, ...] = ()
     dropout_fields: tuple[str, ...] = ("dropout",)
     evaluation_fields: tuple[str, ...] = ()
+    carried_field: str = ""
     attention: Callable[[Any], Needs | None] = lambda config: None
     tasks_only: bool = False
 

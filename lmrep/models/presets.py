@@ -113,6 +113,16 @@ _WT103_LARGE = _WT103 | {"div": 4, "dropout": 0.2, "attention_dropout": 0.2}
 _ENWIK8 = {"vocab": 204, "tokenizer": "bytes"}
 _LM1B = {"vocab": 793_471, "cutoffs": (60_000, 100_000, 640_000), "tied_projections": "none", "div": 4, "dropout": 0.0}
 
+
+def _xlnet(layers: int, width: int, encoder: int, pretraining: int) -> Preset:
+    """Yang et al. (2019): BERT's sizes with relative positions and segments, and a memory of 384 positions."""
+    config = transformer_xl.Config(
+        vocab=32000, layers=layers, width=width, heads=width // 64, mlp=4 * width, causal=False, memory=384, reuse=-1,
+        segments=True, untie=True, scale_embedding=False, norm_eps=1e-12, activation="gelu_tanh", attention_dropout=0.1,
+        scale_stddev=0.0)
+    return Preset(config, encoder, pretraining, "xlnet", "sentencepiece_xlnet", False, "transformer_xl")
+
+
 PRESETS = {
     #                          layers  width      encoder  pretraining
     "bert_tiny":         _bert(     2,   128,   4_369_408,   4_433_468),
@@ -143,6 +153,9 @@ PRESETS = {
     "elmo_small":        _elmo(  1024,  128,   1,  13_593_312, 115_951_071),
     "elmo_medium":       _elmo(  2048,  256,   1,  28_027_744, 231_949_791),
     "elmo_original":     _elmo(  4096,  512,   2,  93_600_864, 500_651_487),
+    # encoder counts the first vector of the query stream, pretraining the bias of the softmax
+    "xlnet_base":       _xlnet(   12,   768, 116_718_336, 116_750_336),
+    "xlnet_large":      _xlnet(   24,  1024, 360_268_800, 360_300_800),
     "gpt":               _gpt(               116_534_784),
     "gpt2":              _gpt2(    12,   768,   124_439_808),
     "gpt2_medium":       _gpt2(    24,  1024,   354_823_168),

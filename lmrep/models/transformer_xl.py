@@ -52,7 +52,8 @@ class Config:
     causal: bool = setting(True, "whether it is conditioned on left contexts only (Transformer-XL), or on any, with a "
                            "query stream (XLNet)")
     memory: int = setting(0, "positions of earlier examples that an example attends to", at_least=0)
-    reuse: int = setting(0, "tokens of an example, the first ones, that are remembered (XLNet); 0: all", at_least=0)
+    reuse: int = setting(0, "tokens of an example, the first ones, that are remembered (XLNet); 0: all, -1: half",
+                         at_least=-1)
     same_length: bool = setting(False, "whether each position attends to the same number of positions, `memory`, with "
                                 "itself")
     clamp: int = setting(0, "the distance from which on all positions are equally far; 0: none", at_least=0)
@@ -84,6 +85,10 @@ class Config:
     def clusters(self) -> adaptive.Clusters:
         """Those of the vocabulary; one without `cutoffs`."""
         return adaptive.Clusters(self.vocab, self.width, self.width, self.cutoffs, self.div, self.tied_projections)
+
+    def carried(self, length: int) -> int:
+        """The tokens of an example of this length that are remembered."""
+        return length // 2 if self.reuse < 0 else min(self.reuse or length, length)
 
 
 def check(c: Config) -> None:
@@ -123,6 +128,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         carry=partial(initial_memory, c=c) if c.memory else None,
         start_cache=partial(start_cache, c=c, execution=execution),
         decode=partial(decode, c=c, execution=execution),
+        carried=c.carried,
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=normal(c.init_stddev),
@@ -480,7 +486,7 @@ def _remembered(segment_ids: Array, carry: Tree, c: Config) -> _Memory | None:
     if not c.memory:
         return None
     b, t = segment_ids.shape
-    known = segment_ids[:, : c.reuse or t]
+    known = segment_ids[:, : c.carried(t)]
     count = ((known > 0) * jnp.arange(1, known.shape[1] + 1)).max(1)  # up to the last token
     last = jnp.take_along_axis(known, jnp.maximum(count - 1, 0)[:, None], 1)
     before = jnp.zeros((b, c.memory), jnp.int32) if carry is None else carry["filled"]
@@ -502,4 +508,5 @@ DEFINITION = ModelDef(
     architecture_fields=("heads", "causal", "clamp", "segments", "scale_embedding", "norm"),
     dropout_fields=("dropout", "attention_dropout"),
     evaluation_fields=("memory", "clamp", "same_length"),
+    carried_field="reuse",
 )

@@ -6,6 +6,7 @@ from lmrep.objectives import (
     causal_distillation,
     distillation,
     masked,
+    permutation,
     replaced_token,
     span_boundary,
 )
@@ -17,6 +18,7 @@ OBJECTIVES: dict[str, ObjectiveDef] = {
     "masked": masked.DEFINITION,
     "causal": causal.DEFINITION,
     "bidirectional": bidirectional.DEFINITION,
+    "permutation": permutation.DEFINITION,
     "replaced_token": replaced_token.DEFINITION,
     "span_boundary": span_boundary.DEFINITION,
     "distillation": distillation.DEFINITION,

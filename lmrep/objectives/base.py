@@ -106,7 +106,7 @@ class Objective(NamedTuple):
       describe: (prepared batch, tokenizer) -> a text for each example.
       scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
         ("pll").
-      context: what each position is conditioned on: "left" or "both".
+      context: what each position of an encoded text is conditioned on: "left" or "both".
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
       networks: those that a training step runs. (): published formulas of compute do not apply.
     """
@@ -217,7 +217,7 @@ class ObjectiveDef(NamedTuple):
       metrics: every metric that its `loss` may return.
       check: config -> None; raises UserError where its fields do not fit each other.
       batch_fields: config -> the batch fields that it needs of a format.
-      context: config -> "left" or "both", which must be in `Model.context`.
+      context: config -> what training conditions on, which must be in `Model.context`.
       capabilities: what a model trained with it can predict; a text is given to the first that accepts it.
       published: the fields of the config that differ in a published system, by family of presets ("roberta").
       loss_fields: fields of the config that add losses or weigh them, and leave examples and targets of other metrics

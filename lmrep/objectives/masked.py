@@ -1,6 +1,9 @@
 """Masked language modelling (Devlin et al., 2019; Liu et al., 2019; Lan et al., 2019), with or without a sentence-pair
 objective.
 
+A network with memory (Transformer-XL, XLNet) continues the examples of the batch before where the format's examples
+continue each other: XLNet's ablation "DAE + Transformer-XL".
+
 The masking rule is `masking.mask_example`; `RULES` has the published values of its config.
 """
 
@@ -17,6 +20,7 @@ from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, scoring, sentence_pair
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
+from lmrep.objectives.causal import initial_state
 from lmrep.objectives.outputs import normalize_weights, sums
 
 RULES = {
@@ -45,6 +49,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, "objective": specs},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
+        carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         describe=masking.describe,
         terms={"mlm_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
@@ -69,13 +74,17 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Mean cross-entropy of the batch's masked tokens, plus that of the pairs' labels with `sentence_pair`."""
-    first, hidden = mlm_head.encode_predicted(params, batch, batch["inputs"], model, key)
-    total, metrics = mlm_head.loss_and_metrics(params, hidden, batch, model, key)
+    """Mean cross-entropy of the batch's masked tokens, plus that of the pairs' labels with `sentence_pair`, and the
+    memory after the batch."""
+    state = initial_state(batch, carry, model)
+    first, encoded = mlm_head.encode_predicted(params, batch, batch["inputs"], model, key, state)
+    total, metrics = mlm_head.loss_and_metrics(params, encoded.hidden, batch, model, key)
     metrics |= sums(batch["weights"] > 0, most_frequent_accuracy=batch["targets"] == most_frequent)
     if c.sentence_pair:
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
+    if state is not None:
+        carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
     return total, (metrics, carry)
 
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from lmrep.core.params import Array, Tree
 from lmrep.layers import lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Encoded, Model, model_inputs
+from lmrep.objectives import sentence_pair
 from lmrep.objectives.base import Batch, Metrics
 from lmrep.objectives.outputs import output_specs, output_table, sums
 
@@ -37,7 +38,7 @@ def loss_and_metrics(
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:
     """The k most probable tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
-    _, hidden = encode_predicted(params, batch, batch["tokens"], model, None)
+    hidden = encode(params, batch, batch["tokens"], model, at=batch["predicted"])
     return top_k(probabilities(params, hidden, model), size, k)
 
 
@@ -61,10 +62,21 @@ def top_k(probabilities: Array, size: int, k: int) -> dict[str, Array]:
     return {"words": words, "probabilities": best}
 
 
-def encode_predicted(params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None) -> tuple[Array, Array]:
-    """The last layer's output at the first position [b, d] and at the predicted ones [b, m, d]."""
-    hidden = encode(params, batch, tokens, model, key, jnp.pad(batch["predicted"], ((0, 0), (1, 0))))
-    return hidden[:, 0], hidden[:, 1:]
+def encode_predicted(
+    params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None, state: Tree = None
+) -> tuple[Array, Encoded]:
+    """The last layer's output at the position that stands for each example [b, d], and as `Encoded.hidden` at the
+    predicted ones [b, m, d]. With the `state` of a network with memory, the positions that it remembers do not see the
+    others, which the next example may predict."""
+    at = jnp.concatenate([sentence_pair.position(model, batch["segment_ids"])[:, None], batch["predicted"]], 1)
+    inputs = model_inputs(model, batch, tokens=tokens, carry=state)
+    b, t = tokens.shape
+    if state is not None and (known := model.carried(t)) < t:
+        remembered = jnp.arange(t) < known
+        mask = jnp.broadcast_to(remembered[None, :] | ~remembered[:, None], (b, t, t))
+        inputs = inputs._replace(attention_mask=inputs.attention_mask.replace(mask=mask))
+    encoded = model.encode(params["encoder"], inputs, key, at=at)
+    return encoded.hidden[:, 0], encoded._replace(hidden=encoded.hidden[:, 1:])
 
 
 def encode(

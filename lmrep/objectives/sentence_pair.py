@@ -21,11 +21,19 @@ def batch_fields(c) -> tuple[str, ...]:
 
 
 def specs(model: Model) -> Tree:
-    """The pooler (dense and tanh on the first position) and the two-way classifier."""
+    """The pooler (dense and tanh on one position) and the two-way classifier."""
     return {
         "pooler": linear.specs(model.width, model.width, ("embed", None), model.init),
         "classifier": linear.specs(model.width, 2, (None, None), model.init),
     }
+
+
+def position(model: Model, segment_ids: Array) -> Array:
+    """i32[b], the position whose vector stands for each example with `segment_ids` i32[b, t]: the first, or the last
+    that is not padding (`Model.pooling`)."""
+    if model.pooling == "first":
+        return jnp.zeros(len(segment_ids), jnp.int32)
+    return jnp.where(segment_ids > 0, jnp.arange(segment_ids.shape[1]), 0).max(1).astype(jnp.int32)
 
 
 def weights(batch: Batch) -> Batch:
@@ -34,7 +42,7 @@ def weights(batch: Batch) -> Batch:
 
 
 def logits(params: Tree, first: Array) -> Array:
-    """The last layer's output at the first position [b, d] -> logits float32 [b, 2] of label 0 (next, in order) and
+    """The last layer's output at one position [b, d] -> logits float32 [b, 2] of label 0 (next, in order) and
     1 (random, swapped)."""
     pooled = jnp.tanh(linear.apply(params["pooler"], first))
     return linear.apply(params["classifier"], pooled.astype(jnp.float32))

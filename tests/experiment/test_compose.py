@@ -44,7 +44,8 @@ def test_model_is_a_preset_or_a_network(name):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_tiny_is_small_for_every_objective(objective):
-    network = "model=elmo_original,format=sentence_stream" if objective == "bidirectional" else "format=packed"
+    network = {"bidirectional": "model=elmo_original,format=sentence_stream", "permutation":
+               "model=xlnet_base,format=stream_pair"}.get(objective, "format=packed")
     config = composed(f"size=tiny,objective={objective},{network},optimizer=lamb")
     width = 64 if objective == "bidirectional" else 128
     assert (config.steps, config.batch_size, config.model.layers, config.model.width) == (400, 32, 2, width)

@@ -10,8 +10,9 @@ from lmrep.experiment import config as experiments
 from lmrep.objectives import OBJECTIVES
 
 PAGE = Path(__file__).parents[2] / "experiments/bert.py"
-# Bidirectional language models read two streams of sentences, each by a direction of the network.
-NAMES = [name for name in OBJECTIVES if name != "bidirectional"]
+# Bidirectional language models read two streams of sentences, each by a direction of the network; permutation language
+# models have two streams.
+NAMES = [name for name in OBJECTIVES if name not in ("bidirectional", "permutation")]
 CONFIGS = {name: loading.load(PAGE, f"size=tiny,objective={name}").to_dict() for name in NAMES}
 
 

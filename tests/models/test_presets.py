@@ -12,7 +12,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS, bilstm, transformer, transformer_xl
-from lmrep.objectives import bidirectional, causal, masked
+from lmrep.objectives import bidirectional, causal, masked, permutation
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
 BERT = {  # layers, width, heads, feed-forward, vocabulary; embeddings, encoder, both, with the pooler, with all heads
@@ -60,6 +60,10 @@ TRANSFORMER_XL = {  # layers, width, heads, feed-forward, words; clusters; witho
     "transformer_xl_enwik8": (12, 512, 8, 2048, 204, (), 1, 41_055_232, 41_055_436),
     "transformer_xl_lm1b": (18, 1024, 8, 4096, 793_471, (60_000, 100_000, 640_000), 4, 355_622_896, 357_812_082),
 }
+XLNET = {  # layers, width, heads, feed-forward, words; with the first vector of queries, with the softmax's bias
+    "xlnet_base": (12, 768, 12, 3072, 32000, 116_718_336, 116_750_336),
+    "xlnet_large": (24, 1024, 16, 4096, 32000, 360_268_800, 360_300_800),
+}
 
 
 def counts(config, pair):
@@ -80,7 +84,7 @@ def shape(c):
 
 def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
-        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL)
+        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET)
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -209,3 +213,16 @@ def test_the_parts_of_transformer_xl_large_add_up():
     assert P.count(specs["layers"]) == 245_532_672
     assert sum(P.count(each["token"]) for each in clusters) == 36_923_760
     assert sum(P.count(each["project"]) for each in clusters) == 1_392_640
+
+
+@pytest.mark.parametrize("name", XLNET)
+def test_xlnet(name):
+    config, encoder, pretraining, *_ = PRESETS[name]
+    model = transformer_xl.build(config)
+    vocabulary = Vocabulary(config.vocab, {"mask": 6}, np.ones(config.vocab, bool), np.zeros(config.vocab, int))
+    objective = permutation.build(permutation.Config(), model, vocabulary)
+    assert (*shape(config), encoder, pretraining) == XLNET[name]
+    assert (P.count(model.specs), P.count(objective.specs)) == (encoder, pretraining)
+    assert (config.memory, config.carried(512), config.norm, config.norm_eps) == (384, 256, "post", 1e-12)
+    assert (config.activation, config.segments, config.untie, config.causal) == ("gelu_tanh", True, True, False)
+    assert (config.dropout, config.attention_dropout, config.init_stddev) == (0.1, 0.1, 0.02)

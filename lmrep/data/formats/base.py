@@ -183,6 +183,8 @@ class FormatDef(NamedTuple):
       contiguous: config -> whether examples are shown in the order of the corpus, each continuing the example at the
         same index of the previous batch, instead of shuffled. The spans then have the column `reset`, and batches have
         the fields `reset` and `following`.
+      advance: (config, length) -> the tokens of an example, the first ones, that come before the example that continues
+        it, which may repeat the others; by default all.
       packed: config -> whether an example may hold several segments that must not attend to each other.
       plan: (config, store, length, seed, layout, fingerprint) -> the plan, with the interface of `Plan`, of a format
         that no table of spans describes.
@@ -195,6 +197,7 @@ class FormatDef(NamedTuple):
     fields: Callable[[Any], tuple[str, ...]] = lambda config: TEXT_FIELDS
     repeats: Callable[[Any], int] = lambda config: config.duplicates
     contiguous: Callable[[Any], bool] = lambda config: False
+    advance: Callable[[Any, int], int] = lambda config, length: length
     packed: Callable[[Any], bool] = lambda config: False
     plan: Callable[..., Any] | None = None
 

@@ -110,7 +110,7 @@ class StreamPairPlan:
     @property
     def reuse(self) -> int:
         """Tokens between the starts of two windows."""
-        return self.config.reuse or self.length // 2
+        return advance(self.config, self.length)
 
     @property
     def capacity(self) -> int:
@@ -321,6 +321,11 @@ def contiguous(config: StreamPair) -> bool:
     return config.order == "contiguous"
 
 
+def advance(config: StreamPair, length: int) -> int:
+    """Tokens of a window that the next one starts after."""
+    return config.reuse or length // 2
+
+
 def plan(config: StreamPair, store: Store, length: int, seed: int, layout: PairLayout,
          fingerprint: str) -> StreamPairPlan:
     """The examples of a split. Raises UserError where the length leaves no space for a pair."""
@@ -332,4 +337,5 @@ def plan(config: StreamPair, store: Store, length: int, seed: int, layout: PairL
     return made
 
 
-DEFINITION = FormatDef(StreamPair, "stream_pair-1", layout, None, fields, contiguous=contiguous, plan=plan)
+DEFINITION = FormatDef(StreamPair, "stream_pair-1", layout, None, fields, contiguous=contiguous, advance=advance,
+                       plan=plan)

@@ -1,0 +1,83 @@
+"""XLNet (Yang et al., 2019): each of some tokens is predicted from those before it in a random order of the text.
+
+    lmrep train --config=experiments/xlnet.py:size=large,data=files --workdir=runs/xlnet-large \\
+        --config.data.files='/data/xlnet-text/*.txt' --config.data.documents=blank_line
+
+The network is a Transformer-XL that sees both sides: relative positions and segments, a memory of 384 positions, and
+two streams with the same parameters. Examples are windows of a continuous text, 256 tokens whose states are remembered
+and a pair of texts; half of each batch reads backward. One of 6 tokens is predicted, in spans of 1 to 5. Adam without
+bias correction, epsilon 1e-6, weight decay 0.01, at 4e-4 after 40,000 steps of warm-up, for 500,000 steps of 8,192
+sequences of 512 tokens. (The released command has 2,048.) The paper gives this recipe for the large size; the base size
+has it here too.
+
+Cost: in the paper, 5.5 days on 512 TPU v3 chips (large). Expected: on the development sets of GLUE, MNLI 89.8, QNLI
+93.9, QQP 91.8, RTE 83.8, SST-2 95.6, MRPC 89.2, CoLA 63.6, STS-B 91.8 (large), and 86.8, 91.7, 91.4, 74.0, 94.7, 88.2,
+60.2, 89.5 (base), as the released code reports. Neither has been run with this page.
+
+On two cores, in minutes, on the documentation that comes with Python:
+
+    lmrep train --config=experiments/xlnet.py:size=tiny --workdir=runs/xlnet-tiny
+
+Choices after the colon; each ablation of the paper is one flag:
+
+    size           base large; tiny: scaled down for two cores
+    k              6, or 7: one of so many tokens is predicted
+    memory         yes, or no
+    spans          yes, or no: independent tokens
+    bidirectional  yes, or no: all examples read forward
+    nsp            no, or yes: with next-sentence prediction
+    objective      permutation; masked: a denoising autoencoder (DAE), BERT's objective on this network; causal
+    reuse          of a window, the tokens that are remembered; 0: half of it
+    optimizer      xlnet bert roberta lamb adafactor adamw, at the rate above
+    model, format, data, mesh, init: as in bert.py
+
+The paper's ablations, base size on Books and Wikipedia, medians of five runs: RACE, SQuAD 2.0 F1, MNLI matched, SST-2.
+
+    DAE          65.03  79.56  84.88  92.60    memory=no         65.55  80.15  85.32  92.78
+    k=7          66.05  81.33  85.84  92.66    spans=no          65.95  80.61  85.49  93.12
+    k=6          66.66  80.98  85.63  93.35    bidirectional=no  66.34  80.65  85.31  92.66
+    BERT         64.3   76.30  84.34  92.78    nsp=yes           66.76  79.83  85.32  92.89
+
+`lmrep inspect` shows the orders that are drawn, and `lmrep predict` fills in <mask>.
+"""
+
+from lmrep.core.errors import UserError
+from lmrep.experiment.compose import choose, compose, has_pair_label
+
+SIZES = {"base": "xlnet_base", "large": "xlnet_large"}
+YES, NO = ("yes", ("yes", "no")), ("no", ("no", "yes"))
+
+
+def get_config(argument=""):
+    """The config; `argument` makes the choices above."""
+    chosen = choose(argument, SIZES, k=6, memory=YES, spans=YES, bidirectional=YES, nsp=NO, reuse=0)
+    _check(chosen)
+    config = compose(chosen)
+    if chosen.size == "tiny":
+        config.update({"length": 128, "batch_size": 16})
+        config.model.update({"memory": 96, "attention_dropout": 0.0} if "memory" in config.model else {})
+    if "memory" in config.model:
+        if chosen.memory == "no":
+            config.model.memory = 0
+        elif chosen.reuse:
+            config.model.reuse = chosen.reuse
+    if chosen.format == "stream_pair":
+        config.format.update({"bidirectional": chosen.bidirectional == "yes", "reuse": chosen.reuse})
+    if chosen.objective == "permutation":
+        config.objective.update({"k": float(chosen.k), "spans": chosen.spans == "yes"})
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = chosen.nsp == "yes"
+    return config
+
+
+def _check(chosen):
+    """Refuses choices without effect."""
+    if chosen.objective != "permutation" and (chosen.k != 6 or chosen.spans == "no"):
+        raise UserError(f"k and spans are choices of objective=permutation, and objective is {chosen.objective!r}; "
+                        "leave them out")
+    if chosen.format != "stream_pair" and (chosen.bidirectional == "no" or chosen.reuse):
+        raise UserError(f"bidirectional and reuse are choices of format=stream_pair, and format is {chosen.format!r}; "
+                        "leave them out")
+    if chosen.nsp == "yes" and not has_pair_label(chosen.format):
+        raise UserError(f"nsp is 'yes', and examples of format {chosen.format!r} are no pairs; choose "
+                        "format=stream_pair")
