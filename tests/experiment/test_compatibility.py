@@ -54,7 +54,11 @@ def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
             "causal", "causal_distillation"}
     # An adaptive softmax has no table for a teacher's logits.
     assert {p.objective for p in found if p.preset == "transformer_xl_wt103_base" and not p.refused} == {"causal"}
-    # XLNet's has a query stream, and what it was pretrained with is conditioned on an order.
+    # There is no generator for XLNet's network.
+    alone = {each for each in refused if each[0] == "replaced_token"}
+    assert {each[1] for each in alone} == set(FORMATS) and all("cannot make" in each[2] for each in alone)
+    refused -= alone
+    # XLNet's alone has a query stream, and can be conditioned on an order.
     assert {p.preset[:5] for p in found if p.objective == "permutation" and not p.refused} == {"xlnet"}
     pairs = [name for name in compatibility.objectives() if name.endswith(" sentence_pair")]
     assert "masked sentence_pair" in pairs and refused == {
@@ -109,7 +113,8 @@ def triples():
     formats = {compatibility.default_fields(form): form for form in FORMATS}
     for i, network in enumerate(networks):
         for j, objective in enumerate(objectives):
-            yield network, objective, [*formats.values()][(i + j) % len(formats)], j == i % len(objectives)
+            if not (network.startswith("xlnet") and objective == "replaced_token"):  # which has no generator
+                yield network, objective, [*formats.values()][(i + j) % len(formats)], j == i % len(objectives)
     switched = [name for name in compatibility.objectives() if name.split()[0] in objectives and " " in name]
     for network, objective in zip(cycle(networks), switched, strict=False):
         name, fields = compatibility.settings(objective)
