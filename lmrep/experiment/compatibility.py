@@ -100,7 +100,7 @@ def refusal(preset: str, objective: str, form: str) -> str:
 
 def smallest(config: Any) -> Any:
     """The same network at a small size, without dropout, and with default initial values."""
-    narrow = {name: size for name, size in {"embedding": 16, "memory": 8}.items() if getattr(config, name, 0)}
+    narrow = {"embedding": 16} if getattr(config, "embedding", 0) else {}
     if getattr(config, "cutoffs", ()):
         narrow |= {"cutoffs": (16, 32), "div": 2, "tied_projections": "all"}
     known = {field.name for field in dataclasses.fields(config)}
