@@ -10,6 +10,8 @@ the network's width d is needed only where these differ; otherwise each cluster 
 """
 
 import itertools
+import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -20,10 +22,12 @@ from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
 from lmrep.core.sharding import gather, look_up, map_examples, shard, sum_shards
 from lmrep.layers import lm_head
 from lmrep.layers.lm_head import EXACT, TABLE
+from lmrep.layers.loops import repeat
 
 TIED = ("all", "tails", "none")  # which clusters' projections of the input the output layer uses
 PROJECTION = (None, "embed")  # logical axes
-BLOCK_LOGITS, BLOCKS = 2**24, 32  # a block of positions has as many logits, or a fraction of the positions if more
+# A block of a tail has as many logits at most, or a fraction of the positions if more; a usual tail has so many blocks.
+BLOCK_LOGITS, BLOCKS, USUAL_BLOCKS = 2**24, 32, 4
 
 
 class Clusters(NamedTuple):
@@ -188,7 +192,8 @@ def cross_entropy(
     total, nll, correct = lm_head.chunked_cross_entropy(
         first.table, first.x, _head_targets(targets, c), weights, first.bias)
     for tail, (start, end) in zip(tails, c.ranges[1:], strict=True):
-        of_tail, tail_nll, right = _map_tail(tail.table, tail.x, targets - start, weights, tail.bias)
+        of_tail, tail_nll, right = _map_tail(tail.table, tail.x, targets - start, weights, tail.bias,
+                                             zipf_fraction(start, end, c.vocab))
         total, nll = total + of_tail, nll + tail_nll
         correct &= right | (targets < start) | (targets >= end)
     return total, nll, correct
@@ -210,13 +215,13 @@ def logits(embedding: Tree, head: Tree, x: Array, c: Clusters) -> Array:
 
 
 def _map_tail(
-    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None
+    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float
 ) -> tuple[Array, Array, Array]:
     """`_tail` on each device's examples and positions."""
     axes, shape = ("batch", "length"), targets.shape
 
     def run(*shards: Array | None) -> tuple[Array, Array, Array]:
-        total, nll, correct = _tail(*shards)
+        total, nll, correct = _tail(*shards, fraction)
         return sum_shards(total, axes, shape), nll, correct
 
     total, nll, correct = map_examples(run, (TABLE, (*axes, None), axes, axes, ("vocab",)), ((2, 0), (2, 2), (2, 2)),
@@ -224,19 +229,32 @@ def _map_tail(
     return total, jax.lax.stop_gradient(nll), correct
 
 
-@jax.custom_vjp
-def _tail(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None) -> tuple[Array, Array, Array]:
+def zipf_fraction(start: int, end: int, vocab: int) -> float:
+    """The fraction of a text that words [start, end) are, sorted by falling frequency, by Zipf's law."""
+    return math.log(end / start) / math.log(vocab)
+
+
+def block_size(n: int, v: int, fraction: float) -> int:
+    """Positions of a block, of n positions and a tail of v words that is expected to have a `fraction` of them."""
+    most = max(BLOCK_LOGITS // v, -(-n // BLOCKS))
+    return max(1, min(n, most, max(8, math.ceil(fraction * n / USUAL_BLOCKS))))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _tail(
+    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float
+) -> tuple[Array, Array, Array]:
     """The cross-entropies among the words of a table [v, e], at the positions whose `targets` i32[b, t] are in [0, v):
-    (weighted sum, nll [b, t], correct bool[b, t]); 0 and False at the others."""
-    return _tail_blocks(table, x, targets, weights, bias, gradient=False)[0]
+    (weighted sum, nll [b, t], correct bool[b, t]); 0 and False at the others. A `fraction` of them is expected."""
+    return _tail_blocks(table, x, targets, weights, bias, fraction, gradient=False)[0]
 
 
-def _tail_forward(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None):
-    return _tail_blocks(table, x, targets, weights, bias, gradient=True)
+def _tail_forward(table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float):
+    return _tail_blocks(table, x, targets, weights, bias, fraction, gradient=True)
 
 
 def _tail_blocks(
-    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, gradient: bool
+    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float, gradient: bool
 ) -> tuple[tuple[Array, Array, Array], tuple]:
     """The result of `_tail`, and the gradients for a cotangent of 1.
 
@@ -244,15 +262,15 @@ def _tail_blocks(
     the work is that of these positions, whatever their number, and the shapes are static.
     """
     shape, v, n = targets.shape, len(table), targets.size
-    rows = min(n, max(BLOCK_LOGITS // v, -(-n // BLOCKS), 1))
+    rows = block_size(n, v, fraction)
     flat, targets, weights = x.reshape(n, -1), targets.reshape(n), weights.reshape(n)
     members = (targets >= 0) & (targets < v)
     count = members.sum()
     order = jnp.nonzero(members, size=n + -n % rows, fill_value=n)[0]  # n: no position
     kernel = table.astype(x.dtype)
 
-    def one_block(state: tuple) -> tuple:
-        i, nll, correct, gradients = state
+    def one_block(i: Array, state: tuple) -> tuple:
+        nll, correct, gradients = state
         at = jax.lax.dynamic_slice_in_dim(order, i * rows, rows)
         xs, target, weight = (jnp.take(each, at, axis=0, mode="fill", fill_value=0)
                               for each in (flat, targets, weights))
@@ -271,13 +289,14 @@ def _tail_blocks(
             if bias is not None:
                 dbias = (dbias + jnp.matmul(scale, exponentials, precision=EXACT)).at[target].add(-weight)
             gradients = dtable, dx, dbias
-        return i + 1, nll, correct, gradients
+        return nll, correct, gradients
 
     gradients = (jnp.zeros(table.shape, jnp.float32), jnp.zeros_like(flat),
                  None if bias is None else jnp.zeros(bias.shape, jnp.float32)) if gradient else ()
-    _, nll, correct, gradients = jax.lax.while_loop(
-        lambda state: state[0] * rows < count, one_block,
-        (jnp.int32(0), jnp.zeros(n, jnp.float32), jnp.zeros(n, bool), gradients))
+    most = -(-n // rows)
+    nll, correct, gradients = repeat(
+        -(-count // rows), most, one_block, (jnp.zeros(n, jnp.float32), jnp.zeros(n, bool), gradients),
+        usual=min(most, math.ceil(fraction * n / rows)))
     result = (nll * weights).sum(), nll.reshape(shape), correct.reshape(shape)
     if not gradient:
         return result, ()
@@ -285,7 +304,7 @@ def _tail_blocks(
     return result, (dtable.astype(table.dtype), dx.reshape(x.shape), dbias, result[1])
 
 
-def _tail_backward(residuals: tuple, cotangents: tuple[Array, Array, Array]):
+def _tail_backward(fraction: float, residuals: tuple, cotangents: tuple[Array, Array, Array]):
     dtable, dx, dbias, nll = residuals
     g = cotangents[0]
     return g * dtable, (g * dx).astype(dx.dtype), None, g * nll, None if dbias is None else g * dbias
