@@ -46,6 +46,11 @@ FLAGS = {
     "clamp": Flag(None, "the distance from which on such a network treats all positions as equally far; 0: none; by "
                   "default as in training", int),
     "same_length": Flag(False, "whether each position attends to as many others, the length of the memory"),
+    "beams": Flag(None, "of texts that are generated from others: beams of beam search; 1: greedy search; by default "
+                  "as in validation", int),
+    "length_penalty": Flag(None, "their scores are divided by (the number of tokens) ** length_penalty, or Wu et al.'s "
+                           "((5 + tokens) / 6) ** length_penalty (--penalty=gnmt); 0: none", float),
+    "penalty": Flag(None, "power or gnmt", str),
     "pairs": Flag("", "a directory of minimal pairs: JSON Lines with sentence_good, sentence_bad, UID and "
                   "linguistics_term, such as BLiMP's"),
     "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "
@@ -74,7 +79,9 @@ def run(arguments: Arguments) -> int:
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
         pll=flags.pll, batch_size=flags.batch_size,
         model={name: value for name in ("memory", "clamp", "same_length")
-               if (value := getattr(flags, name)) is not None and value is not False})
+               if (value := getattr(flags, name)) is not None and value is not False},
+        search={name: value for name in ("beams", "length_penalty", "penalty")
+                if (value := getattr(flags, name)) is not None})
     if flags.pairs:
         print(pairs.table(values))
         return 0

@@ -173,6 +173,21 @@ def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Expe
     return experiment
 
 
+def with_objective_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
+    """The experiment with other `evaluation_fields` of its objective; a record's fields are merged with the run's.
+    Raises UserError for others."""
+    name = experiment.objective["name"]
+    definition = ALL_OBJECTIVES[name]
+    if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
+        raise UserError(f"{refused[0]} is given, and the run was trained with objective {name!r}, which has no such "
+                        "choice; leave it out")
+    merged = {key: {**experiment.objective.get(key, {}), **value} if isinstance(value, Mapping) else value
+              for key, value in fields.items()}
+    experiment = dataclasses.replace(experiment, objective={**experiment.objective, **merged})
+    resolve_stages(experiment)  # checks them
+    return experiment
+
+
 def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
     """`attention.choose` for a stage."""
     own = model_def(experiment.model).attention(model_config(experiment))

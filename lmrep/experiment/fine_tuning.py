@@ -95,7 +95,8 @@ GRIDS: Mapping[str, Mapping[str, tuple]] = {
 
 
 def compose_task(
-    argument: str, task: str, known: str = "", network: str = "linear", model: str = "", **own: Any
+    argument: str, task: str, known: str = "", network: str = "linear", model: str = "", base: str = "bert_base",
+    **own: Any
 ) -> ml_collections.ConfigDict:
     """The config of a task.
 
@@ -116,6 +117,7 @@ def compose_task(
       task: a name in `TASKS`.
       known: a name in `KNOWN`.
       network, model: those where the argument has none, nor `init`; "none" where everything that is read is frozen.
+      base: the preset or network of size=tiny.
       **own: fields of sections of the config: data={"format": "trees"}.
 
     Raises:
@@ -127,7 +129,8 @@ def compose_task(
         network=(network, _networks(task)), features="", vectors="", mesh="data", **{"data": ""} if known else {})
     if not (chosen.init or chosen.model or chosen.size == "tiny"):
         chosen.model = "none" if chosen.features or chosen.vectors else model
-    config = default_config(chosen.model or "bert_base", task, "examples", "bert", chosen.mesh)
+    built = chosen.model or base
+    config = default_config(built, task, "examples", "bert", chosen.mesh)
     config.name, config.init, config.head, config.length = known or task, chosen.init, chosen.head, 128
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
     if known:
@@ -137,7 +140,7 @@ def compose_task(
     for section, fields in own.items():
         config.update({section: fields})
     if not chosen.init:
-        _from_scratch(config, chosen)
+        _from_scratch(config, chosen, built)
     _use_frozen(config, chosen)
     if chosen.network != "linear":
         config.objective.network = chosen.network
@@ -184,17 +187,17 @@ def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
     config.update_from_flattened_dict(dict(known.fields))
 
 
-def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> None:
-    """A network from random parameters, and a tokenizer of the training texts."""
-    preset = PRESETS.get(chosen.model or "bert_base")
+def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace, name: str) -> None:
+    """The network `name` from random parameters, and a tokenizer of the training texts."""
+    preset = PRESETS.get(name)
     if preset:
         config.tokenizer.update({"name": preset.tokenizer, "lowercase": preset.lowercase,
                                  "vocab_size": preset.config.vocab})
         config.objective.update({name: value for name, value in TASKS[config.objective.name].objective.published.get(
             preset.family, {}).items() if name in config.objective})
-    network = MODELS[preset.model if preset else chosen.model]
-    built = network.build(preset.config if preset else network.config(), Execution(), chosen.model)
-    if "both" not in built.context:
+    network = MODELS[preset.model if preset else name]
+    built = network.build(preset.config if preset else network.config(), Execution(), name)
+    if "both" not in built.context and "context" in config.objective:
         config.objective.context = "left"
     if not preset and "characters" in built.inputs:
         config.tokenizer.update({"name": "elmo", "lowercase": False})

@@ -62,7 +62,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
             task.check(config, record)
     counts = ", ".join(f"{split} {len(own):,}" for split, own in examples.items())
     log.info("%s examples: %s", experiment.objective["name"], counts)
-    loaded = _tokenizer(tokenizer, task.fields + task.optional, examples["train"])
+    names = task.fields + task.optional + tuple(name for name in task.targets if name in records.TEXTS)
+    loaded = _tokenizer(tokenizer, names, examples["train"])
     model = experiments.build_model(experiment, loaded.size)
     objective = experiment.objective | dataclasses.asdict(config)
     checkpoint = dataclasses.replace(experiment.checkpoint, best=_best(experiment, task, config))
@@ -146,7 +147,7 @@ def tokenized(
     """
     stage = experiments.resolve_stages(experiment)[0]
     task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
-    layout = layout_of(model, tokenizer, config.context, getattr(config, "end_of_text", True))
+    layout = layout_of(model, tokenizer, task.objective.context(config), getattr(config, "end_of_text", True))
     units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
     if long:
         level, done = ((logging.WARNING, "truncated") if form.long == "truncate" else
@@ -161,7 +162,9 @@ def tokenized(
                         "(config.length); raise it")
     content = digest([tokenizer.fingerprint, stage.objective_name, _changed(config), _changed(form), stage.length,
                       layout, records.fingerprint(own)])
-    return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if form.packed else 0,
+    # Texts are generated for one source at a time.
+    packed = form.packed and (units.source is None or name == "train")
+    return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0,
                    len(units.example) // len(own) if task.grouped else 0)
 
 

@@ -55,7 +55,7 @@ def evaluate(
     directory: str | os.PathLike, *, split: str | None = None, data_dir: str | os.PathLike | None = None,
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
-    model: Mapping[str, Any] = MappingProxyType({}),
+    model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The metrics of a run on a split of its corpus, on other files, or on minimal pairs. They are also written to
     eval.json in the workdir, and added to eval.jsonl, which keeps every evaluation.
@@ -84,20 +84,21 @@ def evaluate(
       batch_size: examples in a batch; None for that of training. Where examples continue each other, the text is split
         into as many parts, each of which starts without a memory.
       model: fields of the network that differ from training (`load`), as `{"memory": 640, "clamp": 400}`.
+      search: how texts are generated, where that differs, as `{"beams": 4, "length_penalty": 0.6}`.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run gives sentences no score.
     """
     return evaluate_with_intervals(directory, split, data_dir, examples, step, files, stride, length, pairs, pll,
-                                   batch_size, model)[0]
+                                   batch_size, model, search)[0]
 
 
 def evaluate_with_intervals(
     directory: str | os.PathLike, split: str | None = None, data_dir: str | os.PathLike | None = None,
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
-    model: Mapping[str, Any] = MappingProxyType({}),
+    model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """As `evaluate`: (its metrics, {metric: [low, high]}, the bootstrap 95 % intervals of those of a task)."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
@@ -115,15 +116,15 @@ def evaluate_with_intervals(
         return _minimal_pairs(directory, step, pairs, pll, examples, model), {}
     if pll:
         raise UserError(f"pll is {pll!r}, a score of minimal pairs; give pairs too")
-    run = load(directory, step, model)
+    run = load(directory, step, model, {"search": search} if search else {})
     if isinstance(run.experiment, TaskExperiment):
         for name, value in {"stride": stride, "length": length, "batch_size": batch_size}.items():
             if value is not None:
                 raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
                                 "leave it out")
         number, values, intervals = evaluate_task(run, split, files, examples)
-        _record(directory, run, {"files": files} if files else {"split": split or "validation"}, {"examples": number},
-                values, {"intervals": intervals})
+        _record(directory, run, {"files": files} if files else {"split": split or "validation"},
+                {"examples": number, **search}, values, {"intervals": intervals})
         return values, intervals
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
     try:
@@ -171,7 +172,8 @@ def _record(
     append(every, result)
     log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}",
              " ".join(["split"] * ("split" in subject) + [*subject.values()]),
-             ", ".join(f"{name} {value:,}" for name, value in settings.items()))
+             ", ".join(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
+                       for name, value in settings.items()))
     if url:
         remote_workdir.upload(url, newest)
         remote_workdir.upload(url, every)

@@ -396,7 +396,8 @@ class Run:
 
 
 def load(
-    directory: str | os.PathLike, step: int | None = None, model: Mapping[str, Any] = types.MappingProxyType({})
+    directory: str | os.PathLike, step: int | None = None, model: Mapping[str, Any] = types.MappingProxyType({}),
+    objective: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Run:
     """The run in a workdir, at its newest checkpoint that verifies, its best one where its config says so
     (`checkpoint.load`), or `step`. A remote one is downloaded.
@@ -406,6 +407,8 @@ def load(
       step: of the checkpoint.
       model: fields of the network that differ from the run's, as `{"memory": 640}`: those that `ModelDef` names as
         `evaluation_fields`.
+      objective: fields of the objective that differ, those that `ObjectiveDef` names as such: `{"search": {"beams":
+        4}}`.
 
     Raises:
       UserError: there is no run, or no checkpoint of that step; the network has no such field, or another one cannot
@@ -415,6 +418,7 @@ def load(
     directory = remote_workdir.local_copy(directory, step)
     record = read_config(directory)
     experiment = experiments.with_model_fields(experiments.parse(record["config"]), model)
+    experiment = experiments.with_objective_fields(experiment, objective)
     tokenizer = tokenizers.load(directory / "tokenizer")
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")

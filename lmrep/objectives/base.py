@@ -222,6 +222,7 @@ class ObjectiveDef(NamedTuple):
       published: the fields of the config that differ in a published system, by family of presets ("roberta").
       loss_fields: fields of the config that add losses or weigh them, and leave examples and targets of other metrics
         as they are. Reports compare runs that differ in these.
+      evaluation_fields: fields of the config that may differ when a run is evaluated: how texts are searched.
       parts: config -> the names of the frozen parts that it reads, which `config.frozen` must have.
       teachers: of these, the ones that only the loss reads, given the same tokens as the network: they must have been
         trained with the tokens of this run's tokenizer, and predictions need none of them.
@@ -236,5 +237,6 @@ class ObjectiveDef(NamedTuple):
     capabilities: tuple[Capability, ...] = ()
     published: Mapping[str, Mapping[str, Any]] = {}
     loss_fields: tuple[str, ...] = ()
+    evaluation_fields: tuple[str, ...] = ()
     parts: Callable[[Any], tuple[str, ...]] = lambda config: ()
     teachers: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """What networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
 
-from lmrep.tasks import classification, multiple_choice, regression, span_extraction, tagging
+from lmrep.tasks import classification, multiple_choice, regression, span_extraction, tagging, text_to_text
 from lmrep.tasks.base import TaskDef
 
 __all__ = ["TASKS", "TaskDef"]
@@ -11,4 +11,5 @@ TASKS: dict[str, TaskDef] = {
     "regression": regression.DEFINITION,
     "span_extraction": span_extraction.DEFINITION,
     "tagging": tagging.DEFINITION,
+    "text_to_text": text_to_text.DEFINITION,
 }

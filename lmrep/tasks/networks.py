@@ -186,7 +186,7 @@ def penalty(net: Network) -> Callable[[Tree], Array] | None:
 def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str, Any]]:
     """What the mixes of frozen layers have learned, as `frozen_features.mixed`, for the parameters and the config of
     task `name`; [] for a task without any."""
-    own = params["objective"].get(name, {}).get("network", {}).get("mix")
+    own = params.get("objective", {}).get(name, {}).get("network", {}).get("mix")
     return frozen_features.mixed(c.features, frozen[frozen_features.NAME], own) if own else []
 
 

@@ -50,7 +50,7 @@ def as_records(examples: list[dict]) -> list[Record]:
 
 def config(task: str, train: Path, validation: Path | None = None, argument: str = "mesh=1x1x1", **fields):
     """The config of a task with a tiny network; `fields` are dotted paths with __ for dots."""
-    c = compose_task("size=tiny," + argument, task)
+    c = compose_task("size=tiny," + argument, task, base="encoder_decoder" if task == "text_to_text" else "bert_base")
     if c.init:
         adopt_checkpoint(c, c.init)
     else:
@@ -96,7 +96,8 @@ class Tiny:
             self.params["frozen"] = {name: unflatten(self.frozen[name].values) for name in self.objective.frozen}
         self.predict = jax.jit(self.objective.predict)
         self._loss = jax.jit(jax.value_and_grad(self.objective.loss, has_aux=True))
-        self.layout = input_layout(vocabulary, self.config.context, "token_type_ids" in self.model.inputs)
+        context = self.task.objective.context(self.config)
+        self.layout = input_layout(vocabulary, context, "token_type_ids" in self.model.inputs)
 
     def encode(self, records=None) -> tuple[Units, int]:
         encoder = TextEncoder(self.tokenizer, self.layout, self.length, self.form)

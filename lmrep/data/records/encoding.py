@@ -1,6 +1,6 @@
 """From texts to the inputs of a network: special tokens, token types, truncation and windows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,10 +64,12 @@ class Source(NamedTuple):
     Attributes:
       tokens: int32[n], of all units, one after another, special tokens included.
       offsets: int64[u+1], the first token of each unit's text; last = n.
+      decode: ids -> text, of the tokenizer.
     """
 
     tokens: np.ndarray
     offsets: np.ndarray
+    decode: Callable[[Iterable[int]], str]
 
     @property
     def lengths(self) -> np.ndarray:

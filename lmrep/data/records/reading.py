@@ -119,6 +119,8 @@ def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserE
         if not all(tags):
             return UserError(f"{record.where_word(tags.index(''))}: config.data.label_map leaves a word without a tag; "
                              "map it to another one, such as O")
+    if (target := record.fields.get("target")) in config.label_map:
+        record = record._replace(fields={**record.fields, "target": config.label_map[target]})
     label = record.fields.get("label")
     if label is None:
         return record

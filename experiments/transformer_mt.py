@@ -1,0 +1,65 @@
+"""The Transformer (Vaswani et al., 2017): translation by attention alone.
+
+    lmrep train --config=experiments/transformer_mt.py:source=en,target=de --workdir=runs/wmt \\
+        --config.data.train=wmt14/train.en --config.data.validation=wmt14/newstest2013.en
+    lmrep average --workdir=runs/wmt --last=5 --out=runs/wmt-averaged
+    lmrep evaluate --workdir=runs/wmt-averaged --files=wmt14/newstest2014.en --beams=4 --length_penalty=0.6
+
+Files are aligned: line i of train.de, beside train.en, is the translation of line i of train.en. Other formats, such as
+TSV, JSON Lines and TFDS, are read with --config.data.format=auto and --config.data.columns. The tokenizer is joint: it
+is trained on both languages.
+
+Expected: BLEU 27.3 on newstest2014 from English to German, 38.1 to French, with tokenized references; the cost was 12
+hours on 8 P100s. Published are the network, the schedule, the batch of about 25,000 tokens of each language, 100,000
+steps, and the search; the vocabulary was byte-pair encoding of about 37,000 tokens.
+
+On two cores, in about an hour, on the 29,000 pairs of Multi30k:
+
+    lmrep train --config=experiments/transformer_mt.py:size=tiny,source=de,target=en --workdir=runs/multi30k \\
+        --config.data.train=multi30k/train.de --config.data.validation=multi30k/val.de \\
+        --config.data.test=multi30k/test_2016_flickr.de
+
+Choices after the colon:
+
+    size       base; big; tiny: 2 layers of width 256
+    source     suffix of the files of the source, de
+    target     suffix of the files of the target, en
+"""
+
+from lmrep.config import loading
+from lmrep.experiment.fine_tuning import compose_task
+
+BASE = {"width": 512, "layers": 6, "heads": 8, "mlp": 2048}
+SIZES = {"base": BASE, "big": {"width": 1024, "layers": 6, "heads": 16, "mlp": 4096},
+         "tiny": {"width": 256, "layers": 2, "heads": 4, "mlp": 1024}}
+NETWORK = {
+    "positions": "sinusoidal", "max_length": 256, "norm": "post", "rms_norm": False, "mlp_bias": True,
+    "scaled_attention": True, "scaled_embedding": True, "scaled_output": False, "embedding_stddev": 0.0,
+    "init": "uniform", "dropout": 0.1, "attention_dropout": 0.0, "mlp_dropout": 0.0, "shared_dropout": False}
+
+
+def get_config(argument=""):
+    """The config; `argument` makes the choices above."""
+    chosen = loading.parse_argument(argument, size=("base", tuple(SIZES)), source="de", target="en")
+    tiny = chosen.size == "tiny"
+    config = compose_task(
+        "size=tiny", "text_to_text", base="encoder_decoder",
+        data={"format": "parallel", "columns": {"text": chosen.source, "target": chosen.target}})
+    config.name = "transformer_mt"
+    config.model.update(NETWORK | SIZES[chosen.size])
+    if chosen.size == "big":
+        config.model.dropout = 0.3
+    config.tokenizer.update({"name": "sentencepiece_bpe", "vocab_size": 6000 if tiny else 37_000, "lowercase": False})
+    config.format.packed = True  # so that every batch has about as many tokens
+    config.format.long = "truncate"
+    config.length, config.batch_size = (128, 16) if tiny else (256, 100)
+    config.steps = 3000 if tiny else 300_000 if chosen.size == "big" else 100_000
+    config.objective.label_smoothing = 0.1
+    config.objective.max_target = 64 if tiny else 256
+    warmup = 800 if tiny else 4000
+    config.optimizer.update({"name": "adamw", "betas": (0.9, 0.98), "eps": 1e-9, "bias_correction": True, "clip": 0.0,
+                             "weight_decay": 0.0, "learning_rate": (config.model.width * warmup) ** -0.5})
+    config.optimizer.schedule.update({"name": "inverse_sqrt", "warmup": warmup, "warmup_fraction": 0.0})
+    config.checkpoint.best = "bleu"
+    config.evaluation.every = 500 if tiny else 5000
+    return config

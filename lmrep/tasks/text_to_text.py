@@ -1,0 +1,276 @@
+"""Texts from texts: translation (Vaswani et al., 2017), and any task as text to text (Raffel et al., 2019), whose
+classes are words and whose numbers are rounded.
+
+A network of context "source" reads the text in its encoder and generates the target from left to right. Examples may be
+packed in training: pairs of one sequence do not attend to each other.
+"""
+
+import math
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import FIELDS, Field
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Source, Units
+from lmrep.metrics import accuracy_metric, loss_metric
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.metrics.translation import signature
+from lmrep.models import decoding
+from lmrep.models.base import Model, check_context, model_inputs
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
+from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks.capability import Predict
+
+NUMBERS = ("pearson", "spearman")
+METRICS = ("bleu", "chrf", "accuracy", "f1", "macro_f1", "matthews", *NUMBERS)
+NAME = "text_to_text"
+
+
+@dataclass(frozen=True)
+class Config:
+    """A model that generates texts from texts."""
+
+    template: str = setting("{text}", "what the encoder reads, with the fields of an example in braces: 'translate "
+                            "German to English: {text}', 'mnli premise: {text} hypothesis: {text2}'")
+    max_target: int = setting(64, "tokens of a target at most, with its end", at_least=1)
+    round_to: float = setting(0.0, "targets that are numbers are rounded to a multiple of it (STS-B as T5: 0.2); 0: "
+                              "they are not", at_least=0)
+    label_smoothing: float = setting(0.0, "of the targets' probability, spread over the vocabulary (Vaswani et al.: "
+                                     "0.1)", at_least=0, below=1)
+    z_loss: float = setting(0.0, "factor of the squared logarithm of the softmax's normalizer (T5: 1e-4)", at_least=0)
+    search: decoding.Search = setting(decoding.Search(), "how texts are generated")
+    metrics: tuple[str, ...] = setting(("bleu", "chrf"), "what is measured on validation data, beside the loss; "
+                                       "accuracy is that of whole texts", choices=METRICS)
+    positive: str = setting("", "f1: the positive class")
+
+
+def check_config(c: Config) -> None:
+    """Raises UserError for a template that is none, or f1 without a class."""
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(c.template) if name is not None}
+    except ValueError as error:
+        raise UserError(f"config.objective.template is {c.template!r}, which is no template ({error}); expected one "
+                        "such as 'translate German to English: {text}'") from None
+    if not names or names - {*DEFINITION.fields, *DEFINITION.optional}:
+        raise UserError(f"config.objective.template is {c.template!r}; expected a text with the fields "
+                        f"{', '.join((*DEFINITION.fields, *DEFINITION.optional))} in braces, such as "
+                        "'summarize: {text}'")
+    if "f1" in c.metrics and not c.positive:
+        raise UserError("config.objective.metrics has f1, and config.objective.positive, the class that it is measured "
+                        "for, is empty; set it")
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
+    """Generate the target given the source."""
+    check_context(model, "source", "this task")
+    if 0 < model.max_length < c.max_target:
+        raise UserError(f"config.objective.max_target is {c.max_target}, and the network has {model.max_length} "
+                        "positions (model.max_length); lower it, or raise max_length")
+    ids = special_ids(vocabulary)
+    specs = {"encoder": model.specs, **({"objective": {NAME: head}} if (head := output_specs(model)) else {})}
+    return Objective(
+        name=NAME, specs=specs, prepare=partial(prepare, start=ids["start"]), loss=partial(loss, c=c, model=model),
+        predict=partial(predict, c=c, model=model, **ids), context="source", networks=(NetworkUse(model.sizes),))
+
+
+def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """`start` precedes targets (as in T5, padding), `end` ends texts, and `pad` follows them. Raises UserError for a
+    tokenizer without a token that can end a text."""
+    known = vocabulary.specials
+    end = next((known[role] for role in ("eos", "sep") if role in known), None)
+    if end is None:
+        raise UserError("the tokenizer has no token that ends a text; choose another one, such as "
+                        "tokenizer.name=sentencepiece_unigram")
+    pad = known.get("pad", end)
+    return {"start": pad, "end": end, "pad": pad}
+
+
+# Data
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """A unit for each record: the target's tokens, or its end alone where there is none, and those of the source."""
+    end = special_ids(encoder.tokenizer.vocabulary)["end"]
+    names = [record.where for record in records]
+    sources = encoder.ids([_source(c, record) for record in records], names)
+    known = [i for i, record in enumerate(records) if "target" in record.fields]
+    found = encoder.ids([target(c, records[i]) for i in known], [names[i] for i in known])
+    targets = [np.empty(0, np.int32)] * len(records)
+    for i, ids in zip(known, found, strict=True):
+        targets[i] = ids
+    long = [i for i in range(len(records)) if len(sources[i]) >= encoder.length or len(targets[i]) >= c.max_target]
+    if long and encoder.format.long != "truncate":
+        raise UserError(
+            f"{names[long[0]]} has a source of {len(sources[long[0]]) + 1:,} tokens and a target of "
+            f"{len(targets[long[0]]) + 1:,}, with their ends; config.length is {encoder.length:,} and "
+            f"config.objective.max_target {c.max_target:,}: raise them, or set --config.format.long=truncate")
+    tokens, offsets = _joined(targets, c.max_target, end)
+    units = Units(
+        tokens, np.zeros(len(tokens), np.int8), offsets, np.arange(len(records), dtype=np.int32),
+        {"known": np.array(["target" in record.fields for record in records], np.int32)},
+        source=Source(*_joined(sources, encoder.length, end), encoder.tokenizer.decode))
+    return units, len(long)
+
+
+def _joined(texts: Sequence[np.ndarray], capacity: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the tokens of texts, one after another, each cut to `capacity` with its end; the first token of each)."""
+    kept = [np.append(ids[: capacity - 1], end) for ids in texts]
+    return np.concatenate(kept).astype(np.int32), np.concatenate([[0], np.cumsum([len(ids) for ids in kept])])
+
+
+def _source(c: Config, record: Record) -> str:
+    try:
+        return c.template.format_map(record.fields)
+    except KeyError as error:
+        raise UserError(f"{record.where} has no {error.args[0]}, which config.objective.template reads "
+                        f"({c.template!r}); it has {', '.join(record.fields)}") from None
+
+
+def target(c: Config, record: Record) -> str:
+    """The text that is to be generated for a record."""
+    text = record.fields["target"]
+    number = _number(text) if c.round_to else math.nan
+    if math.isnan(number):
+        return text
+    decimals = max(0, -math.floor(math.log10(c.round_to) + 1e-9))
+    return f"{round(number / c.round_to) * c.round_to:.{decimals}f}"
+
+
+def _number(text: str) -> float:
+    """NaN for what is no finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+# Training
+
+
+def prepare(keys: Keys, batch: Batch, *, start: int) -> Batch:
+    """`tokens` i32[b, t] become the inputs of the decoder: `start`, then the target without its last token, in each
+    segment. Adds `targets` i32[b, t] and `weights` float32 [b, t], which add to 1."""
+    targets, segments = batch["tokens"], batch["segment_ids"]
+    inputs = jnp.where(batch["positions"] == 0, start, jnp.roll(targets, 1, axis=1))
+    known = jnp.take_along_axis(batch["known"], jnp.maximum(segments - 1, 0), axis=1) > 0
+    return batch | {"tokens": inputs, "targets": targets, "weights": normalize_weights((segments > 0) & known)}
+
+
+def hidden(params: Tree, batch: Batch, model: Model, key: Array | None = None) -> Array:
+    """The decoder's output [b, t, d]."""
+    return model.encode(params["encoder"], model_inputs(model, batch, context="source"), key).hidden
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean cross-entropy of the targets' tokens, with label smoothing and the z-loss."""
+    total, nll, correct = smoothed_cross_entropy(
+        model, params["encoder"], _head(params), hidden(params, batch, model, key), batch["targets"], batch["weights"],
+        key, label_smoothing=c.label_smoothing, z_loss=c.z_loss)
+    return total, (sums(batch["weights"] > 0, lm_loss=nll, lm_accuracy=correct), carry)
+
+
+def _head(params: Tree) -> Tree:
+    return params.get("objective", {}).get(NAME, {})
+
+
+# Predictions
+
+
+def predict(
+    params: Tree, batch: Batch, *, c: Config, model: Model, start: int, end: int, pad: int
+) -> dict[str, dict[str, Array]]:
+    """Of batches that are not packed, for each source the generated tokens `generated` i32[b, 1, max_target] with their
+    log probability over the penalty, `score` float32 [b, 1]; and of its target's tokens, given those before them, `nll`
+    and `correct` float32 [b, t]."""
+    layer, own = output_layer(model), prepare(None, batch, start=start)
+    ones = jnp.ones(own["targets"].shape, jnp.float32)
+    _, nll, correct = layer.cross_entropy(
+        params["encoder"], _head(params), hidden(params, own, model), own["targets"], ones)
+    source = model_inputs(model, batch, context="source").source
+
+    def decode(tokens: Array, cache: Tree) -> tuple[Array, Tree]:
+        output, cache = model.decode(params["encoder"], tokens, cache)
+        return layer.logits(params["encoder"], _head(params), output), cache
+
+    def start_cache(size: int) -> Tree:
+        some = jax.tree.map(lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype), source)
+        return model.start_cache(params["encoder"], size, c.max_target, source=some)
+
+    size = len(batch["tokens"])
+    found = decoding.generate(
+        decode, model.start_cache(params["encoder"], size, c.max_target, source=source),
+        decoding.batch_axes(start_cache), size, c.max_target, c.search, start=start, end=end, pad=pad)
+    return {"units": {"generated": found.tokens[:, None], "score": found.scores[:, None]},
+            "tokens": {"nll": nll, "correct": correct.astype(jnp.float32)}}
+
+
+def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+    """The generated texts, and the metrics of those whose targets are known."""
+    special = units.tokens[-1]  # every target ends with it
+    texts = [units.source.decode([*takewhile(lambda i: i != special, ids.tolist())]).strip()
+             for ids in outputs.arrays["generated"]]
+    predictions: list[dict[str, Any]] = [
+        {"text": text, "score": float(value)} for text, value in zip(texts, outputs.arrays["score"], strict=True)]
+    if not units.columns["known"].all():
+        return Result({}, predictions)
+    gold = [target(c, record) for record in records]
+    nll, correct = (np.concatenate(outputs.arrays[name]) for name in ("nll", "correct"))
+    metrics = {"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())}
+    if "accuracy" in c.metrics:
+        metrics["majority_accuracy"] = max(Counter(gold).values()) / len(gold)
+    numbers = [name for name in c.metrics if name in NUMBERS]
+    if numbers:
+        metrics |= figures(numbers, *([0.0 if math.isnan(_number(text)) else _number(text) for text in own]
+                                      for own in (gold, texts)))
+    options = {"f1": {"positive": c.positive}}
+    metrics |= figures([name for name in c.metrics if name not in NUMBERS], gold, texts, options)
+    return Result(metrics, predictions, gold, texts, options)
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """The texts, one on each line, and sacreBLEU's signature where BLEU was measured."""
+    lines = "".join(f"{' '.join(prediction['text'].split())}\n" for prediction in result.predictions)
+    return {"predictions.txt": lines} | (
+        {"sacrebleu.txt": f"BLEU {result.metrics['bleu']:.2f} {signature()}\n"} if "bleu" in result.metrics else {})
+
+
+def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
+    """Two texts, by the sentence's chrF."""
+    gold = target(c, record)
+    return Comparison(gold, prediction["text"], -TASK_METRICS["chrf"].function([gold], [prediction["text"]]))
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, check=check_config, context=lambda c: "source",
+        metrics={"lm_loss": loss_metric("Loss of the target's tokens", perplexity=True),
+                 "lm_accuracy": accuracy_metric("Accuracy of the target's tokens", headline=False),
+                 **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
+                 "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent target", headline=False)},
+        evaluation_fields=("search",),
+        capabilities=(Predict("generate_target", "generates a text from a text, such as its translation", ("text",),
+                              lambda prediction: prediction["text"], ("text2",)),)),
+    fields=("text",), optional=("text2",), targets=("target",),
+    columns={"known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
+             **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},
+    encode=encode, score=score, best="", submission=submission, compare=compare,
+)

@@ -1,0 +1,88 @@
+"""Beam search, against all texts of a small language."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.models import decoding
+from lmrep.models.decoding import Search
+
+V, END, START, N = 4, 3, 0, 4  # the tokens of a text are 0, 1 and 2
+
+
+def tables(seed):
+    """A Markov chain for each of three examples, float32 [3, v, v]; ends are improbable at first."""
+    draws = np.random.default_rng(seed).normal(size=(3, V, V)).astype(np.float32)
+    return jnp.asarray(draws - np.eye(V, dtype=np.float32)[END])
+
+
+def generate(table, search, tokens=N):
+    def decode(last, cache):
+        rows = jnp.take_along_axis(cache["table"], last[..., None], 1)[:, 0]
+        return rows[:, None], {"table": cache["table"], "count": cache["count"] + 1}
+
+    axes = decoding.batch_axes(lambda size: {"table": jnp.zeros((size, V, V)), "count": jnp.int32(0)})
+    assert axes == {"table": 0, "count": -1}
+    return jax.jit(lambda table: decoding.generate(
+        decode, {"table": table, "count": jnp.int32(0)}, axes, len(table), tokens, search, start=START, end=END, pad=9,
+    ))(table)
+
+
+def log_p(table, text):
+    rows = jax.nn.log_softmax(table, -1)
+    return float(sum(rows[a, b] for a, b in zip((START, *text), text, strict=False)))
+
+
+def texts(tokens=N):
+    """All texts: those that end, and those that are cut."""
+    inner = range(END)
+    for length in range(tokens):
+        yield from ((*some, END) for some in itertools.product(inner, repeat=length))
+    yield from itertools.product(inner, repeat=tokens)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_beam_is_greedy_search(seed):
+    found = generate(tables(seed), Search(beams=1))
+    for i, table in enumerate(np.asarray(tables(seed))):
+        expected, last = [], START
+        while len(expected) < N and END not in expected:
+            last = int(table[last].argmax())
+            expected.append(last)
+        assert found.tokens[i].tolist() == expected + [9] * (N - len(expected))
+        assert found.lengths[i] == len(expected)
+
+
+@pytest.mark.parametrize("penalty, length_penalty", [("power", 0.0), ("power", 1.0), ("gnmt", 0.6)])
+def test_with_many_beams_the_best_of_all_texts_is_found(penalty, length_penalty):
+    search = Search(beams=V ** (N - 1), length_penalty=length_penalty, penalty=penalty)
+    found = generate(tables(0), search)
+    for i, table in enumerate(tables(0)):
+        scores = {text: log_p(table, text) / float(decoding.penalty(jnp.int32(len(text)), search)) for text in texts()}
+        best = max(scores, key=scores.get)
+        np.testing.assert_allclose(found.scores[i], scores[best], rtol=1e-5)
+        assert found.tokens[i, : found.lengths[i]].tolist() == list(best)
+
+
+def test_more_beams_never_change_the_score_of_a_text():
+    for beams in (1, 2, 3):
+        found = generate(tables(1), Search(beams=beams, length_penalty=1.0))
+        for i, table in enumerate(tables(1)):
+            text = found.tokens[i, : found.lengths[i]].tolist()
+            np.testing.assert_allclose(found.scores[i], log_p(table, text) / len(text), rtol=1e-5)
+
+
+def test_examples_do_not_depend_on_each_other():
+    every = generate(tables(2), Search(beams=2))
+    for i in range(3):
+        one = generate(tables(2)[i : i + 1], Search(beams=2))
+        np.testing.assert_array_equal(one.tokens[0], every.tokens[i])
+
+
+def test_penalties_are_those_of_the_papers():
+    lengths = jnp.array([1, 7])
+    np.testing.assert_allclose(decoding.penalty(lengths, Search(length_penalty=2.0)), [1, 49])
+    np.testing.assert_allclose(decoding.penalty(lengths, Search(length_penalty=0.6, penalty="gnmt")), [1, 2**0.6])

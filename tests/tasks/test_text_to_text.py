@@ -1,0 +1,179 @@
+"""Texts from texts: sources and targets, losses, generation and metrics."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.errors import UserError
+from lmrep.metrics.translation import bleu
+from lmrep.models.base import model_inputs
+from lmrep.tasks import text_to_text
+from lmrep.tasks.text_to_text import Config
+from lmrep.training.metrics_log import MetricsLog
+from tests import small
+from tests.tasks import tiny
+from tests.tasks.tiny import Tiny
+
+PAIRS = [{"text": "cat dog bird", "target": "bird dog cat"}, {"text": "fish", "target": "fish"},
+         {"text": "horse mouse tree stone cat", "target": "cat stone tree mouse horse"}]
+SIZES = {"head_width": 0, "max_length": 0}
+
+
+def task(records=PAIRS, **fields):
+    return Tiny("text_to_text", records, "encoder_decoder", sizes=SIZES, **{"max_target": 8} | fields)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return task()
+
+
+def test_sources_and_targets_end_and_start_as_in_t5(whole):
+    """The decoder reads padding, then the target without its end."""
+    special, encode = whole.tokenizer.vocabulary.specials, lambda text: whole.tokenizer.encode(text).ids.tolist()
+    batch = whole.examples().gather(np.arange(3))
+    ready = whole.objective.prepare(None, batch)
+    for i, record in enumerate(PAIRS):
+        real, source = batch["segment_ids"][i] > 0, batch["source_segment_ids"][i] > 0
+        ids = [*encode(record["target"]), special["sep"]]
+        assert ready["targets"][i][real].tolist() == ids
+        assert ready["tokens"][i][real].tolist() == [special["pad"], *ids[:-1]]
+        assert batch["source_tokens"][i][source].tolist() == [*encode(record["text"]), special["sep"]]
+        np.testing.assert_allclose(ready["weights"][i], real / 12, rtol=1e-6)
+
+
+def test_templates_read_fields_and_numbers_are_rounded():
+    records = tiny.as_records([{"text": "cat", "text2": "dog", "target": "3.77"}, {"text": "fish", "target": "bird"}])
+    c = Config(template="pair: {text} {text2}", round_to=0.2)
+    assert text_to_text._source(c, records[0]) == "pair: cat dog"
+    assert text_to_text.target(c, records[0]) == "3.8" and text_to_text.target(c, records[1]) == "bird"
+    with pytest.raises(UserError, match=r"line 2 has no text2, which config\.objective\.template reads"):
+        text_to_text._source(c, records[1])
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"template": "translate"}, "expected a text with the fields text, text2 in braces"),
+    ({"template": "{sentence}"}, "expected a text with the fields"),
+    ({"template": "{text"}, "which is no template"),
+    ({"metrics": ("f1",)}, "config.objective.positive, the class"),
+])
+def test_configs_that_cannot_work_are_refused(change, message):
+    with pytest.raises(UserError, match=message):
+        text_to_text.check_config(Config(**change))
+
+
+def test_long_texts_are_refused_or_cut():
+    with pytest.raises(UserError, match=r"line 3 has a source of 6 tokens and a target of 6, .*max_target 4"):
+        task(max_target=4).encode()
+    units, long = task(max_target=4, form={"long": "truncate"}).encode()
+    assert long == 1 and units.lengths.tolist() == [4, 2, 4] and units.source.lengths.tolist() == [4, 2, 6]
+
+
+def test_the_loss_of_packed_pairs_is_that_of_separate_ones(whole):
+    packed = task(form={"packed": True})
+    examples = packed.examples()
+    assert examples.examples == 1
+    one, gradient = packed.loss(examples.gather(np.arange(1)))
+    each, other = whole.loss(whole.examples().gather(np.arange(3)))
+    np.testing.assert_allclose(one, each, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), gradient, other)
+
+
+def test_batches_have_a_length_for_sources_and_one_for_targets(whole):
+    examples = task([{"text": "cat " * 20, "target": "dog"}], max_target=8).examples()
+    batch = examples.gather(np.arange(1), examples.batch_length(np.arange(1)))
+    assert batch["tokens"].shape == (1, 8) and batch["source_tokens"].shape == (1, 24)
+    assert whole.examples().batch_length(np.array([1, -1])) == (8, 8)
+
+
+def test_generation_continues_with_the_most_probable_token(whole):
+    """Greedy search with the cache equals the argmax of the network that reads the text so far."""
+    examples, model = whole.examples(), whole.model
+    batch, special = examples.gather(np.arange(3)), whole.tokenizer.vocabulary.specials
+    found = whole.predict(whole.params, batch)["units"]["generated"][:, 0]
+    text = np.full((3, 8), special["pad"], np.int32)
+    for step in range(8):
+        inputs = np.concatenate([np.full((3, 1), special["pad"], np.int32), text[:, :-1]], 1)
+        own = batch | {"tokens": inputs, "segment_ids": np.ones((3, 8), np.int32)}
+        inputs = model_inputs(model, own, context="source", positions=False)
+        hidden = model.encode(whole.params["encoder"], inputs).hidden
+        logits = jnp.einsum("bte,ve->btv", hidden, model.output_embedding(whole.params["encoder"]))
+        text[:, step] = np.asarray(logits[:, step].argmax(-1))
+    for own, ids in zip(text.tolist(), found.tolist(), strict=True):
+        end = own.index(special["sep"]) + 1 if special["sep"] in own else 8
+        assert ids == own[:end] + [special["pad"]] * (8 - end)
+
+
+def test_predictions_have_texts_and_metrics(whole):
+    result = whole.score()
+    texts = [prediction["text"] for prediction in result.predictions]
+    assert result.metrics["bleu"] == bleu([record["target"] for record in PAIRS], texts)
+    batch = whole.examples().gather(np.arange(3))
+    np.testing.assert_allclose(result.metrics["loss"], whole.loss(batch)[0], rtol=1e-5)
+    files = text_to_text.submission(whole.config, whole.records, result)
+    assert files["predictions.txt"].splitlines() == texts and "tok:13a" in files["sacrebleu.txt"]
+    unknown = task([{"text": "cat"}, *PAIRS])
+    assert unknown.score().metrics == {} and len(unknown.score().predictions) == 4
+
+
+def test_classes_and_numbers_are_measured_as_by_heads():
+    records = [{"text": word, "target": target} for word, target in zip(tiny.WORDS, "01101001", strict=True)]
+    own = task(records, metrics=("accuracy", "f1", "matthews", "pearson"), positive="1", max_target=3)
+    metrics = own.score().metrics
+    assert metrics["majority_accuracy"] == 0.5
+    assert {"accuracy", "f1", "matthews", "pearson"} <= metrics.keys()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Texts of one to three words, and the same words."""
+    home, draw = tmp_path_factory.mktemp("text_to_text"), random.Random(0)
+    for name, count in (("train", 160), ("dev", 24)):
+        texts = [tiny.sentence(draw, draw.randint(1, 3)) for _ in range(count)]
+        tiny.write(home / f"{name}.jsonl", [{"text": text, "target": text} for text in texts])
+    return home
+
+
+def config(home, **fields):
+    own = {"model__" + name: value for name, value in SIZES.items()} | {"objective__max_target": 8, "epochs": 6.0}
+    return tiny.config("text_to_text", home / "train.jsonl", home / "dev.jsonl", **own | fields)
+
+
+def test_a_run_learns_and_is_evaluated_with_beams(home, tmp_path):
+    """Copying texts of some words."""
+    lmrep.train(config(home, objective__metrics=("chrf",)), tmp_path / "run")
+    lines = small.lines(tmp_path / "run", "validation")
+    assert lines[-1]["loss"] < 0.6 * lines[0]["loss"] and lines[-1]["chrf"] > lines[0]["chrf"]
+    found = lmrep.evaluate(tmp_path / "run", search={"beams": 3, "length_penalty": 0.6, "penalty": "gnmt"})
+    best = next(line for line in lines if line["step"] == lmrep.load(tmp_path / "run").step)
+    assert found["loss"] == pytest.approx(best["loss"], rel=1e-5)
+    (prediction,) = lmrep.load(tmp_path / "run").predict(["cat dog"])
+    assert set(prediction) == {"text", "score"}
+    with pytest.raises(UserError, match="beams is 0"):
+        lmrep.evaluate(tmp_path / "run", search={"beams": 0})
+
+
+class Killed(BaseException):
+    """Ends a run as a signal would."""
+
+
+def test_a_killed_and_resumed_run_of_packed_pairs_equals_an_uninterrupted_one(home, tmp_path, monkeypatch):
+    fields = {"steps": 6, "format__packed": True, "checkpoint__every": 2, "model__dropout": 0.1}
+    lmrep.train(config(home, **fields), tmp_path / "one")
+    write = MetricsLog.write
+
+    def dying(self, step, split, values):
+        write(self, step, split, values)
+        if step > 3:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(MetricsLog, "write", dying)
+        lmrep.train(config(home, **fields), tmp_path / "two")
+    lmrep.train(config(home, **fields), tmp_path / "two")
+    assert small.lines(tmp_path / "two") == small.lines(tmp_path / "one")
+    jax.tree.map(np.testing.assert_array_equal, *(lmrep.load(tmp_path / name).params for name in ("one", "two")))
