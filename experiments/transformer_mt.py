@@ -52,7 +52,7 @@ def get_config(argument=""):
     config.tokenizer.update({"name": "sentencepiece_bpe", "vocab_size": 6000 if tiny else 37_000, "lowercase": False})
     config.format.packed = True  # so that every batch has about as many tokens
     config.format.long = "truncate"
-    config.length, config.batch_size = (128, 16) if tiny else (256, 100)
+    config.length, config.batch_size = (128, 16) if tiny else (256, 96)
     config.steps = 3000 if tiny else 300_000 if chosen.size == "big" else 100_000
     config.objective.label_smoothing = 0.1
     config.objective.max_target = 64 if tiny else 256

@@ -20,7 +20,7 @@ from lmrep.training import optimizers
 from tests import given
 
 ROOT = Path(__file__).parents[2]
-TASK_PAGES = {"taglm.py"}  # beside those in tasks/
+TASK_PAGES = {"taglm.py", "transformer_mt.py"}  # beside those in tasks/
 FILES = [file for file in sorted((ROOT / "experiments").rglob("*.py")) if "def get_config(" in file.read_text()]
 MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
 
@@ -66,6 +66,13 @@ def arguments(file):
             elif choice.startswith("transformer_xl") and name == "model":  # as those networks do
                 if file.name == "bert.py":
                     yield f"{name}={choice},objective=causal,format=stream"
+            elif file.name == "xlnet.py" and name == "model":  # its objective needs an order
+                if choice == "xlnet_base":
+                    yield f"{name}={choice}"
+            elif file.name == "xlnet.py" and choice == "replaced_token":
+                yield f"{name}={choice},model=electra_small"
+            elif choice == "permutation":
+                yield f"{name}={choice},model=xlnet_base,format=stream_pair"
             elif choice == "bidirectional":
                 yield f"{name}={choice},model=elmo_original,format=sentence_stream"
             elif name != "model" or file.name == "bert.py" or choice in ("bert_tiny", "gpt2"):
