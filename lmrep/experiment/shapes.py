@@ -75,7 +75,7 @@ def batch(
     texts of the full length, one in each sequence or `CHOICES` in each example."""
     names = ALL_FORMATS[plan.format_name].fields(plan.format)
     fields = {name: FIELDS[name] for name in (with_characters(names) if characters else names)}
-    sizes = {"b": (plan.batch_size,), "t": (plan.length,), "n": (1,), "c": (LENGTH,)}
+    sizes = {"b": (plan.batch_size,), "t": (plan.length,), "s": (plan.length,), "n": (1,), "c": (LENGTH,)}
     if word_bytes := getattr(plan.objective, "characters", None):
         sizes["y"] = (word_bytes.max_length,)
     if task := TASKS.get(plan.objective_name):

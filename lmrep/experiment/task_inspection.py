@@ -74,11 +74,13 @@ def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
 
 
 def _target_counts(experiment: TaskExperiment, own: Sequence[Record]) -> Counter[str]:
-    """The values of the target of records; none where they are not strings, or lists of strings."""
+    """The values of the target of records; none where they are not strings, or lists of strings, or most of them are
+    different, as translations."""
     target = TASKS[experiment.objective["name"]].targets[0]
     values = [record.fields[target] for record in own if target in record.fields]
     values = [value for each in values for value in each] if values and isinstance(values[0], list) else values
-    return Counter(values if all(isinstance(value, str) for value in values) else ())
+    counts = Counter(values if all(isinstance(value, str) for value in values) else ())
+    return counts if len(counts) <= max(STORED, counts.total() // 2) else Counter()
 
 
 def _steps(experiment: TaskExperiment, train: Examples) -> str:
@@ -92,8 +94,11 @@ def _example(record: Record, number: int, store: Examples, prepared: PreparedTas
     lines = [f"Example {number:,} ({record.where}):"]
     for name, value in record.fields.items():
         lines.append(textwrap.fill(f"{name}: {value}", 110, initial_indent="  ", subsequent_indent="    "))
+    texts = {"tokens": store.units} if store.units.source is None else {
+        "source tokens": store.units.source, "target tokens": store.units}
     for unit in np.flatnonzero(store.units.example == number):
-        span = slice(store.units.offsets[unit], store.units.offsets[unit + 1])
-        tokens = " ".join(prepared.tokenizer.id_to_token(int(i)) for i in store.units.tokens[span])
-        lines.append(textwrap.fill(f"tokens: {tokens}", 110, initial_indent="  ", subsequent_indent="    "))
+        for name, own in texts.items():
+            span = slice(own.offsets[unit], own.offsets[unit + 1])
+            tokens = " ".join(prepared.tokenizer.id_to_token(int(i)) for i in own.tokens[span])
+            lines.append(textwrap.fill(f"{name}: {tokens}", 110, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(lines)

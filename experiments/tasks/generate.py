@@ -1,0 +1,21 @@
+"""Texts from texts, by an encoder-decoder: translation, summaries, or any task as text to text (Raffel et al., 2019).
+
+    lmrep train --config=experiments/tasks/generate.py:size=tiny --workdir=runs/sst2-text \\
+        --config.data.train=SST-2/train.tsv --config.data.validation=SST-2/dev.tsv \\
+        --config.data.columns="{'text': 'sentence', 'target': 'label'}" \\
+        --config.data.label_map="{'0': 'negative', '1': 'positive'}" \\
+        --config.objective.template='sst2 sentence: {text}' --config.objective.metrics="('accuracy',)"
+
+`init=runs/t5`, in place of `size=tiny`, starts from a pretrained run. An example has the fields text and target, and of
+a pair text2; the encoder reads `objective.template`. Numbers are rounded by `objective.round_to` (STS-B as T5: 0.2).
+Published for T5 are batches of 128 examples, a constant rate of 1e-3, Adafactor and greedy search; other settings here
+are those of `classify.py`.
+
+Cost: that of `classify.py`, and of the search at each validation. Expected: GLUE's average of T5 base is 82.7.
+"""
+
+from lmrep.experiment.fine_tuning import compose_task
+
+
+def get_config(argument=""):
+    return compose_task(argument, "text_to_text", base="encoder_decoder")
