@@ -20,6 +20,9 @@ import sentencepiece
 import torch
 import transformers
 
+from lmrep import models
+from lmrep.data.tokenizers import SentencePiece, sentence_piece
+from lmrep.data.tokenizers.sentence_piece import Cleaning
 from lmrep.interop import tensor_files
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import Published
@@ -29,6 +32,7 @@ HERE = Path(__file__).parent / "golden"
 SIZES = {"vocab_size": 53, "hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3,
          "intermediate_size": 22, "max_position_embeddings": 23}
 NARROW = SIZES | {"embedding_size": 7}
+XLNET = {"vocab_size": 53, "d_model": 18, "n_layer": 2, "n_head": 3, "d_inner": 22}
 GPT = {"vocab_size": 53, "n_embd": 15, "n_layer": 2, "n_head": 3, "n_positions": 23, "bos_token_id": 52,
        "eos_token_id": 52}
 B, T = 3, 13
@@ -70,12 +74,13 @@ def save(name: str, model, tensors: dict, sizes: dict = SIZES, most: int = 10**9
     real = np.ones((B, T), np.int64)
     real[1, 8:], real[2, 5:] = 0, 0
     tokens[real == 0] = config.pad_token_id or 0
-    types = draw.integers(0, getattr(config, "type_vocab_size", 1), (B, T))
-    given = {"token_type_ids": torch.tensor(types)} if network.token_types else {}
+    types = draw.integers(0, 3 if name == "xlnet" else getattr(config, "type_vocab_size", 1), (B, T))
+    given = {"token_type_ids": torch.tensor(types)} if "token_type_ids" in models.build(network).inputs else {}
     with torch.no_grad():
         given = model(torch.tensor(tokens), attention_mask=torch.tensor(real), output_hidden_states=True, **given)
     expected = {"tokens": tokens, "real": real, "types": types, "hidden": torch.stack(given.hidden_states).numpy()}
-    head = {"GPT2LMHeadModel": "causal", "OpenAIGPTLMHeadModel": "causal", "ElectraForPreTraining": "discriminator"}
+    head = {"GPT2LMHeadModel": "causal", "OpenAIGPTLMHeadModel": "causal", "ElectraForPreTraining": "discriminator",
+            "XLNetLMHeadModel": "permutation"}
     if (scores := given.get("prediction_logits", given.get("logits"))) is not None:
         expected[head.get(type(model).__name__, "masked")] = scores.numpy()
     if (pair := given.get("seq_relationship_logits", given.get("sop_logits"))) is not None:
@@ -93,6 +98,14 @@ def byte_level(name: str, pieces: list[str], cls: str) -> None:
     (HERE / name / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False) + "\n")
     (HERE / name / "merges.txt").write_text("#version: 0.2\nt h\nĠ th\nĠth e\n")
     (HERE / name / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": cls}) + "\n")
+
+
+def spiece(**options) -> bytes:
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 20), model_writer=trained, vocab_size=48, hard_vocab_limit=False,
+        normalization_rule_name="identity", minloglevel=2, **options)
+    return trained.getvalue()
 
 
 def state(model) -> dict:
@@ -150,12 +163,18 @@ def electra_generator() -> None:
 def albert() -> None:
     model = randomised(transformers.AlbertForPreTraining(transformers.AlbertConfig(**NARROW)), 6)
     save("albert", model, state(model), NARROW)
-    trained = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 20), model_writer=trained, vocab_size=48, hard_vocab_limit=False,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        normalization_rule_name="identity", minloglevel=2)
-    (HERE / "albert" / "spiece.model").write_bytes(trained.getvalue())
+    trained = spiece(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"])
+    (HERE / "albert" / "spiece.model").write_bytes(trained)
+
+
+def xlnet() -> None:
+    """As the released one is, but with its activation."""
+    model = randomised(transformers.XLNetLMHeadModel(transformers.XLNetConfig(
+        **XLNET, ff_activation="gelu_new", mem_len=7, clamp_len=6)), 9)
+    save("xlnet", model, state(model), XLNET)
+    names = [*sentence_piece.XLNET_SPECIALS.values()][3:]
+    trained = spiece(control_symbols=names, user_defined_symbols=["<eop>", "."])
+    SentencePiece(trained, sentence_piece.XLNET_SPECIALS, Cleaning(lowercase=False)).save(HERE / "xlnet")
 
 
 def gpt() -> None:
@@ -179,7 +198,7 @@ def gpt2() -> None:
     byte_level("gpt2", [*LETTERS[4:-1], *"0123", "<|endoftext|>"], "GPT2Tokenizer")
 
 
-ALL = (bert, bert_tanh, bert_half, roberta, electra_discriminator, electra_generator, albert, gpt, gpt2)
+ALL = (bert, bert_tanh, bert_half, roberta, electra_discriminator, electra_generator, albert, xlnet, gpt, gpt2)
 
 if __name__ == "__main__":
     for make in ALL:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lmrep import models
 from lmrep.config.loading import load
 from lmrep.core.errors import UserError
 from lmrep.core.params import unflatten
@@ -25,10 +26,10 @@ from lmrep.models.base import Inputs
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = ("bert", "bert_tanh", "bert_half", "roberta", "electra_discriminator", "electra_generator", "albert", "gpt",
-         "gpt2")
+NAMES = ("bert", "bert_tanh", "bert_half", "roberta", "electra_discriminator", "electra_generator", "albert", "xlnet",
+         "gpt", "gpt2")
 HEADS = (("masked", "pair"), ("masked",), (), ("masked",), ("discriminator",), ("masked",), ("masked", "pair"),
-         ("causal",), ("causal",))
+         ("permutation",), ("causal",), ("causal",))
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -82,7 +83,7 @@ def test_hidden_states_and_logits_equal_the_reference(golden):
 
 def test_every_layer_equals_the_reference(golden):
     _, checkpoint, expected = golden
-    model, real = transformer.build(checkpoint.config), expected["real"].astype(bool)
+    model, real = models.build(checkpoint.config), expected["real"].astype(bool)
     types = {"token_type_ids": jnp.asarray(expected["types"], jnp.int32)} if "token_type_ids" in model.inputs else {}
     inputs = Inputs(tokens=jnp.asarray(expected["tokens"], jnp.int32), **types,
                    attention_mask=AttentionMask(jnp.asarray(expected["real"], jnp.int32), checkpoint.family.causal))
@@ -131,9 +132,10 @@ def test_joint_query_key_value_tensors_are_split():
 
 def test_config_determines_activation_epsilon_and_offset():
     found = {name: describe(GOLDEN / name).config for name in NAMES}
-    assert [name for name in NAMES if found[name].activation == "gelu_tanh"] == ["bert_tanh", "albert", "gpt", "gpt2"]
+    assert [name for name in NAMES if found[name].activation == "gelu_tanh"] == ["bert_tanh", "albert", "xlnet", "gpt",
+                                                                                 "gpt2"]
     assert {found[name].norm_eps for name in ("roberta", "gpt", "gpt2")} == {1e-5}
-    assert {found[name].norm_eps for name in ("bert", "electra_generator", "albert")} == {1e-12}
+    assert {found[name].norm_eps for name in ("bert", "electra_generator", "albert", "xlnet")} == {1e-12}
     assert (found["roberta"].position_offset, found["roberta"].max_length, found["roberta"].token_types) == (2, 21, 1)
     assert (found["gpt2"].norm, found["gpt2"].mlp, found["gpt"].norm, found["gpt"].mlp) == ("pre", 22, "post", 60)
     assert (found["albert"].share, found["albert"].embedding, found["electra_generator"].embedding) == ("all", 7, 7)
