@@ -31,7 +31,7 @@ def without_the_reference(monkeypatch):
 
 
 @pytest.fixture(scope="module", params=["bert", "bert_tanh", "roberta", "bert_half", "electra_discriminator",
-                                        "electra_generator", "albert", "gpt", "gpt2"])
+                                        "electra_generator", "albert", "xlnet", "gpt", "gpt2"])
 def converted(request, tmp_path_factory):
     """(published directory, converted workdir, output of the command)."""
     with pytest.MonkeyPatch.context() as patch:

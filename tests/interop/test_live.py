@@ -24,6 +24,7 @@ NARROW = SIZES | {"embedding_size": 26}
 DISTILBERT = {"vocab_size": 67, "dim": 36, "n_layers": 3, "n_heads": 3, "hidden_dim": 70, "max_position_embeddings": 41}
 GPT = {"vocab_size": 67, "n_embd": 36, "n_layer": 3, "n_head": 3, "n_positions": 41, "bos_token_id": 0,
        "eos_token_id": 2}
+XLNET = {"vocab_size": 67, "d_model": 36, "n_layer": 3, "n_head": 3, "d_inner": 70}
 CASES = {
     "BertModel": SIZES, "BertForMaskedLM": SIZES | {"hidden_act": "gelu_new"},
     "BertForPreTraining": SIZES | {"type_vocab_size": 3},
@@ -36,9 +37,12 @@ CASES = {
     "DistilBertForMaskedLM": DISTILBERT | {"activation": "relu"},
     "AlbertModel": NARROW, "AlbertForMaskedLM": NARROW | {"hidden_act": "gelu"}, "AlbertForPreTraining": NARROW,
     "OpenAIGPTModel": GPT, "OpenAIGPTLMHeadModel": GPT | {"afn": "relu"},
+    "XLNetModel": XLNET | {"mem_len": None},
+    "XLNetLMHeadModel": XLNET | {"ff_activation": "gelu_new", "clamp_len": 11, "mem_len": 9, "reuse_len": 5},
     "GPT2Model": GPT | {"n_inner": 70}, "GPT2LMHeadModel": GPT | {"layer_norm_epsilon": 1e-6},
 }  # fmt: skip
-TOKENIZERS = {"Roberta": "roberta", "GPT2": "roberta", "OpenAI": "gpt"}  # of which golden directory; others have BERT's
+# Of which golden directory; others have BERT's.
+TOKENIZERS = {"Roberta": "roberta", "GPT2": "roberta", "OpenAI": "gpt", "XLNet": "xlnet"}
 
 
 def save(model, directory):
@@ -46,7 +50,7 @@ def save(model, directory):
     model.save_pretrained(directory, max_shard_size="50KB")
     name = next((name for start, name in TOKENIZERS.items() if type(model).__name__.startswith(start)), "bert")
     for path in (GOLDEN / name).iterdir():
-        if path.name.startswith(("vocab", "merges", "tokenizer")):
+        if path.name.startswith(("vocab", "merges", "tokenizer", "spiece")):
             shutil.copy(path, directory)
     return directory
 

@@ -12,6 +12,7 @@ from lmrep.core.params import flatten
 from lmrep.data.records import Record
 from lmrep.experiment.task_data import tokenized
 from lmrep.interop import conversion
+from lmrep.interop.heads import TASK_HEADS
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import assign, read
 from lmrep.objectives.base import Carry, Keys
@@ -23,7 +24,7 @@ transformers = pytest.importorskip("transformers")
 
 BASES = {"bert": "BertModel", "roberta": "RobertaForMaskedLM", "electra": "ElectraForMaskedLM",
          "albert": "AlbertForMaskedLM", "distilbert": "DistilBertForMaskedLM",
-         "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model"}
+         "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model", "xlnet": "XLNetLMHeadModel"}
 # Golden directories, where the names differ.
 TOKENIZERS = {"electra": "electra_generator", "distilbert": "bert", "openai-gpt": "gpt"}
 PAD = {"openai-gpt": 52, "gpt2": 52}  # ends of text
@@ -93,7 +94,8 @@ def reference_logits(model, directory, texts, seconds=None):
     """Of the reference, with its own tokenizer, one text at a time."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     pairs = zip(texts, seconds or [None] * len(texts), strict=True)
-    types = {"return_token_type_ids": getattr(model.config, "type_vocab_size", 0) > 1}
+    types = {"return_token_type_ids": model.config.model_type == "xlnet" or
+             getattr(model.config, "type_vocab_size", 0) > 1}
     with torch.no_grad():
         return [model(**tokenizer(*pair, return_tensors="pt", **types)).logits[0].numpy() for pair in pairs]
 
@@ -119,13 +121,17 @@ def test_predictions_equal_the_reference(converted):
 # --- a training step ---
 
 
-def examples_of(run, records):
+def examples_of(run, records, pads_left):
     """(a batch of the records, the inputs of the reference without padding that all have)."""
     examples = tokenized(run.experiment, run.model, run.tokenizer, records, "x")
     batch = examples.gather(np.arange(examples.examples), int(examples.lengths.max()))
     inputs = {"input_ids": batch["tokens"], "attention_mask": batch["segment_ids"] > 0}
     if "token_type_ids" in run.model.inputs:
         inputs["token_type_ids"] = batch["token_type_ids"]
+    if pads_left:
+        padding = (~inputs["attention_mask"]).sum(-1, keepdims=True)
+        order = (np.arange(batch["tokens"].shape[-1]) - padding) % batch["tokens"].shape[-1]
+        inputs = {name: np.take_along_axis(value, order, -1) for name, value in inputs.items()}
     return batch, {name: torch.tensor(value).long() for name, value in inputs.items()}
 
 
@@ -162,8 +168,8 @@ def test_outputs_and_gradients_equal_the_reference(converted):
     """Without dropout."""
     _, task, model, directory, workdir, _ = converted
     run, checkpoint = lmrep.load(workdir), read(directory)
-    batch, inputs = examples_of(run, [Record(dict(fields), str(i), f"example {i}")
-                                      for i, fields in enumerate(RECORDS[task])])
+    records = [Record(dict(fields), str(i), f"example {i}") for i, fields in enumerate(RECORDS[task])]
+    batch, inputs = examples_of(run, records, checkpoint.family.pads_left and TASK_HEADS[task].pooled)
     key = jax.random.key(0)
     prepared = run.objective.prepare(Keys(jax.random.split(key, len(batch["tokens"])), key), batch)
 
