@@ -167,19 +167,21 @@ def test_the_backward_pass_is_that_of_the_equations():
 # --- the directions
 
 
-def test_each_direction_depends_on_its_own_side_alone():
-    model, params = network("characters")
-    table, at = params["embedding"]["embedding"], 4
+@pytest.mark.parametrize(("reads", "field", "table", "read"), [
+    ("characters", "characters", "embedding", CHARACTERS), ("words", "tokens", "token", TOKENS)])
+def test_each_direction_depends_on_its_own_side_alone(reads, field, table, read):
+    (model, params), at = network(reads), 4
+    of_words = {"tokens": TOKENS[:1], "characters": CHARACTERS[:1]}
 
-    def halves(table, word):  # the vectors of one word's characters are varied
-        given = params | {"embedding": params["embedding"] | {"embedding": table}}
-        return model.encode(given, inputs(np.tile(TOKENS[:1], (1, 1)), word)).hidden[0, at]
+    def halves(vectors, read):  # the vectors of one word, or of its characters, are varied
+        given = params | {"embedding": params["embedding"] | {table: vectors}}
+        return model.encode(given, inputs(**of_words | {field: read})).hidden[0, at]
 
+    jacobian = jax.jit(jax.jacobian(halves))
     for position in range(T):
-        own = CHARACTERS[:1].copy()
-        own[0] = np.where(own[0] == 1, 2, own[0])
-        own[0, position] = 1  # a character that no other word has
-        gradient = np.abs(jax.jit(jax.jacobian(halves))(table, jnp.asarray(own))[:, 1]).max(-1)
+        own = np.where(read[:1] == 1, 2, read[:1])
+        own[0, position] = 1  # one that no other word has
+        gradient = np.abs(jacobian(params["embedding"][table], jnp.asarray(own))[:, 1]).max(-1)
         forward, backward = gradient[: SMALL["width"]].max(), gradient[SMALL["width"]:].max()
         assert (forward > 0) == (position <= at) and (backward > 0) == (position >= at)
 
