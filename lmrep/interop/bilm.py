@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lmrep.config import record
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.interop.tensor_files import read_json
@@ -36,10 +37,10 @@ class Location(NamedTuple):
 
 def find(directory: Path) -> tuple[Path, Path] | None:
     """The files of options and of weights in a directory, by these names or by names that end in `options.json` and
-    `weights.hdf5`, as the published ones; None if it has not one of each.
+    `weights.hdf5`, as the published ones; None if it has neither.
 
     Raises:
-      UserError: it has several.
+      UserError: it has several of one, or lacks one of the two.
     """
     found = []
     for name, pattern in ((OPTIONS, "*options.json"), (WEIGHTS, "*weights.hdf5")):
@@ -48,7 +49,11 @@ def find(directory: Path) -> tuple[Path, Path] | None:
             raise UserError(f"{directory} has {' and '.join(file.name for file in files)}; leave one of them, or name "
                             f"it {name}")
         found += [directory / name] if directory / name in files else files
-    return (found[0], found[1]) if len(found) == 2 else None
+    if len(found) == 1:
+        missing = WEIGHTS if found[0].suffix == ".json" else OPTIONS
+        raise UserError(f"{directory} has {found[0].name} and no {missing}; ELMo's files are one of each: put both "
+                        "there")
+    return (found[0], found[1]) if found else None
 
 
 def read(options: Path, weights: Path) -> tuple[bilstm.Config, dict[str, np.ndarray]]:
@@ -93,12 +98,12 @@ def read_options(path: Path) -> bilstm.Config:
         found = read_json(path)
         lstm, characters = found["lstm"], found["char_cnn"]
         widths = [width for width, _ in characters["filters"]]
-        config = bilstm.Config(
-            layers=lstm.get("n_layers", 1), cell=lstm["dim"], width=lstm["projection_dim"],
-            residual=bool(lstm["use_skip_connections"]), clip_cell=float(lstm.get("cell_clip") or 0),
-            clip_output=float(lstm.get("proj_clip") or 0), character_width=characters["embedding"]["dim"],
-            filters=tuple(number for _, number in characters["filters"]),
-            highways=characters.get("n_highway") or 0, activation=characters["activation"])
+        fields = {
+            "layers": lstm.get("n_layers", 1), "cell": lstm["dim"], "width": lstm["projection_dim"],
+            "residual": bool(lstm["use_skip_connections"]), "clip_cell": float(lstm.get("cell_clip") or 0),
+            "clip_output": float(lstm.get("proj_clip") or 0), "character_width": characters["embedding"]["dim"],
+            "filters": [number for _, number in characters["filters"]],
+            "highways": characters.get("n_highway") or 0, "activation": characters["activation"]}
         size = characters["n_characters"], characters["max_characters_per_token"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no file of ELMo's options ({error!r}); expected `lstm` and `char_cnn`, as of the "
@@ -106,7 +111,11 @@ def read_options(path: Path) -> bilstm.Config:
     if widths != [*range(1, len(widths) + 1)] or size[0] not in (261, 262) or size[1] != bilstm.MAX_CHARACTERS:
         raise UserError(f"{path}: filters of widths {widths}, {size[0]} characters, {size[1]} of a word; expected "
                         f"widths 1, 2, ..., 261 or 262 characters, and {bilstm.MAX_CHARACTERS} of a word")
-    check(config)
+    try:
+        config = record.read(bilstm.Config, fields, "model")
+        check(config)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     return config
 
 
