@@ -93,6 +93,9 @@ def test_a_vocabulary_is_not_needed(files, tmp_path_factory):  # noqa: F811
     result = small.command("convert", files, home / "run")
     assert result.code == 0 and "no vocabulary file" in result.out
     assert lmrep.load(home / "run").tokenizer.tokens == WORDS[:3]
+    (home / "text.txt").write_text("None of these words is in a vocabulary of three .\n")
+    refused = small.command("evaluate", f"--workdir={home / 'run'}", f"--files={home / 'text.txt'}")
+    assert refused.code == 2 and "lacks parameters of its objective" in refused.err
     assert small.command("convert", home / "run", home / "files", "--to=bilm").code == 0
     assert sorted(path.name for path in (home / "files").iterdir()) == ["lm_weights.hdf5", "options.json"]
 
@@ -102,7 +105,8 @@ def test_a_vocabulary_is_not_needed(files, tmp_path_factory):  # noqa: F811
     (lambda home: [write_vocabulary(home), (home / "vocab.txt").touch()], "vocab-2016.txt and vocab.txt; leave one"),
     (lambda home: (home / "elmo_2x12_6_weights.hdf5").write_bytes(b"<html>"), "cannot be opened as an HDF5 file"),
     (lambda home: set_bias(home, np.nan), "values that are not finite, for encoder/embedding/projection/bias"),
-    (lambda home: (home / "elmo_2x12_6_options.json").unlink(), "has no config.json"),
+    (lambda home: (home / "elmo_2x12_6_options.json").unlink(), "has elmo_2x12_6_weights.hdf5 and no options.json"),
+    (lambda home: (home / "elmo_2x12_6_weights.hdf5").unlink(), "has elmo_2x12_6_options.json and no lm_weights.hdf5"),
 ])
 def test_files_that_cannot_be_converted_are_refused_and_nothing_is_written(files, tmp_path_factory, change,  # noqa: F811
                                                                            message):
