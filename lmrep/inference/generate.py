@@ -13,7 +13,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.inference.encode import padded_length
 from lmrep.models.base import Model
-from lmrep.objectives.base import Objective
+from lmrep.objectives.base import Generation, Objective
 from lmrep.objectives.capabilities import Sampling
 
 BATCH_SIZE = 64  # continuations that are generated at a time
@@ -83,16 +83,17 @@ def generate(
       key: random key; the draws of an example depend on it and on the example's index alone.
       start: i32[], the index of the first example.
       model: has `decode`.
-      objective: has `next_token_logits`.
+      objective: has `next_token_logits` or `generation`.
       sampling: how tokens are sampled.
       tokens: the number of tokens to generate.
       capacity: of the cache; at least n, and at least `size` + `tokens`.
       banned_token_ids: ids that are never sampled, such as padding.
     """
+    own = objective.generation or Generation(objective.next_token_logits, {})
     example_keys = jax.vmap(partial(jax.random.fold_in, key))(start + jnp.arange(prompt.shape[0]))
 
     def choose(hidden: Array, number: Array) -> Array:
-        logits = objective.next_token_logits(params, hidden)[:, 0].at[:, list(banned_token_ids)].set(-jnp.inf)
+        logits = own.logits(params, hidden)[:, 0].at[:, list(banned_token_ids)].set(-jnp.inf)
         if sampling.temperature == 0:
             return logits.argmax(-1).astype(jnp.int32)
         keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(example_keys)
@@ -100,12 +101,12 @@ def generate(
 
     def step(state: tuple[Array, Tree], number: Array) -> tuple[tuple[Array, Tree], Array]:
         token, cache = state
-        hidden, cache = model.decode(params["encoder"], token[:, None], cache)
+        hidden, cache = model.decode(params["encoder"], token[:, None], cache, **own.decode)
         next_token = choose(hidden, number)
         return (next_token, cache), next_token
 
     cache = model.start_cache(params["encoder"], prompt.shape[0], capacity)
-    hidden, cache = model.decode(params["encoder"], prompt, cache, size)
+    hidden, cache = model.decode(params["encoder"], prompt, cache, size, **own.decode)
     first = choose(jax.lax.dynamic_slice_in_dim(hidden, size - 1, 1, axis=1), jnp.int32(0))
     _, others = jax.lax.scan(step, (first, cache), jnp.arange(1, tokens))
     return jnp.concatenate([first[:, None], others.T], axis=1)

@@ -137,7 +137,8 @@ class Model(NamedTuple):
         `source` are the `Inputs` of the text that the outputs are conditioned on, for networks that read one. None: not
         supported.
       decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
-        is the number of the t tokens that are not padding, None for all.
+        is the number of the t tokens that are not padding, None for all. With `query` (a network with the context
+        "order"), `hidden` is the query stream at the position after each token.
       make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of
         the same width, for ELECTRA. None: not supported.
       activation, norm_eps, init: for the heads of objectives.

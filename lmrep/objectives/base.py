@@ -83,6 +83,18 @@ class NetworkUse(NamedTuple):
     predicts: str = "other"
 
 
+class Generation(NamedTuple):
+    """How a text is continued where an objective has no `next_token_logits`.
+
+    Attributes:
+      logits: (params, hidden [b, t, d] of `Model.decode`) -> float32 [b, t, v], of the token that follows each.
+      decode: further arguments of `Model.decode`.
+    """
+
+    logits: Callable[[Tree, Array], Array]
+    decode: Mapping[str, Any]
+
+
 class Objective(NamedTuple):
     """What a network is trained to predict, as pure functions with the config bound.
 
@@ -99,6 +111,7 @@ class Objective(NamedTuple):
       penalty: params -> a term added to the loss once a step.
       predict: (params, batch without targets, ...) -> arrays of predictions, as its capability reads them.
       next_token_logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
+      generation: continues texts in another way.
       terms: the metrics that `loss` is the weighted sum of, with their weights: {"mlm_loss": 1.0, "pair_loss": 1.0}.
         Evaluation sums their means, so that its loss does not depend on the batch size. {}: `loss` is the mean over
         examples of something that each example has by itself.
@@ -120,6 +133,7 @@ class Objective(NamedTuple):
     penalty: Callable[[Tree], Array] | None = None
     predict: Callable[..., dict[str, Array]] | None = None
     next_token_logits: Callable[[Tree, Array], Array] | None = None
+    generation: Generation | None = None
     terms: Mapping[str, float] = {}
     replace_tokens: Callable[[Tree, Batch], Array] | None = None
     describe: Callable[[Batch, Any], list[str]] | None = None

@@ -22,8 +22,8 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Encoded, Factorization, Model, check_context, model_inputs
 from lmrep.objectives import factorization, scoring, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
-from lmrep.objectives.capabilities import FillMask
+from lmrep.objectives.base import Batch, Carry, Generation, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
+from lmrep.objectives.capabilities import FillMask, GenerateText
 from lmrep.objectives.causal import initial_state
 from lmrep.objectives.masking import check_mask_token, pair_label
 from lmrep.objectives.mlm_head import top_k
@@ -59,6 +59,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
         predict=partial(predict, order=given[1], model=model, size=vocabulary.size),
+        generation=Generation(partial(token_logits, model=model), {"query": True}),
         describe=partial(describe, functional=[vocabulary.specials[role] for role in factorization.FUNCTIONAL
                                                if role in vocabulary.specials]),
         terms={"permutation_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
@@ -128,9 +129,13 @@ def all_but_masks(tokens: Array, *, mask: int) -> Factorization:
 
 def predict(params: Tree, batch: Batch, *, order, model: Model, size: int, k: int = 5) -> dict[str, Array]:
     """The k most probable tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
-    hidden = encode(params, batch, order(batch["tokens"]), model).hidden
-    logits = output_layer(model).logits(params["encoder"], params["objective"]["permutation"], hidden)
+    logits = token_logits(params, encode(params, batch, order(batch["tokens"]), model).hidden, model=model)
     return top_k(jax.nn.softmax(logits), size, k)
+
+
+def token_logits(params: Tree, hidden: Array, *, model: Model) -> Array:
+    """The query stream [b, m, d] -> logits float32 [b, m, v] of the token at each position."""
+    return output_layer(model).logits(params["encoder"], params["objective"]["permutation"], hidden)
 
 
 def log_probabilities(params: Tree, batch: Batch, *, order, model: Model) -> Array:
@@ -184,5 +189,5 @@ DEFINITION = ObjectiveDef(
                                                 baseline="most_frequent_accuracy"),
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     } | sentence_pair.METRICS,
-    capabilities=(FillMask("permutation", "language-model head"),), loss_fields=("sentence_pair",),
+    capabilities=(FillMask("permutation", "language-model head"), GenerateText()), loss_fields=("sentence_pair",),
 )

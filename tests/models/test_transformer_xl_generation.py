@@ -8,10 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lmrep.core.errors import UserError
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.inference import generate
+from lmrep.inference.load import Run
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer_xl
 from lmrep.models.base import Factorization, Inputs
+from lmrep.objectives import causal, permutation
+from lmrep.objectives.capabilities import Sampling
 from tests import reference
 from tests.programs import products
 
@@ -121,3 +127,40 @@ def test_a_step_of_one_token_multiplies_no_positions():
     cache = model.start_cache(params, B, T)
     shapes = [each.invars[0].aval.shape for each in products(model.decode, params, jnp.asarray(TOKENS[:, :1]), cache)]
     assert shapes and not any(shape[:1] == cache.positions.shape[1:2] and len(shape) == 2 for shape in shapes)
+
+
+@pytest.mark.parametrize(("name", "objective"), [
+    ("adaptive", causal), ("xlnet without memory", causal), ("xlnet without memory", permutation)],
+    ids=["transformer_xl", "xlnet", "permutation"])
+def test_the_most_probable_continuation_is_that_of_the_network_without_a_cache(name, objective):
+    c = replace(CONFIGS[name], memory=0)
+    model = transformer_xl.build(c)
+    vocabulary = Vocabulary(V, {"mask": 4}, np.ones(V, bool), np.ones(V, np.int64))
+    built = objective.build(objective.Config(), model, vocabulary)
+    params = reference.random_params(built.specs, seed=3)
+    text = TOKENS[:, :5]
+    found = generate.generate(params, jnp.asarray(np.pad(text, ((0, 0), (0, 3)))), jnp.int32(5), jax.random.key(0),
+                              model=model, objective=built, sampling=Sampling(temperature=0), tokens=4, capacity=12)
+
+    @jax.jit
+    def next_logits(tokens):
+        """Of the token after all of `tokens`."""
+        if objective is permutation:
+            order = jnp.broadcast_to(jnp.arange(tokens.shape[1] + 1), (B, tokens.shape[1] + 1))
+            inputs = Inputs(jnp.pad(tokens, ((0, 0), (0, 1))), factorization=Factorization(order, order))
+            return permutation.token_logits(params, model.encode(params["encoder"], inputs).hidden, model=model)[:, -1]
+        mask = AttentionMask(jnp.ones_like(tokens), causal=True)
+        hidden = model.encode(params["encoder"], Inputs(tokens, attention_mask=mask)).hidden
+        return built.next_token_logits(params, hidden)[:, -1]
+
+    for i in range(4):
+        chosen = next_logits(jnp.asarray(text)).argmax(-1)
+        np.testing.assert_array_equal(found[:, i], chosen)
+        text = np.concatenate([text, np.asarray(chosen)[:, None]], 1)
+
+
+def test_a_network_without_a_cache_says_so():
+    run = object.__new__(Run)
+    object.__setattr__(run, "model", transformer_xl.build(BASE)._replace(decode=None))
+    with pytest.raises(UserError, match=r"cannot continue a text token by token"):
+        run.generate_tokens([1], None, 0, "a text")

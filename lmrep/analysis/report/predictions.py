@@ -247,7 +247,9 @@ def _masked_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], note
 
 
 def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
-    """The next token about the middle of each example."""
+    """The next token about the middle of each example, where an objective predicts it from those before it."""
+    if any(run and run.objective.next_token_logits is None for run in runs):
+        return []
     tokenizer, model, specials = data.network.tokenizer, data.network.model, data.network.tokenizer.vocabulary.specials
     predicted = [np.flatnonzero(weights > 0) for weights in batch["weights"]]
     middle = {i: int(positions[len(positions) // 2]) for i, positions in enumerate(predicted) if len(positions)}
