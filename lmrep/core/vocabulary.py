@@ -30,6 +30,7 @@ class Vocabulary:
       ends_word: bool[size], True for tokens that end a word (GPT's, with "</w>"); None if `starts_word` defines words.
       characters: the ids of the characters of each word, those outside of the vocabulary too; None for tokenizers
         without.
+      sentinels: the ids of the tokens that stand for spans, in the order in which spans get them; () for none.
     """
 
     size: int
@@ -38,6 +39,7 @@ class Vocabulary:
     counts: np.ndarray = field(repr=False)
     ends_word: np.ndarray | None = field(default=None, repr=False)
     characters: WordCharacters | None = field(default=None, repr=False)
+    sentinels: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def unigram_loss(self) -> float:

@@ -28,7 +28,7 @@ from lmrep.training.step import train_step
 ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 BATCH_SIZE, LENGTH = 2, 32
 SMALL = {
-    "vocab": 64, "width": 32, "layers": 1, "heads": 4, "mlp": 64, "max_length": 64,
+    "vocab": 64, "width": 32, "layers": 1, "heads": 4, "head_width": 0, "mlp": 64, "max_length": 64,
     "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
     "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
     "activation": "gelu", "norm_eps": 1e-12, "memory": 4,
@@ -126,7 +126,8 @@ def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> f
     """
     name, fields = settings(objective)
     definition, size = OBJECTIVES[name], network.vocab
-    vocabulary = Vocabulary(size, {role: i for i, role in enumerate(ROLES)}, np.ones(size, bool), np.ones(size, int))
+    vocabulary = Vocabulary(size, {role: i for i, role in enumerate(ROLES)}, np.ones(size, bool), np.ones(size, int),
+                            sentinels=tuple(range(size - 1, size // 2, -1)))
     encoder = MODELS[model].build(network, Execution(), model)
     built = definition.build(definition.config(**fields), encoder, vocabulary)
     optimizer = optax.sgd(1.0)  # they differ in nothing that matters here

@@ -154,11 +154,14 @@ def _set_data(config: ml_collections.ConfigDict, chosen: SimpleNamespace, recipe
     config.data.corpus = CORPORA[chosen.data]
     base = PRESETS[chosen.base]
     network = PRESETS.get(chosen.preset, base)
-    tokenizer = TOKENIZERS[base.tokenizer]
+    inputs, name = _network(chosen).inputs, base.tokenizer
+    if "source" in inputs and not TOKENIZERS[name].sentinels:
+        name = "sentencepiece_t5"
+    tokenizer = TOKENIZERS[name]
     config.tokenizer.update({
-        "name": base.tokenizer, "vocab_size": network.config.vocab,
+        "name": name, "vocab_size": network.config.vocab,
         "lowercase": network.lowercase if tokenizer.lowercase is None else tokenizer.lowercase})
-    if "characters" in _network(chosen).inputs and not tokenizer.characters:
+    if "characters" in inputs and not tokenizer.characters:
         config.tokenizer.update({"name": "elmo", "lowercase": False})
     least = tokenizer.min_vocab_size + 1
     if chosen.preset in MODELS or network.config.vocab < least:  # enwik8 has 204 bytes of the tokenizer's

@@ -1,4 +1,4 @@
-"""Published training recipes, one for each network and tokenizer of `lmrep.models.PRESETS`.
+"""Published training recipes, one for each network and tokenizer of `lmrep.models.PRESETS` that is pretrained.
 
 The experiment files train by them, and reports compare a run with the nearest one.
 """
@@ -124,6 +124,13 @@ _XLNET_LARGE = Recipe(
 _XLNET_BASE = _XLNET_LARGE._replace(
     unpublished=("steps", "batch_size", "learning_rate", "warmup", "optimizer.schedule.final"))
 
+# The baseline of the paper's study. The last models were trained for a million steps of 2,048 sequences, on a mixture
+# with labelled tasks; the released 1.1 models on text alone.
+_T5 = Recipe(
+    authors="Raffel et al., 2019", corpus="C4, 745 GB of web pages",
+    objective="span_corruption", format="stream", optimizer="adafactor", steps=524_288, batch_size=128,
+    lengths=((1.0, 568),), learning_rate=0.01, warmup=10_000)
+
 # Of language models with recurrent networks. They have no preset, so reports compare no run with it.
 RECURRENT = Recipe(
     objective="causal", format="stream", optimizer="adamw", optimizer_name="adam", steps=50_000, batch_size=32,
@@ -153,5 +160,7 @@ RECIPES: dict[str, Recipe] = {
     "transformer_xl_lm1b": _TRANSFORMER_XL._replace(
         corpus="1 Billion Word Benchmark", steps=500_000, batch_size=224, lengths=((1.0, 32),), warmup=20_000),
     "xlnet_base": _XLNET_BASE, "xlnet_large": _XLNET_LARGE,
+    **dict.fromkeys(("t5_small", "t5_base", "t5_large", "t5_3b", "t5_11b"), _T5),
+    **dict.fromkeys((f"t5_1_1_{size}" for size in ("small", "base", "large", "xl", "xxl")), _T5),
     "gpt": _GPT, "gpt2": _GPT2, "gpt2_medium": _GPT2, "gpt2_large": _GPT2, "gpt2_xl": _GPT2,
 }

@@ -96,4 +96,5 @@ def untrained_vocabulary(experiment: Experiment) -> Vocabulary:
     definition = tokenizers.TOKENIZERS[experiment.tokenizer.name]
     characters = WordCharacters([], {}, 0) if definition.characters else None
     return Vocabulary(size, {role: i for i, role in enumerate(definition.specials)}, np.ones(size, bool),
-                      np.zeros(size, np.int64), characters=characters)
+                      np.zeros(size, np.int64), characters=characters,
+                      sentinels=tuple(range(size - 1, size - 1 - definition.sentinels, -1)))

@@ -7,7 +7,7 @@ the full pretraining model with the heads that its paper trains), and the tokeni
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lmrep.models import bilstm, transformer_xl
+from lmrep.models import bilstm, encoder_decoder, transformer_xl
 from lmrep.models.transformer import Config
 
 
@@ -25,7 +25,7 @@ class Preset(NamedTuple):
       model: name of the network in `MODELS`.
     """
 
-    config: Config | bilstm.Config | transformer_xl.Config
+    config: Config | bilstm.Config | transformer_xl.Config | encoder_decoder.Config
     encoder: int
     pretraining: int
     family: str
@@ -123,6 +123,31 @@ def _xlnet(layers: int, width: int, encoder: int, pretraining: int) -> Preset:
     return Preset(config, encoder, pretraining, "xlnet", "sentencepiece_xlnet", False, "transformer_xl")
 
 
+def _transformer(width: int, heads: int, parameters: int, dropout: float) -> Preset:
+    """Vaswani et al. (2017): six layers in each stack, one table, norms after residual sums, no biases in the
+    attention. Initial values are those of the released code, and so is dropout, on residual sums and embeddings."""
+    config = encoder_decoder.Config(
+        vocab=37000, width=width, layers=6, heads=heads, mlp=4 * width, max_length=1024, positions="sinusoidal",
+        norm="post", rms_norm=False, mlp_bias=True, scaled_attention=True, scaled_embedding=True, scaled_output=False,
+        dropout=dropout, attention_dropout=0.0, mlp_dropout=0.0, shared_dropout=False, init="uniform",
+        embedding_stddev=0.0)
+    return Preset(config, parameters, parameters, "transformer", "sentencepiece_bpe", False, "encoder_decoder")
+
+
+def _t5(width: int, layers: int, heads: int, k: int, mlp: int, parameters: int) -> Preset:
+    """Raffel et al. (2019)."""
+    config = encoder_decoder.Config(width=width, layers=layers, heads=heads, head_width=k, mlp=mlp)
+    return Preset(config, parameters, parameters, "t5", "sentencepiece_t5", False, "encoder_decoder")
+
+
+def _t5_1_1(width: int, layers: int, heads: int, mlp: int, encoder: int, pretraining: int) -> Preset:
+    """T5 1.1: a gated feed-forward block, an output table of its own, no dropout while it is pretrained."""
+    config = encoder_decoder.Config(
+        width=width, layers=layers, heads=heads, head_width=64, mlp=mlp, gated=True, activation="gelu_tanh",
+        tied="embeddings", dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0)
+    return Preset(config, encoder, pretraining, "t5", "sentencepiece_t5", False, "encoder_decoder")
+
+
 PRESETS = {
     #                          layers  width      encoder  pretraining
     "bert_tiny":         _bert(     2,   128,   4_369_408,   4_433_468),
@@ -167,4 +192,19 @@ PRESETS = {
     "transformer_xl_wt103_large": _transformer_xl(18, 1024, 16, 4096, 384, 283_851_120, 285_170_506, **_WT103_LARGE),
     "transformer_xl_enwik8":      _transformer_xl(12,  512,  8, 2048, 512,  41_055_232,  41_055_436, **_ENWIK8),
     "transformer_xl_lm1b":        _transformer_xl(18, 1024,  8, 4096,  32, 355_622_896, 357_812_082, **_LM1B),
+    #                         width  heads    parameters  dropout
+    "transformer_base":  _transformer(  512,  8,  63_045_632, 0.1),
+    "transformer_big":   _transformer( 1024, 16, 214_171_648, 0.3),
+    #                          width layers heads  k   mlp      parameters
+    "t5_small":               _t5( 512,  6,   8,  64,  2048,     60_506_624),
+    "t5_base":                _t5( 768, 12,  12,  64,  3072,    222_903_552),
+    "t5_large":               _t5(1024, 24,  16,  64,  4096,    737_668_096),
+    "t5_3b":                  _t5(1024, 24,  32, 128, 16384,  2_851_598_336),
+    "t5_11b":                 _t5(1024, 24, 128, 128, 65536, 11_307_321_344),
+    # pretraining counts the output table
+    "t5_1_1_small":       _t5_1_1( 512,  8,   6,       1024,     60_511_616,     76_961_152),
+    "t5_1_1_base":        _t5_1_1( 768, 12,  12,       2048,    222_903_552,    247_577_856),
+    "t5_1_1_large":       _t5_1_1(1024, 24,  16,       2816,    750_251_008,    783_150_080),
+    "t5_1_1_xl":          _t5_1_1(2048, 24,  32,       5120,  2_783_959_040,  2_849_757_184),
+    "t5_1_1_xxl":         _t5_1_1(4096, 24,  64,      10240, 11_003_736_064, 11_135_332_352),
 }  # fmt: skip

@@ -9,6 +9,7 @@ from lmrep.objectives import (
     permutation,
     replaced_token,
     span_boundary,
+    span_corruption,
 )
 from lmrep.objectives.base import Objective, ObjectiveDef
 
@@ -21,6 +22,7 @@ OBJECTIVES: dict[str, ObjectiveDef] = {
     "permutation": permutation.DEFINITION,
     "replaced_token": replaced_token.DEFINITION,
     "span_boundary": span_boundary.DEFINITION,
+    "span_corruption": span_corruption.DEFINITION,
     "distillation": distillation.DEFINITION,
     "causal_distillation": causal_distillation.DEFINITION,
 }

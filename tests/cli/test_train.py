@@ -14,7 +14,7 @@ from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FIELDS
-from lmrep.models import bilstm, transformer
+from lmrep.models import bilstm, encoder_decoder, transformer
 from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import TASKS
@@ -29,10 +29,13 @@ CASES = [*((name, {}) for name in OBJECTIVES), ("masked", {"sentence_pair": True
 def metrics(name, fields):
     """The names of an objective's metrics, by shapes alone."""
     definition, b, t = OBJECTIVES[name], 2, 16
-    vocabulary = Vocabulary(32, {role: i for i, role in enumerate(ROLES)}, np.ones(32, bool), np.ones(32, int))
+    vocabulary = Vocabulary(32, {role: i for i, role in enumerate(ROLES)}, np.ones(32, bool), np.ones(32, int),
+                            sentinels=(31, 30))
     network = transformer.build(transformer.Config(vocab=32, width=16, layers=1, heads=2, mlp=16, max_length=t))
     if definition.context(definition.config(**fields)) == "each_side":
         network = bilstm.build(bilstm.Config(vocab=32, reads="words", cell=16, width=8, layers=1))
+    if definition.context(definition.config(**fields)) == "source":
+        network = encoder_decoder.build(encoder_decoder.Config(vocab=32, width=16, layers=1, heads=2, mlp=16))
     objective = definition.build(definition.config(**fields), network, vocabulary)
     batch = {field: jax.ShapeDtypeStruct((b, t)[: len(FIELDS[field].axes)], np.int32)
              for field in definition.batch_fields(definition.config(**fields))}

@@ -21,7 +21,10 @@ from tests.reference import random_params
 
 V = compatibility.SMALL["vocab"]
 VOCABULARY = Vocabulary(V, {role: i for i, role in enumerate(compatibility.ROLES)}, np.arange(V) % 3 > 0,
-                        np.ones(V, int))
+                        np.ones(V, int), sentinels=tuple(range(V - 1, V // 2, -1)))
+
+
+ENCODER_DECODERS = {name for name, preset in PRESETS.items() if preset.model == "encoder_decoder"}
 
 
 def shapes():
@@ -34,7 +37,7 @@ def shapes():
 
 
 def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
-    assert compatibility.networks() == (*PRESETS, "encoder_decoder", "lstm")
+    assert compatibility.networks() == (*PRESETS, "lstm")
     for name in [*PRESETS]:  # one preset of each shape, and those that the command is asked for
         if not name.startswith(("bert_tiny", "gpt2", *shapes())):
             monkeypatch.delitem(PRESETS, name)
@@ -47,8 +50,13 @@ def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
     assert elmo == {("bidirectional", "sentence_stream")} == {
         p[1:3] for p in found if p.objective == "bidirectional" and not p.refused}
     refused = {p[1:] for p in found if p.refused and p.preset in PRESETS
-               and not p.preset.startswith(("elmo", "transformer_xl")) and p.objective != "bidirectional" and (
+               and not p.preset.startswith(("elmo", "transformer_xl")) and p.preset not in ENCODER_DECODERS
+               and p.objective not in ("bidirectional", "span_corruption") and (
                    p.preset.startswith("xlnet") or not p.objective.startswith("permutation"))}
+    # An encoder-decoder reads a source, and no other network does.
+    pairs = {p[1] for p in found if p.preset in ENCODER_DECODERS and not p.refused}
+    assert pairs == {"span_corruption"} == {p.objective for p in found if p.objective == "span_corruption"} and {
+        p.preset for p in found if p.objective == "span_corruption" and not p.refused} <= ENCODER_DECODERS
     for network in ("lstm", "transformer_xl_enwik8"):
         assert {p.objective for p in found if p.preset == network and not p.refused} == {
             "causal", "causal_distillation"}
@@ -103,8 +111,11 @@ def triples():
     """(network, objective, format, whether it is also trained on eight devices). Every network under every objective;
     the objectives' switches with one network each; every objective with every set of batch fields that it can take.
     Eight devices are covered once per network and per objective."""
-    networks = [name for name in shapes() if not name.startswith(("elmo", "transformer_xl"))]
-    objectives = [name for name in OBJECTIVES if name not in ("bidirectional", "permutation")]
+    own = [name for name in shapes() if name in ENCODER_DECODERS]
+    networks = [name for name in shapes() if not name.startswith(("elmo", "transformer_xl")) and name not in own]
+    objectives = [name for name in OBJECTIVES if name not in ("bidirectional", "permutation", "span_corruption")]
+    for network, form in zip(own, ("stream", "packed", "segment_pair"), strict=True):
+        yield network, "span_corruption", form, True
     yield "elmo_small", "bidirectional", "sentence_stream", True
     yield "transformer_xl_wt103_base", "causal", "stream", True
     yield "transformer_xl_enwik8", "causal", "packed", False

@@ -19,6 +19,7 @@ from lmrep.models import MODELS, PRESETS
 from lmrep.training import optimizers
 from tests import given
 
+ENCODER_DECODERS = {"encoder_decoder", *(name for name, preset in PRESETS.items() if preset.model == "encoder_decoder")}
 ROOT = Path(__file__).parents[2]
 TASK_PAGES = {"taglm.py", "transformer_mt.py"}  # beside those in tasks/
 FILES = [file for file in sorted((ROOT / "experiments").rglob("*.py")) if "def get_config(" in file.read_text()]
@@ -50,14 +51,24 @@ def arguments(file):
     for name, choices in declared(file).items():
         for choice in filter(None, choices):
             if is_task(file):  # all have the same choices
-                if choice in MODELS and (MODELS[choice].tasks_only or choice == "encoder_decoder"):
-                    continue  # it reads frozen vectors, which no choice alone gives, or a source
+                if choice in MODELS and MODELS[choice].tasks_only:
+                    continue  # it reads frozen vectors, which no choice alone gives
+                if choice in ENCODER_DECODERS:
+                    continue  # it reads a source
                 if file.name == "classify.py" or choice == "tiny":
                     yield f"{name}={choice}"
             elif file.name == "elmo.py" and name == "model":
                 yield "model=elmo_small"
-            elif choice == "encoder_decoder":
-                continue
+            elif choice in ENCODER_DECODERS:
+                if file.name == "t5.py":
+                    yield f"{name}={choice}"
+                if file.name == "bert.py":
+                    yield f"{name}={choice},objective=span_corruption,format=stream"
+            elif file.name == "t5.py" and name == "model":
+                continue  # which read no source
+            elif choice == "span_corruption":
+                if file.name != "t5.py":
+                    yield f"{name}={choice},model=t5_small,format=stream"
             elif choice in MODELS and choice != "bilstm":  # some networks read from left to right only
                 yield f"{name}={choice},objective=causal,format=stream"
             elif choice.startswith(("bilstm", "elmo")) and name == "model":
@@ -85,7 +96,8 @@ ARGUMENTS = [(file, argument) for file in FILES for argument in arguments(file)]
 def vocabulary(size):
     """A vocabulary of `size` tokens."""
     specials = {role: i for i, role in enumerate(SPECIALS)}
-    return Vocabulary(size, specials, np.ones(size, bool), np.ones(size, np.int64))
+    sentinels = tuple(range(size - 1, size - 21, -1))
+    return Vocabulary(size, specials | {"eos": 3}, np.ones(size, bool), np.ones(size, np.int64), sentinels=sentinels)
 
 
 @pytest.mark.parametrize(("file", "argument"), ARGUMENTS, ids=lambda value: getattr(value, "name", value) or "default")

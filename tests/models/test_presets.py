@@ -11,8 +11,8 @@ from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.layers.stack import Execution
-from lmrep.models import MODELS, PRESETS, bilstm, transformer, transformer_xl
-from lmrep.objectives import bidirectional, causal, masked, permutation
+from lmrep.models import MODELS, PRESETS, bilstm, encoder_decoder, transformer, transformer_xl
+from lmrep.objectives import bidirectional, causal, masked, permutation, span_corruption
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
 BERT = {  # layers, width, heads, feed-forward, vocabulary; embeddings, encoder, both, with the pooler, with all heads
@@ -66,6 +66,21 @@ XLNET = {  # layers, width, heads, feed-forward, words; with the first vector of
 }
 
 
+TRANSFORMER = {  # width, layers, heads, feed-forward, dropout; the paper rounds to 65 and 213 million
+    "transformer_base": (512, 6, 8, 2048, 0.1, 63_045_632), "transformer_big": (1024, 6, 16, 4096, 0.3, 214_171_648),
+}
+T5 = {  # width, feed-forward, layers, heads, width of a head
+    "t5_small": (512, 2048, 6, 8, 64, 60_506_624), "t5_base": (768, 3072, 12, 12, 64, 222_903_552),
+    "t5_large": (1024, 4096, 24, 16, 64, 737_668_096), "t5_3b": (1024, 16384, 24, 32, 128, 2_851_598_336),
+    "t5_11b": (1024, 65536, 24, 128, 128, 11_307_321_344),
+}
+T5_1_1 = {  # likewise, with the output table
+    "t5_1_1_small": (512, 1024, 8, 6, 64, 76_961_152), "t5_1_1_base": (768, 2048, 12, 12, 64, 247_577_856),
+    "t5_1_1_large": (1024, 2816, 24, 16, 64, 783_150_080), "t5_1_1_xl": (2048, 5120, 24, 32, 64, 2_849_757_184),
+    "t5_1_1_xxl": (4096, 10240, 24, 64, 64, 11_135_332_352),
+}
+
+
 def counts(config, pair):
     """(embeddings, encoder, both, with the pooler if there is one, with all heads)."""
     model = transformer.build(config)
@@ -84,7 +99,7 @@ def shape(c):
 
 def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
-        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET)
+        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET) | set(TRANSFORMER) | set(T5) | set(T5_1_1)
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -213,6 +228,26 @@ def test_the_parts_of_transformer_xl_large_add_up():
     assert P.count(specs["layers"]) == 245_532_672
     assert sum(P.count(each["token"]) for each in clusters) == 36_923_760
     assert sum(P.count(each["project"]) for each in clusters) == 1_392_640
+
+
+@pytest.mark.parametrize("name", TRANSFORMER)
+def test_transformer(name):
+    config, encoder, pretraining, *_ = PRESETS[name]
+    assert (config.width, config.layers, config.heads, config.mlp, config.dropout, encoder) == TRANSFORMER[name]
+    assert P.count(encoder_decoder.build(config).specs) == encoder == pretraining
+    assert (config.norm, config.positions, config.tied, config.activation) == ("post", "sinusoidal", "all", "relu")
+
+
+@pytest.mark.parametrize("name", [*T5, *T5_1_1])
+def test_t5(name):
+    config, encoder, pretraining, *_ = PRESETS[name]
+    vocabulary = Vocabulary(config.vocab, {"eos": 1}, None, np.zeros(config.vocab, int), sentinels=(99,))
+    objective = span_corruption.build(span_corruption.Config(), encoder_decoder.build(config), vocabulary)
+    shape = config.width, config.mlp, config.layers, config.heads, config.k, pretraining
+    assert shape == (T5 | T5_1_1)[name] and config.vocab == 32128
+    assert (P.count(objective.specs), P.count(objective.specs["encoder"])) == (pretraining, encoder)
+    assert (config.gated, config.tied) == ((True, "embeddings") if name in T5_1_1 else (False, "all"))
+    assert {config.dropout, config.attention_dropout, config.mlp_dropout} == {0.0 if name in T5_1_1 else 0.1}
 
 
 @pytest.mark.parametrize("name", XLNET)

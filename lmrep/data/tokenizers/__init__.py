@@ -38,6 +38,10 @@ TOKENIZERS: dict[str, TokenizerDef] = {
         partial(sentence_piece.train, "xlnet"), spiece_files.load, sentence_piece.RULES,
         len(sentence_piece.XLNET_SPECIALS) + len(sentence_piece.XLNET_SYMBOLS), sentence_piece.XLNET_SPECIALS,
         exact_size=True),
+    "sentencepiece_t5": TokenizerDef(
+        partial(sentence_piece.train, "t5"), spiece_files.load, sentence_piece.RULES,
+        len(sentence_piece.T5_SPECIALS) + sentence_piece.SENTINELS, sentence_piece.T5_SPECIALS, lowercase=False,
+        exact_size=True, sentinels=sentence_piece.SENTINELS),
     "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION}
 
 MAX_TRAINING_WORD = 200  # characters, as in BERT's code; the time to train is quadratic in the length of words
@@ -51,7 +55,7 @@ class Config:
     """The tokenizer to train or to load."""
 
     name: str = setting("wordpiece", "the algorithm: as in BERT, as in GPT, bytes, as in GPT-2 and RoBERTa, as in "
-                        "ALBERT and T5 (unigram), SentencePiece's BPE, as in XLNet, full words, or words with their "
+                        "ALBERT (unigram), SentencePiece's BPE, as in XLNet, as in T5, full words, or words with their "
                         "characters as in ELMo (elmo: separated by spaces, elmo_text: in any text)", choices=TOKENIZERS)
     vocab_size: int = setting(8192, "number of tokens to train; a loaded vocabulary keeps its size", at_least=64,
                               at_most=2**31 - 1)

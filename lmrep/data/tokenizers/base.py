@@ -3,6 +3,7 @@
 import copy
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lmrep.data.tokenizers.published import PublishedFiles
 
 CONFIG = "tokenizer_config.json"
+SENTINEL = "<extra_id_{}>"  # T5's names of the tokens that stand for spans
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,14 @@ class Tokenizer:
             return np.array([predicate(token) for token in self.tokens]) if predicate else None
 
         return Vocabulary(self.size, {role: self._ids[token] for role, token in self.specials.items()},
-                          flags(self._starts_word), self._counts, flags(self._ends_word), self._characters)
+                          flags(self._starts_word), self._counts, flags(self._ends_word), self._characters,
+                          tuple(self._sentinels()))
+
+    def _sentinels(self) -> Iterator[int]:
+        for number in itertools.count():
+            if (name := SENTINEL.format(number)) not in self._ids:
+                return
+            yield self._ids[name]
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -202,6 +211,7 @@ class TokenizerDef(NamedTuple):
       size_is_limit: whether `vocab_size` is a limit that the text often does not reach, as with words.
       load_vocabulary: (path, lowercase) -> Tokenizer of a vocabulary file alone; None if it takes other files too.
       characters: c, the ids of each word's characters that batches have; 0 for none.
+      sentinels: how many tokens that stand for spans a trained vocabulary has, at its end.
     """
 
     train: Callable[[int, bool, Callable[[], Iterator[str]]], Tokenizer]
@@ -215,3 +225,4 @@ class TokenizerDef(NamedTuple):
     size_is_limit: bool = False
     load_vocabulary: Callable[[Path, bool], Tokenizer] | None = None
     characters: int = 0
+    sentinels: int = 0

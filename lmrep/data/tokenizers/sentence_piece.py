@@ -22,7 +22,7 @@ import sentencepiece
 
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import spiece_model, xlnet_json
-from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer
+from lmrep.data.tokenizers.base import SENTINEL, AddedToken, Encoding, Tokenizer
 
 SPACE = "\u2581"
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}  # ALBERT's; ids 0 to 4
@@ -31,6 +31,7 @@ RULES = "spm-1"
 XLNET_SPECIALS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "pad": "<pad>",
                   "mask": "<mask>", "eod": "<eod>"}
 XLNET_SYMBOLS = ("<eop>", ".", "(", ")", '"', "-", "\u2013", "\u00a3", "\u20ac")
+T5_SPECIALS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 COVERAGE = 0.9999  # fraction of the corpus's characters that become pieces; rarer ones are <unk>
 XLNET_COVERAGE = 0.99995
 MAX_LINE = 1000  # characters: the trainer drops longer lines
@@ -104,14 +105,14 @@ class Family(NamedTuple):
 FAMILIES = {
     "albert": Family("AlbertTokenizer", SPECIALS, ("[CLS]", "[SEP]", "[MASK]"), Cleaning(lowercase=True)),
     "xlnet": Family("XLNetTokenizer", XLNET_SPECIALS, ("<cls>", "<sep>", "<eod>"), Cleaning(lowercase=False)),
-    "t5": Family("T5Tokenizer", {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}),
+    "t5": Family("T5Tokenizer", T5_SPECIALS),
     "any": Family("SentencePiece", {}),  # of no other library
 }
 
 
 def sentinels(number: int = SENTINELS) -> list[AddedToken]:
     """T5's sentinels, which stand for masked spans. They follow the ids of the model, highest number first."""
-    return [AddedToken(f"<extra_id_{i}>", special=True, normalized=False) for i in reversed(range(number))]
+    return [AddedToken(SENTINEL.format(i), special=True, normalized=False) for i in reversed(range(number))]
 
 
 class SentencePiece(Tokenizer):
@@ -134,6 +135,8 @@ class SentencePiece(Tokenizer):
         self._characters_table = facts.characters
         if specials == XLNET_SPECIALS and facts.algorithm == "unigram":
             self.name = "sentencepiece_xlnet"
+        if specials == T5_SPECIALS and facts.algorithm == "unigram":
+            self.name = "sentencepiece_t5"
         self.sentence_separator = "" if facts.dummy_prefix else " "
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
@@ -296,10 +299,11 @@ class SentencePiece(Tokenizer):
 
 
 def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> SentencePiece:
-    """Trains "unigram", "bpe", or "xlnet": unigrams with XLNet's special tokens and marks. The special tokens are the
-    first ids. If `lowercase`, text is cleaned as for ALBERT; otherwise it is not cleaned, or as for XLNet. Raises
-    UserError if the text is empty, has fewer different pieces than `vocab_size`, or more characters."""
-    own = SPECIALS if algorithm != "xlnet" else XLNET_SPECIALS
+    """Trains "unigram", "bpe", "xlnet": unigrams with XLNet's special tokens and marks, or "t5": unigrams with T5's
+    special tokens and, after all others, its sentinels. The special tokens are the first ids. If `lowercase`, text is
+    cleaned as for ALBERT; otherwise it is not cleaned, or as for XLNet, and that for T5 never is. Raises UserError if
+    the text is empty, has fewer different pieces than `vocab_size`, or more characters."""
+    own = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS}.get(algorithm, SPECIALS)
     specials = list(own.values())
     cleaning = Cleaning(lowercase) if lowercase or algorithm == "xlnet" else None
     rules = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": specials[0], "unk_piece": specials[1],
@@ -308,6 +312,10 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
         algorithm = "unigram"
         rules = {"control_symbols": specials[3:], "user_defined_symbols": list(XLNET_SYMBOLS),
                  "character_coverage": XLNET_COVERAGE}
+    added = sentinels() if algorithm == "t5" else []
+    if algorithm == "t5":
+        algorithm, cleaning = "unigram", None
+        rules = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"}
     keep = min(1.0, MAX_TRAINING_CHARACTERS / max(1, sum(map(len, texts()))))
     model, faults = io.BytesIO(), []
 
@@ -321,13 +329,14 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
 
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines(), model_writer=model, model_type=algorithm, vocab_size=vocab_size,
+            sentence_iterator=lines(), model_writer=model, model_type=algorithm,
+            vocab_size=vocab_size - len(added),
             max_sentence_length=8 * MAX_LINE, num_threads=THREADS, minloglevel=3, **rules)
     except RuntimeError as error:
         if faults:
             raise faults[0] from None
         raise UserError(_training_error(str(error), vocab_size)) from None
-    return SentencePiece(model.getvalue(), own, cleaning)
+    return SentencePiece(model.getvalue(), own, cleaning, added)
 
 
 def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:

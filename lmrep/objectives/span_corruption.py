@@ -1,0 +1,290 @@
+"""T5's denoising (Raffel et al., 2019, section 3.1.4 and tables 3 to 7): the source is a text with spans replaced by
+sentinels, and the target has each sentinel with the tokens that it stands for.
+
+The row of a format is one text, whatever documents it has, as in the released code: set `length=568` and
+`format=stream`, and sources have 512 tokens and targets 114. All is drawn on the device, from the example's key, and
+shapes are static: source and target are as long as the longest that a row can give.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.metrics import accuracy_metric, loss_metric
+from lmrep.models.base import SOURCE, Model, check_context, model_inputs
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.masking import uniform
+from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
+
+VARIANTS = ("replace_spans", "drop_tokens", "mask", "bert", "deshuffling", "prefix")
+WHOLE = ("mask", "bert", "deshuffling")  # whose target is the text
+RANDOM_FRACTION = 0.1  # of noise, the tokens that the variant bert replaces by random ones
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is corrupted, and what the target is."""
+
+    variant: str = setting("replace_spans", "source and target: spans of noise as sentinels, and these with their "
+                           "tokens (T5); without the noise, and the noise; noise as the first sentinel, and the text "
+                           "(mask: MASS-style; bert: 10 % of it as random tokens); in random order, and the text; "
+                           "the begin of the text, and the rest (prefix)", choices=VARIANTS)
+    noise: str = setting("spans", "which tokens are noise: random spans (the last models), or independent tokens (the "
+                         "baseline of the paper)", choices=("spans", "tokens"))
+    rate: float = setting(0.15, "fraction of the tokens that is noise", above=0, below=1)
+    mean_span: float = setting(3.0, "mean length of the spans", at_least=1)
+    closing_sentinel: bool = setting(False, "whether a target that ends in noise has one more sentinel at its end, as "
+                                     "in the paper's example; not in the released code")
+    z_loss: float = setting(1e-4, "factor of log(Z)^2 in the loss of training, Z being the sum of exp(logits)",
+                            at_least=0)
+
+
+class Ids(NamedTuple):
+    """The special tokens."""
+
+    sentinels: np.ndarray  # i32[n], in the order in which spans get them
+    start: int  # what the decoder reads first
+    end: int
+    size: int  # ids of the vocabulary
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+    """Generate what a text was before it was corrupted."""
+    check_context(model, "source", "objective 'span_corruption'")
+    special, head = vocabulary.specials, output_specs(model)
+    if "eos" not in special or not len(vocabulary.sentinels):
+        raise UserError("objective=span_corruption needs sentinels, <extra_id_0> and so on, and an end of text, which "
+                        "this tokenizer lacks; set --config.tokenizer.name=sentencepiece_t5, or load T5's spiece.model")
+    ids = Ids(np.asarray(vocabulary.sentinels, np.int32), special.get("pad", special["eos"]), special["eos"],
+              vocabulary.size)
+    return Objective(
+        name="span_corruption",
+        specs={"encoder": model.specs, **({"objective": {"span_corruption": head}} if head else {})},
+        prepare=partial(prepare, c=c, ids=ids),
+        loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
+        next_token_logits=partial(next_token_logits, model=model),
+        describe=describe,
+        terms={"denoising_loss": 1.0},
+        context="source",
+        networks=(NetworkUse(model.sizes),),
+    )
+
+
+# Lengths
+
+
+def noise_counts(n: np.ndarray, c: Config, sentinels: int) -> tuple[np.ndarray, np.ndarray]:
+    """(noise tokens, spans of noise) of texts of n tokens, int[...] each: 85 and 28 of 568.
+
+    There are at least one noise token, one other token and one span, as if texts had two tokens or more, and at most as
+    many spans as sentinels, one of which may be needed at the end.
+    """
+    n = np.maximum(n, 2)
+    noise = np.clip(np.round(n.astype(np.float32) * np.float32(c.rate)).astype(int), 1, n - 1)
+    spans = np.round(noise.astype(np.float32) / np.float32(c.mean_span)).astype(int)
+    return noise, np.clip(spans, 1, np.minimum(n - noise, max(1, sentinels - c.closing_sentinel)))
+
+
+def lengths(t: int, c: Config, sentinels: int) -> tuple[int, int]:
+    """(s, t): the static lengths of source and target for rows of `t` tokens, each with its end: (512, 114) of 568."""
+    if c.variant in WHOLE:
+        return t + 1, t + 1
+    if c.variant == "prefix":
+        return t, t
+    n = np.arange(1, t + 1)
+    noise, spans = noise_counts(n, c, sentinels)
+    if c.noise == "tokens":  # more noise than fits is left as it was
+        per_token = c.rate * (1 if c.variant == "drop_tokens" else 2 - c.rate)
+        return t + 2, min(t + 2, math.ceil(per_token * t + 4 * math.sqrt(per_token * t)) + 2)
+    marks = 0 * spans if c.variant == "drop_tokens" else spans
+    return int((n - noise + marks).max()) + 1, int((noise + marks).max()) + 1 + c.closing_sentinel
+
+
+# Drawing
+
+
+def random_parts(bits: Array, total: Array, parts: Array, most: int) -> Array:
+    """i32[most]: `total` cut at random into `parts` positive numbers, then zeros. All ways are equally likely.
+
+    Args:
+      bits: uint32[n], random.
+      total: i32[], at most n.
+      parts: i32[], from 1 to `total`, and at most `most`.
+      most: static.
+    """
+    at = jnp.arange(bits.shape[0])
+    # After each unit but the last one may be a cut, where there are parts - 1 of them.
+    rank = jnp.argsort(jnp.argsort(jnp.where(at < total - 1, bits >> 1, np.uint32(2**32 - 1))))
+    number = jnp.cumsum(jnp.pad(rank < parts - 1, (1, 0))[:-1])
+    return jnp.zeros(most, jnp.int32).at[number].add((at < total).astype(jnp.int32), mode="drop")
+
+
+def noise_mask(draws: Array, n: Array, c: Config, sentinels: int) -> Array:
+    """bool[t]: the noise of a text, its first n of t tokens. `draws` are random bits uint32[2, t].
+
+    Spans alternate with other tokens, which come first, so that the text ends in noise; their lengths are random
+    compositions.
+    """
+    t = draws.shape[1]
+    at = jnp.arange(t)
+    if c.noise == "tokens":
+        return (uniform(draws[0]) < c.rate) & (at < n)
+    noise, spans = (jnp.asarray(x, jnp.int32)[n] for x in noise_counts(np.arange(t + 1), c, sentinels))
+    most = int(noise_counts(np.arange(t + 1), c, sentinels)[1].max())
+    others = random_parts(draws[0], jnp.maximum(n, 2) - noise, spans, most)
+    inside = random_parts(draws[1], noise, spans, most)
+    end = jnp.cumsum(others + inside)
+    marks = jnp.zeros(t + 1, jnp.int32).at[jnp.minimum(end - inside, t)].add(1).at[jnp.minimum(end, t)].add(-1)
+    return (jnp.cumsum(marks)[:t] > 0) & (at < n)
+
+
+def corrupt(key: Array, tokens: Array, segment_ids: Array, *, c: Config, ids: Ids) -> tuple[Array, Array, Array, Array]:
+    """Source and target of one example, each with an end.
+
+    Args:
+      key: of the example.
+      tokens: i32[t].
+      segment_ids: i32[t], 0 for padding, which follows the text.
+      c: the config.
+      ids: the special tokens.
+
+    Returns:
+      (source i32[s], its number of tokens i32[], target i32[t'], its number of tokens i32[]); the others are `start`.
+    """
+    t, n = tokens.shape[0], (segment_ids > 0).sum()
+    real = jnp.arange(t) < n
+    sizes = lengths(t, c, len(ids.sentinels))
+    draws = jax.random.bits(key, (4, t))  # one call: each takes long to compile
+    if c.variant == "deshuffling":
+        order = jnp.argsort(jnp.where(real, draws[0] >> 1, np.uint32(2**32 - 1)))
+        return _pack(tokens[order], real, sizes[0], n, ids) + _pack(tokens, real, sizes[1], n, ids)
+    if c.variant == "prefix":
+        prefix = 1 + (uniform(draws[0, 0]) * (n - 1)).astype(jnp.int32)  # up to n - 1
+        prefix = jnp.minimum(prefix, jnp.maximum(n - 1, 1))
+        begins = jnp.arange(t) < prefix
+        return _pack(tokens, real & begins, sizes[0], n, ids) + _pack(tokens, real & ~begins, sizes[1], n, ids)
+    noise = noise_mask(draws[:2], n, c, len(ids.sentinels))
+    if c.variant in WHOLE:
+        shown = jnp.full_like(tokens, ids.sentinels[0])
+        if c.variant == "bert":
+            drawn = (draws[3] % np.uint32(ids.size)).astype(jnp.int32)
+            shown = jnp.where(uniform(draws[2]) < RANDOM_FRACTION, drawn, shown)
+        return _pack(jnp.where(noise, shown, tokens), real, sizes[0], n, ids) + _pack(tokens, real, sizes[1], n, ids)
+    if c.noise == "tokens":
+        noise = _limit(noise, real, sizes[1], c, len(ids.sentinels))
+    if c.variant == "drop_tokens":
+        return _pack(tokens, real & ~noise, sizes[0], n, ids) + _pack(tokens, noise, sizes[1], n, ids)
+    source = _with_sentinels(tokens, noise, real, ids)
+    target = _with_sentinels(tokens, real & ~noise, real, ids)
+    closing = None
+    if c.closing_sentinel:
+        last = jnp.take(noise, jnp.maximum(n - 1, 0))
+        closing = jnp.where(last, jnp.asarray(ids.sentinels)[_starts(noise, real).sum()], -1)
+    return _pack(*source, sizes[0], n, ids) + _pack(*target, sizes[1], n, ids, closing)
+
+
+def _starts(chosen: Array, real: Array) -> Array:
+    """bool[t]: where a run of chosen tokens begins."""
+    return chosen & ~jnp.pad(chosen, (1, 0))[:-1] & real
+
+
+def _with_sentinels(tokens: Array, chosen: Array, real: Array, ids: Ids) -> tuple[Array, Array]:
+    """(tokens with a sentinel at the begin of each run of chosen ones i32[t], which of them remain bool[t])."""
+    starts = _starts(chosen, real)
+    number = jnp.minimum(jnp.cumsum(starts) - 1, len(ids.sentinels) - 1)
+    return jnp.where(starts, jnp.asarray(ids.sentinels)[number], tokens), real & (~chosen | starts)
+
+
+def _limit(noise: Array, real: Array, length: int, c: Config, sentinels: int) -> Array:
+    """The noise from the left up to what a target of that length, and so many sentinels, can hold."""
+    if c.variant == "drop_tokens":
+        return noise & (jnp.cumsum(noise) < length)
+    runs = _starts(real & ~noise, real)
+    held = jnp.cumsum(noise | runs)
+    # Room for the end, a sentinel of the text that follows, and a closing one.
+    return noise & (held <= length - 3) & (jnp.cumsum(_starts(noise, real)) < sentinels) & (
+        jnp.cumsum(runs) < sentinels)
+
+
+def _pack(
+    tokens: Array, kept: Array, length: int, n: Array, ids: Ids, closing: Array | None = None
+) -> tuple[Array, Array]:
+    """(the kept tokens, `closing` unless it is -1, and the end, i32[length]; their number). None of an empty row."""
+    out = jnp.full(length, ids.start, jnp.int32)
+    out = out.at[jnp.where(kept, jnp.cumsum(kept) - 1, length)].set(tokens, mode="drop")
+    count = kept.sum()
+    if closing is not None:
+        out = out.at[jnp.where(closing >= 0, count, length)].set(closing, mode="drop")
+        count += closing >= 0
+    some = n > 0
+    return out.at[jnp.where(some, count, length)].set(ids.end, mode="drop"), (count + 1) * some
+
+
+# The loss
+
+
+def prepare(keys: Keys, batch: Batch, *, c: Config, ids: Ids) -> Batch:
+    """Adds `source_tokens` and `source_segment_ids` i32[b, s]; and of the target `inputs` and `targets`,
+    `target_segment_ids` i32[b, t'] and `weights` float32 [b, t']. Inputs are the targets after a start token."""
+    source, source_size, targets, size = jax.vmap(partial(corrupt, c=c, ids=ids))(
+        keys.per_example, batch["tokens"], batch["segment_ids"])
+    in_source, in_target = (jnp.arange(x.shape[1]) < number[:, None]
+                            for x, number in ((source, source_size), (targets, size)))
+    return batch | {
+        "source_tokens": source, "source_segment_ids": in_source.astype(jnp.int32),
+        "inputs": jnp.pad(targets, ((0, 0), (1, 0)), constant_values=ids.start)[:, :-1], "targets": targets,
+        "target_segment_ids": in_target.astype(jnp.int32), "weights": normalize_weights(in_target)}
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean cross-entropy of the targets and, in training, z-loss."""
+    pair = {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"],
+            **{name: value for name, value in batch.items() if name.startswith(SOURCE)}}
+    hidden = model.encode(params["encoder"], model_inputs(model, pair, context="source"), key).hidden
+    total, nll, correct = smoothed_cross_entropy(
+        model, params["encoder"], _head(params), hidden, batch["targets"], batch["weights"], key,
+        z_loss=0.0 if key is None else c.z_loss)
+    return total, (sums(batch["weights"] > 0, denoising_loss=nll, denoising_accuracy=correct,
+                        most_frequent_accuracy=batch["targets"] == most_frequent), carry)
+
+
+def next_token_logits(params: Tree, hidden: Array, *, model: Model) -> Array:
+    """The decoder's output [b, t, d] -> logits float32 [b, t, v]."""
+    return output_layer(model).logits(params["encoder"], _head(params), hidden)
+
+
+def _head(params: Tree) -> Tree:
+    """The output table; {} where it is tied."""
+    return params.get("objective", {}).get("span_corruption", {})
+
+
+def describe(batch: Batch, tokenizer) -> list[str]:
+    """Each example as "source => target"."""
+    def text(tokens: Array, segment_ids: Array) -> str:
+        return " ".join(tokenizer.id_to_token(int(i)) for i in np.asarray(tokens)[np.asarray(segment_ids) > 0])
+
+    return [f"{text(*source)} => {text(*target)}" for source, target in zip(
+        zip(batch["source_tokens"], batch["source_segment_ids"], strict=True),
+        zip(batch["targets"], batch["target_segment_ids"], strict=True), strict=True)]
+
+
+DEFINITION = ObjectiveDef(
+    Config, build, context=lambda c: "source",
+    metrics={
+        "denoising_loss": loss_metric("Denoising loss", perplexity=True),
+        "denoising_accuracy": accuracy_metric("Accuracy of target tokens", baseline="most_frequent_accuracy"),
+        "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
+    },
+    loss_fields=("z_loss",),
+)
