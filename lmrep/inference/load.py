@@ -387,7 +387,7 @@ class Run:
     def end_tokens(self) -> set[int]:
         """The tokens that end a continuation: those that end documents, except a line break in a converted checkpoint,
         whose published implementation generates beyond it."""
-        ends = self._specials("eos", "sep")
+        ends = self._specials("eos", "sep", "eod")
         return {i for i in ends if self.tokenizer.tokens[i] != bpe.LINE_BREAK} if self.converted else ends
 
     def _specials(self, *roles: str) -> set[int]:
