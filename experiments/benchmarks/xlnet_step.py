@@ -1,0 +1,143 @@
+"""The time of XLNet's float32 training step, beside that of Hugging Face's PyTorch implementation.
+
+    pip install -e . torch transformers
+    python experiments/benchmarks/xlnet_step.py --layers=4 --width=256 --rounds=8
+
+Both train the network of `experiments/xlnet.py` on the same batches of the Python documentation: two streams, a memory
+that is carried from batch to batch and starts full, dropout, a softmax at the predicted positions, gradient clipping
+and Adam with weight decay. lmrep's step is that of `lmrep train`, which draws the orders too; PyTorch is given those of
+lmrep as `perm_mask` and `target_mapping`, made outside of the measured time. Its examples all read forward: the library
+gives all of a batch one direction. Rounds alternate.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from itertools import islice
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from training_steps import compiled_step
+
+from lmrep.config import loading
+from lmrep.core.host import default_data_dir, keep_memory, processor
+from lmrep.experiment import build
+from lmrep.experiment.config import parse
+from lmrep.training.step import prepare_keys
+
+PAGE = Path(__file__).parents[1] / "xlnet.py"
+NUM_BATCHES = 8
+
+
+def stage(o):
+    """The config of the network, and its only stage."""
+    fields = {"model.layers": o.layers, "model.width": o.width, "model.heads": max(1, o.width // 64),
+              "model.mlp": 4 * o.width, "model.memory": o.memory, "model.vocab": 0, "length": o.length,
+              "batch_size": o.batch_size, "tokenizer.vocab_size": o.pieces}
+    experiment = parse(loading.load(PAGE, "size=base,bidirectional=no", [(name, str(x)) for name, x in fields.items()]))
+    prepared = build.prepared(experiment, default_data_dir())
+    return experiment.model, build.stages(experiment, prepared, default_data_dir())[0]
+
+
+class Torch:
+    """Training with transformers' XLNetLMHeadModel."""
+
+    def __init__(self, c, o, vocab_size, batches):
+        import torch
+        import transformers
+
+        self._torch = torch
+        self._model = transformers.XLNetLMHeadModel(transformers.XLNetConfig(
+            vocab_size=vocab_size, d_model=o.width, n_layer=o.layers, n_head=c["heads"], d_inner=c["mlp"],
+            ff_activation="gelu_new", dropout=c["dropout"], mem_len=o.memory or None, reuse_len=o.length // 2)).train()
+        decayed = [p for name, p in self._model.named_parameters() if "bias" not in name and "layer_norm" not in name]
+        others = [p for name, p in self._model.named_parameters() if "bias" in name or "layer_norm" in name]
+        self._optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.01},
+                                             {"params": others, "weight_decay": 0.0}], lr=4e-4, eps=1e-6)
+        self._mems = [torch.zeros(o.memory, o.batch_size, o.width) for _ in range(o.layers)] if o.memory else None
+        self._batches = [self._inputs(batch) for batch in batches]
+
+    def _inputs(self, batch):
+        torch, t = self._torch, batch["tokens"].shape[1]
+        hidden = ~(batch["revealed"][:, None, :] < batch["sees"][:, :, None])
+        mapping = np.eye(t, dtype=np.float32)[batch["predicted"]]
+        targets = np.where(batch["weights"] > 0, batch["targets"], -100)
+        return {"input_ids": torch.tensor(batch["tokens"].astype(np.int64)),
+                "token_type_ids": torch.tensor(batch["token_type_ids"].astype(np.int64)),
+                "perm_mask": torch.tensor(hidden.astype(np.float32)), "target_mapping": torch.tensor(mapping),
+                "labels": torch.tensor(targets.astype(np.int64))}
+
+    def run(self, i):
+        """A step on batch i modulo their number."""
+        self._optimizer.zero_grad(set_to_none=True)
+        out = self._model(**self._batches[i % len(self._batches)], mems=self._mems, use_mems=self._mems is not None)
+        self._mems = self._mems and [each.detach() for each in out.mems]
+        out.loss.backward()
+        self._torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._optimizer.step()
+
+
+class Lmrep:
+    """Training with lmrep."""
+
+    def __init__(self, built, batches):
+        self._batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
+        self._state, self._step = compiled_step(built.objective, built.optimizer, self._batches[0])
+        carry = self._state.carry
+        if jax.tree.leaves(carry.per_example):  # the reference has no empty places in a memory
+            filled = jnp.ones_like(carry.per_example["filled"])
+            self._state = self._state.replace(carry=carry._replace(per_example={**carry.per_example, "filled": filled}))
+
+    def run(self, i):
+        """As `Torch.run`."""
+        self._state, metrics = self._step(self._state, self._batches[i % len(self._batches)])
+        jax.block_until_ready((self._state, metrics))
+
+
+def main():
+    """Parses flags, measures and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--memory", type=int, default=96)
+    parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--pieces", type=int, default=8000, help="of the vocabulary")
+    parser.add_argument("--rounds", type=int, default=8)
+    o = parser.parse_args()
+    keep_memory()
+    c, built = stage(o)
+    batches = [batch | {"reset": np.zeros_like(batch["reset"])}
+               for batch in islice(built.batches(np.arange(o.batch_size), 0, NUM_BATCHES), NUM_BATCHES)]
+    prepare = jax.jit(lambda batch: built.objective.prepare(prepare_keys(
+        built.objective, batch, 0, np.int32(0)), batch))
+    prepared = [jax.device_get(prepare(batch)) for batch in batches]
+    runs = {"lmrep": Lmrep(built, batches)}
+    try:
+        runs["PyTorch"] = Torch(c, o, built.objective.specs["encoder"]["embedding"]["token"].shape[0], prepared)
+    except ImportError:
+        print("PyTorch or transformers is not installed")
+    times = {name: [] for name in runs}
+    for i in range(o.rounds + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run.run(i)
+            if i:  # the first step of each is not counted
+                times[name].append(time.perf_counter() - start)
+    print(f"{o.layers} layers of width {o.width}, {o.batch_size} x {o.length}, memory {o.memory}, "
+          f"{prepared[0]['predicted'].shape[1]} predicted, {o.pieces:,} pieces; {processor()}, jax {jax.__version__}, "
+          f"load {os.getloadavg()[0]:.1f}")
+    print(f"{'':10}{'ms, median':>12}{'minimum':>10}")
+    for name, own in times.items():
+        print(f"{name:10}{1000 * statistics.median(own):12.0f}{1000 * min(own):10.0f}")
+    if len(times) == 2:
+        first, second = times.values()
+        print(f"PyTorch's time by ours: {statistics.median(second) / statistics.median(first):.2f} (medians), "
+              f"{min(second) / min(first):.2f} (minima)")
+
+
+if __name__ == "__main__":
+    main()
