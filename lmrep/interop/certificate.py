@@ -37,6 +37,11 @@ class RandomBatch(NamedTuple):
     token_types: np.ndarray
     attention_mask: np.ndarray
 
+    @property
+    def target(self) -> np.ndarray:
+        """The tokens of a decoder that reads these as its source."""
+        return self.tokens[:, ::-1].copy()
+
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
@@ -85,6 +90,8 @@ def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     mask = AttentionMask(jnp.asarray(batch.attention_mask), causal=checkpoint.family.causal)
     types = jnp.asarray(batch.token_types, jnp.int32) if "token_type_ids" in model.inputs else None
     inputs = Inputs(tokens=jnp.asarray(batch.tokens, jnp.int32), attention_mask=mask, token_type_ids=types)
+    if "source" in model.inputs:
+        inputs = Inputs(tokens=jnp.asarray(batch.target, jnp.int32), source=inputs)
 
     @jax.jit
     def run(tree):
@@ -123,9 +130,16 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
         if "token_type_ids" in models.build(checkpoint.config).inputs:
             inputs["token_type_ids"] = torch.from_numpy(batch.token_types)
         grouped = bool(checkpoint.task) and TASK_HEADS[checkpoint.task.name].grouped
+        with_source = "source" in models.build(checkpoint.config).inputs
         with torch.no_grad():
-            hidden = model.base_model(**inputs).last_hidden_state
-            if grouped:
+            if with_source:
+                inputs["decoder_input_ids"] = torch.from_numpy(batch.target)
+            else:
+                hidden = model.base_model(**inputs).last_hidden_state
+            if with_source:
+                outputs = model(**inputs, output_hidden_states=True)
+                hidden = outputs.decoder_hidden_states[-1]
+            elif grouped:
                 outputs = model(**{name: value[None] for name, value in inputs.items()})
             elif checkpoint.task and checkpoint.family.pad_id(checkpoint.config_json) is None:
                 outputs = _one_by_one(model, inputs, torch)

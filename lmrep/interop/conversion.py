@@ -233,6 +233,7 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     form = "examples" if task else "segment_pair" if "pair" in heads else "packed"
     config = experiments.default_config(family.network_name, objective, form, family.optimizer)
     config.name = name
+    config.steps = max(config.steps, config.optimizer.schedule.warmup)
     config.length = min(512, checkpoint.config.max_length or 512)
     config.model.update(dataclasses.asdict(checkpoint.config))
     if task:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.layers import linear, lm_head
 from lmrep.models.base import Model
-from lmrep.objectives import causal, replaced_token, sentence_pair
+from lmrep.objectives import causal, replaced_token, sentence_pair, span_corruption
+from lmrep.objectives.outputs import output_specs
 from lmrep.tasks import heads as tasks
 
 
@@ -69,6 +70,10 @@ HEADS = {
             tree["objective"]["permutation"], model.output_embedding(tree["encoder"]), hidden),
         lambda model, e: {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}, "objective/permutation/",
         objective="permutation"),
+    "span_corruption": Head(
+        "target logits",
+        lambda tree, hidden, model: span_corruption.next_token_logits(tree, hidden, model=model),
+        lambda model, e: output_specs(model), "objective/span_corruption/", objective="span_corruption"),
 }
 
 

@@ -43,10 +43,10 @@ def specs(
     gated: bool = False,
 ) -> Tree:
     """d -> f -> d, both with `bias`. `output_init` is that of the second layer, by default `init`. If `gated`, the
-    first layer has a second kernel, `gate`, whose activations multiply its own outputs."""
-    tree = {"in": linear.specs(d, f, IN, init, bias=bias),
+    first layer is two: the activations of `gate` multiply the outputs of `up`."""
+    first = linear.specs(d, f, IN, init, bias=bias)
+    return {**({"gate": first, "up": first} if gated else {"in": first}),
             "out": linear.specs(f, d, OUT, output_init or init, bias=bias)}
-    return tree | ({"gate": linear.specs(d, f, IN, init, bias=bias)} if gated else {})
 
 
 def apply(
@@ -58,6 +58,6 @@ def apply(
     (key,) = prng.split(key, 1)
     hidden = ACTIVATIONS[activation](linear.apply(params["gate" if "gate" in params else "in"], x, IN))
     if "gate" in params:
-        hidden *= linear.apply(params["in"], x, IN)
+        hidden *= linear.apply(params["up"], x, IN)
     hidden = shard(dropout.apply(key, hidden, rate, same_along), "batch", "length", "mlp")
     return linear.apply(params["out"], hidden, OUT)

@@ -81,6 +81,11 @@ class Config:
         return self.head_width or self.width // self.heads
 
     @property
+    def table_width(self) -> int:
+        """Width of the embedding tables."""
+        return self.width
+
+    @property
     def depth(self) -> dict[str, int]:
         """The number of layers of each stack."""
         return {ENCODER: self.layers, DECODER: self.decoder_layers or self.layers}

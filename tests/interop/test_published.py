@@ -262,7 +262,7 @@ def test_network_without_a_published_family_is_refused(changed, message):
 
 @pytest.mark.parametrize(("changed", "message"), [
     ({"model_type": "gpt2", "architectures": ["GPT2DoubleHeadsModel"]}, "GPT2Double.*supported are BertModel"),
-    ({"model_type": "t5", "architectures": None}, "model_type 't5'; supported are bert, roberta, electra, albert"),
+    ({"model_type": "bart", "architectures": None}, "model_type 'bart'; supported are bert, roberta, electra, albert"),
     ({"model_type": None, "architectures": None},
      'neither model_type nor architectures.*for example "model_type": "bert"'),
     ({"architectures": ["RobertaModel"]}, "which differ"),

@@ -121,7 +121,7 @@ def run_stack(p, c, name, table, tokens, segments, encoded=None, source_segments
 
         def feed_forward(y, layer=layer):
             p, activation = layer["mlp"], reference.ACTIVATIONS[c.activation]
-            hidden = activation(linear(p["gate"], y)) * linear(p["in"], y) if c.gated else activation(
+            hidden = activation(linear(p["gate"], y)) * linear(p["up"], y) if c.gated else activation(
                 linear(p["in"], y))
             return linear(p["out"], hidden)
 

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, DistilBERT and XLNet against the implementations of Hugging Face transformers, and the adaptive
+"""BERT, RoBERTa, DistilBERT, XLNet and T5 against the implementations of Hugging Face transformers, and the adaptive
 softmax against PyTorch's, run side by side.
 
 All parameters are random, biases and norms too; sizes are odd; examples are padded and have two token types.
@@ -17,7 +17,8 @@ from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import assign
 from lmrep.layers import adaptive, lm_head
 from lmrep.layers.attention import AttentionMask
-from lmrep.models import transformer, transformer_xl
+from lmrep.layers.relative_bias import Buckets
+from lmrep.models import encoder_decoder, transformer, transformer_xl
 from lmrep.models.base import Factorization, Inputs
 from lmrep.models.transformer import Config
 from lmrep.objectives import sentence_pair
@@ -112,6 +113,45 @@ def test_roberta():
     config = Config(**OURS, activation="gelu", norm_eps=1e-5, token_types=1, position_offset=2)
     states_error, logits_error, _ = compare(config, parameters(reference, config, "roberta"), expected)
     assert max(states_error, logits_error) <= 1e-5
+
+
+# --- T5
+
+
+@pytest.mark.parametrize("changed", [
+    {}, {"feed_forward_proj": "gated-gelu", "num_decoder_layers": 2}, {"feed_forward_proj": "gated-relu"}])
+def test_t5(changed):
+    """With heads wider than d / h, a padded source, and texts beyond the last bucket."""
+    reference = randomised(transformers.T5ForConditionalGeneration(transformers.T5Config(
+        vocab_size=101, d_model=36, d_kv=10, d_ff=70, num_layers=LAYERS, num_heads=3, relative_attention_num_buckets=8,
+        relative_attention_max_distance=11, **changed)))
+    config = FAMILIES["t5"].network(reference.config.to_dict(), "its config")
+    params, model = parameters(reference, config, "t5"), encoder_decoder.build(config)
+    target = RNG.integers(1, 101, (B, 23))
+    inputs = Inputs(jnp.asarray(target), source=Inputs(
+        jnp.asarray(TOKENS), attention_mask=AttentionMask(jnp.asarray(REAL))))
+    with jax.default_matmul_precision("highest"):
+        encoded = jax.jit(lambda p, x: model.encode(p, x, layers=True))(params["encoder"], inputs)
+        logits = lm_head.logits({}, model.output_embedding(params["encoder"]), encoded.hidden)
+        source = model.encode(params["encoder"], inputs.source).hidden
+    with torch.no_grad():
+        expected = reference(torch.tensor(TOKENS), attention_mask=torch.tensor(REAL),
+                             decoder_input_ids=torch.tensor(target), output_hidden_states=True)
+    assert np.abs(logits - expected.logits.numpy()).max() <= 1e-4 < np.abs(expected.logits.numpy()).max()
+    states = [x.numpy() for x in expected.decoder_hidden_states]
+    for ours, theirs in zip([*encoded.layers[:-1], encoded.hidden], states, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+    real = REAL.astype(bool)
+    np.testing.assert_allclose(np.asarray(source)[real], expected.encoder_last_hidden_state.numpy()[real], rtol=0,
+                               atol=1e-4)
+
+
+@pytest.mark.parametrize("both_sides", [True, False])
+def test_t5_buckets(both_sides):
+    distances = np.arange(-500, 501)
+    expected = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket(
+        torch.tensor(-distances), bidirectional=both_sides, num_buckets=32, max_distance=128)
+    np.testing.assert_array_equal(Buckets(both_sides=both_sides).of(distances), expected)
 
 
 # --- XLNet

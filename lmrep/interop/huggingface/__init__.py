@@ -12,6 +12,7 @@ from lmrep.interop.huggingface import (
     gpt2,
     roberta,
     roberta_prelayernorm,
+    t5,
     xlnet,
 )
 from lmrep.interop.huggingface.base import Family
@@ -20,4 +21,4 @@ __all__ = ["FAMILIES", "Family"]
 
 # In this order a network of our own is tried as one of them.
 FAMILIES: dict[str, Family] = {each.FAMILY.name: each.FAMILY for each in (
-    bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert, xlnet)}
+    bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert, xlnet, t5)}

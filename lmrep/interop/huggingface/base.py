@@ -98,12 +98,17 @@ class Family:
       tied: the name of the output layer that is tied to the token table, in files that repeat it.
       record: the keys of config.json that matter, with the library's defaults.
       fields: key of config.json -> field of our network's config.
-      architecture: fields of our config that are the same in all its networks, and decide what these compute.
+      architecture: fields of our config that are the same in all its networks, and decide what these compute. Where
+        there are several values, a tuple, `from_json` says which.
       initialization: fields of our config that decide how its weights start, and where dropout acts.
       network_name: of its network in `lmrep.models.MODELS`.
       from_json: (values of `record`) -> the fields of our config that are not the value of one key.
       to_json: (our config) -> the keys of config.json for these fields.
+      refine: (our config, tensors by name) -> our config, where config.json does not say all.
+      depth: (our config, path of a stacked parameter) -> its number of layers.
       layouts: (our config) -> {path: how files hold this parameter}, where that is another shape.
+      plain_head: the head, in `HEADS`, that all its checkpoints have, with the tied token table alone or an output
+        table; "" for none.
       causal: whether it predicts from left to right, with the tied token table as its only head for pretraining.
       transposed: whether kernels are [out, in].
       pad: the id of padding, where config.json has none.
@@ -140,6 +145,9 @@ class Family:
     from_json: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}
     to_json: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     layouts: Callable[[Any], Mapping[str, Layout]] = lambda config: {}
+    refine: Callable[[Any, Mapping[str, np.ndarray]], Any] = lambda config, tensors: config
+    depth: Callable[[Any, str], int] = lambda config, path: config.layers
+    plain_head: str = ""
     causal: bool = False
     transposed: bool = True
     pad: int | None = 0
@@ -169,7 +177,7 @@ class Family:
         prefixes = {name: f"objective/{name}/" for name in TASK_HEADS} | {
             name: head.prefix for name, head in HEADS.items() if head.prefix and not self.causal}
         found = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
-        return found or (("causal",) if self.causal else ())
+        return found or (("causal",) if self.causal else (self.plain_head,) if self.plain_head else ())
 
     def class_of(self, paths: Iterable[str]) -> str:
         """The library's class with the heads among `paths`; or with the first of them; or without heads."""
@@ -206,27 +214,28 @@ class Family:
                 if not known.issuperset(own):
                     continue
                 split, transposed = layouts.get(own[0], ((), kernels_transposed and own[0].endswith("/kernel")))
-                for layer in range(config.layers) if "{l}" in names[0] else (None,):
+                for layer in range(self.depth(config, own[0])) if "{l}" in names[0] else (None,):
                     yield (TensorLocation(own, layer, transposed, split),
                            [start + name.format(l=layer) for name in names])
 
     def prefix_in(self, names: Iterable[str]) -> str:
         """The prefix of the base model's names in a file."""
-        return f"{self.prefix}." if any(name.startswith(f"{self.prefix}.") for name in names) else ""
+        start = f"{self.prefix}."
+        return start if self.prefix and any(name.startswith(start) for name in names) else ""
 
     def locate(self, names: Iterable[str], config: Any, paths: Iterable[str]) -> dict[str, TensorLocation]:
         """{name: location} of those of `names` that have one among `paths`."""
         names = set(names)
         known = {name: location for location, own in self.locations(self.prefix_in(names), config, paths)
                  for name in own}
-        known[self.tied] = TensorLocation(TOKEN, None, False)
+        known.setdefault(self.tied, TensorLocation(TOKEN, None, False))
         return {name: location for name, location in known.items() if name in names}
 
     def names(self, paths: Iterable[str], config: Any) -> list[str]:
         """The names of the parameters at `paths` as the library writes them."""
         paths = set(paths)
-        bare = not self.causal and not any(
-            paths.issuperset(own) for table, prefixed, _ in self._tables() if not prefixed for own in table)
+        bare = not self.prefix or (not self.causal and not any(
+            paths.issuperset(own) for table, prefixed, _ in self._tables() if not prefixed for own in table))
         return [names[0] for _, names in self.locations("" if bare else f"{self.prefix}.", config, paths)]
 
     # config.json
@@ -249,7 +258,7 @@ class Family:
         values = vars(read(self.record, self._known(config_json, path), path))
         ours = {own: values[key] for key, own in self.fields.items()}
         width, heads = ours["width"], ours["heads"]
-        if width % heads:
+        if width % heads and "head_width" not in ours:
             key = next(key for key, own in self.fields.items() if own == "width")
             raise UserError(f"{path} has {key} {width}, which its {heads} heads do not divide")
         if ours.get("embedding") == width:
@@ -290,7 +299,8 @@ class Family:
           masked: whether it has a masked-LM head.
           task: that it was fine-tuned for.
         """
-        wrong = [name for name, value in self.architecture.items() if getattr(config, name) != value]
+        wrong = [name for name, value in self.architecture.items()
+                 if getattr(config, name) not in (value if isinstance(value, tuple) else (value,))]
         narrow = config.table_width != config.width
         if (narrow and "embedding" not in self.fields.values()) or (self.always_projects and not narrow):
             wrong.append("embedding")
@@ -316,7 +326,7 @@ class Family:
             **self.to_json(config), "pad_token_id": specials.get("pad", self.pad),
             **(bos_eos if self.writes_bos_eos else {}),
             "tie_word_embeddings": True, "dtype": "float32",
-        }
+        } | dict(self.to_json(config))
 
 
 # Tables of names

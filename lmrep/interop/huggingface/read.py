@@ -77,6 +77,7 @@ def read(directory: Path) -> Published:
     path = directory / CONFIG
     config_json, family, config, task = describe(directory)
     tensors, metadata = _tensors(directory)
+    config = family.refine(config, tensors)
     params, extra = assign(tensors, family, config, directory, task)
     masked = MLM_BIAS in params
     if masked and family.head_activation not in ("", config.activation):
