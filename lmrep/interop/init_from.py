@@ -25,6 +25,7 @@ from lmrep.experiment import page_files
 from lmrep.experiment.choices import ALL_OBJECTIVES, is_task
 from lmrep.inference.load import load as load_run
 from lmrep.interop import (
+    bilm,
     conversion,
     published_parts,  # noqa: F401 - so that frozen parts may be published directories
 )
@@ -176,13 +177,14 @@ def adopt_features(config: ml_collections.ConfigDict, path: str | os.PathLike) -
     Raises:
       UserError: there is no checkpoint.
     """
+    directory = directory_of(path, "features")
     network, tokenizer = adopt_tokenizer(config, path)
     if config.model.name != "none":
         return
     for name in ("max_length", "token_types"):
         config.model[name] = network.get(name, 0)
     pad = tokenizer.vocabulary.specials.get("pad")
-    config.objective.context = head_fields(directory_of(path), config.objective.name, pad).get("context", "both")
+    config.objective.context = head_fields(directory, config.objective.name, pad).get("context", "both")
     if 0 < config.model.max_length < config.length:
         config.length = config.model.max_length
 
@@ -222,6 +224,9 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
             raise UserError(f"{field} is {os.fspath(path)!r}: {error}") from error
     path = Path(path)
     if not (path / workdir.CONFIG).is_file():
+        if path.is_dir() and bilm.find(path):
+            raise UserError(f"{field} is {str(path)!r}, which holds ELMo's published files: make a workdir of them by "
+                            f"lmrep convert {path} runs/elmo, and give that")
         why = f"which has no {workdir.CONFIG}" if path.is_dir() else "which is not a directory"
         raise UserError(f"{field} is {str(path)!r}, {why}; give the workdir of a run or a published directory")
     return path

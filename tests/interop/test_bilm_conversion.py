@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.experiment import config as experiments
+from lmrep.interop import init_from
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.storage.checkpoints import Checkpoints
@@ -132,3 +134,9 @@ def test_directories_of_another_type_are_refused(files, workdir, tmp_path):  # n
         assert not (tmp_path / "new").exists()
 
 
+
+
+def test_a_run_that_starts_from_the_files_themselves_is_refused_with_the_command_that_converts_them(files):  # noqa: F811
+    for field in ("init", "features"):
+        with pytest.raises(UserError, match=f"{field} is .*, which holds ELMo's published files: .* lmrep convert"):
+            init_from.directory_of(files, field)
