@@ -88,7 +88,7 @@ class Config:
 
     def carried(self, length: int) -> int:
         """The tokens of an example of this length that are remembered."""
-        return length // 2 if self.reuse < 0 else min(self.reuse or length, length)
+        return max(1, length // 2) if self.reuse < 0 else min(self.reuse or length, length)
 
 
 def check(c: Config) -> None:

@@ -14,8 +14,8 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.core.sharding import make_mesh
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.models import transformer, transformer_xl
-from lmrep.models.base import Factorization
+from lmrep.models import layer_choice, transformer, transformer_xl
+from lmrep.models.base import Factorization, model_inputs
 from lmrep.objectives import causal, factorization, masked, permutation
 from lmrep.objectives.base import Carry
 from lmrep.training.config import EvaluationConfig, LogConfig, TrainerConfig
@@ -269,6 +269,13 @@ def test_examples_that_continue_none_start_without_a_memory():
     jax.tree.map(np.testing.assert_array_equal, none, some_carry(model))  # not used, and kept
     continued, _ = objective.loss(params, prepared | {"reset": np.zeros(B, np.int32)}, None, some_carry(model))
     assert float(continued) != pytest.approx(float(expected), rel=1e-3)
+
+
+def test_a_text_of_one_token_can_be_encoded():
+    """Layers are counted by such a text."""
+    model, _, params = build()
+    inputs = model_inputs(model, {"tokens": jnp.full((1, 1), 7), "segment_ids": jnp.ones((1, 1), jnp.int32)})
+    assert layer_choice.num_layers(model) == len(model.encode(params["encoder"], inputs, layers=True).layers) - 1
 
 
 def test_no_gradient_reaches_the_memory():
