@@ -1,6 +1,8 @@
 """Permutation language modelling: what a target depends on, its loss against other objectives, memory, meshes."""
 
+import contextlib
 import re
+import shutil
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -18,7 +20,8 @@ from lmrep.models import layer_choice, transformer, transformer_xl
 from lmrep.models.base import Factorization, model_inputs
 from lmrep.objectives import causal, factorization, masked, permutation
 from lmrep.objectives.base import Carry
-from lmrep.training.config import EvaluationConfig, LogConfig, TrainerConfig
+from lmrep.storage.checkpoints import Checkpoints
+from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig, TrainerConfig
 from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.stages import Stage
 from tests import reference
@@ -377,3 +380,25 @@ def test_every_mesh_and_number_of_microbatches_gives_the_losses_of_one_device(ex
     np.testing.assert_allclose(validation, expected[1], rtol=1e-5)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), carry, expected[2])
     assert not re.findall(r".*rematerial.*", capfd.readouterr().err, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", ["permutation", "masked"])
+def test_a_resumed_run_ends_as_an_uninterrupted_one_with_its_memory(tmp_path, name):
+    """Bit for bit, from a checkpoint in the middle of the text, with dropout."""
+    objective = {"permutation": permutation, "masked": masked}[name]
+    objective = objective.build(objective.Config(), transformer_xl.build(replace(WIDE, dropout=0.1)), VOCABULARY)
+    stage = Stage("main", STEPS, objective, optax.adam(0.01), host_batches, BATCH_SIZE, 2,
+                  schedule=lambda step: 0.01)
+    log = SimpleNamespace(write=lambda *_: None, timing=lambda *_: None, flush=lambda: None,
+                          keep_faults=lambda number: None)
+
+    def run(newest=None):
+        with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+            config = TrainerConfig(checkpoint=CheckpointConfig(every=4, keep=9))
+            return Trainer([stage], make_mesh(1, 1, 1), 0, RunOutputs(checkpoints, log), config).run(newest)
+
+    expected = jax.device_get(run())
+    shutil.rmtree(tmp_path / str(STEPS))
+    resumed = jax.device_get(run(4))
+    assert resumed.step == STEPS and int(resumed.carry.per_example["filled"].sum()) == BATCH_SIZE * M
+    jax.tree.map(np.testing.assert_array_equal, resumed, expected)
