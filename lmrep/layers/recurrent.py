@@ -51,7 +51,8 @@ def segment_starts(segment_ids: Array) -> Array:
 
 
 def apply(
-    projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str = "lstm", real: Array, starts: Array
+    projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str = "lstm", real: Array, starts: Array,
+    every: bool = False,
 ) -> tuple[Array, Tree]:
     """One layer from left to right.
 
@@ -63,6 +64,7 @@ def apply(
       cell: "lstm" or "rnn".
       real: bool[b, t], where the state is updated; elsewhere the output is that of the last such position.
       starts: bool[b, t], where the state is reset.
+      every: whether the states after all positions are returned, [b, t, d], in place of the last.
 
     Returns:
       (output [b, t, d], the state after the last position).
@@ -73,13 +75,18 @@ def apply(
     def recur(projected: Array, kernel: Array, real: Array, starts: Array, *values: Array) -> tuple[Array, ...]:
         step = partial(_step, kernel=kernel.astype(projected.dtype), cell=cell)
         inputs = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts))
+        if every:
+            _, states = jax.lax.scan(lambda s, at_t: 2 * (step(s, at_t)[0],), dict(zip(names, values, strict=True)),
+                                     inputs)
+            states = {name: value.swapaxes(0, 1) for name, value in states.items()}
+            return states["hidden"].astype(projected.dtype), *(states[name] for name in names)
         last, hidden = jax.lax.scan(step, dict(zip(names, values, strict=True)), inputs)
         return hidden.swapaxes(0, 1), *(last[name] for name in names)
 
     # On each device by itself: the gradient of the kernel is summed over devices once, not at every time step.
     by_example, values = ("batch", None), [state[name] for name in names]
     axes = ("batch", None, None), ("embed", None), *[by_example] * (2 + len(values))
-    hidden, *last = map_examples(recur, axes, [(0, 2), *((4 + i, 2) for i in range(len(values)))],
+    hidden, *last = map_examples(recur, axes, [(0, 2), *((0 if every else 4 + i, 2) for i in range(len(values)))],
                                  projected, kernel, real, starts, *values)
     return hidden, dict(zip(names, last, strict=True))
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lmrep.models import bilstm, encoder_decoder, lstm, none, transformer, transformer_xl
+from lmrep.models import bilstm, encoder_decoder, lstm, none, seq2seq_lstm, transformer, transformer_xl
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, model_inputs
 from lmrep.models.presets import PRESETS
 
@@ -15,6 +15,7 @@ MODELS: dict[str, ModelDef] = {
     "encoder_decoder": encoder_decoder.DEFINITION,
     "lstm": lstm.DEFINITION,
     "bilstm": bilstm.DEFINITION,
+    "seq2seq_lstm": seq2seq_lstm.DEFINITION,
     "none": none.DEFINITION,
 }
 

@@ -36,7 +36,8 @@ def test_the_first_size_is_the_default_and_gives_its_recipe():
 def test_model_is_a_preset_or_a_network(name):
     """A network without a preset has its own defaults, the tokenizer's vocabulary and positions for every stage."""
     context = {"bilstm": "objective=bidirectional,format=sentence_stream",
-               "encoder_decoder": "objective=span_corruption,format=stream"}.get(name, "objective=causal,format=stream")
+               **dict.fromkeys(("encoder_decoder", "seq2seq_lstm"), "objective=span_corruption,format=stream")}.get(
+                   name, "objective=causal,format=stream")
     for argument in (f"model={name},{context}", f"model={name},{context},size=tiny"):
         experiment = experiments.parse(composed(argument))
         assert experiment.model["name"] == name and experiment.model["vocab"] == 0

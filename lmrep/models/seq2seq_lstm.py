@@ -1,0 +1,342 @@
+"""An LSTM encoder-decoder with attention (Sutskever et al., 2014; Luong et al., 2015), as CoVe's (McCann et al., 2017).
+
+Bidirectional layers read the source, `Inputs.source`; the decoder's layers start from their last states, forward and
+backward side by side. At each step they read a token and, with input feeding, the step's last output, and attend to the
+encoder's outputs of their text:
+
+    output = tanh(W [sum_j softmax_j(h W_a e_j) e_j; h])
+
+Without a source, `encode` runs the encoder alone, on `Inputs.tokens`: the vectors of CoVe.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Initializer, ParamSpec, Tree
+from lmrep.core.sharding import gather_params, look_up, map_examples, shard
+from lmrep.layers import dropout, recurrent
+from lmrep.layers.attention import MASKED_LOGIT, AttentionMask
+from lmrep.layers.stack import Execution
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
+
+INPUTS = frozenset({"tokens", "attention_mask", "source"})
+DIRECTIONS = {"forward": 1, "backward": -1}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes and attention. The defaults are CoVe's."""
+
+    vocab: int = setting(0, "size of the vocabulary of both texts; 0: the tokenizer's size", at_least=0)
+    width: int = setting(600, "d, of the decoder; half of it, of each direction of the encoder", at_least=2)
+    layers: int = setting(2, "l, the number of layers of each", at_least=1)
+    embedding: int = setting(300, "e, the width of the token tables", at_least=1)
+    attention: str = setting("general", "how encoder outputs are weighed: by their product with the decoder's state "
+                             "and a matrix, without the matrix, or no attention", choices=("general", "dot", "none"))
+    input_feeding: bool = setting(True, "whether the decoder reads its last output beside each token")
+    tied: str = setting("none", "which of the tables of source, target and output are the same", choices=(
+        "none", "embeddings"))
+    dropout: float = setting(0.2, "on embeddings, between layers and on the output", at_least=0, below=1)
+    max_length: int = setting(0, "tokens of a text at most; 0: any", at_least=0)
+    init_range: float = setting(0.1, "initial weights are uniform in [-r, r]", above=0)
+    forget_bias: float = setting(0.0, "initial bias of the forget gate")
+
+
+class Cache(NamedTuple):
+    """What the decoder attends to, and its state."""
+
+    outputs: Array  # [b, s, d], of the encoder
+    real: Array  # bool[b, s]
+    state: Tree  # by layer, as `recurrent.initial_state`
+    last: Array  # [b, d], the last output
+
+
+def check(c: Config) -> None:
+    """Raises UserError where fields do not fit each other."""
+    if c.width % 2:
+        raise UserError(f"model.width is {c.width}; expected an even number, half of it for each direction")
+    if c.attention == "none" and c.input_feeding:
+        raise UserError("model.attention is none, and model.input_feeding feeds its output to the next step; set "
+                        "input_feeding to False")
+
+
+def build(c: Config, execution: Execution = Execution(), name: str = "seq2seq_lstm") -> Model:
+    """The model of config `c`."""
+    check(c)
+    return Model(
+        name=name, specs=specs(c), encode=partial(encode, c=c, execution=execution), width=c.width, vocab_size=c.vocab,
+        max_length=c.max_length, inputs=INPUTS, context=frozenset({"source"}), output_embedding=None,
+        output_dim=c.width, start_cache=partial(start_cache, c=c, execution=execution),
+        decode=partial(decode, c=c, execution=execution), activation="tanh", init=recurrent.uniform(c.init_range),
+        sizes=Sizes(sum(4 * (c.width // 2) * (d + c.width // 2) * 2 for d in _widths(c))
+                    + sum(4 * c.width * (d + c.width) for d in _decoder_widths(c))))
+
+
+def _widths(c: Config) -> list[int]:
+    """What each layer of the encoder reads."""
+    return [c.embedding, *[c.width] * (c.layers - 1)]
+
+
+def _decoder_widths(c: Config) -> list[int]:
+    return [c.embedding + c.input_feeding * c.width, *[c.width] * (c.layers - 1)]
+
+
+def specs(c: Config) -> Tree:
+    """The parameters: `embedding`, that of the source where it is another one, `encoder` and `decoder`, by layer, and
+    `attention`."""
+    init: Initializer = recurrent.uniform(c.init_range)
+    table = {"token": ParamSpec((c.vocab, c.embedding), ("vocab", "embed"), init)}
+    layer = partial(recurrent.specs, init=init, forget_bias=c.forget_bias)
+    attention = {}
+    if c.attention != "none":
+        attention["output"] = {"kernel": ParamSpec((2 * c.width, c.width), ("embed", None), init)}
+    if c.attention == "general":
+        attention["weigh"] = {"kernel": ParamSpec((c.width, c.width), ("embed", None), init)}
+    return {
+        "embedding": table, **({"source_embedding": table} if c.tied == "none" else {}),
+        "encoder": {str(i): {name: layer(d, c.width // 2) for name in DIRECTIONS} for i, d in enumerate(_widths(c))},
+        "decoder": {str(i): layer(d, c.width) for i, d in enumerate(_decoder_widths(c))},
+        **({"attention": attention} if attention else {})}
+
+
+# The encoder
+
+
+class _Source(NamedTuple):
+    """A text that the encoder has read."""
+
+    outputs: Array  # [b, s, d], 0 at padding
+    layers: tuple[Array, ...]  # the embeddings, and the outputs of each layer
+    states: tuple[Tree, ...]  # of each layer, after each position: {direction: {"hidden", "cell"} [b, s, d / 2]}
+    segment_ids: Array  # i32[b, s]
+
+
+def _read(params: Tree, inputs: Inputs, key: Array | None, c: Config, execution: Execution) -> _Source:
+    """The encoder on `inputs.tokens`. Raises ValueError as `encode`."""
+    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
+    if mask.causal or mask.mask is not None:
+        raise ValueError("the encoder reads from both sides; expected an AttentionMask with causal=False and no "
+                         "further mask")
+    _check_length(inputs.tokens, c)
+    segment_ids = mask.segment_ids
+    real = segment_ids > 0
+    table = params["source_embedding" if "source_embedding" in params else "embedding"]["token"]
+    keys = prng.split(key, c.layers)
+    x = shard(look_up(table, inputs.tokens), "batch", None, None).astype(execution.dtype)
+    layers, states = [x], []
+    for name, layer_key in zip(sorted(params["encoder"]), keys, strict=True):
+        x, outputs, found = dropout.apply(layer_key, x, c.dropout), [], {}
+        for direction, step in DIRECTIONS.items():
+            own = params["encoder"][name][direction]
+            own_specs = recurrent.specs(x.shape[-1], c.width // 2, recurrent.uniform(1.0))
+            y, every = recurrent.apply(
+                gather_params(own["input"], own_specs["input"]), own["recurrent"]["kernel"], x[:, ::step],
+                recurrent.initial_state(len(x), c.width // 2), real=real[:, ::step],
+                starts=recurrent.segment_starts(segment_ids[:, ::step]), every=True)
+            outputs.append(y[:, ::step])
+            found[direction] = {name: value[:, ::step] for name, value in every.items()}
+        x = jnp.where(real[..., None], jnp.concatenate(outputs, -1), 0)
+        layers.append(x)
+        states.append(found)
+    return _Source(x, tuple(layers), tuple(states), segment_ids)
+
+
+def _last_states(source: _Source, segments: Array) -> dict[str, Tree]:
+    """By layer, the encoder's states [b, n, d] after its last positions of the segments i32[b, n], from both sides."""
+    same = source.segment_ids[:, None, :] == segments[:, :, None]  # [b, n, s]
+    places = jnp.arange(same.shape[-1])
+    at = {"forward": jnp.where(same, places, 0).max(-1), "backward": jnp.where(same, places, places[-1]).min(-1)}
+    return {str(i): {name: jnp.concatenate([
+        jnp.take_along_axis(layer[direction][name], at[direction][..., None], 1) for direction in DIRECTIONS], -1)
+        for name in ("cell", "hidden")} for i, layer in enumerate(source.states)}
+
+
+# The decoder
+
+
+def encode(
+    params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
+    attention: bool = False, c: Config, execution: Execution = Execution(),
+) -> Encoded:
+    """`Model.encode`: the decoder's outputs or, without `inputs.source`, those of the encoder, for `inputs.tokens`.
+
+    Raises:
+      ValueError: a field of `inputs` that the network does not take, a mask that does not fit, too many tokens, or
+        `attention`; or `layers` of the decoder.
+    """
+    check_inputs(inputs, INPUTS)
+    if attention:
+        raise ValueError("this network's attention probabilities are not returned; leave out attention=True")
+    source_key, embedding_key, *keys = prng.split(key, 3 + c.layers)
+    if inputs.source is None:
+        found = _read(params, inputs, source_key, c, execution)
+        x, every = dropout.apply(keys[-1], found.outputs, c.dropout), found.layers
+    else:
+        if layers:
+            raise ValueError("the decoder's layers are not returned; leave out layers=True")
+        check_inputs(inputs.source, INPUTS - {"source"})
+        x, every = _decode_all(params, inputs, source_key, embedding_key, keys, c, execution), ()
+    if at is not None:
+        x = jnp.take_along_axis(x, at[..., None], axis=1)
+    return Encoded(x, every if layers else None)
+
+
+def _check_length(tokens: Array, c: Config) -> None:
+    if 0 < c.max_length < tokens.shape[1]:
+        raise ValueError(f"got {tokens.shape[1]} tokens; the model takes {c.max_length} at most")
+
+
+def _decode_all(
+    params: Tree, inputs: Inputs, source_key: Array | None, embedding_key: Array | None, keys: list[Array | None],
+    c: Config, execution: Execution,
+) -> Array:
+    """The decoder's outputs [b, t, d] for texts whose segments start from the states of the source's."""
+    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=True)
+    if not mask.causal or mask.mask is not None:
+        raise ValueError("the decoder reads from left to right; expected an AttentionMask with causal=True and no "
+                         "further mask")
+    _check_length(inputs.tokens, c)
+    source, segments = _read(params, inputs.source, source_key, c, execution), mask.segment_ids
+    starts = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], 1)
+    # Drawn before the loop, which then has no random numbers.
+    masks = [dropout.apply(each, jnp.ones((*inputs.tokens.shape, c.width), execution.dtype), c.dropout)
+             for each in (keys if keys[0] is not None else [])]
+    x = dropout.apply(embedding_key, _embed(params, inputs.tokens, execution), c.dropout)
+    visible = (source.segment_ids[:, None, :] == segments[:, :, None]) & (segments > 0)[..., None]
+    outputs, _ = _steps(params, x, _last_states(source, segments), starts, segments > 0, source.outputs, visible, masks,
+                        None, c)
+    return outputs
+
+
+def _embed(params: Tree, tokens: Array, execution: Execution) -> Array:
+    return shard(look_up(params["embedding"]["token"], tokens), "batch", None, None).astype(execution.dtype)
+
+
+def _steps(
+    params: Tree, x: Array, initial: dict[str, Tree], starts: Array, real: Array, encoded: Array, visible: Array,
+    masks: list[Array], cache: Cache | None, c: Config,
+) -> tuple[Array, tuple[Tree, Array]]:
+    """The decoder.
+
+    Args:
+      params: of the network.
+      x: [b, t, e], embeddings.
+      initial: by layer, the states [b, t, d] that texts start from where `starts`.
+      starts, real: bool[b, t]; the state is kept where `real` is False.
+      encoded: [b, s, d], the encoder's outputs.
+      visible: bool[b, t, s], the outputs of the same text.
+      masks: dropout of the input of each layer but the first and of the output, [b, t, d] each; [] for none.
+      cache: what to continue from; None for zeros.
+      c: the config.
+
+    Returns:
+      (outputs [b, t, d], (the state, the last output)).
+    """
+    names, dtype, b = sorted(params["decoder"]), x.dtype, len(x)
+    kernels = [params["decoder"][name]["input"]["kernel"] for name in names]
+    recurrents = [params["decoder"][name]["recurrent"]["kernel"] for name in names]
+    biases = [params["decoder"][name]["input"]["bias"] for name in names]
+    extra = [params["attention"][name]["kernel"] for name in ("output", "weigh") if name in params.get("attention", {})]
+    state = cache.state if cache else {name: recurrent.initial_state(b, c.width) for name in names}
+    last = cache.last if cache else jnp.zeros((b, c.width), dtype)
+    firsts = [initial[name][part] for name in names for part in ("cell", "hidden")]
+    held = [state[name][part] for name in names for part in ("cell", "hidden")]
+
+    def run(x, starts, real, visible, encoded, last, *rest):
+        groups, at = [], 0
+        for size in (len(kernels), len(recurrents), len(biases), len(extra), len(masks), len(firsts), len(held)):
+            groups.append([each.astype(dtype) if len(groups) < 4 else each for each in rest[at : at + size]])
+            at += size
+        kernels_, recurrents_, biases_, extra_, masks_, firsts_, held_ = groups
+        keys = encoded @ extra_[1].T if c.attention == "general" else encoded
+        projected = x @ kernels_[0][: c.embedding] + biases_[0]  # of all steps in one product
+
+        def attend(h: Array, seen: Array) -> Array:
+            logits = jnp.einsum("bd,bsd->bs", h, keys).astype(jnp.float32)
+            weights = jax.nn.softmax(jnp.where(seen, logits, MASKED_LOGIT)).astype(dtype)
+            context = jnp.einsum("bs,bsd->bd", weights, encoded)
+            return jnp.tanh(jnp.concatenate([context, h], -1) @ extra_[0])
+
+        def step(carry, at_t):
+            held, last = carry
+            projected, starts, real, seen, masks, firsts = at_t
+            new = jnp.where(starts[:, None], 0, last)
+            states, inner = [], None
+            for i in range(len(kernels)):
+                cell, hidden = (jnp.where(starts[:, None], firsts[2 * i + j].astype(jnp.float32), held[2 * i + j])
+                                for j in (0, 1))
+                gates = hidden.astype(dtype) @ recurrents_[i]
+                if i:
+                    y = inner * masks[i - 1] if masks else inner
+                    gates += y @ kernels_[i] + biases_[i]
+                else:
+                    gates += projected + (new @ kernels_[0][c.embedding :] if c.input_feeding else 0)
+                after = recurrent.CELLS["lstm"](gates.astype(jnp.float32), {"cell": cell, "hidden": hidden})
+                states += [jnp.where(real[:, None], after[name], old)
+                           for name, old in (("cell", cell), ("hidden", hidden))]
+                inner = after["hidden"].astype(dtype)
+            output = inner if c.attention == "none" else attend(inner, seen)
+            output = output * masks[-1] if masks else output
+            last = jnp.where(real[:, None], output, new)
+            return (states, last), output
+
+        by_time = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, starts, real, visible, masks_, firsts_))
+        (held_, last), outputs = jax.lax.scan(step, (held_, last), by_time)
+        return outputs.swapaxes(0, 1), last, *held_
+
+    time, matrix = ("batch", None, None), ("embed", None)
+    arrays = [x, starts, real, visible, encoded, last, *kernels, *recurrents, *biases, *extra, *masks, *firsts, *held]
+    axes = [time, time[:2], time[:2], time, time, time[:2], *[matrix] * (len(kernels) + len(recurrents)),
+            *[(None,)] * len(biases), *[matrix] * len(extra), *[time] * (len(masks) + len(firsts)),
+            *[time[:2]] * len(held)]
+    outputs, last, *held = map_examples(
+        run, axes, [(0, 2), (5, 2), *((len(arrays) - len(held) + i, 2) for i in range(len(held)))], *arrays)
+    state = {name: {"cell": held[2 * i], "hidden": held[2 * i + 1]} for i, name in enumerate(names)}
+    return outputs, (state, last)
+
+
+# Generation
+
+
+def start_cache(
+    params: Tree, batch_size: int, length: int, source: Inputs | None = None, *, c: Config,
+    execution: Execution = Execution(),
+) -> Cache:
+    """The state before the first token of texts that are generated from `source`, one segment in each example. Raises
+    ValueError without one."""
+    if source is None:
+        raise ValueError("an encoder-decoder generates given a source text; give start_cache its `source`")
+    found = _read(params, source, None, c, execution)
+    state = _last_states(found, jnp.ones((batch_size, 1), jnp.int32))
+    state = jax.tree.map(lambda x: x[:, 0].astype(jnp.float32), state)
+    return Cache(found.outputs, found.segment_ids > 0, state, jnp.zeros((batch_size, c.width), execution.dtype))
+
+
+def decode(
+    params: Tree, tokens: Array, cache: Cache, length: Array | None = None, *, c: Config,
+    execution: Execution = Execution(),
+) -> tuple[Array, Cache]:
+    """The decoder's output [b, t, d] at the next tokens i32[b, t], and the cache after the first `length` of them, by
+    default all."""
+    b, t = tokens.shape
+    real = jnp.broadcast_to(jnp.arange(t) < (t if length is None else length), (b, t))
+    unused = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (b, t, c.width)), cache.state)
+    visible = jnp.broadcast_to(cache.real[:, None], (b, t, cache.real.shape[1]))
+    outputs, (state, last) = _steps(params, _embed(params, tokens, execution), unused, jnp.zeros((b, t), bool), real,
+                                    cache.outputs, visible, [], cache, c)
+    return outputs, cache._replace(state=state, last=last)
+
+
+DEFINITION = ModelDef(
+    Config, build,
+    tiny={"vocab": 0, "layers": 1, "width": 128, "embedding": 128, "dropout": 0.0},
+    check=check,
+    architecture_fields=("attention", "input_feeding", "tied"),
+)

@@ -1,0 +1,158 @@
+"""The LSTM encoder-decoder, against loops over single examples in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.core.params import count
+from lmrep.core.sharding import make_mesh, shardings, use_mesh
+from lmrep.layers.attention import AttentionMask
+from lmrep.layers.stack import Execution
+from lmrep.models import MODELS, seq2seq_lstm
+from lmrep.models.base import Inputs
+from lmrep.models.seq2seq_lstm import Config
+from tests.reference import random_params
+
+V, E, D = 11, 6, 8
+RNG = np.random.default_rng(0)
+SOURCE, TARGET = RNG.integers(V, size=(2, 7)), RNG.integers(V, size=(2, 5))
+SOURCE_MASK = np.array([[1] * 7, [1] * 4 + [0] * 3])
+
+
+def network(**fields):
+    c = Config(**{"vocab": V, "embedding": E, "width": D, "dropout": 0.0} | fields)
+    model = MODELS["seq2seq_lstm"].build(c, Execution(), "network")
+    return model, random_params(model.specs, seed=1)
+
+
+def inputs(source=SOURCE, source_ids=SOURCE_MASK, target=TARGET, target_ids=None):
+    ids = np.ones_like(target) if target_ids is None else target_ids
+    return Inputs(jnp.asarray(target), attention_mask=AttentionMask(jnp.asarray(ids), causal=True),
+                  source=Inputs(jnp.asarray(source), attention_mask=AttentionMask(jnp.asarray(source_ids))))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm(p, x, state):
+    h, c = state
+    gates = x @ p["input"]["kernel"] + p["input"]["bias"] + h @ p["recurrent"]["kernel"]
+    i, f, g, o = np.split(gates, 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def by_hand(params, source, target, attention="general", feeding=True):
+    """(the encoder's outputs [s, d], the decoder's [t, d]) of one example without padding."""
+    p = jax.tree.map(np.asarray, params)
+    x, states = p["source_embedding" if "source_embedding" in p else "embedding"]["token"][source], []
+    for name in sorted(p["encoder"]):
+        outputs, last = {}, {}
+        for direction in ("forward", "backward"):
+            state, found = (np.zeros(D // 2), np.zeros(D // 2)), []
+            for vector in x if direction == "forward" else x[::-1]:
+                state = lstm(p["encoder"][name][direction], vector, state)
+                found.append(state[0])
+            outputs[direction] = np.array(found if direction == "forward" else found[::-1])
+            last[direction] = state
+        x = np.concatenate([outputs["forward"], outputs["backward"]], 1)
+        states.append([np.concatenate([last["forward"][i], last["backward"][i]]) for i in (0, 1)])
+    output, decoded = np.zeros(D), []
+    for token in target:
+        y = np.concatenate([p["embedding"]["token"][token], output]) if feeding else p["embedding"]["token"][token]
+        for i, name in enumerate(sorted(p["decoder"])):
+            states[i] = lstm(p["decoder"][name], y, states[i])
+            y = states[i][0]
+        output = y
+        if attention != "none":
+            logits = x @ (y @ p["attention"]["weigh"]["kernel"] if attention == "general" else y)
+            weights = np.exp(logits - logits.max())
+            context = (weights / weights.sum()) @ x
+            output = np.tanh(np.concatenate([context, y]) @ p["attention"]["output"]["kernel"])
+        decoded.append(output)
+    return x, np.array(decoded)
+
+
+@pytest.mark.parametrize("fields", [
+    {}, {"attention": "dot", "tied": "embeddings"}, {"attention": "none", "input_feeding": False},
+    {"input_feeding": False, "layers": 1}])
+def test_outputs_equal_a_loop_over_time(fields):
+    model, params = network(**fields)
+    found = model.encode(params, inputs()).hidden
+    for i, length in enumerate((7, 4)):
+        encoded, decoded = by_hand(params, SOURCE[i, :length], TARGET[i], fields.get("attention", "general"),
+                                   fields.get("input_feeding", True))
+        np.testing.assert_allclose(found[i], decoded, atol=2e-6)
+        alone = model.encode(params, Inputs(jnp.asarray(SOURCE[i : i + 1]), attention_mask=AttentionMask(
+            jnp.asarray(SOURCE_MASK[i : i + 1]))), layers=True)
+        np.testing.assert_allclose(alone.hidden[0, :length], encoded, atol=2e-6)
+        assert len(alone.layers) == fields.get("layers", 2) + 1 and not alone.hidden[0, length:].any()
+
+
+def test_packed_pairs_are_independent():
+    model, params = network()
+    source = np.concatenate([SOURCE[1, :4], SOURCE[0], [0]])[None]
+    target = np.concatenate([TARGET[1, :3], TARGET[0]])[None]
+    ids = np.array([[1] * 4 + [2] * 7 + [0]]), np.array([[1] * 3 + [2] * 5])
+    packed = model.encode(params, inputs(source, ids[0], target, ids[1])).hidden[0]
+    for part, i, length in ((packed[:3], 1, 4), (packed[3:], 0, 7)):
+        np.testing.assert_allclose(part, by_hand(params, SOURCE[i, :length], TARGET[i, : len(part)])[1], atol=2e-6)
+
+
+def test_the_cache_continues_texts():
+    model, params = network()
+    expected = model.encode(params, inputs()).hidden
+    cache = model.start_cache(params, 2, 5, source=inputs().source)
+    first, cache = model.decode(params, jnp.asarray(np.pad(TARGET[:, :2], ((0, 0), (0, 2)))), cache, jnp.int32(2))
+    np.testing.assert_allclose(first[:, :2], expected[:, :2], atol=2e-6)
+    for step in range(2, 5):
+        output, cache = model.decode(params, jnp.asarray(TARGET[:, step : step + 1]), cache)
+        np.testing.assert_allclose(output[:, 0], expected[:, step], atol=2e-6)
+
+
+def test_the_decoder_is_causal_and_reads_all_of_the_source():
+    model, params = network(tied="none")
+
+    def outputs(table, source_table):
+        own = params | {"embedding": {"token": table}, "source_embedding": {"token": source_table}}
+        one = Inputs(jnp.arange(5)[None], attention_mask=AttentionMask(jnp.ones((1, 5), jnp.int32), causal=True),
+                     source=Inputs(jnp.arange(7)[None], attention_mask=AttentionMask(jnp.ones((1, 7), jnp.int32))))
+        return model.encode(own, one).hidden[0]
+
+    by_target, by_source = jax.jacobian(outputs, (0, 1))(
+        params["embedding"]["token"], params["source_embedding"]["token"])
+    depends = np.abs(by_target).sum((1, 3)) > 0  # [t, token at that position]
+    np.testing.assert_array_equal(depends[:, :5], np.tril(np.ones((5, 5), bool)))
+    assert (np.abs(by_source).sum((1, 3))[:, :7] > 0).all()
+
+
+@pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "fsdp": 2}, {"tensor": 2}])
+def test_gradients_are_the_same_on_every_mesh(axes):
+    model, params = network()
+    batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), inputs())
+
+    def loss(params):
+        return jnp.square(model.encode(params, batch).hidden).sum()
+
+    expected = jax.jit(jax.grad(loss))(params)
+    mesh = make_mesh(**axes, devices=jax.devices()[: int(np.prod(list(axes.values())))])
+    with use_mesh(mesh):
+        found = jax.jit(jax.grad(loss))(jax.device_put(params, shardings(model.specs, mesh)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, expected)
+
+
+def test_the_encoder_has_the_parameters_of_cove():
+    """3,609,600 in PyTorch, whose LSTMs have two biases."""
+    model = seq2seq_lstm.build(Config(vocab=V))
+    second_biases = 2 * 2 * 4 * 300
+    assert count(model.specs["encoder"]) + second_biases == 3_609_600
+
+
+def test_fields_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match="an even number"):
+        seq2seq_lstm.build(Config(width=7))
+    with pytest.raises(UserError, match="set input_feeding to False"):
+        seq2seq_lstm.build(Config(attention="none"))
