@@ -146,6 +146,8 @@ def compose_recurrent(
             config.tokenizer.vocab_size = 10_000
     if chosen.format == "stream":
         config.format.order = chosen.order
+    elif chosen.format == "stream_pair" and chosen.preset == "lstm":
+        config.format.order = "shuffled"  # its examples overlap, and a state would know the next one
     return config
 
 

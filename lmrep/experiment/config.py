@@ -299,12 +299,13 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     if form.packed(stage.format) and not masks:
         raise UserError(f"format {stage.format_name!r} puts several texts in an example, and network {network.name!r} "
                         f"takes no attention mask to keep them apart; formats that fit: {fitting}")
-    known, next_start = network.carried(stage.length), form.advance(stage.format, stage.length)
-    if network.carry and form.contiguous(stage.format) and known != next_start:
-        raise UserError(f"examples of format {stage.format_name!r} continue those of the previous batch after "
-                        f"{next_start} of {stage.length} tokens, and network {network.name!r} remembers {known}, and "
-                        "would know what it predicts, or lack text: set format.order=shuffled, or fields that say how "
-                        "much both reuse (model.reuse, format.reuse) to the same number")
+    known, start = network.carried(stage.length), form.advance(stage.format, stage.length)
+    if network.carry and form.contiguous(stage.format) and known != start:
+        effect = "would know what it predicts" if known > start else "would lack the text between"
+        raise UserError(f"examples of format {stage.format_name!r} continue those of the previous batch after {start} "
+                        f"of {stage.length} tokens, and network {network.name!r} remembers {known}, and {effect}: set "
+                        f"model.reuse, if it has this field, to {start if start < stage.length else 0}, or "
+                        "format.order=shuffled")
 
 
 def _check_characters(tokenizer: tokenizers.Config, stage: StagePlan, network: Model) -> None:

@@ -36,3 +36,58 @@ def test_documents_do_not_attend_to_each_other_by_default(page, form):
 def test_choice_without_effect_is_refused(variant):
     with pytest.raises(UserError, match=f"tie is 'tokens', and variant={variant} has no generator beside"):
         loading.load(PAGE.with_name("electra.py"), f"tie=tokens,variant={variant}")
+
+
+XLNET = PAGE.with_name("xlnet.py")
+ABLATIONS = {
+    "k=7": {"objective.k": 7.0}, "memory=no": {"model.memory": 0}, "spans=no": {"objective.spans": False},
+    "bidirectional=no": {"format.bidirectional": False}, "nsp=yes": {"objective.sentence_pair": True},
+    "reuse=32": {"format.reuse": 32, "model.reuse": 32},
+}
+
+
+@pytest.mark.parametrize("choice", ABLATIONS)
+def test_an_ablation_of_xlnet_changes_its_fields_and_nothing_else(choice):
+    plain, changed = (flat(loading.load(XLNET, f"size=tiny{more}").to_dict()) for more in ("", f",{choice}"))
+    assert {name: value for name, value in changed.items() if value != plain[name]} == ABLATIONS[choice]
+    experiments.parse(loading.load(XLNET, choice))
+
+
+def flat(fields, prefix=""):
+    """{dotted path: value} of nested fields."""
+    found = {}
+    for name, value in fields.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+def test_xlnet_keeps_its_network_and_format_with_another_objective():
+    plain, masked = (loading.load(XLNET, f"size=base{more}").to_dict() for more in ("", ",objective=masked"))
+    assert {name for name, value in masked.items() if value != plain[name]} <= {"objective", "samples"}
+    assert experiments.parse(masked).model["memory"] == 384
+
+
+@pytest.mark.parametrize(("choice", "message"), [
+    ("objective=masked,k=7", "k and spans are choices of objective=permutation"),
+    ("format=packed,bidirectional=no", "bidirectional and reuse are choices of format=stream_pair"),
+    ("format=packed,nsp=yes", "are no pairs")])
+def test_a_choice_of_xlnet_without_effect_is_refused(choice, message):
+    with pytest.raises(UserError, match=message):
+        loading.load(XLNET, choice)
+
+
+def test_a_memory_that_would_know_what_is_predicted_is_refused():
+    """The second half of a window of stream_pair is the first half of the next one."""
+    config = loading.load(XLNET, "size=base")
+    config.model.reuse = 0
+    with pytest.raises(UserError, match="remembers 512, and would know what it predicts"):
+        experiments.parse(config)
+    config.format.order = "shuffled"
+    experiments.parse(config)
+
+    stream = loading.load(XLNET, "size=base,objective=causal,format=stream")
+    stream.format.order = "contiguous"  # each example follows all of the one before
+    with pytest.raises(UserError, match="after 512 of 512 tokens, and network 'xlnet_base' remembers 256"):
+        experiments.parse(stream)
+    stream.model.reuse = 0
+    experiments.parse(stream)
