@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import Array, ParamSpec, Tree, zeros
-from lmrep.core.sharding import map_examples, shard
+from lmrep.core.sharding import map_examples
 from lmrep.layers import linear
 from lmrep.layers.gradient import with_gradient
 from lmrep.layers.recurrent import uniform
@@ -33,8 +33,8 @@ class Reading(NamedTuple):
     """A sequence, and what reads it from left to right.
 
     Attributes:
-      input: the parameters of that name, gathered along `embed`.
-      recurrent, projection: the kernels of that name as they are stored.
+      input: the parameters of that name, as they are stored.
+      recurrent, projection: the kernels of that name, as they are stored.
       x: [b, t, d_in].
       state: before the first position, as `initial_state`.
       real: bool[b, t], where the state is updated; elsewhere the output is that of the last such position.
@@ -74,13 +74,13 @@ def apply(readings: Sequence[Reading], clip: Clip = Clip()) -> list[tuple[Array,
     """(outputs [b, t, d], the state after the last position) of each sequence. All have the same shapes."""
     arrays, axes, out, of_state, by_time = [], [], [], ("batch", None), (None, "batch")
     for each in readings:
-        # All time steps in one product. Time comes first from here on: the narrow x is transposed, not the result.
-        projected = shard(linear.apply(each.input, each.x.swapaxes(0, 1)), *by_time, None)
         at = len(arrays)
-        out += [(at, 2), (at + 5, 2), (at + 6, 2)]
-        arrays += [projected, each.recurrent, each.projection, each.real.T, each.starts.T, each.state["hidden"],
-                   each.state["cell"]]
-        axes += [(*by_time, None), ("embed", None), (None, "embed"), by_time, by_time, of_state, of_state]
+        out += [(at, 2), (at + 7, 2), (at + 8, 2)]
+        # Time comes first from here on: the narrow x is transposed, not the wide gates.
+        arrays += [each.x.swapaxes(0, 1), each.input["kernel"], each.input["bias"], each.recurrent, each.projection,
+                   each.real.T, each.starts.T, each.state["hidden"], each.state["cell"]]
+        axes += [(*by_time, None), ("embed", None), (None,), ("embed", None), (None, "embed"), by_time, by_time,
+                 of_state, of_state]
 
     # On each device by itself: the gradients of the kernels are summed over devices once, not at every time step.
     found = map_examples(lambda *shards: _outputs(shards, clip), axes, out, *arrays)
@@ -89,11 +89,13 @@ def apply(readings: Sequence[Reading], clip: Clip = Clip()) -> list[tuple[Array,
 
 
 def _outputs(arrays: Sequence[Array], clip: Clip) -> tuple[Array, ...]:
-    """The arrays of `map_examples`, 7 for each sequence -> outputs, hidden and cell of each."""
-    groups = [arrays[i : i + 7] for i in range(0, len(arrays), 7)]
-    by_time = tuple((group[0], group[3], group[4]) for group in groups)
-    kernels = tuple(tuple(kernel.astype(group[0].dtype) for kernel in group[1:3]) for group in groups)
-    states = tuple(tuple(group[5:]) for group in groups)
+    """The arrays of `map_examples`, 9 for each sequence -> outputs, hidden and cell of each."""
+    groups = [arrays[i : i + 9] for i in range(0, len(arrays), 9)]
+    # All time steps in one product.
+    by_time = tuple((linear.apply({"kernel": kernel, "bias": bias}, x), *masks)
+                    for x, kernel, bias, _, _, *masks in (group[:7] for group in groups))
+    kernels = tuple(tuple(kernel.astype(group[0].dtype) for kernel in group[3:5]) for group in groups)
+    states = tuple(tuple(group[7:]) for group in groups)
     outputs, last = _recur(by_time, kernels, states, clip)
     return tuple(x for y, (hidden, cell) in zip(outputs, last, strict=True) for x in (y, hidden, cell))
 

@@ -15,7 +15,7 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree, normal
-from lmrep.core.sharding import gather_params, look_up, shard
+from lmrep.core.sharding import look_up, shard
 from lmrep.layers import dropout, highway_cnn, projected_lstm
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.projected_lstm import Clip, Reading
@@ -136,7 +136,6 @@ def encode(
         raise ValueError("a recurrent network has no attention probabilities; leave out attention=True")
     if 0 < c.max_length < inputs.tokens.shape[1]:
         raise ValueError(f"got {inputs.tokens.shape[1]} words; the model takes {c.max_length} at most")
-    own, params = params, gather_params(params, specs(c))
     state = initial_state(len(inputs.tokens), c=c) if inputs.carry is None else inputs.carry
     apart = inputs.backward is not None
     sources = [inputs, inputs.backward if apart else inputs][: len(c.names)]
@@ -145,7 +144,7 @@ def encode(
     real = [each[:, ::step] > 0 for each, step in zip(ids, steps, strict=True)]
     starts = [segment_starts(each[:, ::step]) for each, step in zip(ids, steps, strict=True)]
     once = c.shared and not apart  # whether one text is read with the same vectors in both directions
-    words = _embed(own, sources[:1] if once else sources, c, execution)
+    words = _embed(params, sources[:1] if once else sources, c, execution)
     xs = [x[:, ::step] for x, step in zip(words * len(steps) if once else words, steps, strict=True)]
 
     def in_order(xs: list[Array]) -> Array:
@@ -157,9 +156,10 @@ def encode(
     for number, layer_key in zip(map(str, range(c.layers)), prng.split(key, c.layers + 1)[:-1], strict=True):
         keys = prng.split(layer_key, len(xs))
         xs = [dropout.apply(own_key, x, c.dropout) for own_key, x in zip(keys, xs, strict=True)]
+        own = params["layers"][number]
         found = projected_lstm.apply([
-            Reading(params["layers"][number][name]["input"], own["layers"][number][name]["recurrent"]["kernel"],
-                    own["layers"][number][name]["projection"]["kernel"], x, state[name][number], seen, first)
+            Reading(own[name]["input"], own[name]["recurrent"]["kernel"], own[name]["projection"]["kernel"], x,
+                    state[name][number], seen, first)
             for name, x, seen, first in zip(c.names, xs, real, starts, strict=True)], Clip(c.clip_cell, c.clip_output))
         add = c.residual and number != "0"
         xs = [x + y if add else y for x, (y, _) in zip(xs, found, strict=True)]

@@ -13,6 +13,7 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import bilstm
 from lmrep.models.base import Inputs
+from lmrep.planning import hlo
 from tests import reference
 
 V, T, B, C = 23, 10, 2, 9
@@ -236,6 +237,23 @@ def test_a_mesh_of_eight_devices_gives_the_same(apart, sizes):
         computed = jax.jit(step)(jax.device_put(params, sharding.shardings(model.specs, mesh)),
                                  jax.device_put(given, sharding.batch_sharding(mesh)))
     jax.tree.map(lambda x, y: close(x, y, 1e-5), computed, expected)
+
+
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 4, 1)])
+def test_each_device_computes_its_share_of_a_step(sizes):
+    """Also of the products that stand for all time steps, whose gradients are sums over examples."""
+    model, params = network("two_tables", cell=64, width=32)
+    tokens = np.zeros((16, 9), np.int32)
+
+    def program(params, tokens):
+        step = jax.value_and_grad(lambda params: (model.encode(params, Inputs(tokens)).hidden**2).sum())
+        return hlo.Program(jax.jit(step).lower(params).compile().as_text()).flops()
+
+    expected, mesh = program(params, tokens), sharding.make_mesh(*sizes)
+    with sharding.use_mesh(mesh):
+        found = program(jax.device_put(params, sharding.shardings(model.specs, mesh)),
+                        jax.device_put(tokens, sharding.batch_sharding(mesh)))
+    assert found == pytest.approx(expected / 8, rel=0.01)
 
 
 def test_hidden_at_chosen_positions():
