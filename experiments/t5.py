@@ -45,6 +45,6 @@ def get_config(argument=""):
     config.objective.update({"variant": chosen.variant, "noise": chosen.noise})
     config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PUBLISHED_IDS)
     if chosen.size == "tiny":
-        config.optimizer.learning_rate = 1e-2
+        config.optimizer.learning_rate = 5e-2
         config.length = 128
     return config

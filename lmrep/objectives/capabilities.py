@@ -3,6 +3,7 @@
 Each class is a `Capability`; a row of `OBJECTIVES` names those of its objective.
 """
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from lmrep.objectives.base import Names
 
 LINE_BREAK = re.compile(r"\s*[\n\r]\s*")
 MASK = re.compile(r"\[MASK\]|<mask>")
+SENTINEL = re.compile(r"<extra_id_\d+>")
 LINE_WIDTH = 100  # columns of a printed line of tokens
 # A word, with the apostrophes and hyphens in it; a character, in the scripts that put no space between words.
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+(?:['\u2019-]+[^\W_]+)*")
@@ -164,6 +166,83 @@ class GenerateText:
     def to_text(self, text: str, prediction: list[str], tokenizer: Tokenizer) -> str:
         """A line for each continuation, with spaces for its line breaks."""
         return "\n".join(f"{text} |{LINE_BREAK.sub(' ', more)}" for more in prediction)
+
+
+@dataclass(frozen=True)
+class FillSpansOptions:
+    """Options of `FillSpans`."""
+
+    tokens: int = setting(50, "the most tokens to generate for a text, with sentinels", at_least=1)
+
+
+class FillSpans:
+    """Fills in spans of any length, of models that were trained to replace spans by sentinels. A prediction is the text
+    for each sentinel of the prompt, in order: {"<extra_id_0>": ..., ...}, always the most probable next token."""
+
+    name = "fill_spans"
+    summary = "fills in spans"
+    example = "The <extra_id_0> of a list is an <extra_id_1>."
+    options, sample_options = FillSpansOptions, FillSpansOptions(tokens=20)
+
+    def accepts(self, text: str) -> bool:
+        """Whether the text has a sentinel."""
+        return SENTINEL.search(text) is not None
+
+    def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
+        """The sentence with one word replaced by a sentinel."""
+        if not (words := content_words(sentence)):
+            return None
+        word = _middle(words)
+        return f"{sentence[: word.start()]}<extra_id_0>{sentence[word.end():]}"
+
+    def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
+        """Raises UserError for a text without a sentinel, or longer than the model."""
+        for text, name in zip(texts, names or [None] * len(texts), strict=True):
+            if not self.accepts(text):
+                raise UserError(f"{f'{name}: ' if name else ''}there is no sentinel in {text[:60]!r}; write "
+                                "<extra_id_0>, <extra_id_1> and so on for the spans to fill in")
+        prompts.tokenize_prompts(texts, tokenizer, max_length, names)
+
+    def predict(
+        self, run: Any, texts: Sequence[str], options: FillSpansOptions, names: Names
+    ) -> list[dict[str, str]]:
+        """For each text the generated text of each of its sentinels; "" where none was generated."""
+        self.check(texts, run.tokenizer, run.model.max_length, names)
+        special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
+        tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names, ([], [special["eos"]]))
+        predictions: list = [None] * len(texts)
+        for i, found in _predict_batches(
+                run, [each.ids for each in tokenized],
+                lambda some: prompts.pad_batch(some, special["pad"], max_length), k=options.tokens):
+            spans = split_spans(found["generated"].tolist(), run.tokenizer)
+            predictions[i] = {name: spans.get(name, "") for name in dict.fromkeys(SENTINEL.findall(texts[i]))}
+        return predictions
+
+    def to_json(self, prediction: dict[str, str]) -> dict[str, Any]:
+        """{"spans": {"<extra_id_0>": ..., ...}}"""
+        return {"spans": prediction}
+
+    def to_text(self, text: str, prediction: dict[str, str], tokenizer: Tokenizer) -> str:
+        """The text, and under it the text for each sentinel."""
+        width = max(map(len, prediction))
+        return "\n".join([text, *(f"  {name:{width}}  {LINE_BREAK.sub(' ', span)}"
+                                  for name, span in prediction.items())])
+
+
+def split_spans(tokens: Sequence[int], tokenizer: Tokenizer) -> dict[str, str]:
+    """{sentinel: the text of the tokens after it, up to the next one}, before the end of the text. A sentinel that is
+    generated twice keeps its first text."""
+    vocabulary, spans = tokenizer.vocabulary, {}
+    sentinels, ends = set(vocabulary.sentinels), {vocabulary.specials["eos"], vocabulary.specials["pad"]}
+    parts: list[tuple[int, list[int]]] = []
+    for token in itertools.takewhile(lambda token: token not in ends, tokens):
+        if token in sentinels:
+            parts.append((token, []))
+        elif parts:
+            parts[-1][1].append(token)
+    for sentinel, own in parts:
+        spans.setdefault(tokenizer.tokens[sentinel], tokenizer.decode(own).strip())
+    return spans
 
 
 class ReplacedToken(NamedTuple):

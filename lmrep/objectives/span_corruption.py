@@ -19,9 +19,12 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers.attention import AttentionMask
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models.base import SOURCE, Model, check_context, model_inputs
+from lmrep.models import decoding
+from lmrep.models.base import SOURCE, Inputs, Model, check_context, model_inputs
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.capabilities import FillSpans
 from lmrep.objectives.masking import uniform
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 
@@ -71,6 +74,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, **({"objective": {"span_corruption": head}} if head else {})},
         prepare=partial(prepare, c=c, ids=ids),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
+        predict=partial(predict, model=model, ids=ids),
         next_token_logits=partial(next_token_logits, model=model),
         describe=describe,
         terms={"denoising_loss": 1.0},
@@ -264,6 +268,26 @@ def next_token_logits(params: Tree, hidden: Array, *, model: Model) -> Array:
     return output_layer(model).logits(params["encoder"], _head(params), hidden)
 
 
+def predict(params: Tree, batch: Batch, *, model: Model, ids: Ids, k: int = 50) -> dict[str, Array]:
+    """`generated` i32[b, k]: the target of each source, `tokens` i32[b, s] of the batch, up to its end, and the start
+    token after it; always the most probable token."""
+    source = Inputs(batch["tokens"], attention_mask=AttentionMask(batch["segment_ids"]))
+    b, encoder = len(batch["tokens"]), params["encoder"]
+
+    def decode(tokens: Array, cache: Tree) -> tuple[Array, Tree]:
+        hidden, cache = model.decode(encoder, tokens, cache)
+        logits = next_token_logits(params, hidden, model=model)
+        return jnp.where(jnp.arange(logits.shape[-1]) < ids.size, logits, -jnp.inf), cache  # ids without a token
+
+    def start_cache(size: int) -> Tree:
+        some = jax.tree.map(lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype), source)
+        return model.start_cache(encoder, size, k, source=some)
+
+    found = decoding.generate(decode, model.start_cache(encoder, b, k, source=source), decoding.batch_axes(start_cache),
+                              b, k, decoding.Search(), start=ids.start, end=ids.end, pad=ids.start)
+    return {"generated": found.tokens}
+
+
 def _head(params: Tree) -> Tree:
     """The output table; {} where it is tied."""
     return params.get("objective", {}).get("span_corruption", {})
@@ -286,5 +310,6 @@ DEFINITION = ObjectiveDef(
         "denoising_accuracy": accuracy_metric("Accuracy of target tokens", baseline="most_frequent_accuracy"),
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     },
+    capabilities=(FillSpans(),),
     loss_fields=("z_loss",),
 )

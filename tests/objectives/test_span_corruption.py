@@ -15,6 +15,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import encoder_decoder, lstm, model_inputs
 from lmrep.objectives import span_corruption
 from lmrep.objectives.base import Carry, Keys
+from lmrep.objectives.capabilities import FillSpans, split_spans
 from lmrep.objectives.span_corruption import Config, Ids, noise_counts
 from lmrep.training import optimizers, state
 from lmrep.training.step import train_step
@@ -272,3 +273,39 @@ def test_what_is_needed_is_refused():
         span_corruption.build(Config(), encoder_decoder.build(NETWORK), Vocabulary(V, {"eos": 1}, None, np.ones(V)))
     with pytest.raises(UserError, match="a source text"):
         span_corruption.build(Config(), lstm.build(lstm.Config(vocab=V)), VOCABULARY)
+
+
+def test_generated_targets_are_the_most_probable_tokens():
+    """One after another, each given those before it."""
+    objective = build()
+    params = random_params(objective.specs, stddev=0.5)
+    sources = np.random.default_rng(0).integers(3, V, (3, 11)).astype(np.int32)
+    batch = {"tokens": jnp.asarray(sources), "segment_ids": jnp.asarray((np.arange(11) < [[11], [7], [4]]) * 1)}
+    found = np.asarray(jax.jit(partial(objective.predict, k=9))(params, batch)["generated"])
+    inputs = np.full((3, 9), IDS.start, np.int32)
+    logits = jax.jit(lambda inputs: _logits(objective, params, {
+        "inputs": inputs, "target_segment_ids": jnp.ones((3, 9), jnp.int32), "source_tokens": batch["tokens"],
+        "source_segment_ids": batch["segment_ids"]}))
+    ended = np.zeros(3, bool)
+    for i in range(9):
+        best = np.where(ended, IDS.start, np.asarray(logits(inputs))[:, i].argmax(-1))
+        np.testing.assert_array_equal(found[:, i], best)
+        ended |= best == IDS.end
+        inputs[:, i + 1 : i + 2] = best[:, None]
+
+
+def test_spans_are_filled_in_with_what_follows_their_sentinels():
+    class Words:
+        tokens = ("<pad>", "</s>", "a", "b", "<extra_id_2>", "<extra_id_1>", "<extra_id_0>")
+        vocabulary = Vocabulary(7, {"pad": 0, "eos": 1}, None, np.zeros(7), sentinels=(6, 5, 4))
+
+        def decode(self, ids):
+            return " ".join(self.tokens[i] for i in ids)
+
+    assert split_spans([6, 2, 3, 5, 3, 6, 2, 1, 4, 2], Words()) == {"<extra_id_0>": "a b", "<extra_id_1>": "b"}
+    fill = FillSpans()
+    assert fill.accepts("the <extra_id_0> sat") and not fill.accepts("the [MASK] sat")
+    assert fill.prompt_from("A small horse sees.", "", ()) == "A small <extra_id_0> sees."
+    assert fill.to_text("x <extra_id_0>", {"<extra_id_0>": "a\nb"}, None) == "x <extra_id_0>\n  <extra_id_0>  a b"
+    with pytest.raises(UserError, match="there is no sentinel in 'the cat'"):
+        fill.check(["the cat"], None, 0)
