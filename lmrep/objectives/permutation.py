@@ -7,7 +7,7 @@ with a bias of each token follows. A network with memory continues the examples 
 examples continue each other (stream_pair).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -49,8 +49,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     check_context(model, "order", "objective 'permutation'")
     check_mask_token("permutation", vocabulary)
     head = {"permutation": output_layer(model).specs | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}}
-    given = factorization.left_to_right, partial(all_but_masks, mask=vocabulary.specials["mask"])
-    left_to_right, masks = (partial(log_probabilities, order=order, model=model) for order in given)
+    orders = factorization.left_to_right, partial(all_but_masks, mask=vocabulary.specials["mask"])
+    given = [partial(text_inputs, order=order, model=model, cls=vocabulary.specials.get("cls", -1)) for order in orders]
+    left_to_right, masks = (partial(log_probabilities, given=each, model=model) for each in given)
     return Objective(
         name="permutation",
         specs={"encoder": model.specs,
@@ -58,7 +59,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         prepare=partial(prepare, c=c, model=model, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
-        predict=partial(predict, order=given[1], model=model, size=vocabulary.size),
+        predict=partial(predict, given=given[1], model=model, size=vocabulary.size),
         generation=Generation(partial(token_logits, model=model), {"query": True}),
         describe=partial(describe, functional=[vocabulary.specials[role] for role in factorization.FUNCTIONAL
                                                if role in vocabulary.specials]),
@@ -127,9 +128,16 @@ def all_but_masks(tokens: Array, *, mask: int) -> Factorization:
     return factorization.all_but(tokens == mask)
 
 
-def predict(params: Tree, batch: Batch, *, order, model: Model, size: int, k: int = 5) -> dict[str, Array]:
+def text_inputs(batch: Batch, *, order: Callable, model: Model, cls: int) -> tuple[Batch, Factorization]:
+    """A batch of single texts, with the token types that they have in training, and the order of their tokens."""
+    if "token_type_ids" in model.inputs and "token_type_ids" not in batch:
+        batch = batch | {"token_type_ids": jnp.where(batch["tokens"] == cls, 2, 0)}
+    return batch, order(batch["tokens"])
+
+
+def predict(params: Tree, batch: Batch, *, given: Callable, model: Model, size: int, k: int = 5) -> dict[str, Array]:
     """The k most probable tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
-    logits = token_logits(params, encode(params, batch, order(batch["tokens"]), model).hidden, model=model)
+    logits = token_logits(params, encode(params, *given(batch), model).hidden, model=model)
     return top_k(jax.nn.softmax(logits), size, k)
 
 
@@ -138,10 +146,9 @@ def token_logits(params: Tree, hidden: Array, *, model: Model) -> Array:
     return output_layer(model).logits(params["encoder"], params["objective"]["permutation"], hidden)
 
 
-def log_probabilities(params: Tree, batch: Batch, *, order, model: Model) -> Array:
-    """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`, in `order` of the
-    tokens."""
-    hidden = encode(params, batch, order(batch["tokens"]), model).hidden
+def log_probabilities(params: Tree, batch: Batch, *, given: Callable, model: Model) -> Array:
+    """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`."""
+    hidden = encode(params, *given(batch), model).hidden
     return output_layer(model).log_probabilities(
         params["encoder"], params["objective"]["permutation"], hidden, batch["targets"])
 

@@ -176,6 +176,7 @@ def test_without_targets_that_see_each_other_it_is_the_loss_of_filling_in_masks(
     _, objective, params = build(replace(XLNET, memory=0))
     raw = batch()
     raw.pop("reversed")
+    alone = {name: x for name, x in raw.items() if name != "token_type_ids"}  # those of a single text are known
     at = np.array([[3], [0], [9], [13]], np.int32)
     hidden = np.arange(T) == at
     order = factorization.all_but(jnp.asarray(hidden))
@@ -183,7 +184,7 @@ def test_without_targets_that_see_each_other_it_is_the_loss_of_filling_in_masks(
     given = raw | {"revealed": order.revealed, "sees": order.sees, "predicted": at, "targets": targets,
                    "weights": np.full((B, 1), 1 / B, np.float32)}
     total, _ = objective.loss(params, given, None, Carry())
-    masks = raw | {"tokens": np.where(hidden, MASK, raw["tokens"]), "predicted": at, "targets": targets}
+    masks = alone | {"tokens": np.where(hidden, MASK, raw["tokens"]), "predicted": at, "targets": targets}
     found = objective.scorings["pll"].log_probabilities(params, masks)
     assert float(total) == pytest.approx(-float(found.mean()), rel=1e-6)
     best = objective.predict(params, masks, k=V)
@@ -201,11 +202,12 @@ def test_scores_of_sentences():
     ones = np.ones_like(text)
     found = objective.scorings["log_probability"].log_probabilities(params, {
         "tokens": views.tokens, "segment_ids": ones, "predicted": views.predicted, "targets": views.targets})
-    raw = {"tokens": text, "segment_ids": ones, "example": np.zeros(1, np.int32)}
+    raw = {"tokens": text, "segment_ids": ones, "example": np.zeros(1, np.int32),
+           "token_type_ids": np.where(text == CLS, 2, 0)}
     _, (metrics, _) = left_to_right(model, objective, params, raw)
     order = factorization.left_to_right(jnp.asarray(text))
     first = permutation.log_probabilities(params, raw | {"predicted": np.array([[0, T - 2, T - 1]]), "targets": text[
-        :, [0, T - 2, T - 1]]}, order=lambda tokens: order, model=model)
+        :, [0, T - 2, T - 1]]}, given=lambda batch: (batch, order), model=model)
     expected = -float(metrics["permutation_loss"][0]) + float(first[0, 0] - first[0, 1] - first[0, 2])
     assert float(found.sum()) == pytest.approx(expected, rel=1e-5)
 
