@@ -506,7 +506,7 @@ DEFINITION = ModelDef(
           "attention_dropout": 0.0, "init_stddev": 0.08},
     check=check,
     architecture_fields=("heads", "causal", "clamp", "segments", "scale_embedding", "norm"),
-    dropout_fields=("dropout", "attention_dropout"),
+    dropout_fields=("dropout", "attention_dropout", "memory", "reuse"),
     evaluation_fields=("memory", "clamp", "same_length"),
     carried_field="reuse",
 )

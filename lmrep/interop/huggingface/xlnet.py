@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lmrep.config.record import setting
+from lmrep.core.errors import UserError
 from lmrep.interop.huggingface.base import (
     ACTIVATIONS,
     MAX_SIZE,
@@ -40,7 +41,8 @@ class ConfigJson:
     layer_norm_eps: float = setting(1e-12, "epsilon of layer norm", above=0)
     dropout: float = probability(0.1, "dropout, also on attention probabilities")
     initializer_range: float = setting(0.02, "standard deviation of initial weights", above=0)
-    mem_len: int | None = setting(512, "positions of the memory", at_least=0, at_most=MAX_SIZE)
+    d_head: int | None = size(None, "k; d / h where it is null")
+    mem_len: int | None = setting(None, "positions of the memory; null: none", at_least=0, at_most=MAX_SIZE)
     reuse_len: int | None = setting(None, "tokens of an example that are remembered", at_least=0, at_most=MAX_SIZE)
     clamp_len: int = setting(-1, "the largest distance", at_least=-1, at_most=MAX_SIZE)
     attn_type: str = setting("bi", "what tokens attend to", choices=("bi",))
@@ -76,15 +78,19 @@ def layouts(c: transformer_xl.Config) -> dict[str, Layout]:
 
 
 def from_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `None` and -1, which mean none, and of the dropout that is one for both."""
+    """Of `None` and -1, which mean none, and of the dropout that is one for both. Raises UserError where heads do not
+    divide the width."""
+    d, h, k = (values[key] for key in ("d_model", "n_head", "d_head"))
+    if k not in (None, d // h):
+        raise UserError(f"config.json has d_head {k}; expected d_model / n_head, {d // h}, as in our network")
     return {"memory": values["mem_len"] or 0, "reuse": values["reuse_len"] or 0, "clamp": max(0, values["clamp_len"]),
             "attention_dropout": values["dropout"]}
 
 
 def to_json(c: transformer_xl.Config) -> dict[str, Any]:
     """The keys for these fields, and those that follow from others."""
-    return {"mem_len": c.memory or None, "reuse_len": c.reuse or None, "clamp_len": c.clamp or -1, "attn_type": "bi",
-            "d_head": c.head_width, "untie_r": True}
+    return {"mem_len": c.memory or None, "reuse_len": max(0, c.reuse) or None, "clamp_len": c.clamp or -1,
+            "attn_type": "bi", "d_head": c.head_width, "untie_r": True}
 
 
 def task_classes() -> dict[str, TaskClass]:
@@ -106,7 +112,7 @@ FAMILY = Family(
     base=BASE, heads={("objective/permutation/bias",): ("lm_loss.bias",)}, tasks=task_classes(),
     record=ConfigJson, fields=FIELDS, from_json=from_json, to_json=to_json, layouts=layouts,
     architecture={"causal": False, "segments": True, "untie": True, "scale_embedding": False, "norm": "post",
-                  "same_length": False},
+                  "same_length": False, "cutoffs": ()},
     initialization={"scale_stddev": 0.0}, pad=5, pads_left=True, positions_key="", activation_key="ff_activation",
     aliases={"hidden_size": "d_model", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
              "n_token": "vocab_size"},
