@@ -78,13 +78,16 @@ def layouts(c: transformer_xl.Config) -> dict[str, Layout]:
 
 
 def from_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `None` and -1, which mean none, and of the dropout that is one for both. Raises UserError where heads do not
-    divide the width."""
+    """Of `None` and -1, which mean none, of the dropout that is one for both, and of what it has none of.
+
+    Raises:
+      UserError: heads do not divide the width.
+    """
     d, h, k = (values[key] for key in ("d_model", "n_head", "d_head"))
     if k not in (None, d // h):
         raise UserError(f"config.json has d_head {k}; expected d_model / n_head, {d // h}, as in our network")
     return {"memory": values["mem_len"] or 0, "reuse": values["reuse_len"] or 0, "clamp": max(0, values["clamp_len"]),
-            "attention_dropout": values["dropout"]}
+            "attention_dropout": values["dropout"], "cutoffs": ()}
 
 
 def to_json(c: transformer_xl.Config) -> dict[str, Any]:
@@ -112,7 +115,7 @@ FAMILY = Family(
     base=BASE, heads={("objective/permutation/bias",): ("lm_loss.bias",)}, tasks=task_classes(),
     record=ConfigJson, fields=FIELDS, from_json=from_json, to_json=to_json, layouts=layouts,
     architecture={"causal": False, "segments": True, "untie": True, "scale_embedding": False, "norm": "post",
-                  "same_length": False, "cutoffs": ()},
+                  "same_length": False, "cutoffs": ((),)},
     initialization={"scale_stddev": 0.0}, pad=5, pads_left=True, positions_key="", activation_key="ff_activation",
     aliases={"hidden_size": "d_model", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
              "n_token": "vocab_size"},
