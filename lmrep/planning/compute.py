@@ -29,7 +29,7 @@ COUNTS = {
     "exact":
         "the matrix products of the traced training step: forward, backward, recomputation, heads, and the output "
         "layer at the positions that this config predicts. Not element-wise operations. What depends on the data, such "
-        "as how many words of a batch are distinct, counts at its largest.",
+        "as how many words of a batch are distinct, counts at its largest; words of an adaptive softmax by Zipf's law.",
 }
 
 
