@@ -14,7 +14,7 @@ from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FIELDS
-from lmrep.models import bilstm, encoder_decoder, transformer
+from lmrep.models import bilstm, encoder_decoder, transformer, transformer_xl
 from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import TASKS
@@ -34,6 +34,9 @@ def metrics(name, fields):
     network = transformer.build(transformer.Config(vocab=32, width=16, layers=1, heads=2, mlp=16, max_length=t))
     if definition.context(definition.config(**fields)) == "each_side":
         network = bilstm.build(bilstm.Config(vocab=32, reads="words", cell=16, width=8, layers=1))
+    if definition.context(definition.config(**fields)) == "order":
+        network = transformer_xl.build(transformer_xl.Config(vocab=32, width=16, layers=1, heads=2, mlp=16,
+                                                             causal=False))
     if definition.context(definition.config(**fields)) == "source":
         network = encoder_decoder.build(encoder_decoder.Config(vocab=32, width=16, layers=1, heads=2, mlp=16))
     objective = definition.build(definition.config(**fields), network, vocabulary)
