@@ -146,6 +146,22 @@ def test_xlnets_vocabulary_has_its_ids_and_cleaning(tmp_path):
         tokenizers.from_vocab_file(Config("sentencepiece_unigram", vocab_file=str(tmp_path), lowercase=False))
 
 
+def test_t5s_vocabulary_has_its_ids_and_sentinels(tmp_path):
+    tokenizer = tokenizers.train(Config("sentencepiece_t5", 250, lowercase=True), lambda: iter(CORPUS))
+    assert tokenizer.size == 250 and tokenizer.tokens[:3] == ["<pad>", "</s>", "<unk>"] and not tokenizer.lowercase
+    assert tokenizer.vocabulary.sentinels == tuple(range(249, 149, -1))
+    assert [tokenizer.id_to_token(i) for i in (249, 150)] == ["<extra_id_0>", "<extra_id_99>"]
+    assert tokenizer.vocabulary.specials == {"pad": 0, "eos": 1, "unk": 2}
+    tokenizer.save(tmp_path)
+    loaded = tokenizers.load(tmp_path)
+    assert (loaded.name, loaded.fingerprint) == ("sentencepiece_t5", tokenizer.fingerprint)
+    assert loaded.vocabulary.sentinels == tokenizer.vocabulary.sentinels
+    other = tokenizers.train(Config("sentencepiece_unigram", 150, lowercase=False), lambda: iter(CORPUS))
+    assert other.vocabulary.sentinels == ()
+    with pytest.raises(UserError, match="103 tokens before it learns any"):
+        tokenizers.size(Config("sentencepiece_t5", 100))
+
+
 def test_spans_of_xlnet_start_where_its_code_says():
     tokenizer = tokenizers.train(Config("sentencepiece_xlnet", 250, lowercase=False), lambda: iter(CORPUS))
     marks = set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
