@@ -156,6 +156,13 @@ class Run:
     def _layout(self) -> InputLayout:
         return layout_of(self.model, self.tokenizer, self.context)
 
+    def _completed(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """A batch with the characters of its words and, where [CLS] is the last token, the token type of that."""
+        vocabulary = self.tokenizer.vocabulary
+        if self._layout.cls_last and "token_type_ids" not in batch:
+            batch = batch | {"token_type_ids": 2 * (batch["tokens"] == vocabulary.specials["cls"]).astype(np.int32)}
+        return add_characters(batch, vocabulary)
+
     def layers(self, layers: str | int | Sequence[int]) -> Layers:
         """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`, and where there is no network."""
         if not self.model.width:
@@ -177,8 +184,7 @@ class Run:
         windows = [window for i, text in enumerate(texts) for window in encode.windows(
             i, text.ids, around, self.model.max_length, long, names[i] if names else f"{text.text[:60]!r}...")]
         def run(batch: dict[str, np.ndarray]) -> tuple[Array, Array | None]:
-            batch = add_characters(batch, self.tokenizer.vocabulary)
-            return self._states(self.params["encoder"], batch, layers=layers, attention=attention)
+            return self._states(self.params["encoder"], self._completed(batch), layers=layers, attention=attention)
 
         return encode.compute(
             run, windows, self.model.max_length, self.tokenizer.vocabulary.specials.get("pad", 0),
@@ -332,7 +338,7 @@ class Run:
 
     def predict_batch(self, batch: dict[str, np.ndarray], **static: Any) -> dict[str, np.ndarray]:
         """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
-        return jax.device_get(self._predict(self.params, add_characters(batch, self.tokenizer.vocabulary), **static))
+        return jax.device_get(self._predict(self.params, self._completed(batch), **static))
 
     score_records = labelled.predict_records
 

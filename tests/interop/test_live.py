@@ -142,6 +142,30 @@ def test_continuations_equal_the_reference(name, tmp_path):
     assert run.generate([text], tokens=20, sampling=greedy) == [[full[len(run.tokenizer.decode(prompt)) :]]]
 
 
+def test_xlnet_fills_masks_and_encodes_as_the_reference(tmp_path):
+    """Two masks, each predicted from the other tokens, by the second stream; <cls> has a token type of its own."""
+    torch.manual_seed(1)
+    cls = transformers.XLNetLMHeadModel
+    model = cls(cls.config_class(**XLNET, initializer_range=0.3)).eval()
+    conversion.to_workdir(save(model, tmp_path / "published"), tmp_path / "run")
+    run, text = lmrep.load(tmp_path / "run"), "the <mask> cat. <mask> the"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "published")
+    given = tokenizer(text, return_tensors="pt", return_token_type_ids=True)
+    masks = given.input_ids[0] == tokenizer.mask_token_id
+    length = len(masks)
+    with torch.no_grad():
+        logits = model(**given, perm_mask=masks.float().expand(1, length, length),
+                       target_mapping=torch.eye(length)[masks][None]).logits[0]
+        hidden = model.transformer(**given).last_hidden_state[0]
+    for found, expected in zip(run.fill_masks([text], 3)[0], logits.softmax(-1), strict=True):
+        best = expected[: run.tokenizer.size].topk(3)
+        assert [word for word, _ in found] == [run.tokenizer.id_to_token(int(i)) for i in best.indices]
+        np.testing.assert_allclose([p for _, p in found], best.values, rtol=1e-3)
+    encoded, = run.encode([text])
+    assert encoded.ids.tolist() == given.input_ids[0].tolist()
+    np.testing.assert_allclose(encoded.hidden.reshape(hidden.shape), hidden, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("stride", [9, 40])
 def test_perplexity_equals_the_reference(tmp_path, stride):
     """As its guide has it of models of fixed length: labels of a window are those of its last tokens alone."""
