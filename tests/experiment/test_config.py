@@ -35,9 +35,9 @@ def test_config_spells_out_every_field_and_reads_back_as_itself():
     """Nothing is decided by fields that a config lacks."""
     for preset in PRESETS:
         for optimizer in RECIPES:
-            own = {"elmo": ("bidirectional", "sentence_stream"), "transformer_xl": ("causal", "stream")}
-            own = own.get(PRESETS[preset].family, ("masked", "segment_pair"))
-            config = default_config(preset, *own, optimizer)
+            own = {"elmo": ("bidirectional", "sentence_stream"), "transformer_xl": ("causal", "stream"),
+                   "t5": ("span_corruption", "stream"), "transformer": ("span_corruption", "stream")}
+            config = default_config(preset, *own.get(PRESETS[preset].family, ("masked", "segment_pair")), optimizer)
             config.tokenizer.name = PRESETS[preset].tokenizer
             config.steps = 20_000  # more than the longest warm-up
             record = parse(config)
@@ -244,8 +244,9 @@ def test_published_sizes_are_not_beyond_memory(monkeypatch):
     monkeypatch.setattr(experiments, "host_memory", lambda: 4 * 10**9)
     for preset in PRESETS:
         if not preset.startswith("elmo"):
-            parse(default_config(preset, "causal" if preset.startswith(("gpt", "transformer_xl")) else "masked",
-                                 optimizer="adamw"))
+            objectives = {"gpt": "causal", "gpt2": "causal", "transformer_xl": "causal", "t5": "span_corruption",
+                          "transformer": "span_corruption"}
+            parse(default_config(preset, objectives.get(PRESETS[preset].family, "masked"), optimizer="adamw"))
 
 
 def test_a_network_that_reads_characters_needs_words_with_characters_that_nothing_replaces():
