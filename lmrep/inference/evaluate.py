@@ -223,7 +223,8 @@ def _metrics(
     stage = dataclasses.replace(stage, length=length or stage.length)
     if batch_size:
         stage = dataclasses.replace(stage, batch_size=batch_size, microbatches=1)
-    objective_params(run, run.objective)  # refused before the text is prepared, which may take long
+    if files:
+        objective_params(run, run.objective)  # refused before the text is prepared, which may take long
     prepared, split = _other_files(run, files, data_dir) if files else (own_corpus(run, split, data_dir), split)
     vocabulary = prepared.tokenizer.vocabulary
     objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary, run.frozen)

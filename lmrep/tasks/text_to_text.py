@@ -273,4 +273,5 @@ DEFINITION = TaskDef(
     columns={"known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
              **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},
     encode=encode, score=score, best="", submission=submission, compare=compare,
+    initial={f"objective/{NAME}/output": "objective/span_corruption/output"},
 )

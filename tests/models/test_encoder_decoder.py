@@ -170,7 +170,7 @@ def test_attention_of_the_lecture():
     assert np.abs(output[0, :, 0] - np.array(expected)).max() <= 5.01e-5
     others = jnp.array([[[True, True, False]]])
     output, _ = attention_layer.dense(others)(x[:, 2:], KVCache(x, x))
-    close(output[0, 0, 0], [.57768027, .48390338, .34643646, .54128076], atol=1e-6)  # one input has six digits
+    close(output[0, 0, 0], [.57768027, .48390338, .34643646, .54128076], atol=1e-6)  # as printed, to 1e-6
 
 
 # --- properties
