@@ -209,7 +209,7 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
                 if name in conversion.HEAD_FIELDS}
     family = conversion.family_of(path, experiment, pad)
     context = ALL_OBJECTIVES[stage.objective_name].context(stage.objective)
-    if context == "each_side":  # a task reads both directions, where there are two
+    if context not in ("both", "left"):  # a task reads both directions, where there are two
         context = "both" if "both" in experiments.build_model(experiment).context else "left"
     return {**(published.get(family.preset_family, {}) if family else {}), "context": context}
 
