@@ -250,7 +250,8 @@ def model_inputs(
         optional["backward"] = model_inputs(model, other, context=context)
     if with_source:
         source = {name.removeprefix(SOURCE): value for name, value in batch.items() if name.startswith(SOURCE)}
-        optional["source"] = Inputs(source["tokens"], positions=source.get("positions") if positions else None,
+        numbers = source.get("positions") if positions and "positions" in model.inputs else None
+        optional["source"] = Inputs(source["tokens"], positions=numbers,
                                     attention_mask=AttentionMask(source["segment_ids"]))
     fields |= {name: value for name, value in optional.items() if name in model.inputs}
     return Inputs(**fields)

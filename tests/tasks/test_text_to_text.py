@@ -11,6 +11,7 @@ import lmrep
 from lmrep.core.errors import UserError
 from lmrep.metrics.translation import bleu
 from lmrep.models.base import model_inputs
+from lmrep.objectives.outputs import output_table
 from lmrep.tasks import text_to_text
 from lmrep.tasks.text_to_text import Config
 from lmrep.training.metrics_log import MetricsLog
@@ -23,13 +24,18 @@ PAIRS = [{"text": "cat dog bird", "target": "bird dog cat"}, {"text": "fish", "t
 SIZES = {"head_width": 0, "max_length": 0}
 
 
-def task(records=PAIRS, **fields):
-    return Tiny("text_to_text", records, "encoder_decoder", sizes=SIZES, **{"max_target": 8} | fields)
+def task(records=PAIRS, model="encoder_decoder", **fields):
+    return Tiny("text_to_text", records, model, sizes=SIZES, **{"max_target": 8} | fields)
 
 
 @pytest.fixture(scope="module")
 def whole():
     return task()
+
+
+@pytest.fixture(scope="module")
+def lstm():
+    return task(model="seq2seq_lstm")
 
 
 def test_sources_and_targets_end_and_start_as_in_t5(whole):
@@ -73,8 +79,10 @@ def test_long_texts_are_refused_or_cut():
     assert long == 1 and units.lengths.tolist() == [4, 2, 4] and units.source.lengths.tolist() == [4, 2, 6]
 
 
-def test_the_loss_of_packed_pairs_is_that_of_separate_ones(whole):
-    packed = task(form={"packed": True})
+@pytest.mark.parametrize("name", ["encoder_decoder", "seq2seq_lstm"])
+def test_the_loss_of_packed_pairs_is_that_of_separate_ones(name, request):
+    whole = request.getfixturevalue("lstm" if name == "seq2seq_lstm" else "whole")
+    packed = task(model=name, form={"packed": True})
     examples = packed.examples()
     assert examples.examples == 1
     one, gradient = packed.loss(examples.gather(np.arange(1)))
@@ -90,8 +98,10 @@ def test_batches_have_a_length_for_sources_and_one_for_targets(whole):
     assert whole.examples().batch_length(np.array([1, -1])) == (8, 8)
 
 
-def test_generation_continues_with_the_most_probable_token(whole):
+@pytest.mark.parametrize("name", ["whole", "lstm"])
+def test_generation_continues_with_the_most_probable_token(name, request):
     """Greedy search with the cache equals the argmax of the network that reads the text so far."""
+    whole = request.getfixturevalue(name)
     examples, model = whole.examples(), whole.model
     batch, special = examples.gather(np.arange(3)), whole.tokenizer.vocabulary.specials
     found = whole.predict(whole.params, batch)["units"]["generated"][:, 0]
@@ -101,7 +111,8 @@ def test_generation_continues_with_the_most_probable_token(whole):
         own = batch | {"tokens": inputs, "segment_ids": np.ones((3, 8), np.int32)}
         inputs = model_inputs(model, own, context="source", positions=False)
         hidden = model.encode(whole.params["encoder"], inputs).hidden
-        logits = jnp.einsum("bte,ve->btv", hidden, model.output_embedding(whole.params["encoder"]))
+        table = output_table(model, whole.params, whole.params.get("objective", {}).get("text_to_text"))
+        logits = jnp.einsum("bte,ve->btv", hidden, table)
         text[:, step] = np.asarray(logits[:, step].argmax(-1))
     for own, ids in zip(text.tolist(), found.tolist(), strict=True):
         end = own.index(special["sep"]) + 1 if special["sep"] in own else 8
