@@ -179,8 +179,10 @@ def with_objective_fields(experiment: Experiment, fields: Mapping[str, Any]) -> 
     name = experiment.objective["name"]
     definition = ALL_OBJECTIVES[name]
     if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
-        raise UserError(f"{refused[0]} is given, and the run was trained with objective {name!r}, which has no such "
-                        "choice; leave it out")
+        value = fields[refused[0]]
+        given = ", ".join(value) if isinstance(value, Mapping) else refused[0]
+        raise UserError(f"{given} is given, and the run was trained with objective {name!r}, which has no such choice; "
+                        "leave it out")
     merged = {key: {**experiment.objective.get(key, {}), **value} if isinstance(value, Mapping) else value
               for key, value in fields.items()}
     experiment = dataclasses.replace(experiment, objective={**experiment.objective, **merged})
