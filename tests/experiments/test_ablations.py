@@ -123,3 +123,42 @@ def test_user_error_is_one_line(objectives, capsys, tmp_path):
     with pytest.raises(SystemExit) as stopped:
         objectives.run_script(lambda: objectives.main([f"--workdir={tmp_path}", f"--files={tmp_path}/no.txt"]))
     assert stopped.value.code == 2 and capsys.readouterr().err.count("\n") == 1
+
+
+def test_t5_objectives_are_those_of_the_tables(flags):
+    script = importlib.import_module("t5_objectives")
+    plans = {name: experiments.resolve_stages(experiments.parse(script.config(name, flags)))[0].objective
+             for name in script.RUNS}
+    assert len({str(plan) for plan in plans.values()}) == len(plans) == 13
+    assert {plans[name].variant for name in script.VARIANTS} == set(script.VARIANTS)
+    assert {plan.rate for name, plan in plans.items() if not name.startswith("rate")} == {0.15}
+
+
+def test_t5_objectives_are_compared_after_fine_tuning(tmp_path, capsys, monkeypatch):
+    script = importlib.import_module("t5_objectives")
+    full, reported = script.config, []
+
+    def tiny_config(name, flags):
+        c = tiny(full(name, flags))
+        c.batch_size, c.length, c.tokenizer.vocab_size = 8, 16, 300
+        return c
+
+    monkeypatch.setattr(script, "config", tiny_config)
+    monkeypatch.setattr(report, "write", lambda workdirs, file, data_dir: reported.append((file.name, workdirs)))
+    texts, folder = tmp_path / "texts", tmp_path / "sst2"
+    texts.mkdir()
+    folder.mkdir()
+    words = ["".join(chr(97 + i) for i in own) for own in np.random.default_rng(0).integers(0, 26, (400, 4))]
+    for i in range(40):
+        (texts / f"{i}.txt").write_text(" ".join(words[10 * i : 10 * i + 10] * 4))
+    for split in ("train", "dev"):
+        rows = "".join(f"a film number {i}\t{i % 2}\n" for i in range(6))
+        (folder / f"{split}.tsv").write_text(f"sentence\tlabel\n{rows}")
+    runs = tmp_path / "runs"
+    script.main([f"--workdir={runs}", f"--files={texts}/*.txt", f"--data_dir={tmp_path / 'data'}", "--steps=2",
+                 "--runs=drop_tokens", f"--sst2={folder}", "--finetune_steps=2"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines if line and line[0] in ("drop_tokens", "scratch")] == [
+        "drop_tokens", "drop_tokens", "scratch"]
+    assert reported == [("report.html", [runs / "drop_tokens"]),
+                        ("sst2.html", [runs / "sst2-drop_tokens", runs / "sst2-scratch"])]
