@@ -32,7 +32,7 @@ from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import collate
-from lmrep.training import optimizers
+from lmrep.training import optimizers, schedules
 from lmrep.training.inputs import HostBatch
 from lmrep.training.stages import Stage, check, locate_stage
 from lmrep.training.state import FROZEN
@@ -192,6 +192,7 @@ def _stage(
         microbatches=stage.microbatches,
         validation=_validation(experiment, stage, prepared, data_dir),
         schedule=optimizers.schedule(stage.optimizer, schedule_steps),
+        plateau=schedules.plateau_rule(stage.optimizer.schedule),
         start=stage.start,
         init_values=frozen_values(built, frozen),
         metrics=COMMON | ALL_OBJECTIVES[stage.objective_name].metrics,
@@ -223,7 +224,8 @@ def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen
         batch_size=stage.batch_size, microbatches=stage.microbatches,
         validation=held_out and (lambda indices: loader.evaluation_batches(
             held_out, batch_size=stage.batch_size, indices=indices)),
-        schedule=optimizers.schedule(stage.optimizer, stage.steps), score=score,
+        schedule=optimizers.schedule(stage.optimizer, stage.steps),
+        plateau=schedules.plateau_rule(stage.optimizer.schedule), score=score,
         init_values=frozen_values(built, frozen),
         metrics=COMMON | task.objective.metrics, fingerprint=train.fingerprint)
 

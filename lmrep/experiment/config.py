@@ -111,7 +111,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
             raise UserError(f"format {stage.format_name!r} is configured so that examples continue those of the "
                             "previous batch, and the examples of a mixture alternate between its sources; choose "
                             "another format or format.order=shuffled, or train on one corpus: --config.sources='()'")
-        schedules.check(stage.optimizer.schedule, schedule_steps(stages, i))
+        schedules.check(stage.optimizer.schedule, schedule_steps(stages, i), last=i == len(stages) - 1)
         _check_stage(stage, network)
         _check_characters(experiment.tokenizer, stage, network)
         attention_choice(experiment, stage)

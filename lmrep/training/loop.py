@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from lmrep.core.errors import RunFault, Stopped
+from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import peak_memory
 from lmrep.core.params import Array
 from lmrep.core.sharding import batch_sharding, use_mesh
@@ -25,7 +25,7 @@ from lmrep.distributed.agreement import Stop, should_stop, stop_flag
 from lmrep.distributed.watchdog import COMPILING, Watch
 from lmrep.objectives.base import Batch, Carry, Metrics
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import optimizers
+from lmrep.training import optimizers, plateau
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
@@ -99,7 +99,8 @@ class Trainer:
         if unknown.
 
     Raises:
-      UserError: no stage has a metric of the name `checkpoint.best`.
+      UserError: no stage has a metric of the name `checkpoint.best`; a schedule depends on validation, and there is no
+        data for it.
     """
 
     def __init__(
@@ -108,6 +109,10 @@ class Trainer:
     ):
         best_direction({name: metric for stage in stages for name, metric in stage.metrics.items()},
                        config.checkpoint.best)
+        for stage in stages:
+            if stage.plateau is not None and stage.validation is None:
+                raise UserError(f"optimizer.schedule of stage {stage.name!r} is plateau, which follows the validation "
+                                "loss, and there is no validation data; give some, or choose another schedule")
         self._stages, self._mesh, self._seed, self._config, self._peak_flops = stages, mesh, seed, config, peak_flops
         self._checkpoints, self._metrics, self._progress = outputs.checkpoints, outputs.metrics, outputs.progress
         self._watch, self._cost = outputs.watch or Watch(), outputs.cost
@@ -118,6 +123,7 @@ class Trainer:
         self._throughput = Throughput()
         self._compiled: dict[int, tuple[Callable, Evaluator | None]] = {}  # by stage
         self._stop_checks = itertools.count()
+        self._rate_scale = 1.0  # factor of the learning rate, which validation sets
         self._current: tuple[Stage, int | None] = stages[0], None  # the stage in progress and its sequence length
 
     def run(self, resumed: int | None = None) -> TrainState:
@@ -166,8 +172,9 @@ class Trainer:
         step_fn, evaluator = self._compile(index)
         validate = partial(self._validate, index, evaluator)
         if first == end - stage.steps and self._loop.validated < first:
-            validate(first, state)
-        if first >= end:
+            state = validate(first, state)
+        self._rate_scale = plateau.scale(state.opt_state)
+        if first >= end or plateau.is_over(state.opt_state, stage.plateau):
             return state
         self._watch.mark(f"{COMPILING} stage {stage.name!r}")
         for step, batch in enumerate(self._batches(index, first), first + 1):
@@ -183,15 +190,27 @@ class Trainer:
             self._checkpoints.check()
             stopping = step < self._ends[-1] and should_stop(stop, next(self._stop_checks))
             if step == end or step % self._config.evaluation.every == 0:
-                validate(step, state)
-            if step == end or stopping or step % self._config.checkpoint.every == 0:
+                state = validate(step, state)
+            if over := plateau.is_over(state.opt_state, stage.plateau):
+                self._end_early(step, index)
+            if step == end or over or stopping or step % self._config.checkpoint.every == 0:
                 self._save(step, state)
+            if over:
+                break
             if stopping:
                 self._checkpoints.wait()
                 raise Stopped(f"stopped at step {step:,} of {self._ends[-1]:,}, which is saved; "
                               "the same command continues from there", 128 + stop.signal)
         self._throughput.clear()
         return state
+
+    def _end_early(self, step: int, index: int) -> None:
+        """Logs that the run ends at `step`, and the metrics since the last line."""
+        final = self._stages[index].plateau.final
+        log.info("the learning rate is %.3g of its peak, below optimizer.schedule.final (%.3g): training ends at step "
+                 "%s of %s", self._rate_scale, final, f"{step:,}", f"{self._ends[-1]:,}")
+        if step % self._config.log.every and step != self._ends[-1]:
+            self._log(step, index)
 
     def _batches(self, index: int, first: int) -> Iterator[Batch]:
         """The global batches of a stage after step `first` of the run."""
@@ -312,18 +331,19 @@ class Trainer:
         if stage.schedule is not None:
             begin = schedule_start(self._stages, index)
             skipped = sum(fault["policy"] == "skip" and begin < fault["step"] <= step for fault in loop.faults)
-            values["learning_rate"] = float(stage.schedule(step - 1 - begin - skipped))
+            values["learning_rate"] = float(stage.schedule(step - 1 - begin - skipped)) * self._rate_scale
         loop.sums = MetricSums()
         if self._metrics:
             self._metrics.write(step, "train", values)
             if rates := self._throughput.rates():
                 self._metrics.timing(step, "train", rates._asdict() | peak_memory())
 
-    def _validate(self, index: int, evaluator: Evaluator | None, step: int, state: TrainState) -> None:
+    def _validate(self, index: int, evaluator: Evaluator | None, step: int, state: TrainState) -> TrainState:
+        """The state, with what validation does to the learning rate."""
         self._read_metrics()
         self._loop.validated, self._score = step, None
         if evaluator is None:
-            return
+            return state
         stage, config = self._stages[index], self._config
         params = optimizers.averaged(state.params, state.opt_state) if config.evaluation.averaged else state.params
         batches = self._watch.through(stage.validation(evaluator.indices), "validation")
@@ -341,6 +361,11 @@ class Trainer:
         figures = "  ".join(f"{name} {text}" for name, text in format_metrics(values, stage.metrics).items())
         log.info("validation at step %s: %s", f"{step:,}", figures)
         self._throughput.clear()
+        if stage.plateau is None:
+            return state
+        opt_state = plateau.after_validation(state.opt_state, values["loss"], stage.plateau)
+        self._rate_scale = plateau.scale(opt_state)
+        return state.replace(opt_state=opt_state)
 
     def _save(self, step: int, state: TrainState) -> None:
         """Saves a state that `_read_metrics` has found finite, once the lines up to it are on the disk."""

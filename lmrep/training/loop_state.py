@@ -67,7 +67,7 @@ class Throughput:
 
     def rates(self) -> Rates | None:
         """None until two steps have ended."""
-        seconds = self._recent[-1][0] - self._recent[0][0]
+        seconds = self._recent[-1][0] - self._recent[0][0] if self._recent else 0.0
         if seconds <= 0:
             return None
         return Rates(sum(tokens for _, tokens in list(self._recent)[1:]) / seconds, (len(self._recent) - 1) / seconds)

@@ -27,6 +27,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree, abstract, flatten, map_paths
 from lmrep.core.sharding import replicated, shardings
 from lmrep.training import schedules
+from lmrep.training.plateau import scale_by_plateau
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def build(config: Config, specs: Tree, total_steps: int) -> optax.GradientTransf
         *([_scaled(gradient_factors(config.layer_decay, specs))] if of_gradient else []),
         *choose(rules, config.name, "optimizer.name"),
         optax.scale_by_learning_rate(schedule(config, total_steps)),
+        *([scale_by_plateau()] if config.schedule.name == "plateau" else []),
     )
     factors = multipliers(config.multipliers, specs)
     decays = layer_factors(1.0 if of_gradient else config.layer_decay, specs)

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step: a linear warm-up, then one of five decays.
+"""Learning rates as functions of the step: a linear warm-up, then one of six decays.
 
 The published schedules are settings of one record; `r` is the learning rate, `w` the warm-up steps, `n` all steps:
 
@@ -11,6 +11,7 @@ The published schedules are settings of one record; `r` is the learning rate, `w
 | T5 | inverse_sqrt, warmup_from=1, r = 0.01, w = 10000 | 1 / max(s, w)^1/2 |
 | XLNet | polynomial or cosine, final=0.001 | as RoBERTa's, down to r/1000 |
 | ULMFiT | linear, warmup_fraction=0.1, warmup_from=final=1/32 | slanted triangle |
+| CoVe | plateau, r = 1, factor=0.5, final=0.03 | r, halved where validation is not the best so far |
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import optax
 from lmrep.config.record import choose, setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array
+from lmrep.training.plateau import Rule
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Config:
     """The shape of the learning rate over a run; its peak is `optimizer.learning_rate`."""
 
     name: str = setting("linear", "shape of the decay after warm-up",
-                        choices=("constant", "linear", "polynomial", "cosine", "inverse_sqrt"))
+                        choices=("constant", "linear", "polynomial", "cosine", "inverse_sqrt", "plateau"))
     warmup: int = setting(0, "steps of linear warm-up", at_least=0)
     warmup_fraction: float = setting(0.0, "warm-up as a fraction of all steps, in place of `warmup`", at_least=0,
                                     at_most=1)
@@ -38,8 +40,10 @@ class Config:
                               "included (ELECTRA). inverse_sqrt always uses warmup",
                               choices=("warmup", "start", "both"))
     power: float = setting(1.0, "exponent of the polynomial decay", above=0)
-    final: float = setting(0.0, "where linear, polynomial and cosine end, as a fraction of the peak", at_least=0,
-                          at_most=1)
+    final: float = setting(0.0, "where linear, polynomial and cosine end, as a fraction of the peak; plateau: training "
+                          "ends when the rate is below it", at_least=0, at_most=1)
+    factor: float = setting(0.5, "plateau: the rate is multiplied by it after each validation whose loss is not below "
+                           "the lowest so far", above=0, below=1)
 
 
 def warmup_steps(config: Config, total_steps: int) -> int:
@@ -47,14 +51,23 @@ def warmup_steps(config: Config, total_steps: int) -> int:
     return config.warmup or int(config.warmup_fraction * total_steps)
 
 
-def check(config: Config, total_steps: int) -> None:
-    """Raises UserError if the fields contradict each other or `total_steps`."""
+def check(config: Config, total_steps: int, last: bool = True) -> None:
+    """Raises UserError if the fields contradict each other or `total_steps`, or if training would end before the `last`
+    stage."""
+    if config.name == "plateau" and config.final and not last:
+        raise UserError(f"optimizer.schedule.final is {config.final:g}, which ends training before the last stage "
+                        "begins; leave it to the last stage, and set it to 0 in the others")
     if config.warmup and config.warmup_fraction:
         raise UserError(f"optimizer.schedule has both warmup={config.warmup} and warmup_fraction="
                         f"{config.warmup_fraction:g}; set one of them to 0")
     if config.warmup > total_steps:
         raise UserError(f"optimizer.schedule.warmup is {config.warmup}, more than the {total_steps} steps of the run; "
                         "shorten it, or set optimizer.schedule.warmup_fraction")
+
+
+def plateau_rule(config: Config) -> Rule | None:
+    """What a validation does to the rate; None for other schedules."""
+    return Rule(config.factor, config.final) if config.name == "plateau" else None
 
 
 def build(config: Config, learning_rate: float, total_steps: int) -> optax.Schedule:
@@ -68,6 +81,7 @@ def build(config: Config, learning_rate: float, total_steps: int) -> optax.Sched
     peak, end, steps, unit = learning_rate, config.final * learning_rate, max(1, total_steps - start), max(1, warmup)
     decays = {
         "constant": optax.constant_schedule(peak),
+        "plateau": optax.constant_schedule(peak),  # times `Plateau.scale`, which is in the optimizer's state
         "linear": optax.linear_schedule(peak, end, steps),
         "polynomial": optax.polynomial_schedule(peak, end, config.power, steps),
         "cosine": optax.cosine_decay_schedule(peak, steps, alpha=config.final),

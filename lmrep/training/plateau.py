@@ -1,0 +1,80 @@
+"""A learning rate that falls when validation does not improve (`schedule.name=plateau`), as for SGD in recurrent
+translation models (Luong et al., 2015), and where such a run ends.
+
+The factor of the rate is in the optimizer's state, so that it is saved and restored with the moments.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lmrep.core.params import Array, Tree
+
+
+class Plateau(NamedTuple):
+    """The optimizer's state.
+
+    Attributes:
+      scale: f32[], factor of the learning rate.
+      lowest: f32[], the lowest validation loss so far; infinite before the first.
+    """
+
+    scale: Array
+    lowest: Array
+
+
+class Rule(NamedTuple):
+    """What a validation does.
+
+    Attributes:
+      factor: `scale` is multiplied by it where the loss is not below the lowest so far.
+      final: training ends when `scale` is below it; 0: it does not.
+    """
+
+    factor: float
+    final: float
+
+
+def scale_by_plateau() -> optax.GradientTransformation:
+    """Multiplies updates by `Plateau.scale`."""
+    def update(updates: Tree, state: Plateau, params: Tree = None) -> tuple[Tree, Plateau]:
+        return jax.tree.map(lambda x: x * state.scale, updates), state
+
+    return optax.GradientTransformation(lambda params: Plateau(jnp.float32(1), jnp.float32(jnp.inf)), update)
+
+
+def find(opt_state: Any) -> Plateau | None:
+    """The part of an optimizer's state; None where its schedule is another one."""
+    leaves = jax.tree.leaves(opt_state, is_leaf=_is_plateau)
+    return next(filter(_is_plateau, leaves), None)
+
+
+def scale(opt_state: Any) -> float:
+    """The factor of the learning rate; 1 for other schedules."""
+    found = find(opt_state)
+    return 1.0 if found is None else float(found.scale)
+
+
+def after_validation(opt_state: Any, loss: float, rule: Rule) -> Any:
+    """The optimizer's state after a validation, laid out as before."""
+    def updated(leaf: Any) -> Any:
+        if not _is_plateau(leaf):
+            return leaf
+        new, lowest = np.float32(loss), np.float32(leaf.lowest)
+        factor = np.float32(leaf.scale) * np.float32(1 if new < lowest else rule.factor)
+        return Plateau(jax.device_put(factor, leaf.scale.sharding),
+                       jax.device_put(min(new, lowest), leaf.lowest.sharding))
+
+    return jax.tree.map(updated, opt_state, is_leaf=_is_plateau)
+
+
+def is_over(opt_state: Any, rule: Rule | None) -> bool:
+    """Whether training ends here."""
+    return rule is not None and scale(opt_state) < rule.final
+
+
+def _is_plateau(node: Any) -> bool:
+    return isinstance(node, Plateau)
