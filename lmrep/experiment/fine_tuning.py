@@ -3,15 +3,17 @@
 import os
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_collections
 
 from lmrep.config import loading
+from lmrep.config.record import read
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
+from lmrep.models.base import Model
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN, KnownSet
 
@@ -147,6 +149,32 @@ def compose_task(
     return config
 
 
+class Reading(NamedTuple):
+    """How a network reads the texts of a task.
+
+    Attributes:
+      model: fields of `config.model` that differ from those that it was given.
+      head: fields of a task's head that the network asks for.
+      network: with the fields of `model`.
+    """
+
+    model: Mapping[str, Any]
+    head: Mapping[str, Any]
+    network: Model
+
+
+def reading_fields(task: str, model: Mapping[str, Any]) -> Reading:
+    """How the network of the fields `config.model` reads the texts of a task in `TASKS`: an encoder-decoder with its
+    encoder alone, unless it is to generate; a network that does not read both sides, from left to right."""
+    name = model.get("name", "transformer")
+    definition, c = MODELS[name], TASKS[task].objective.config()
+    own = {} if TASKS[task].objective.context(c) == "source" else dict(definition.encoder)
+    fields = {key: value for key, value in model.items() if key != "name"} | own
+    network = definition.build(read(definition.config, fields, "config.model"), Execution(), name)
+    head = {} if "both" in network.context else {"context": "left"}
+    return Reading(own, head | ({"pooling": "mean"} if network.pooling == "mean" else {}), network)
+
+
 def _use_frozen(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> None:
     """The frozen parts that were chosen."""
     parts = {name: path for name, path in (("features", chosen.features), ("words", chosen.vectors)) if path}
@@ -195,11 +223,10 @@ def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace, na
                                  "vocab_size": preset.config.vocab})
         config.objective.update({name: value for name, value in TASKS[config.objective.name].objective.published.get(
             preset.family, {}).items() if name in config.objective})
-    network = MODELS[preset.model if preset else name]
-    built = network.build(preset.config if preset else network.config(), Execution(), name)
-    if "both" not in built.context and "context" in config.objective:
-        config.objective.context = "left"
-    if not preset and "characters" in built.inputs:
+    reading = reading_fields(config.objective.name, config.model)
+    config.model.update(reading.model)
+    config.objective.update({name: value for name, value in reading.head.items() if name in config.objective})
+    if not preset and "characters" in reading.network.inputs:
         config.tokenizer.update({"name": "elmo", "lowercase": False})
     config.model.vocab = 0
     if chosen.size == "tiny":

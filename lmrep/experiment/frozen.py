@@ -176,6 +176,11 @@ def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenP
     network = build.model(dataclasses.replace(own, execution=experiment.execution), trained.tokenizer.vocabulary)
     stage = experiments.stage_at(own, trained.step)
     objective = build.objective(stage, network, trained.tokenizer.vocabulary)
+    encoder = experiments.model_def(own.model).encoder
+    if encoder and objective.context == "source" and name not in teacher_names(experiment):  # its vectors are read
+        own = dataclasses.replace(own, model={**own.model, **encoder}, execution=experiment.execution)
+        network = build.model(own, trained.tokenizer.vocabulary)
+        objective = objective._replace(context="both", specs={"encoder": network.specs})
     specs, kept = _matching(objective.specs, trained)
     fields = dataclasses.asdict(experiments.model_config(own, trained.tokenizer.size))
     return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective, kept,

@@ -21,7 +21,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Tree, flatten, init
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
-from lmrep.experiment import page_files
+from lmrep.experiment import fine_tuning, page_files
 from lmrep.experiment.choices import ALL_OBJECTIVES, is_task
 from lmrep.inference.load import load as load_run
 from lmrep.interop import (
@@ -135,6 +135,8 @@ def adopt_checkpoint(
     kept = dropout_fields(network)
     if not config.get("init_mapping"):
         config.model = {**network, **{name: value for name, value in config.model.items() if name in kept}}
+        if is_task(config):
+            config.model.update(fine_tuning.reading_fields(config.objective.name, network).model)
     if is_task(config):
         fields = head_fields(directory, config.objective.name, tokenizer.vocabulary.specials.get("pad"))
         labels = fields.pop("labels", ())
@@ -184,7 +186,10 @@ def adopt_features(config: ml_collections.ConfigDict, path: str | os.PathLike) -
     for name in ("max_length", "token_types"):
         config.model[name] = network.get(name, 0)
     pad = tokenizer.vocabulary.specials.get("pad")
-    config.objective.context = head_fields(directory, config.objective.name, pad).get("context", "both")
+    fields = head_fields(directory, config.objective.name, pad)
+    config.objective.context = fields.get("context", "both")
+    if "pooling" in config.objective:
+        config.objective.pooling = fields.get("pooling", config.objective.pooling)
     if 0 < config.model.max_length < config.length:
         config.length = config.model.max_length
 
@@ -199,19 +204,19 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
     """
     published = TASKS[task].objective.published
     if not conversion.is_workdir(path):
-        found = describe_published(path)
+        found, reading = describe_published(path), fine_tuning.reading_fields(task, read_network(path))
         own = found.task.fields if found.task and found.task.name == task else {}
-        return {**published.get(found.family.preset_family, {}), **own}
+        return {**reading.head, **published.get(found.family.preset_family, {}), **own}
     experiment = experiments.parse(workdir.read_config(path)["config"])
     stage = experiments.resolve_stages(experiment)[-1]
     if stage.objective_name == task:
         return {name: value for name, value in dataclasses.asdict(stage.objective).items()
                 if name in conversion.HEAD_FIELDS}
-    family = conversion.family_of(path, experiment, pad)
+    family, reading = conversion.family_of(path, experiment, pad), fine_tuning.reading_fields(task, experiment.model)
     context = ALL_OBJECTIVES[stage.objective_name].context(stage.objective)
     if context not in ("both", "left"):  # a task reads both directions, where there are two
-        context = "both" if "both" in experiments.build_model(experiment).context else "left"
-    return {**(published.get(family.preset_family, {}) if family else {}), "context": context}
+        context = reading.head.get("context", "both")
+    return {**reading.head, **(published.get(family.preset_family, {}) if family else {}), "context": context}
 
 
 def directory_of(path: str | os.PathLike, field: str = "init") -> Path:

@@ -1,6 +1,7 @@
 """The contract between a network and everything that uses it: objectives, the trainer, inference, conversion."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
@@ -130,7 +131,8 @@ class Model(NamedTuple):
       attention: whether there are attention probabilities to show.
       heads: h of `Inputs.gates`; 0 for a network that takes none.
       kept_heads: () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
-      pooling: the position whose vector stands for a sequence, "first" or "last".
+      pooling: what stands for a sequence: the vector of its "first" or "last" position, or the "mean" over all, for
+        networks without a position of that use; one vector is then that of the last.
       carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
       carried: length of an example -> the number of its first tokens whose states the carry holds; by default all.
       start_cache: (params, batch_size, max_length, source=None) -> the cache before the first token, for generation.
@@ -189,6 +191,8 @@ class ModelDef(NamedTuple):
         the first half, where the examples of a format start so far apart.
       attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
         has no attention.
+      encoder: of an encoder-decoder, the fields of the config that leave its encoder alone, with the context "both" and
+        the same paths; tasks whose context is not "source" are trained on it.
     """
 
     config: type
@@ -201,6 +205,7 @@ class ModelDef(NamedTuple):
     carried_field: str = ""
     attention: Callable[[Any], Needs | None] = lambda config: None
     tasks_only: bool = False
+    encoder: Mapping[str, Any] = MappingProxyType({})
 
 
 def model_inputs(

@@ -2,7 +2,8 @@
 
 The encoder reads a source text, `Inputs.source`, from both sides. The decoder reads `Inputs.tokens` from left to right
 and attends to the encoder's output, within the segments of the same number, so that packed pairs are independent.
-Without a source, `encode` runs the encoder alone, on `Inputs.tokens`.
+Without a source, `encode` runs the encoder alone, on `Inputs.tokens`. With `stacks` "encoder" there is nothing but the
+encoder, a network that is conditioned on both sides, at the paths that it has in the other.
 
 The systems differ in `Config`, whose published values are in `presets.py`.
 """
@@ -31,6 +32,7 @@ from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inp
 INPUTS = frozenset({"tokens", "positions", "attention_mask", "source"})
 SOURCE_INPUTS = INPUTS - {"source"}
 ENCODER, DECODER = "encoder", "decoder"
+EMBEDDING, SOURCE_EMBEDDING = "embedding", "source_embedding"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Config:
     """The fields in which the Transformer and T5 differ. The defaults are those of T5."""
 
     vocab: int = setting(32128, "size of the vocabulary of both texts; 0: the tokenizer's size", at_least=0)
+    stacks: str = setting("both", "encoder: the encoder alone, under the head of a task or of a masked language model",
+                          choices=("both", "encoder"))
     width: int = setting(512, "d, the model width", at_least=1)
     layers: int = setting(6, "l, layers of the encoder", at_least=1)
     decoder_layers: int = setting(0, "layers of the decoder; 0: as many", at_least=0)
@@ -87,8 +91,9 @@ class Config:
 
     @property
     def depth(self) -> dict[str, int]:
-        """The number of layers of each stack."""
-        return {ENCODER: self.layers, DECODER: self.decoder_layers or self.layers}
+        """The number of layers of each stack that there is."""
+        decoder = {DECODER: self.decoder_layers or self.layers} if self.stacks == "both" else {}
+        return {ENCODER: self.layers} | decoder
 
 
 class Cache(NamedTuple):
@@ -118,20 +123,22 @@ def check(c: Config) -> None:
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "encoder_decoder") -> Model:
     """The model of config `c`."""
     check(c)
+    encoder_alone, tied = c.stacks == "encoder", c.tied in ("all", "output") and EMBEDDING in tables(c)
     return Model(
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_embedding=partial(output_embedding, c=c) if c.tied in ("all", "output") else None,
+        output_embedding=partial(output_embedding, c=c) if tied else None,
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_length,
-        inputs=INPUTS,
-        context=frozenset({"source"}),
+        inputs=SOURCE_INPUTS if encoder_alone else INPUTS,
+        context=frozenset({"both" if encoder_alone else "source"}),
         output_dim=c.width,
         attention=True,
-        start_cache=partial(start_cache, c=c, execution=execution),
-        decode=partial(decode, c=c, execution=execution),
+        pooling="mean",
+        start_cache=None if encoder_alone else partial(start_cache, c=c, execution=execution),
+        decode=None if encoder_alone else partial(decode, c=c, execution=execution),
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=initializer(c, c.width),
@@ -140,9 +147,9 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 
 def sizes(c: Config) -> Sizes:
-    """The numbers of published formulas, for a token of the source and one of the target together."""
+    """The numbers of published formulas, for a token of the source and one of the target, if there is one, together."""
     attention, block = 4 * c.width * c.heads * c.k, (3 if c.gated else 2) * c.width * c.mlp
-    encoder, decoder = c.depth[ENCODER], c.depth[DECODER]
+    encoder, decoder = c.depth[ENCODER], c.depth.get(DECODER, 0)
     return Sizes(encoder * (attention + block) + decoder * (2 * attention + block),
                  (encoder + 2 * decoder) * c.heads * c.k)
 
@@ -162,8 +169,14 @@ def specs(c: Config) -> Tree:
     """The parameters: `embedding`, that of the source where it is another one, and the stacks `encoder` and
     `decoder`."""
     table = {"token": ParamSpec((c.vocab, c.width), ("vocab", "embed"), normal(c.embedding_stddev or c.width**-0.5))}
-    own_source = {"source_embedding": table} if c.tied in ("output", "none") else {}
-    return {"embedding": table, **own_source, **{name: stack_specs(c, name) for name in (ENCODER, DECODER)}}
+    return {**dict.fromkeys(tables(c), table), **{name: stack_specs(c, name) for name in c.depth}}
+
+
+def tables(c: Config) -> tuple[str, ...]:
+    """The names of the token tables that the stacks read."""
+    if c.tied in ("all", "embeddings"):
+        return (EMBEDDING,)
+    return (SOURCE_EMBEDDING,) if c.stacks == "encoder" else (EMBEDDING, SOURCE_EMBEDDING)
 
 
 def stack_specs(c: Config, name: str) -> Tree:
@@ -197,7 +210,7 @@ def _buckets(c: Config, name: str) -> Buckets:
 
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
     """The token table [v, d], divided by the root of d where the config says so."""
-    table = params["embedding"]["token"]
+    table = params[EMBEDDING]["token"]
     return table * c.width**-0.5 if c.scaled_output else table
 
 
@@ -215,7 +228,7 @@ def encode(
       ValueError: a field of `inputs` that the model does not take, a mask that does not fit the stack, or more tokens
         than the model has positions for.
     """
-    check_inputs(inputs, INPUTS)
+    check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS)
     run = partial(_run, params, c=c, execution=execution, layers=layers, attention=attention)
     if inputs.source is None:
         encoded = run(ENCODER, inputs, key)
@@ -276,7 +289,7 @@ def _embed(params: Tree, name: str, tokens: Array, positions: Array | None, leng
     """Float32 [b, t, d]; positions are below `length`."""
     if 0 < c.max_length < length:
         raise ValueError(f"got {length} tokens; the model takes {c.max_length} at most")
-    table = params["source_embedding" if name == ENCODER and "source_embedding" in params else "embedding"]
+    table = params[SOURCE_EMBEDDING if name == ENCODER and SOURCE_EMBEDDING in params else EMBEDDING]
     x = look_up(table["token"], tokens) * (c.width**0.5 if c.scaled_embedding else 1.0)
     if c.positions in ("learned", "sinusoidal"):
         if positions is None:
@@ -384,4 +397,5 @@ DEFINITION = ModelDef(
     architecture_fields=("heads", "positions", "buckets", "max_distance", "norm", "scaled_attention",
                          "scaled_embedding", "scaled_output", "tied"),
     dropout_fields=("dropout", "attention_dropout", "mlp_dropout", "shared_dropout"),
+    encoder={"stacks": "encoder"},
 )

@@ -6,7 +6,8 @@ encoder's outputs of their text:
 
     output = tanh(W [sum_j softmax_j(h W_a e_j) e_j; h])
 
-Without a source, `encode` runs the encoder alone, on `Inputs.tokens`: the vectors of CoVe.
+Without a source, `encode` runs the encoder alone, on `Inputs.tokens`: the vectors of CoVe. With `stacks` "encoder"
+there is nothing but the encoder, a network that is conditioned on both sides, at the paths that it has in the other.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from lmrep.layers.stack import Execution
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
 
 INPUTS = frozenset({"tokens", "attention_mask", "source"})
+SOURCE_INPUTS = INPUTS - {"source"}
 DIRECTIONS = {"forward": 1, "backward": -1}
 
 
@@ -35,6 +37,8 @@ class Config:
     """Sizes and attention. The defaults are CoVe's."""
 
     vocab: int = setting(0, "size of the vocabulary of both texts; 0: the tokenizer's size", at_least=0)
+    stacks: str = setting("both", "encoder: the encoder alone, under the head of a task or of a masked language model",
+                          choices=("both", "encoder"))
     width: int = setting(600, "d, of the decoder; half of it, of each direction of the encoder", at_least=2)
     layers: int = setting(2, "l, the number of layers of each", at_least=1)
     embedding: int = setting(300, "e, the width of the token tables", at_least=1)
@@ -70,11 +74,14 @@ def check(c: Config) -> None:
 def build(c: Config, execution: Execution = Execution(), name: str = "seq2seq_lstm") -> Model:
     """The model of config `c`."""
     check(c)
+    encoder_alone = c.stacks == "encoder"
     return Model(
         name=name, specs=specs(c), encode=partial(encode, c=c, execution=execution), width=c.width, vocab_size=c.vocab,
-        max_length=c.max_length, inputs=INPUTS, context=frozenset({"source"}), output_embedding=None,
-        output_dim=c.width, start_cache=partial(start_cache, c=c, execution=execution),
-        decode=partial(decode, c=c, execution=execution), activation="tanh", init=recurrent.uniform(c.init_range),
+        max_length=c.max_length, inputs=SOURCE_INPUTS if encoder_alone else INPUTS,
+        context=frozenset({"both" if encoder_alone else "source"}), output_embedding=None, output_dim=c.width,
+        pooling="mean", start_cache=None if encoder_alone else partial(start_cache, c=c, execution=execution),
+        decode=None if encoder_alone else partial(decode, c=c, execution=execution), activation="tanh",
+        init=recurrent.uniform(c.init_range),
         sizes=Sizes(sum(4 * (c.width // 2) * (d + c.width // 2) * 2 for d in _widths(c))
                     + sum(4 * c.width * (d + c.width) for d in _decoder_widths(c))))
 
@@ -85,7 +92,8 @@ def _widths(c: Config) -> list[int]:
 
 
 def _decoder_widths(c: Config) -> list[int]:
-    return [c.embedding + c.input_feeding * c.width, *[c.width] * (c.layers - 1)]
+    """What each layer of the decoder reads; [] without one."""
+    return [c.embedding + c.input_feeding * c.width, *[c.width] * (c.layers - 1)] if c.stacks == "both" else []
 
 
 def specs(c: Config) -> Tree:
@@ -94,16 +102,18 @@ def specs(c: Config) -> Tree:
     init: Initializer = recurrent.uniform(c.init_range)
     table = {"token": ParamSpec((c.vocab, c.embedding), ("vocab", "embed"), init)}
     layer = partial(recurrent.specs, init=init, forget_bias=c.forget_bias)
+    encoder = {"source_embedding" if c.tied == "none" else "embedding": table, "encoder": {
+        str(i): {name: layer(d, c.width // 2) for name in DIRECTIONS} for i, d in enumerate(_widths(c))}}
+    if c.stacks == "encoder":
+        return encoder
     attention = {}
     if c.attention != "none":
         attention["output"] = {"kernel": ParamSpec((2 * c.width, c.width), ("embed", None), init)}
     if c.attention == "general":
         attention["weigh"] = {"kernel": ParamSpec((c.width, c.width), ("embed", None), init)}
-    return {
-        "embedding": table, **({"source_embedding": table} if c.tied == "none" else {}),
-        "encoder": {str(i): {name: layer(d, c.width // 2) for name in DIRECTIONS} for i, d in enumerate(_widths(c))},
-        "decoder": {str(i): layer(d, c.width) for i, d in enumerate(_decoder_widths(c))},
-        **({"attention": attention} if attention else {})}
+    return {**encoder, "embedding": table,
+            "decoder": {str(i): layer(d, c.width) for i, d in enumerate(_decoder_widths(c))},
+            **({"attention": attention} if attention else {})}
 
 
 # The encoder
@@ -171,7 +181,7 @@ def encode(
       ValueError: a field of `inputs` that the network does not take, a mask that does not fit, too many tokens, or
         `attention`; or `layers` of the decoder.
     """
-    check_inputs(inputs, INPUTS)
+    check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS)
     if attention:
         raise ValueError("this network's attention probabilities are not returned; leave out attention=True")
     source_key, embedding_key, *keys = prng.split(key, 3 + c.layers)
@@ -181,7 +191,7 @@ def encode(
     else:
         if layers:
             raise ValueError("the decoder's layers are not returned; leave out layers=True")
-        check_inputs(inputs.source, INPUTS - {"source"})
+        check_inputs(inputs.source, SOURCE_INPUTS)
         x, every = _decode_all(params, inputs, source_key, embedding_key, keys, c, execution), ()
     if at is not None:
         x = jnp.take_along_axis(x, at[..., None], axis=1)
@@ -339,4 +349,5 @@ DEFINITION = ModelDef(
     tiny={"vocab": 0, "layers": 1, "width": 128, "embedding": 128, "dropout": 0.0},
     check=check,
     architecture_fields=("attention", "input_feeding", "tied"),
+    encoder={"stacks": "encoder"},
 )

@@ -331,3 +331,34 @@ def test_impossible_configs_and_inputs_are_refused():
         model.encode(params, Inputs(jnp.zeros((1, 12), jnp.int32)))
     with pytest.raises(ValueError, match="generates given a source text"):
         model.start_cache(params, 1, 4)
+
+
+# --- the encoder alone
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(name):
+    both, params = network(CONFIGS[name])
+    alone = encoder_decoder.build(replace(CONFIGS[name], stacks="encoder"))
+    own = {path: value for path, value in P.flatten(params).items() if path in P.flatten(alone.specs)}
+    assert {path: spec.shape for path, spec in P.flatten(alone.specs).items()} == {
+        path: value.shape for path, value in own.items()}
+    assert not any("decoder" in path or "cross_attention" in path for path in own)
+    inputs = make_inputs().source
+    expected, found = (encode(model, tree, inputs, layers=True, attention=True)
+                       for model, tree in ((both, params), (alone, P.unflatten(own))))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert alone.context == {"both"} and alone.decode is None and alone.start_cache is None
+    assert alone.sizes.matrices < both.sizes.matrices
+    inputs = model_inputs(alone, {"tokens": SOURCE, "segment_ids": SOURCE_SEGMENTS})
+    gradient = jax.grad(lambda tree: jnp.square(alone.encode(tree, inputs).hidden).sum())(P.unflatten(own))
+    assert all(np.abs(value).max() > 0 for path, value in P.flatten(gradient).items() if "key/bias" not in path)
+
+
+def test_the_encoder_alone_reads_no_source_and_has_a_tied_output_where_its_table_is_the_target_s():
+    alone, params = network(replace(T5, stacks="encoder"))
+    with pytest.raises(ValueError, match="got source too"):
+        alone.encode(params, make_inputs())
+    tied = {name: encoder_decoder.build(replace(T5, stacks="encoder", tied=name)).output_embedding is not None
+            for name in ("all", "embeddings", "output", "none")}
+    assert tied == {"all": True, "embeddings": False, "output": False, "none": False}

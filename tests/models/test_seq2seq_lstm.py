@@ -156,3 +156,16 @@ def test_fields_that_do_not_fit_are_refused():
         seq2seq_lstm.build(Config(width=7))
     with pytest.raises(UserError, match="set input_feeding to False"):
         seq2seq_lstm.build(Config(attention="none"))
+
+
+@pytest.mark.parametrize("tied", ["none", "embeddings"])
+def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(tied):
+    both, params = network(tied=tied)
+    alone, _ = network(tied=tied, stacks="encoder")
+    own = {name: params[name] for name in alone.specs}
+    assert list(own) == ["embedding" if tied == "embeddings" else "source_embedding", "encoder"]
+    read = inputs().source
+    np.testing.assert_array_equal(alone.encode(own, read).hidden, both.encode(params, read).hidden)
+    assert alone.context == {"both"} and alone.decode is None and 0 < alone.sizes.matrices < both.sizes.matrices
+    with pytest.raises(ValueError, match="got source too"):
+        alone.encode(own, inputs())

@@ -1,5 +1,6 @@
 """Tasks that start from pretrained runs of XLNet and of T5."""
 
+import json
 import random
 from pathlib import Path
 
@@ -8,8 +9,17 @@ import pytest
 
 import lmrep
 from lmrep.config import loading
+from lmrep.core.errors import UserError
+from lmrep.experiment.fine_tuning import compose_task
+from lmrep.interop.init_from import adopt_features
 from tests.tasks import tiny
 
+FIELDS = {  # of examples of each task
+    "classification": lambda r: r, "text_to_text": lambda r: r, "regression": lambda r: r,
+    "tagging": lambda r: {"words": r["text"].split(), "tags": ["O", "B-X", "O"]},
+    "span_extraction": lambda r: {"question": "which", "context": r["text"], "answers": [[r["text"].split()[0], 0]]},
+    "multiple_choice": lambda r: {"text": r["text"], "choices": ["a dog", "the cat"], "label": r["label"]},
+}
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
@@ -22,8 +32,10 @@ def home(tmp_path_factory):
         words = ["".join(draw.choice("bdfgklmnprst") + draw.choice("aeiou") for _ in range(draw.randint(1, 4)))
                  for _ in range(60)]
         (home / f"texts/{number}.txt").write_text(". ".join(map(" ".join, zip(*[iter(words)] * 6, strict=True))) + ".")
-    tiny.write(home / "train.jsonl", [{"text": tiny.sentence(draw, 2), "text2": "the cat", "label": str(i % 2),
-                                       "target": "a dog"} for i in range(32)])
+    records = [{"text": tiny.sentence(draw, 3), "text2": "the cat", "label": str(i % 2), "target": "a dog"}
+               for i in range(32)]
+    for task, fields in FIELDS.items():
+        tiny.write(home / f"{task}.jsonl", [fields(record) for record in records])
     return home
 
 
@@ -41,9 +53,10 @@ def pretrain(home, page, **fields):
 
 
 def fine_tune(home, task, init, **fields):
-    config = tiny.config(task, home / "train.jsonl", home / "train.jsonl", f"mesh=1x1x1,init={init}", steps=2, **fields)
-    lmrep.train(config, home / task)
-    return lmrep.load(home / task)
+    data, workdir = home / f"{task}.jsonl", home / f"{task}-{Path(init).name}"
+    config = tiny.config(task, data, data, f"mesh=1x1x1,init={init}", steps=2, **fields)
+    lmrep.train(config, workdir)
+    return lmrep.load(workdir)
 
 
 def test_a_classifier_on_xlnet_reads_cls_last(home):
@@ -59,10 +72,52 @@ def test_a_classifier_on_xlnet_reads_cls_last(home):
     assert {prediction["label"] for prediction in run.predict([("the cat", "a dog")])} <= {"0", "1"}
 
 
-def test_texts_from_texts_by_t5(home):
-    init = pretrain(home, "t5.py")
-    run = fine_tune(home, "text_to_text", init, objective__max_target=8)
+@pytest.fixture(scope="module")
+def t5(home):
+    return pretrain(home, "t5.py")
+
+
+@pytest.mark.parametrize("task", [name for name in FIELDS if name != "text_to_text"])
+def test_tasks_read_texts_with_the_encoder_of_t5_alone(home, t5, task):
+    """The decoder is no part of their runs: it has no gradient, no optimizer state, and is not saved."""
+    run = fine_tune(home, task, t5)
+    pretrained, end = lmrep.load(t5), run.tokenizer.vocabulary.specials["eos"]
+    assert run.params["encoder"].keys() == {"embedding", "encoder"} == pretrained.params["encoder"].keys() - {"decoder"}
+    assert run.objective.context == "both" and run.special_tokens == ([], [end])
+    if hasattr(run.experiment, "objective") and "pooling" in run.experiment.objective:
+        assert run.experiment.objective["pooling"] == "mean"
+    record = json.loads((home / f"{task}.jsonl").read_text().splitlines()[0])
+    assert run.predict([record]) == run.predict([record])
+    again = fine_tune(home, task, run.directory)  # which keeps head and encoder
+    assert again.params["encoder"].keys() == run.params["encoder"].keys()
+
+
+def test_pairs_have_one_end_between_them_as_in_t5(home, t5):
+    run = fine_tune(home, "classification", t5, objective__pooling="position")
+    inputs, end = run.inputs([("the cat", "a dog")]), run.tokenizer.vocabulary.specials["eos"]
+    ids = inputs.tokens[0, np.asarray(inputs.attention_mask.segment_ids[0]) > 0].tolist()
+    assert ids == [*run.tokenizer.encode("the cat").ids, end, *run.tokenizer.encode("a dog").ids, end]
+    with pytest.raises(UserError, match=r"a source text, and the network .* can be conditioned on: both"):
+        fine_tune(home, "text_to_text", run.directory, objective__max_target=8)
+
+
+def test_frozen_vectors_of_t5_are_those_of_its_encoder(home, t5):
+    config = compose_task(f"mesh=1x1x1,features={t5}", "classification", data=dict.fromkeys(
+        ("train", "validation"), str(home / "classification.jsonl")))
+    adopt_features(config, t5)
+    assert config.objective.pooling == "mean" and config.objective.context == "both"
+    config.update({"steps": 2, "batch_size": 16, "length": 32})
+    config.log.update({"tensorboard": False, "report": False})
+    lmrep.train(config, home / "frozen")
+    run = lmrep.load(home / "frozen")
+    assert run.params["frozen"]["features"].keys() == {"encoder"}
+    assert run.params["frozen"]["features"]["encoder"].keys() == {"embedding", "encoder"}
+    assert {prediction["label"] for prediction in run.predict(["the cat"])} <= {"0", "1"}
+
+
+def test_texts_from_texts_by_t5(home, t5):
+    run = fine_tune(home, "text_to_text", t5, objective__max_target=8)
     assert run.objective.context == "source"
-    pretrained = lmrep.load(init).params["encoder"]
+    pretrained = lmrep.load(t5).params["encoder"]
     assert run.params["encoder"]["embedding"]["token"].shape == pretrained["embedding"]["token"].shape
     assert set(run.predict(["the cat"])[0]) == {"text", "score"}

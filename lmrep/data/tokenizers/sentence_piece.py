@@ -138,6 +138,7 @@ class SentencePiece(Tokenizer):
         if specials == T5_SPECIALS and facts.algorithm == "unigram":
             self.name = "sentencepiece_t5"
         self.sentence_separator = "" if facts.dummy_prefix else " "
+        self.one_separator = "cls" not in specials  # T5 has the end of a text alone
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
             self._inside = sentencepiece.SentencePieceProcessor(model_proto=self.model + spiece_model.NO_PREFIX)
