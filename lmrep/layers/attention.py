@@ -110,7 +110,8 @@ def take(x: Array, at: Array) -> Array:
 
 
 class KVCache(NamedTuple):
-    """The keys and values [b, s, h, k] of previous tokens."""
+    """The keys and values [b, s, h, k] of previous tokens or of another text; where they are kept for generation, heads
+    come first, [b, h, s, k]: XLA's CPU backend would transpose the others at every step."""
 
     keys: Array
     values: Array
@@ -121,21 +122,43 @@ def project_kv(params: Tree, x: Array, heads: int) -> KVCache:
     return KVCache(_heads(params["key"], x, heads), _heads(params["value"], x, heads))
 
 
+def heads_first(kv: KVCache) -> KVCache:
+    """[b, s, h, k] -> [b, h, s, k]."""
+    return KVCache(*(shard(x.swapaxes(1, 2), "batch", "heads", "length", None) for x in kv))
+
+
 def cached_attention(
     params: Tree, x: Array, cache: KVCache, start: Array, heads: int, bias: Array | None = None, scaled: bool = True
 ) -> tuple[Array, KVCache]:
     """Causal self-attention of x [b, t, d], at positions from `start` i32[] on, over the cached positions and itself.
-    `bias` [h, t, s] and `scaled` as in `dense`.
+    The cache has its heads first. `bias` [h, t, s] and `scaled` as in `dense`.
 
     Returns:
       (output [b, t, d], the cache with the keys and values of x).
     """
     cache = jax.tree.map(
-        lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=1),
-        cache, project_kv(params, x, heads))
-    causal = jnp.arange(cache.keys.shape[1]) <= (start + jnp.arange(x.shape[1]))[:, None]
-    output, _ = _attention(_heads(params["query"], x, heads), cache, causal[None], bias=bias, scaled=scaled)
-    return linear.apply(params["output"], output.reshape(*output.shape[:2], -1), OUT), cache
+        lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2),
+        cache, heads_first(project_kv(params, x, heads)))
+    causal = jnp.arange(cache.keys.shape[2]) <= (start + jnp.arange(x.shape[1]))[:, None]
+    return attend_to_cache(params, x, cache, causal[None], heads, bias, scaled), cache
+
+
+def attend_to_cache(
+    params: Tree, x: Array, cache: KVCache, mask: Array, heads: int, bias: Array | None = None, scaled: bool = True
+) -> Array:
+    """Attention of x [n b, t, d] to keys and values that have their heads first -> [n b, t, d]. Those of an example
+    serve n consecutive ones of x, whose queries are then as if they were of one text.
+
+    `mask` bool[b or 1, t or 1, s]; `bias` [h, t, s], only where n is 1; `scaled` as in `dense`.
+    """
+    query = _heads(params["query"], x, heads)
+    query = query.reshape(len(cache.keys), -1, *query.shape[2:]).swapaxes(1, 2)
+    query = query * query.shape[-1] ** -0.5 if scaled else query
+    logits = jnp.einsum("bhtk,bhsk->bhts", query, cache.keys).astype(jnp.float32)
+    logits = jnp.where(mask[:, None], logits if bias is None else logits + bias, MASKED_LOGIT)
+    weights = jax.nn.softmax(logits, axis=-1).astype(query.dtype)
+    output = jnp.einsum("bhts,bhsk->bhtk", weights, cache.values).swapaxes(1, 2)
+    return linear.apply(params["output"], output.reshape(*x.shape[:2], -1), OUT)
 
 
 def _heads(params: Tree, x: Array, heads: int) -> Array:

@@ -55,6 +55,11 @@ def specs(layer: Tree | list[Tree], layers: int, shared: tuple[str, ...] = ()) -
     return {name: part if name in shared else P.stacked(part, layers) for name, part in layer.items()}
 
 
+def unstacked(params: Tree, layers: int) -> Tree:
+    """The parameters of a stack of equal layers, none of them shared, as those of one whose layers differ."""
+    return {str(i): jax.tree.map(lambda leaf: leaf[i], params) for i in range(layers)}  # noqa: B023
+
+
 def apply(
     layer: Callable[[Tree, Array, Array | None], tuple[Array, Any]],
     params: Tree,
@@ -73,26 +78,27 @@ def apply(
       params: as `specs` of the same `layer_specs`, `layers` and `shared`.
       layer_specs: as in `specs`; their axes say which parameters are gathered before use.
       x: the first layer's input.
-      keys: a random key per layer, or any tree of [l, ...] of which each layer is given its slice, or None.
+      keys: a random key per layer, or any tree of [l, ...] of which each layer is given its slice, or None; or a list
+        of a tree for each layer, which are then unrolled.
       layers: l.
       shared: as in `specs`.
       execution: scan or unroll, remat. Layers that differ are unrolled.
       last: runs in place of `layer` as the last layer. What it collects is dropped.
 
     Returns:
-      (the last layer's output; the collected trees, stacked on a leading axis of size l, or l - 1 with `last`).
+      (the last layer's output; the collected trees, stacked on a leading axis of size l, or l - 1 with `last`; a list
+      of them where `keys` is a list).
     """
-    differ = isinstance(layer_specs, list)
+    differ, listed = isinstance(layer_specs, list), isinstance(keys, list)
     common = {name: params[name] for name in shared}
     stacked = {name: part for name, part in params.items() if name not in shared}
     count = layers if last is None else layers - 1
     scan = execution.scan if execution.scan is not None else layers >= SCANNED and platform() != "cpu"
-    scan &= not differ
+    scan &= not differ and not listed
 
     def at(index: int | slice) -> tuple[Tree, Array | None]:
-        if differ:
-            return params[str(index)], jax.tree.map(lambda leaf: leaf[index], keys)
-        return jax.tree.map(lambda leaf: leaf[index], (stacked, keys))
+        part = params[str(index)] if differ else jax.tree.map(lambda leaf: leaf[index], stacked)
+        return part, keys[index] if listed else jax.tree.map(lambda leaf: leaf[index], keys)
 
     def body(layer: Callable) -> Callable:
         def run(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
@@ -109,7 +115,9 @@ def apply(
         for i in range(count):
             x, output = run(x, at(i))
             outputs.append(output)
-        collected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs) if outputs else None
+        collected = outputs or None
+        if outputs and not listed:
+            collected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
     if last is not None:
         x, _ = body(last)(x, at(layers - 1))
     return x, collected

@@ -136,8 +136,8 @@ class Model(NamedTuple):
       carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
       carried: length of an example -> the number of its first tokens whose states the carry holds; by default all.
       start_cache: (params, batch_size, max_length, source=None) -> the cache before the first token, for generation.
-        `source` are the `Inputs` of the text that the outputs are conditioned on, for networks that read one. None: not
-        supported.
+        `source` are the `Inputs` of the texts that the outputs are conditioned on, for networks that read them; where
+        `batch_size` is a multiple of their number, each is that of consecutive examples. None: not supported.
       decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
         is the number of the t tokens that are not padding, None for all. With `query` (a network with the context
         "order"), `hidden` is the query stream at the position after each token.

@@ -99,8 +99,9 @@ class Config:
 class Cache(NamedTuple):
     """The keys and values of the source, and of all tokens so far, for generation."""
 
-    kv: KVCache  # of every layer of the decoder, [l, b, t, h, k] each
-    source: KVCache  # [l, b, s, h, k] each
+    layers: Tree  # the decoder's parameters, unstacked: in a loop, slices of stacked ones would be copied at each step
+    kv: list[KVCache]  # of each layer of the decoder, [n b, h, t, k]
+    source: list[KVCache]  # [b, h, s, k]; each source is that of n consecutive texts
     real: Array  # bool[b, s], the source without padding
     length: Array  # i32[], number of tokens read
 
@@ -339,8 +340,9 @@ def start_cache(
     params: Tree, batch_size: int, length: int, source: Inputs | None = None, *, c: Config,
     execution: stack.Execution = stack.Execution(),
 ) -> Cache:
-    """The cache for `length` tokens that are conditioned on `source`, texts i32[b, s], whose keys and values are
-    computed once. Raises ValueError without one."""
+    """The cache for `batch_size` texts of `length` tokens that are conditioned on `source`, texts i32[b, s], whose keys
+    and values are computed once. `batch_size` is a multiple n b: each source is that of n consecutive texts. Raises
+    ValueError without one."""
     if source is None:
         raise ValueError("an encoder-decoder generates given a source text; give start_cache its `source`")
     if 0 < c.max_length < length:
@@ -348,13 +350,21 @@ def start_cache(
     hidden = _run(params, ENCODER, source, None, c=c, execution=execution).hidden
 
     def run(p: Tree, x: Array, _: None) -> tuple[Array, KVCache]:
-        return x, attention_layer.project_kv(p["cross_attention"], hidden, c.heads)
+        return x, attention_layer.heads_first(attention_layer.project_kv(p["cross_attention"], hidden, c.heads))
 
-    depth = c.depth[DECODER]
-    _, projected = stack.apply(run, params[DECODER]["layers"], layer_specs(c, DECODER), hidden, None, depth,
-                               execution=replace(execution, scan=True, remat="none"))
-    empty = jnp.zeros((depth, batch_size, length, c.heads, c.k), execution.dtype)
-    return Cache(KVCache(empty, empty), projected, _mask(source).segment_ids > 0, jnp.int32(0))
+    depth, empty = c.depth[DECODER], jnp.zeros((batch_size, c.heads, length, c.k), execution.dtype)
+    layers = stack.unstacked(params[DECODER]["layers"], depth)
+    _, projected = _apply_each(run, layers, hidden, [None] * depth, c, execution)
+    return Cache(layers, [KVCache(empty, empty)] * depth, projected, _mask(source).segment_ids > 0, jnp.int32(0))
+
+
+def _apply_each(
+    run: Callable[[Tree, Array, Any], tuple[Array, Any]], layers: Tree, x: Array, others: list, c: Config,
+    execution: stack.Execution,
+) -> tuple[Array, list]:
+    """`stack.apply` of the decoder's layers, unstacked, with a list of what each is given beside x."""
+    return stack.apply(run, layers, [layer_specs(c, DECODER)] * len(others), x, others, len(others),
+                       execution=replace(execution, remat="none"))
 
 
 def decode(
@@ -366,24 +376,22 @@ def decode(
 
     `real` i32[] is the number of the t tokens that are not padding: the next call overwrites the others.
     """
-    own, (t, capacity) = params[DECODER], (tokens.shape[1], cache.kv.keys.shape[2])
+    own, t, capacity = params[DECODER], tokens.shape[1], cache.kv[0].keys.shape[2]
     positions = jnp.broadcast_to(cache.length + jnp.arange(t), tokens.shape)
     x = _embed(params, DECODER, tokens, positions, capacity, c).astype(execution.dtype)
     bias = None
     if c.positions == "relative":
         bias = relative_bias.apply_at(own["relative"], cache.length, t, capacity, _buckets(c, DECODER))
-    cross = attention_layer.dense(jnp.broadcast_to(cache.real[:, None], (tokens.shape[0], t, cache.real.shape[1])),
-                                  scaled=c.scaled_attention)
 
     def run(p: Tree, x: Array, caches: tuple[KVCache, KVCache]) -> tuple[Array, KVCache]:
         kv, source = caches
         x, kv = _block(p, "attention", x, lambda y: attention_layer.cached_attention(
             p["attention"], y, kv, cache.length, c.heads, bias, c.scaled_attention), c)
-        x, _ = _attention(p, "cross_attention", x, cross, c, None, None, source)
+        x, _ = _block(p, "cross_attention", x, lambda y: (attention_layer.attend_to_cache(
+            p["cross_attention"], y, source, cache.real[:, None], c.heads, scaled=c.scaled_attention), None), c)
         return _mlp(p, x, c), kv
 
-    x, kv = stack.apply(run, own["layers"], layer_specs(c, DECODER), x, (cache.kv, cache.source), c.depth[DECODER],
-                        execution=replace(execution, scan=True, remat="none"))
+    x, kv = _apply_each(run, cache.layers, x, [*zip(cache.kv, cache.source, strict=True)], c, execution)
     if c.norm == "pre":
         x = norm.apply(own["final_norm"], x, c.norm_eps)
     return x, cache._replace(kv=kv, length=cache.length + (t if real is None else real))

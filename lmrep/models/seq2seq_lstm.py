@@ -319,14 +319,16 @@ def start_cache(
     params: Tree, batch_size: int, length: int, source: Inputs | None = None, *, c: Config,
     execution: Execution = Execution(),
 ) -> Cache:
-    """The state before the first token of texts that are generated from `source`, one segment in each example. Raises
-    ValueError without one."""
+    """The state before the first token of `batch_size` texts that are generated from `source`, b texts of one segment
+    each, a multiple of b: each source is that of consecutive texts. Raises ValueError without one."""
     if source is None:
         raise ValueError("an encoder-decoder generates given a source text; give start_cache its `source`")
     found = _read(params, source, None, c, execution)
-    state = _last_states(found, jnp.ones((batch_size, 1), jnp.int32))
+    b = len(source.tokens)
+    state = _last_states(found, jnp.ones((b, 1), jnp.int32))
     state = jax.tree.map(lambda x: x[:, 0].astype(jnp.float32), state)
-    return Cache(found.outputs, found.segment_ids > 0, state, jnp.zeros((batch_size, c.width), execution.dtype))
+    first = Cache(found.outputs, found.segment_ids > 0, state, jnp.zeros((b, c.width), execution.dtype))
+    return jax.tree.map(lambda x: jnp.repeat(x, batch_size // b, 0), first)
 
 
 def decode(

@@ -88,7 +88,7 @@ class Config:
 class Cache(NamedTuple):
     """The keys and values of all tokens so far, for generation."""
 
-    kv: KVCache  # keys and values of every layer, [l, b, s, h, k] each
+    kv: KVCache  # keys and values of every layer, [l, b, h, s, k] each
     length: Array  # i32[], number of tokens read
 
 
@@ -299,7 +299,7 @@ def start_cache(
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")
     heads = max(map(len, c.kept_heads)) if c.pruned_heads else c.heads
-    empty = jnp.zeros((c.layers, batch_size, length, heads, c.head_width), execution.dtype)
+    empty = jnp.zeros((c.layers, batch_size, heads, length, c.head_width), execution.dtype)
     return Cache(KVCache(empty, empty), jnp.int32(0))
 
 
@@ -317,10 +317,10 @@ def decode(
 
     def run(p: Tree, x: Array, kv: KVCache) -> tuple[Array, KVCache]:
         heads = _heads_of(p, c)
-        own = KVCache(*(each[:, :, :heads] for each in kv))
+        own = KVCache(*(each[:, :heads] for each in kv))
         x, new = _layer(p, x, lambda y: attention_layer.cached_attention(
             p["attention"], y, own, cache.length, heads), c)
-        return x, KVCache(*(jnp.pad(each, ((0, 0), (0, 0), (0, old.shape[2] - heads), (0, 0)))
+        return x, KVCache(*(jnp.pad(each, ((0, 0), (0, old.shape[1] - heads), (0, 0), (0, 0)))
                             for each, old in zip(new, kv, strict=True)))
 
     x, kv = stack.apply(run, params["layers"], layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],

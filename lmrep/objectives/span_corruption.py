@@ -278,12 +278,9 @@ def predict(params: Tree, batch: Batch, *, model: Model, ids: Ids, k: int = 50) 
         logits = next_token_logits(params, hidden, model=model)
         return jnp.where(jnp.arange(logits.shape[-1]) < ids.size, logits, -jnp.inf), cache  # ids without a token
 
-    def start_cache(size: int) -> Tree:
-        some = jax.tree.map(lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype), source)
-        return model.start_cache(encoder, size, k, source=some)
-
-    found = decoding.generate(decode, model.start_cache(encoder, b, k, source=source), decoding.batch_axes(start_cache),
-                              b, k, decoding.Search(), start=ids.start, end=ids.end, pad=ids.start)
+    found = decoding.generate(
+        decode, lambda number: model.start_cache(encoder, number, k, source=source), b, k, decoding.Search(),
+        start=ids.start, end=ids.end, pad=ids.start)
     return {"generated": found.tokens}
 
 

@@ -15,7 +15,6 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -210,14 +209,9 @@ def predict(
         output, cache = model.decode(params["encoder"], tokens, cache)
         return layer.logits(params["encoder"], _head(params), output), cache
 
-    def start_cache(size: int) -> Tree:
-        some = jax.tree.map(lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype), source)
-        return model.start_cache(params["encoder"], size, c.max_target, source=some)
-
-    size = len(batch["tokens"])
     found = decoding.generate(
-        decode, model.start_cache(params["encoder"], size, c.max_target, source=source),
-        decoding.batch_axes(start_cache), size, c.max_target, c.search, start=start, end=end, pad=pad)
+        decode, lambda number: model.start_cache(params["encoder"], number, c.max_target, source=source),
+        len(batch["tokens"]), c.max_target, c.search, start=start, end=end, pad=pad)
     return {"units": {"generated": found.tokens[:, None], "score": found.scores[:, None]},
             "tokens": {"nll": nll, "correct": correct.astype(jnp.float32)}}
 

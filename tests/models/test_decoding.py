@@ -1,6 +1,7 @@
 """Beam search, against all texts of a small language."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +25,11 @@ def generate(table, search, tokens=N):
         rows = jnp.take_along_axis(cache["table"], last[..., None], 1)[:, 0]
         return rows[:, None], {"table": cache["table"], "count": cache["count"] + 1}
 
-    axes = decoding.batch_axes(lambda size: {"table": jnp.zeros((size, V, V)), "count": jnp.int32(0)})
-    assert axes == {"table": 0, "count": -1}
+    def start_cache(table, number):
+        return {"table": jnp.repeat(table, number // len(table), 0), "count": jnp.int32(0)}
+
     return jax.jit(lambda table: decoding.generate(
-        decode, {"table": table, "count": jnp.int32(0)}, axes, len(table), tokens, search, start=START, end=END, pad=9,
-    ))(table)
+        decode, partial(start_cache, table), len(table), tokens, search, start=START, end=END, pad=9))(table)
 
 
 def log_p(table, text):
@@ -86,3 +87,11 @@ def test_penalties_are_those_of_the_papers():
     lengths = jnp.array([1, 7])
     np.testing.assert_allclose(decoding.penalty(lengths, Search(length_penalty=2.0)), [1, 49])
     np.testing.assert_allclose(decoding.penalty(lengths, Search(length_penalty=0.6, penalty="gnmt")), [1, 2**0.6])
+
+
+@pytest.mark.parametrize(("v", "k"), [(1000, 1), (1000, 5), (1024, 7), (300, 3), (128, 4), (900, 900)])
+def test_the_largest_values_are_those_of_jax(v, k):
+    """With many ties."""
+    x = jnp.asarray(np.random.default_rng(0).integers(-20, 20, (6, v)), jnp.float32)
+    x = x.at[0].set(0).at[1, 5:].set(-jnp.inf)
+    jax.tree.map(np.testing.assert_array_equal, decoding.top_k(x, k), tuple(jax.lax.top_k(x, k)))

@@ -221,6 +221,20 @@ def test_decoding_with_a_cache_equals_encoding(name):
     close(np.concatenate(computed, 1), expected)
 
 
+def test_a_source_is_that_of_consecutive_texts():
+    """Two texts for each of three sources, of which the second is padded."""
+    model, params = network(T5)
+    ones, sources = np.ones_like(SEGMENTS), np.minimum(SOURCE_SEGMENTS, 1)
+    texts = RNG.integers(0, V, (2 * B, T)).astype(np.int32)
+    cache, computed = model.start_cache(params, 2 * B, T, make_inputs(source_segments=sources).source), []
+    for t in range(T):
+        hidden, cache = model.decode(params, texts[:, t : t + 1], cache)
+        computed.append(hidden[:, 0])
+    for i in range(2):
+        expected = encode(model, params, make_inputs(texts[i::2], segments=ones, source_segments=sources)).hidden
+        close(np.stack(computed, 1)[i::2], expected)
+
+
 @pytest.mark.parametrize("execution", [Execution(scan=True), Execution(scan=True, remat="dots"),
                                        Execution(remat="full")])
 @pytest.mark.parametrize("name", ["t5_1_1", "vaswani"])

@@ -45,12 +45,11 @@ def test_texts_equal_the_reference(networks, search):
         hidden, cache = model.decode(params, tokens, cache)
         return lm_head.logits({}, model.output_embedding(params), hidden), cache
 
-    def start(size):
-        return model.start_cache(params, size, N, source=jax.tree.map(lambda x: jnp.zeros((size, S), x.dtype), source))
+    def start_cache(number):
+        return model.start_cache(params, number, N, source=source)
 
     with jax.default_matmul_precision("highest"):
-        cache, axes = model.start_cache(params, B, N, source=source), decoding.batch_axes(start)
-        generate = jax.jit(lambda end: decoding.generate(decode, cache, axes, B, N, search, start=0, end=end))
+        generate = jax.jit(lambda end: decoding.generate(decode, start_cache, B, N, search, start=0, end=end))
         found = {end: generate(end) for end in ends}
     for end, ours in found.items():
         with torch.no_grad():
