@@ -34,7 +34,8 @@ def report(prepared: PreparedTask, split: str, examples: int) -> str:
 def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
     """For each split, the numbers of its `examples`, `tokens` and `sequences`, the tokens of its `longest` text, and of
     the `mean` one; and of its target, where that has classes, how many `classes` there are, and `labels`, the number of
-    examples, or words, of the most frequent ones. `records` is a fingerprint of those that are not trained on."""
+    examples, or words, of the most frequent ones. `records` is a fingerprint of those that are not trained on, whatever
+    their classes are called."""
     found = {}
     for split, store in prepared.stores.items():
         lengths, counts = store.units.lengths, _target_counts(prepared.experiment, prepared.records[split])
@@ -43,8 +44,20 @@ def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
             "mean": float(lengths.mean()), "sequences": store.examples, "classes": len(counts),
             "labels": dict(counts.most_common(STORED))}
         if split != "train":
-            found[split]["records"] = records.fingerprint(prepared.records[split])
+            found[split]["records"] = _fingerprint(prepared.experiment, prepared.records[split])
     return found
+
+
+def _fingerprint(experiment: TaskExperiment, own: Sequence[Record]) -> str:
+    """`records.fingerprint`, with classes numbered as they occur: a run that calls them 0 and 1 is measured on the same
+    examples as one that generates their names."""
+    task, numbers = TASKS[experiment.objective["name"]], {}
+    if task.grouped or "accuracy" not in task.objective.metrics or not _target_counts(experiment, own):
+        return records.fingerprint(own)
+    target = task.targets[0]
+    return records.fingerprint(record._replace(fields={
+        name: value for name, value in record.fields.items() if name != target} | {
+        "label": str(numbers.setdefault(record.fields.get(target), len(numbers)))}) for record in own)
 
 
 def _splits(prepared: PreparedTask) -> str:

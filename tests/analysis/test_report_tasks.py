@@ -161,6 +161,29 @@ def test_runs_on_the_same_validation_records_are_comparable(data):
     assert settings(other("x", validation="other.jsonl")) == {"Accuracy": ["data.validation"]}
 
 
+def test_a_head_and_generated_classes_are_compared_in_one_table(home, tmp_path):
+    """The same metrics of the same examples, whatever their classes are called and wherever the files are."""
+    validation = shutil.copy(home / "dev.jsonl", tmp_path / "dev.jsonl")
+    runs = []
+    for task, fields in (("classification", {}), ("text_to_text", {
+            "data__columns": {"target": "label"}, "data__label_map": dict(zip(LABELS, ("bad", "good"), strict=True)),
+            "objective__max_target": 4, "objective__positive": "good"})):
+        config = tiny.config(task, home / "train.jsonl", validation if fields else home / "dev.jsonl", steps=1,
+                             objective__metrics=("accuracy", "f1"), checkpoint__best="accuracy", **fields)
+        lmrep.train(config, tmp_path / task)
+        runs.append(run_data.read(tmp_path / task, task, tmp_path / "data"))
+    groups = metrics.group_by_seed(runs)
+    found = metrics.comparison(groups)
+    for title, name in (("Accuracy", "accuracy"), ("F1 of the positive class", "f1")):
+        assert [cell.text for cell in found[title]] == [f"{run.last('validation', name):.2%}" for run in runs]
+    assert [cell.text == "" for cell in found["Loss of the target's tokens"]] == [True, False]
+    assert metrics.differing_settings(groups) == {}
+    other = {"validation": runs[1].task.splits["validation"] | {"records": "other"}}
+    runs[1] = dataclasses.replace(runs[1], task=dataclasses.replace(runs[1].task, splits=other))
+    assert metrics.differing_settings(metrics.group_by_seed(runs)) == {
+        "Accuracy, F1 of the positive class": ["data.validation"]}
+
+
 def test_published_figures_are_shown_for_a_known_set(data):
     known = dataclasses.replace(data, experiment=dataclasses.replace(data.experiment, name="sst2"))
     rows = task_page.results(known)["published"]["rows"]

@@ -163,18 +163,29 @@ def group_by_seed(runs: Sequence[RunData]) -> list[Group]:
 
 
 def comparison(groups: Sequence[Group]) -> dict[str, list[Cell]]:
-    """{title of a headline metric: a cell for each group}: means and standard deviations over seeds, and whether a
-    difference from the best group lies within the spread of seeds."""
-    metrics: dict[str, tuple[str, Metric]] = {}
+    """{title of a metric that is a headline of any: a cell for each group}: means and standard deviations over seeds,
+    and whether a difference from the best group lies within the spread of seeds."""
+    return {metric.title: _cells(groups, name, metric) for name, metric in _compared(groups)}
+
+
+def _compared(groups: Sequence[Group]) -> list[tuple[str, Metric]]:
+    """(name, metric) of the headlines of any group, each title once."""
+    found: dict[str, tuple[str, Metric]] = {}
     for group in groups:
         for name, metric in headlines(group.runs[0]).items():
-            metrics.setdefault(metric.title, (name, metric))
-    return {title: _cells(groups, *metrics[title]) for title in metrics}
+            found.setdefault(metric.title, (name, metric))
+    return [*found.values()]
+
+
+def _value(run: RunData, name: str, metric: Metric) -> float | None:
+    """Of a metric on validation data; None for a run that has none, or another one of that name."""
+    own = declared(run).get(name)
+    same = own is not None and own._replace(headline=metric.headline, baseline=metric.baseline) == metric
+    return run.last("validation", name) if same else None
 
 
 def _cells(groups: Sequence[Group], name: str, metric: Metric) -> list[Cell]:
-    values = [[value for run in group.runs if headlines(run).get(name) == metric
-               and (value := run.last("validation", name)) is not None] for group in groups]
+    values = [[value for run in group.runs if (value := _value(run, name, metric)) is not None] for group in groups]
     means = [statistics.fmean(v) if v else None for v in values]
     known = [mean for mean in means if mean is not None]
     best = (max if metric.higher_is_better else min)(known)
@@ -199,15 +210,15 @@ def differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
     ignored = set.intersection(*({f"objective.{field}" for field in ALL_OBJECTIVES[name].loss_fields}
                                  for name in objectives))
     found: dict[tuple[str, ...], list[str]] = {}
-    for title in dict.fromkeys(metric.title for group in groups for metric in headlines(group.runs[0]).values()):
+    for name, metric in _compared(groups):
         members = [one for group, one in zip(groups, settings, strict=True)
-                   if title in {metric.title for metric in headlines(group.runs[0]).values()}]
-        shared = [name for name in members[0][0] if name not in ignored and all(name in group[0] for group in members)]
-        runs = [run for group in groups for run in group.runs if title in {m.title for m in headlines(run).values()}]
-        fields = tuple(name for name in shared if _changes_validation(name, runs)
-                       and len({repr(sorted({repr(run[name]) for run in group})) for group in members}) > 1)
+                   if _value(group.runs[0], name, metric) is not None]
+        shared = [path for path in members[0][0] if path not in ignored and all(path in group[0] for group in members)]
+        runs = [run for group in groups for run in group.runs if _value(run, name, metric) is not None]
+        fields = tuple(path for path in shared if _changes_validation(path, runs)
+                       and len({repr(sorted({repr(run[path]) for run in group})) for group in members}) > 1)
         if fields:
-            found.setdefault(fields, []).append(title)
+            found.setdefault(fields, []).append(metric.title)
     return {", ".join(titles): list(fields) for fields, titles in found.items()}
 
 
