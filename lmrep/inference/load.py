@@ -103,7 +103,8 @@ class Run:
         """The contextual vectors of each text, with its tokens, their characters and their words.
 
         A text has the special tokens around it that the run's input format puts there: [CLS] and [SEP] for many, an end
-        of text alone for `stream`. A converted checkpoint's are [CLS] and [SEP], as far as its tokenizer has them.
+        of text alone for `stream`. A converted checkpoint's are [CLS] and [SEP], as far as its tokenizer has
+        them, or T5's end of text.
 
         Args:
           texts: any number. Names of special tokens in them, such as "[MASK]", are read as these tokens.
@@ -149,7 +150,9 @@ class Run:
         if self._layout.cls_last and (self.converted or stage.format_name in EXAMPLES):
             return [], [*self._layout.tail]
         if self.converted and self.objective.context != "each_side":  # ELMo's have one format
-            return tokenized_text.special_tokens_around(self.tokenizer)
+            before, after = tokenized_text.special_tokens_around(self.tokenizer)
+            end = [] if after or self.context == "left" else self._specials("eos")  # as T5's
+            return before, [*after, *end]
         return ALL_FORMATS[stage.format_name].layout(stage.format, self.tokenizer.vocabulary).around
 
     @functools.cached_property
@@ -335,6 +338,13 @@ class Run:
         if not set(heads) & self.params.get("objective", {}).keys():
             raise UserError(f"{self.directory} has no {description}; the checkpoint that it was converted from has "
                             f"none either. Train one with :init={self.directory}, or use vectors with lmrep embed")
+
+    def require_network(self) -> None:
+        """Raises UserError where the parameters lack a part of the network; some converted checkpoints have the encoder
+        of an encoder-decoder alone."""
+        if missing := sorted(P.flatten(self.model.specs).keys() - P.flatten(self.params["encoder"]).keys()):
+            raise UserError(f"{self.directory} has no {missing[0]}, and neither has the checkpoint that it was "
+                            f"converted from. Train it with :init={self.directory}, or use vectors with lmrep embed")
 
     def predict_batch(self, batch: dict[str, np.ndarray], **static: Any) -> dict[str, np.ndarray]:
         """The objective's `predict` of a batch, compiled; `static` are its static arguments."""

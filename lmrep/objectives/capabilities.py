@@ -207,6 +207,7 @@ class FillSpans:
         self, run: Any, texts: Sequence[str], options: FillSpansOptions, names: Names
     ) -> list[dict[str, str]]:
         """For each text the generated text of each of its sentinels; "" where none was generated."""
+        run.require_network()
         self.check(texts, run.tokenizer, run.model.max_length, names)
         special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
         tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names, ([], [special["eos"]]))

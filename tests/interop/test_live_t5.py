@@ -2,13 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import lmrep
 from lmrep.core.errors import UserError
-from lmrep.interop import conversion
+from lmrep.experiment.fine_tuning import compose_task
+from lmrep.interop import conversion, init_from
 from lmrep.interop.huggingface.read import read
 from tests.data import test_sentencepiece
+from tests.tasks import tiny
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -72,3 +75,79 @@ def test_a_network_of_ours_is_written_as_t5(tmp_path):
         config | {"tie_word_embeddings": True, "scale_decoder_outputs": True}))
     with pytest.raises(UserError, match="is not the token table"):
         read(tmp_path / "back")
+
+
+def vectors(directory, ids):
+    """Of the reference's encoder, [t, d]."""
+    model = transformers.T5EncoderModel.from_pretrained(directory).eval()
+    with torch.no_grad():
+        return model(torch.tensor(np.asarray(ids)[None])).last_hidden_state[0].numpy()
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * max(1, np.abs(expected).max()))
+
+
+def fine_tune(home, task, argument, **fields):
+    """A run whose parameters are those that it starts from, up to one step at a rate of 1e-30."""
+    base = "encoder_decoder" if task == "text_to_text" else "bert_base"
+    config = compose_task(f"mesh=1x1x1,{argument}", task, base=base)
+    if config.init:
+        init_from.adopt_checkpoint(config, config.init)
+    else:
+        init_from.adopt_features(config, config.frozen["features"])
+    config.update({"steps": 1, "batch_size": 4, "length": 32})
+    config.data.update({"train": str(home / "train.jsonl"), "validation": ""})
+    config.optimizer.update({"learning_rate": 1e-30, "weight_decay": 0.0})
+    config.log.update({"tensorboard": False, "report": False})
+    config.checkpoint.best = ""
+    config.update_from_flattened_dict(fields)
+    lmrep.train(config, home / task / argument[:4])
+    return lmrep.load(home / task / argument[:4])
+
+
+@pytest.mark.parametrize("name", ["1.0", "1.1"])
+def test_tasks_start_from_a_published_directory(name, tmp_path):
+    """The vectors of classifiers, generators and frozen features are those of the reference's encoder."""
+    save(name, tmp_path / "published")
+    tiny.write(tmp_path / "train.jsonl", [{"text": "the cat", "label": str(i % 2), "target": "the"} for i in range(8)])
+    directory = tmp_path / "published"
+    classifier = fine_tune(tmp_path, "classification", f"init={directory}")
+    (text,) = classifier.encode(["the cat"])
+    assert text.ids[-1] == classifier.tokenizer.vocabulary.specials["eos"]
+    expected = vectors(directory, text.ids)
+    close(text.hidden[0], expected)
+    assert classifier.params["encoder"].keys() == {"embedding", "encoder"}
+    assert classifier.experiment.objective["pooling"] == "mean"
+    generator = fine_tune(tmp_path, "text_to_text", f"init={directory}", **{"objective.max_target": 8})
+    assert "decoder" in generator.params["encoder"] and ("objective" in generator.params) == (name == "1.1")
+    inputs = classifier.inputs(["the cat"])
+    close(generator.apply(generator.params, inputs).hidden[0, : len(text.ids)], expected)
+    frozen = fine_tune(tmp_path, "classification", f"features={directory}", **{"objective.features.layers": "last"})
+    own = frozen.params["frozen"]["features"]["encoder"]
+    assert own.keys() == {"embedding", "encoder"} and frozen.experiment.objective["pooling"] == "mean"
+    close(classifier.model.encode(own, inputs).hidden[0, : len(text.ids)], expected)
+    conversion.to_workdir(directory, tmp_path / "run")
+    (again,) = lmrep.load(tmp_path / "run").encode(["the cat"])
+    np.testing.assert_array_equal(again.ids, text.ids)
+    close(again.hidden[0], expected)
+
+
+def test_files_of_the_encoder_alone_have_its_vectors_and_no_decoder(tmp_path):
+    save("1.0", tmp_path / "published")
+    transformers.T5EncoderModel.from_pretrained(tmp_path / "published").save_pretrained(tmp_path / "encoder")
+    (tmp_path / "encoder/spiece.model").write_bytes((tmp_path / "published/spiece.model").read_bytes())
+    done = conversion.to_workdir(tmp_path / "encoder", tmp_path / "run")
+    assert done.certificate.differences.keys() == {"hidden"} and done.certificate.differences["hidden"] <= 1e-4
+    assert any("it has no decoder" in remark for remark in done.remarks)
+    run = lmrep.load(tmp_path / "run")
+    (text,) = run.encode(["the cat"])
+    close(text.hidden[0], vectors(tmp_path / "published", text.ids))
+    with pytest.raises(UserError, match="has no decoder/"):
+        run.predict(["the <extra_id_0>"])
+    back = conversion.to_published(tmp_path / "run", tmp_path / "back")
+    assert back.checkpoint.class_name == "T5EncoderModel"
+    assert (tmp_path / "back/model.safetensors").read_bytes() == (tmp_path / "encoder/model.safetensors").read_bytes()
+    tiny.write(tmp_path / "train.jsonl", [{"text": "the cat", "label": str(i % 2)} for i in range(8)])
+    classifier = fine_tune(tmp_path, "classification", f"init={tmp_path / 'encoder'}")
+    close(classifier.encode(["the cat"])[0].hidden[0], text.hidden[0])

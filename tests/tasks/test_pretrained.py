@@ -52,8 +52,8 @@ def pretrain(home, page, **fields):
     return home / page
 
 
-def fine_tune(home, task, init, **fields):
-    data, workdir = home / f"{task}.jsonl", home / f"{task}-{Path(init).name}"
+def fine_tune(home, task, init, name="", **fields):
+    data, workdir = home / f"{task}.jsonl", home / (name or f"{task}-{Path(init).name}")
     config = tiny.config(task, data, data, f"mesh=1x1x1,init={init}", steps=2, **fields)
     lmrep.train(config, workdir)
     return lmrep.load(workdir)
@@ -93,7 +93,7 @@ def test_tasks_read_texts_with_the_encoder_of_t5_alone(home, t5, task):
 
 
 def test_pairs_have_one_end_between_them_as_in_t5(home, t5):
-    run = fine_tune(home, "classification", t5, objective__pooling="position")
+    run = fine_tune(home, "classification", t5, "pairs", objective__pooling="position")
     inputs, end = run.inputs([("the cat", "a dog")]), run.tokenizer.vocabulary.specials["eos"]
     ids = inputs.tokens[0, np.asarray(inputs.attention_mask.segment_ids[0]) > 0].tolist()
     assert ids == [*run.tokenizer.encode("the cat").ids, end, *run.tokenizer.encode("a dog").ids, end]

@@ -107,8 +107,9 @@ class Family:
       refine: (our config, tensors by name) -> our config, where config.json does not say all.
       depth: (our config, path of a stacked parameter) -> its number of layers.
       layouts: (our config) -> {path: how files hold this parameter}, where that is another shape.
-      plain_head: the head, in `HEADS`, that all its checkpoints have, with the tied token table alone or an output
-        table; "" for none.
+      plain_head: the head, in `HEADS`, that all its checkpoints have (with `optional`), with the tied token table alone
+        or an output table; "" for none.
+      optional: begins the paths of a part of the network that a checkpoint may lack; "" for none.
       causal: whether it predicts from left to right, with the tied token table as its only head for pretraining.
       transposed: whether kernels are [out, in].
       pad: the id of padding, where config.json has none.
@@ -148,6 +149,7 @@ class Family:
     refine: Callable[[Any, Mapping[str, np.ndarray]], Any] = lambda config, tensors: config
     depth: Callable[[Any, str], int] = lambda config, path: config.layers
     plain_head: str = ""
+    optional: str = ""
     causal: bool = False
     transposed: bool = True
     pad: int | None = 0
@@ -177,7 +179,8 @@ class Family:
         prefixes = {name: f"objective/{name}/" for name in TASK_HEADS} | {
             name: head.prefix for name, head in HEADS.items() if head.prefix and not self.causal}
         found = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
-        return found or (("causal",) if self.causal else (self.plain_head,) if self.plain_head else ())
+        plain = self.plain_head and any(path.startswith(self.optional) for path in paths)
+        return found or (("causal",) if self.causal else (self.plain_head,) if plain else ())
 
     def class_of(self, paths: Iterable[str]) -> str:
         """The library's class with the heads among `paths`; or with the first of them; or without heads."""

@@ -245,8 +245,10 @@ def _check_complete(
     if any(path.startswith(POOLER) for path in paths):  # which base models have without a head
         needed.append(POOLER)
     every = family.locations(family.prefix_in(tensors), config, specs(config, task))
+    lacks = family.optional and not any(path.startswith(family.optional) for path in paths)
     missing = [names[0] for location, names in every
-               if location not in present and location.paths[0].startswith(("encoder/", *needed))]
+               if location not in present and location.paths[0].startswith(("encoder/", *needed))
+               and not (lacks and location.paths[0].startswith(family.optional))]
     if missing:
         more = f" and {len(missing) - 4:,} more" if len(missing) > 4 else ""
         raise UserError(f"{directory} lacks {', '.join(missing[:4])}{more}; by its {CONFIG} they should be there")

@@ -2,7 +2,8 @@
 
 `feed_forward_proj` says whether the block is gated. The tensors say whether the output layer is the token table: files
 of T5 1.1 have `tie_word_embeddings` false or, written by version 5 of the library, true with `scale_decoder_outputs`
-false. Tables of the encoder and the decoder, which some files repeat, are the token table.
+false. Tables of the encoder and the decoder, which some files repeat, are the token table. Files of the encoder alone
+(`T5EncoderModel`) give a network without parameters of its decoder.
 """
 
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ class ConfigJson:
     tie_word_embeddings: bool = setting(True, "whether the output layer is the token table")
     scale_decoder_outputs: bool | None = setting(None, "whether a tied output layer is divided by the root of d; "
                                                  "null: as tie_word_embeddings")
-    is_encoder_decoder: bool = setting(True, "whether it has both stacks", choices=(True,))
+    is_encoder_decoder: bool = setting(True, "whether it has both stacks, which the tensors say")
 
 
 FIELDS = {
@@ -60,7 +61,7 @@ def from_json(values: Mapping[str, Any]) -> dict[str, Any]:
     scaled = values["tie_word_embeddings"] if scaled is None else scaled
     return {"decoder_layers": values["num_decoder_layers"] or values["num_layers"],
             "gated": values["feed_forward_proj"].startswith(GATED),
-            "tied": "all" if scaled else "embeddings", "scaled_output": scaled,
+            "tied": "all" if scaled else "embeddings", "scaled_output": scaled, "stacks": "both",
             **dict.fromkeys(("attention_dropout", "mlp_dropout"), values["dropout_rate"])}
 
 
@@ -77,7 +78,7 @@ def refine(c: encoder_decoder.Config, tensors: Mapping[str, np.ndarray]) -> enco
 
 def to_json(c: encoder_decoder.Config) -> dict[str, Any]:
     """The keys for these fields, and those that follow from others."""
-    return {"d_kv": c.k, "num_decoder_layers": c.depth[encoder_decoder.DECODER],
+    return {"d_kv": c.k, "num_decoder_layers": c.decoder_layers or c.layers,
             "feed_forward_proj": FEED_FORWARD_NAMES[c.gated, c.activation], "tie_word_embeddings": c.tied == "all",
             "scale_decoder_outputs": c.tied == "all" and c.scaled_output,
             "is_encoder_decoder": True, "decoder_start_token_id": 0}
@@ -100,7 +101,10 @@ def stack(name: str, blocks: Mapping[str, str]) -> Names:
 
 FAMILY = Family(
     name="t5", preset_family="t5", prefix="", tied=OUTPUT, network_name="encoder_decoder",
-    classes={(): "T5ForConditionalGeneration"}, plain_head="span_corruption",
+    classes={("span_corruption",): "T5ForConditionalGeneration", (): "T5EncoderModel"}, plain_head="span_corruption",
+    optional="encoder/decoder/",
+    without_lm_head="it has no decoder, so `lmrep predict` cannot fill spans; a run with init= that generates "
+                    "initializes one, and others need none",
     base={
         TOKEN: NAMES,
         **stack("encoder", {"attention": "SelfAttention", "mlp": "DenseReluDense"}),
@@ -112,6 +116,6 @@ FAMILY = Family(
     depth=lambda config, path: config.depth[path.split("/")[1]],
     architecture={"positions": "relative", "norm": "pre", "rms_norm": True, "mlp_bias": False, "attention_bias": False,
                   "scaled_attention": False, "scaled_embedding": False, "scaled_output": (True, False),
-                  "tied": ("all", "embeddings")},
+                  "tied": ("all", "embeddings"), "stacks": ("both", "encoder")},
     initialization={}, positions_key="", activation_key="feed_forward_proj", activations=FEED_FORWARD,
     objective="span_corruption", optimizer="adafactor")
