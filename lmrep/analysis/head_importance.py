@@ -17,7 +17,7 @@ from lmrep.core.host import default_data_dir
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import make_mesh, replicated, shardings
 from lmrep.data import loader, records
-from lmrep.experiment import build, checks
+from lmrep.experiment import build, checks, task_sources
 from lmrep.experiment.config import TaskExperiment, stage_at
 from lmrep.experiment.task_data import tokenized
 from lmrep.inference import labelled
@@ -25,7 +25,6 @@ from lmrep.inference.evaluate import objective_params, own_corpus
 from lmrep.inference.load import Run
 from lmrep.models.base import Encoded, Inputs, Model, with_gates
 from lmrep.objectives.base import Objective
-from lmrep.tasks import TASKS
 from lmrep.training.evaluation import Evaluator
 from lmrep.training.state import specs_of
 from lmrep.training.step import prepare_keys
@@ -82,13 +81,13 @@ def _gated_task(
     run: Run, training: int, validation: int, split: str, normalize: bool, data_dir: Path
 ) -> Gated:
     stage = stage_at(run.experiment, run.step)
-    task = TASKS[stage.objective_name]
+    task = task_sources.task_of(run.experiment)
 
     def examples_of(name: str, count: int) -> tuple[Sequence[records.Record], Any]:
-        if name not in records.SPLITS or not getattr(run.experiment.data, name):
+        if name not in task_sources.splits(run.experiment):
             raise UserError(f"{run.directory} has no {name} data; importance needs training data, and scores those of "
                             "--split")
-        own = records.spread(records.read(run.experiment.data, name, (*task.fields, *task.targets)), count)
+        own = task_sources.read_split(run.experiment, name, count)
         for record in own:
             task.check(stage.objective, record)
         return own, tokenized(run.experiment, run.model, run.tokenizer, own, name)

@@ -51,6 +51,8 @@ FLAGS = {
     "length_penalty": Flag(None, "their scores are divided by (the number of tokens) ** length_penalty, or Wu et al.'s "
                            "((5 + tokens) / 6) ** length_penalty (--penalty=gnmt); 0: none", float),
     "penalty": Flag(None, "power or gnmt", str),
+    "source": Flag("", "of a run on a mixture of labelled data sets, the one whose split is evaluated (by default "
+                   "all), or that --files are like"),
     "pairs": Flag("", "a directory of minimal pairs: JSON Lines with sentence_good, sentence_bad, UID and "
                   "linguistics_term, such as BLiMP's"),
     "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "
@@ -77,7 +79,7 @@ def run(arguments: Arguments) -> int:
     values, intervals = evaluate_with_intervals(
         workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
-        pll=flags.pll, batch_size=flags.batch_size,
+        pll=flags.pll, batch_size=flags.batch_size, source=flags.source,
         model={name: value for name in ("memory", "clamp", "same_length")
                if (value := getattr(flags, name)) is not None and value is not False},
         search={name: value for name in ("beams", "length_penalty", "penalty")
@@ -90,6 +92,7 @@ def run(arguments: Arguments) -> int:
     width, known = max(map(len, values)), dict(COMMON)
     for definition in ALL_OBJECTIVES.values():
         known |= definition.metrics
+    known |= {name: known[last] for name in values if (last := name.rpartition("/")[2]) in known}  # of a mixture
     for name, value in values.items():
         form = "," if isinstance(value, int) else known[name].format if name in known else ".6g"
         low, high = intervals.get(name, (None, None))

@@ -38,7 +38,7 @@ def run(arguments: Arguments) -> int:
     config = process_group.agreed(lambda: config_of(arguments))
 
     from lmrep import api
-    from lmrep.experiment.choices import ALL_OBJECTIVES
+    from lmrep.experiment import task_sources
 
     if process_group.first():  # of the other processes, warnings alone are shown
         show_messages()
@@ -46,8 +46,8 @@ def run(arguments: Arguments) -> int:
     if not process_group.first():
         return 0
     experiment, alone = api.experiments.parse(config), not process_group.joined()
-    objective = ALL_OBJECTIVES[api.experiments.resolve_stages(experiment)[-1].objective_name]
-    print(summary(outcome, objective.metrics))
+    objective = api.experiments.resolve_stages(experiment)[-1].objective_name
+    print(summary(outcome, task_sources.metrics(experiment, objective)))
     if outcome.prompts and alone:  # one of several processes does not make the others wait
         print(samples(api.load(workdir), outcome.prompts))
     text = next(iter(outcome.prompts), "")

@@ -19,7 +19,7 @@ from lmrep.core.files import digest
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FIELDS, Batch
 from lmrep.data.formats.plans import Plan
-from lmrep.data.order import example_numbers, interleave
+from lmrep.data.order import Interleaving, example_numbers, source_seed
 from lmrep.data.store.token_store import Store
 
 BLOCK = 10_000  # the largest block: fractions are rounded to multiples of 1 / BLOCK
@@ -77,16 +77,8 @@ class Mixture:
             raise UserError(f"the mixture has {self.examples:,} examples; expected fewer than 2^31: lower duplicates")
 
     @functools.cached_property
-    def _block(self) -> np.ndarray:
-        return interleave(self.store.block_counts)
-
-    @functools.cached_property
-    def _ranks(self) -> np.ndarray:
-        """For each position of a block, the number of earlier positions with the same source."""
-        ranks = np.empty_like(self._block)
-        for source in range(len(self.plans)):
-            ranks[self._block == source] = np.arange((self._block == source).sum())
-        return ranks
+    def _interleaving(self) -> Interleaving:
+        return Interleaving(tuple(self.store.block_counts))
 
     @property
     def examples(self) -> int:
@@ -112,20 +104,17 @@ class Mixture:
         ends = []  # for each source, the position at which it would start again
         for source, (plan, count) in enumerate(zip(self.plans, counts, strict=True)):
             block, rank = divmod(plan.examples, count)
-            ends.append(block * total + int(np.flatnonzero(self._block == source)[rank]))
+            ends.append(block * total + int(np.flatnonzero(self._interleaving.block == source)[rank]))
         return min(ends)
 
     def assign(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(source, number of earlier positions with the same source) of positions of a run; int64 like `positions`."""
-        block, position = np.divmod(positions, len(self._block))
-        source = self._block[position]
-        return source, block * np.array(self.store.block_counts)[source] + self._ranks[position]
+        return self._interleaving.assign(positions)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         """As `Plan.numbers`; each source has its own order."""
         def shuffled(source: int, index: np.ndarray) -> np.ndarray:
-            own_seed = int(np.random.SeedSequence([seed, source]).generate_state(1, np.uint64)[0])
-            return example_numbers(self.plans[source].examples, own_seed, index)
+            return example_numbers(self.plans[source].examples, source_seed(seed, source), index)
 
         return self._numbers(positions, shuffled)
 
@@ -176,6 +165,24 @@ class Mixture:
         means = {name: float(weights @ [each[name] for each in statistics])
                  for name in statistics[0] if name != "examples"}
         return {"examples": self.examples, **means}
+
+
+def mixing_weights(
+    weights: Sequence[float], sizes: Sequence[int], temperature: float, size_cap: int = 0
+) -> list[float]:
+    """Weights of sources in proportion to weight * min(size, size_cap)^(1 / temperature) (Raffel et al., 2019, section
+    3.5.2): a temperature of 1 samples sources by their size, larger ones sample small sources more often.
+
+    Args:
+      weights: given for each source.
+      sizes: examples or tokens of each.
+      temperature: 0 for the given weights alone.
+      size_cap: 0 for none.
+    """
+    power = 1 / temperature if temperature else 0.0
+    capped = [min(size, size_cap or size) for size in sizes]
+    largest = max(capped)  # only proportions matter: keeps the numbers small
+    return [weight * (size / largest) ** power for weight, size in zip(weights, capped, strict=True)]
 
 
 def block_counts(weights: Sequence[float]) -> tuple[int, ...]:

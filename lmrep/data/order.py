@@ -1,9 +1,11 @@
 """The order of examples. Each number is computed by itself and nothing is stored, so that a run resumes at any step, on
 any number of hosts, without a record of the examples it has shown."""
 
+import functools
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -115,3 +117,38 @@ def interleave(counts: Sequence[int]) -> np.ndarray:
             next_ += 1
         block.append(heapq.heappop(open_)[1])
     return np.array(block, np.int64)
+
+
+@dataclass(frozen=True)
+class Interleaving:
+    """The positions of a run assigned to sources, in blocks of `interleave` that repeat.
+
+    Attributes:
+      counts: examples of each source in a block.
+    """
+
+    counts: tuple[int, ...]
+
+    @functools.cached_property
+    def block(self) -> np.ndarray:
+        """int64[N], the source of each position of a block."""
+        return interleave(self.counts)
+
+    @functools.cached_property
+    def ranks(self) -> np.ndarray:
+        """For each position of a block, the number of earlier positions with the same source."""
+        ranks = np.empty_like(self.block)
+        for source in range(len(self.counts)):
+            ranks[self.block == source] = np.arange((self.block == source).sum())
+        return ranks
+
+    def assign(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(source, number of earlier positions with the same source) of positions of a run; int64 like `positions`."""
+        block, position = np.divmod(positions, len(self.block))
+        source = self.block[position]
+        return source, block * np.array(self.counts)[source] + self.ranks[position]
+
+
+def source_seed(seed: int, source: int) -> int:
+    """The seed of a source's own order in a run of `seed`."""
+    return int(np.random.SeedSequence([seed, source]).generate_state(1, np.uint64)[0])

@@ -24,6 +24,7 @@ from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import config as experiments
+from lmrep.experiment import task_sources
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment
 from lmrep.experiment.task_data import PreparedTask, prepare_task
@@ -99,7 +100,7 @@ def prepared(
     if isinstance(experiment, TaskExperiment):
         return prepare_task(experiment, tokenizer)
     if sources := experiments.sources(experiment):
-        return prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress)
+        return prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress, experiment.size_cap)
     return prepare(experiment.data, tokenizer, data_dir, progress)
 
 
@@ -208,7 +209,7 @@ def frozen_values(built: Objective, frozen: FrozenParts) -> dict[str, np.ndarray
 
 def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen: FrozenParts) -> Stage:
     """The only stage of a task; `stage` is that of the resolved experiment."""
-    experiment, task = prepared.experiment, TASKS[stage.objective_name]
+    experiment, task = prepared.experiment, task_sources.task_of(prepared.experiment)
     built = objective(stage, network, prepared.tokenizer.vocabulary, frozen)
     stores = {split: add_columns(store, stage, frozen) for split, store in prepared.stores.items() if split != "test"}
     train, held_out = stores["train"], stores.get("validation")

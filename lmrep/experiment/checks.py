@@ -17,9 +17,8 @@ from lmrep.core.errors import UserError
 from lmrep.data import records, tokenizers
 from lmrep.data.store.prepare import Prepared
 from lmrep.distributed import process_group
-from lmrep.experiment import build
+from lmrep.experiment import build, task_sources
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS, Experiment, TaskExperiment
 from lmrep.experiment.task_data import PreparedTask
 from lmrep.metrics import COMMON, Metric
@@ -66,7 +65,7 @@ def metrics(experiment: Experiment) -> dict[str, Metric]:
     """What a run measures, by name: the metrics of the trainer and of the stages' objectives."""
     known = dict(COMMON)
     for stage in experiments.resolve_stages(experiment):
-        known |= ALL_OBJECTIVES[stage.objective_name].metrics
+        known |= task_sources.metrics(experiment, stage.objective_name)
     return known
 
 
@@ -185,10 +184,11 @@ def _changed_files(previous: dict, record: dict) -> list[str]:
     """A line for each split of a task that has other examples in the second `run_record`; none for a run that has no
     fingerprints of its `records`."""
     lines, (old, new) = [], (each["data"].get("records", {}) for each in (previous, record))
+    experiments_of = [experiments.parse(each["config"]) for each in (previous, record)]
     for split in records.SPLITS if old and new else ():
         if old.get(split) == new.get(split):
             continue
-        before, after = (each["config"]["data"][split] or "none" for each in (previous, record))
+        before, after = (task_sources.files(experiment, split) or "none" for experiment in experiments_of)
         lines.append(f"data.{split}: {before} has other examples than before" if before == after else
                      f"data.{split}: {before} -> {after}, with other examples")
     return lines

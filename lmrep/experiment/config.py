@@ -19,7 +19,7 @@ from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store.sources import Source
-from lmrep.experiment import attention
+from lmrep.experiment import attention, task_sources
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, formats_for, is_task
 from lmrep.experiment.mesh import parse_mesh
 from lmrep.experiment.record import Experiment, StageConfig, StagePlan, TaskExperiment
@@ -46,7 +46,8 @@ RESUMABLE_FIELDS = (
     "name", "frozen.*", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
     "evaluation.every", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
     "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
-TASK_RESUMABLE_FIELDS = ("epochs", "cache_features", "data.train", "data.validation", "data.test")
+TASK_RESUMABLE_FIELDS = ("epochs", "cache_features", *(
+    f"{data}.{split}" for data in ("data", "sources.*.data") for split in ("train", "validation", "test")))
 
 
 def default_config(
@@ -95,6 +96,9 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     experiment = read(TaskExperiment if is_task(mapping) else Experiment, mapping, "config")
     network = build_model(experiment)
+    if experiment.size_cap and not experiment.temperature:
+        raise UserError(f"config.size_cap is {experiment.size_cap:,}, and config.temperature is 0, by which the sizes "
+                        "of sources do not count; set temperature=1 (or T), or remove size_cap")
     if experiment.init_mapping and not experiment.init:
         raise UserError("config.init_mapping says which parameters of config.init a run starts from, and init is "
                         "empty; give init, or remove init_mapping")
@@ -130,9 +134,11 @@ def _check_pretraining(experiment: Experiment) -> None:
 
 
 def _check_task(experiment: TaskExperiment) -> None:
-    if len(experiment.stages) > 1 or experiment.sources or experiment.overfit:
-        name = "stages" if experiment.stages else "sources" if experiment.sources else "overfit"
-        raise UserError(f"config.{name} is set, and a task has one stage, one data set, and no overfit; remove it")
+    if len(experiment.stages) > 1 or experiment.overfit:
+        name = "stages" if experiment.stages else "overfit"
+        raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")
+    if experiment.sources:
+        task_sources.check(experiment)
     features = experiment.objective.get("features") or {}
     if experiment.cache_features and not features.get("layers"):
         raise UserError("config.cache_features is True, and config.model is trained, so its vectors change; give a "

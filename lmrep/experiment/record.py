@@ -39,6 +39,15 @@ class SourceConfig:
 
 
 @dataclass(frozen=True)
+class TaskSourceConfig(SourceConfig):
+    """One data set of a mixture of tasks."""
+
+    data: dict[str, Any] = setting({}, "fields of config.data that differ: its files, columns, label_map")
+    objective: dict[str, Any] = setting({}, "fields of config.objective that differ; of text_to_text: template, "
+                                        "round_to, metrics, positive")
+
+
+@dataclass(frozen=True)
 class Experiment:
     """The top level of an experiment config. Sections with a `name` are entries of a table of choices."""
 
@@ -63,6 +72,8 @@ class Experiment:
     sources: tuple[SourceConfig, ...] = setting((), "corpora that are mixed example by example; none: data alone")
     temperature: float = setting(0.0, "T: sources are weighted by weight * tokens^(1/T); 0: by their weights alone",
                                  at_least=0)
+    size_cap: int = setting(0, "K: with a temperature, a source counts as if it had at most so many tokens, or, of a "
+                            "task, examples (T5's artificial limit, with temperature=1); 0: no limit", at_least=0)
     tokenizer: tokenizers.Config = setting(tokenizers.Config(), "the tokenizer")
     optimizer: optimizers.Config = setting(optimizers.Config(), "the optimizer and its schedule")
     mesh: MeshConfig = setting(MeshConfig(), "the layout over devices")
@@ -86,6 +97,10 @@ class TaskExperiment(Experiment):
     objective: dict[str, Any] = setting({"name": "classification"}, "the task")
     format: dict[str, Any] = setting({"name": "examples"}, "how examples become sequences")
     data: records.Config = setting(records.Config(), "the labelled examples")
+    sources: tuple[TaskSourceConfig, ...] = setting((), "data sets that are mixed example by example, where the task "
+                                                    "is text_to_text; none: data alone")
+    temperature: float = setting(0.0, "T: sources are weighted by weight * examples^(1/T); 0: by their weights alone; "
+                                 "T5: 1, or 2", at_least=0)
     checkpoint: CheckpointConfig = setting(CheckpointConfig(every=0, keep=1, load="best"), "saving")
     evaluation: EvaluationConfig = setting(EvaluationConfig(every=0, examples=0), "validation")
     log: LogConfig = setting(LogConfig(every=20), "logging")

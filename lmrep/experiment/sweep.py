@@ -152,7 +152,7 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
 
 def _best_metric(experiment: TaskExperiment, decided: dict[str, str]) -> str:
     """The metric that a task's training data decides. The data is read once for settings that read the same."""
-    key = repr((experiment.data, experiment.objective))
+    key = repr((experiment.data, experiment.sources, experiment.objective))
     if key not in decided:
         decided[key] = best_metric(experiment)
     return decided[key]

@@ -1,6 +1,7 @@
 """The data of a task: its records read, checked and tokenized."""
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,11 @@ from lmrep.data import records, tokenizers
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import InputLayout, input_layout
 from lmrep.data.records.examples import Examples, arrange, sizes
+from lmrep.data.records.mixture import mix
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import TaskExperiment
+from lmrep.experiment import task_sources
+from lmrep.experiment.config import StagePlan, TaskExperiment
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import TaskDef, TextEncoder
@@ -47,12 +50,10 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     Raises:
       UserError: with file and line, for data that the task cannot use.
     """
-    task = TASKS[experiment.objective["name"]]
-    _check_given(experiment)
-    examples = {split: records.read(experiment.data, split, (*task.fields, *task.targets))
-             for split in records.SPLITS if getattr(experiment.data, split)}
-    if "validation" in examples:
-        examples["validation"] = records.spread(examples["validation"], experiment.evaluation.examples)
+    task = task_sources.task_of(experiment)
+    examples = {split: task_sources.read_split(
+        experiment, split, experiment.evaluation.examples if split == "validation" else 0)
+        for split in ("train", *(split for split in task_sources.splits(experiment) if split != "train"))}
     stage = experiments.resolve_stages(experiment)[0]
     if experiment.init:
         _check_labels(experiment, task, stage.objective, examples["train"])
@@ -62,8 +63,7 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
             task.check(config, record)
     counts = ", ".join(f"{split} {len(own):,}" for split, own in examples.items())
     log.info("%s examples: %s", experiment.objective["name"], counts)
-    names = task.fields + task.optional + tuple(name for name in task.targets if name in records.TEXTS)
-    loaded = _tokenizer(tokenizer, names, examples["train"])
+    loaded = _tokenizer(experiment, tokenizer, task, config, examples["train"])
     model = experiments.build_model(experiment, loaded.size)
     objective = experiment.objective | dataclasses.asdict(config)
     checkpoint = dataclasses.replace(experiment.checkpoint, best=_best(experiment, task, config))
@@ -71,6 +71,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     if stage.format.both_orders:
         examples["train"] = _both_orders(examples["train"])
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in examples.items()}
+    if experiment.sources:
+        stores["train"] = task_sources.with_proportions(experiment, examples["train"], stores["train"])
     return PreparedTask(_with_steps(experiment, stores["train"]), loaded, examples, stores)
 
 
@@ -81,20 +83,14 @@ def best_metric(experiment: TaskExperiment) -> str:
     Raises:
       UserError: as `prepare_task`.
     """
-    task, config = TASKS[experiment.objective["name"]], experiments.resolve_stages(experiment)[0].objective
+    task, config = task_sources.task_of(experiment), experiments.resolve_stages(experiment)[0].objective
     if not (experiment.checkpoint.best or task.best or config.metrics):
-        _check_given(experiment)
-        config = task.resolve(config, records.read(experiment.data, "train", (*task.fields, *task.targets)))
+        config = task.resolve(config, task_sources.read_split(experiment, "train"))
     return _best(experiment, task, config)
 
 
 def _best(experiment: TaskExperiment, task: TaskDef, config: Any) -> str:
     return experiment.checkpoint.best or task.best or config.metrics[0]
-
-
-def _check_given(experiment: TaskExperiment) -> None:
-    if not experiment.data.train:
-        raise UserError("data.train is empty; give the training examples: --config.data.train=train.tsv")
 
 
 def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, training: Sequence[Record]) -> None:
@@ -122,30 +118,40 @@ def _both_orders(own: Sequence[Record]) -> list[Record]:
     return doubled
 
 
-def _tokenizer(config: tokenizers.Config, names: Sequence[str], training: Sequence[Record]) -> Tokenizer:
+def _tokenizer(
+    experiment: TaskExperiment, config: tokenizers.Config, task: TaskDef, objective: Any, training: Sequence[Record]
+) -> Tokenizer:
     """The tokenizer, trained on the texts of the training examples where none is loaded."""
     if config.vocab_file:
         return tokenizers.from_vocab_file(config)
-
-    def texts():
-        for record in training:
-            for name in names:
-                value = record.fields.get(name, ())
-                yield from [value] if isinstance(value, str) else [" ".join(map(str, value))] if value else []
-
     log.info("training the tokenizer %s on the training examples", config.name)
-    return tokenizers.train(config, texts)
+    return tokenizers.train(config, lambda: iter(task_sources.training_texts(experiment, task, objective, training)))
 
 
 def tokenized(
     experiment: TaskExperiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str
 ) -> Examples:
-    """The examples of some records; `name` is for logs.
+    """The examples of some records; `name` is for logs. Those of a mixture are `MixedExamples`.
 
     Raises:
-      UserError: a text is too long, or not Unicode.
+      UserError: a text is too long, or not Unicode; a record has an unknown source.
     """
     stage = experiments.resolve_stages(experiment)[0]
+    groups = [(source, [*group]) for source, group in itertools.groupby(own, key=lambda record: record.source)]
+    parts = []
+    for source, group in groups:
+        config = task_sources.objective_of(experiment, source, stage.objective)
+        named = f"{name} of {source}" if source else name
+        parts.append(_tokenized(dataclasses.replace(stage, objective=config), model, tokenizer, group, named,
+                                name == "train"))
+    return mix([source for source, _ in groups], parts) if experiment.sources else parts[0]
+
+
+def _tokenized(
+    stage: StagePlan, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str, training: bool
+) -> Examples:
+    """The examples of records of one source, whose config `stage` has. `training`: whether those of texts that others
+    are generated from may be packed."""
     task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
     layout = layout_of(model, tokenizer, task.objective.context(config), getattr(config, "end_of_text", True))
     units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
@@ -163,7 +169,7 @@ def tokenized(
     content = digest([tokenizer.fingerprint, stage.objective_name, _changed(config), _changed(form), stage.length,
                       layout, records.fingerprint(own)])
     # Texts are generated for one source at a time.
-    packed = form.packed and (units.source is None or name == "train")
+    packed = form.packed and (units.source is None or training)
     return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0,
                    len(units.example) // len(own) if task.grouped else 0)
 

@@ -11,9 +11,11 @@ from lmrep.data import records
 from lmrep.data.characters import known_ids
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
+from lmrep.data.records.mixture import MixedExamples
 from lmrep.experiment import frozen
 from lmrep.experiment.config import TaskExperiment
 from lmrep.experiment.task_data import PreparedTask
+from lmrep.experiment.task_sources import task_sources
 from lmrep.tasks import TASKS
 
 LABELS = 12  # values of a target that are listed
@@ -23,11 +25,11 @@ STORED = 50  # in `statistics`
 def report(prepared: PreparedTask, split: str, examples: int) -> str:
     """Statistics of every split, the values of the target, and the first `examples` of `split`."""
     experiment = prepared.experiment
-    sections = [_splits(prepared), _tokenizer(prepared), _targets(experiment, prepared.records["train"]),
-                _steps(experiment, prepared.stores["train"]),
+    sections = [_splits(prepared), _sources(prepared), _tokenizer(prepared),
+                _targets(experiment, prepared.records["train"]), _steps(experiment, prepared.stores["train"]),
                 *frozen.describe(frozen.load(experiment, prepared.tokenizer.tokens, values=False))]
     own, store = prepared.records[split], prepared.stores[split]
-    sections += [_example(own[i], i, store, prepared) for i in range(min(examples, len(own)))]
+    sections += [_example(own[i], i, store, prepared) for i in _first(own, examples)]
     return "\n\n".join(filter(None, sections))
 
 
@@ -35,7 +37,8 @@ def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
     """For each split, the numbers of its `examples`, `tokens` and `sequences`, the tokens of its `longest` text, and of
     the `mean` one; and of its target, where that has classes, how many `classes` there are, and `labels`, the number of
     examples, or words, of the most frequent ones. `records` is a fingerprint of those that are not trained on, whatever
-    their classes are called."""
+    their classes are called. Of a mixture, `sources` has the numbers of each source, and its `fraction` of the examples
+    that are trained on."""
     found = {}
     for split, store in prepared.stores.items():
         lengths, counts = store.units.lengths, _target_counts(prepared.experiment, prepared.records[split])
@@ -43,6 +46,8 @@ def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
             "examples": len(prepared.records[split]), "tokens": int(lengths.sum()), "longest": int(lengths.max()),
             "mean": float(lengths.mean()), "sequences": store.examples, "classes": len(counts),
             "labels": dict(counts.most_common(STORED))}
+        if isinstance(store, MixedExamples):
+            found[split]["sources"] = _of_sources(prepared, split)
         if split != "train":
             found[split]["records"] = _fingerprint(prepared.experiment, prepared.records[split])
     return found
@@ -66,6 +71,50 @@ def _splits(prepared: PreparedTask) -> str:
     lines += [f"  {split:12}{each['examples']:12,}{each['tokens']:14,}{each['longest']:9,}{each['mean']:8.1f}"
               f"{each['sequences']:12,}" for split, each in statistics(prepared).items()]
     return "\n".join(lines)
+
+
+def _of_sources(prepared: PreparedTask, split: str) -> dict[str, dict[str, float]]:
+    """The numbers of each source of a mixture; `epochs` are those of the run."""
+    store, counts = prepared.stores[split], Counter(record.source for record in prepared.records[split])
+    found = {}
+    for name, first, last in zip(store.names, store.bounds, store.bounds[1:], strict=False):
+        lengths = store.lengths[first:last]
+        found[name] = {"examples": counts[name], "sequences": last - first, "tokens": int(lengths.sum()),
+                       "longest": int(lengths.max())}
+    if store.block_counts:
+        shown = prepared.experiment.steps * prepared.experiment.batch_size
+        epochs = {name: shown * fraction / each["sequences"]
+                  for (name, each), fraction in zip(found.items(), store.fractions().tolist(), strict=True)}
+        total = sum(epochs[name] * each["examples"] for name, each in found.items())
+        for name, each in found.items():
+            each |= {"fraction": epochs[name] * each["examples"] / total, "epochs": epochs[name]}
+    return found
+
+
+def _sources(prepared: PreparedTask) -> str:
+    """The sizes and proportions of the sources of a mixture."""
+    experiment = prepared.experiment
+    if not experiment.sources:
+        return ""
+    cap = f" of at most {experiment.size_cap:,}" * bool(experiment.size_cap)
+    rates = (f"weight x size{cap}^(1/{experiment.temperature:g}), the size in examples" if experiment.temperature
+             else "weight alone")
+    lines = [f"{len(experiment.sources)} sources, mixed by {rates}",
+             f"  {'source':20}{'fraction':>9}{'examples':>12}{'sequences':>12}{'longest':>9}{'epochs':>9}  template"]
+    templates = {source.name: getattr(source.objective, "template", "") for source in task_sources(experiment)}
+    lines += [f"  {name:20}{each['fraction']:9.2%}{each['examples']:12,}{each['sequences']:12,}{each['longest']:9,}"
+              f"{each['epochs']:9.2f}  {templates[name]}" for name, each in _of_sources(prepared, "train").items()]
+    return "\n".join(lines)
+
+
+def _first(own: Sequence[Record], examples: int) -> list[int]:
+    """The numbers of the first examples; of a mixture, of every source in turn."""
+    turns: Counter[str] = Counter()
+    ranked = []
+    for i, record in enumerate(own):
+        ranked.append((turns[record.source], i))
+        turns[record.source] += 1
+    return [i for _, i in sorted(ranked)[:examples]]
 
 
 def _tokenizer(prepared: PreparedTask) -> str:
@@ -104,7 +153,7 @@ def _steps(experiment: TaskExperiment, train: Examples) -> str:
 
 def _example(record: Record, number: int, store: Examples, prepared: PreparedTask) -> str:
     """A record's fields, and the tokens of its units."""
-    lines = [f"Example {number:,} ({record.where}):"]
+    lines = [f"Example {number:,} ({f'{record.source}, ' * bool(record.source)}{record.where}):"]
     for name, value in record.fields.items():
         lines.append(textwrap.fill(f"{name}: {value}", 110, initial_indent="  ", subsequent_indent="    "))
     texts = {"tokens": store.units} if store.units.source is None else {

@@ -56,6 +56,7 @@ def evaluate(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
+    source: str = "",
 ) -> dict[str, Any]:
     """The metrics of a run on a split of its corpus, on other files, or on minimal pairs. They are also written to
     eval.json in the workdir, and added to eval.jsonl, which keeps every evaluation.
@@ -85,13 +86,15 @@ def evaluate(
         into as many parts, each of which starts without a memory.
       model: fields of the network that differ from training (`load`), as `{"memory": 640, "clamp": 400}`.
       search: how texts are generated, where that differs, as `{"beams": 4, "length_penalty": 0.6}`.
+      source: of a run on a mixture of labelled data sets, the one whose split is evaluated, or that `files` are like;
+        "" for all.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run gives sentences no score.
     """
     return evaluate_with_intervals(directory, split, data_dir, examples, step, files, stride, length, pairs, pll,
-                                   batch_size, model, search)[0]
+                                   batch_size, model, search, source)[0]
 
 
 def evaluate_with_intervals(
@@ -99,6 +102,7 @@ def evaluate_with_intervals(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
+    source: str = "",
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """As `evaluate`: (its metrics, {metric: [low, high]}, the bootstrap 95 % intervals of those of a task)."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
@@ -122,10 +126,13 @@ def evaluate_with_intervals(
             if value is not None:
                 raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
                                 "leave it out")
-        number, values, intervals = evaluate_task(run, split, files, examples)
-        _record(directory, run, {"files": files} if files else {"split": split or "validation"},
-                {"examples": number, **search}, values, {"intervals": intervals})
+        number, values, intervals = evaluate_task(run, split, files, examples, source)
+        subject = {"files": files} if files else {"split": split or "validation"}
+        subject |= {"source": source} if source else {}
+        _record(directory, run, subject, {"examples": number, **search}, values, {"intervals": intervals})
         return values, intervals
+    if source:
+        raise UserError(f"source is {source!r}, and {run.directory} was not trained on labelled data; leave it out")
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
     try:
         if stride is None:

@@ -20,6 +20,7 @@ from lmrep.data.records.examples import Examples
 from lmrep.experiment import build
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.task_data import tokenized
+from lmrep.experiment.task_sources import task_of
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Result, collate
@@ -44,7 +45,7 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
       UserError: the task cannot use a record; a text is too long, or not Unicode.
     """
     stage = stage_at(run.experiment, run.step)
-    task = TASKS[stage.objective_name]
+    task = task_of(run.experiment)
     if examples is None:
         try:
             for record in own:
@@ -138,8 +139,10 @@ def _fetched(places: dict, outputs: dict) -> dict:
 
 
 def write_predictions(path: Path, own: Sequence[Record], result: Result) -> None:
-    """Predictions as JSON Lines: the record's id and fields, and under `prediction` what was predicted."""
-    lines = [json.dumps({"id": record.id, **record.fields, "prediction": prediction}, ensure_ascii=False)
+    """Predictions as JSON Lines: the record's id, its source in a mixture, its fields, and under `prediction` what was
+    predicted."""
+    lines = [json.dumps({"id": record.id, **({"source": record.source} if record.source else {}), **record.fields,
+                         "prediction": prediction}, ensure_ascii=False)
              for record, prediction in zip(own, result.predictions, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "\n".join(lines) + "\n")

@@ -12,7 +12,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import write_json, write_text
 from lmrep.data import records
 from lmrep.data.records import Record
-from lmrep.experiment.config import stage_at
+from lmrep.experiment import task_sources
+from lmrep.experiment.config import TaskExperiment, stage_at
 from lmrep.inference import labelled
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def evaluate_task(
-    run: Any, split: str | None, files: str, examples: int | None
+    run: Any, split: str | None, files: str, examples: int | None, source: str = ""
 ) -> tuple[int, dict[str, float], dict[str, list[float]]]:
     """Predicts a split of a run's own data, or other files of the same form; writes what it predicts to the workdir's
     predictions/.
@@ -39,7 +40,8 @@ def evaluate_task(
       split: "train", "validation" or "test"; None for "validation".
       files: a path or glob of other files, or several between commas, or a split of a TFDS data set, as
         tfds:glue/ax:test. They may lack targets.
-      examples: how many, from the first on; None for all.
+      examples: how many, at equal distances, of each source; None for all.
+      source: of a mixture, the data set whose split is predicted, "" for all; or whose form the files have.
 
     Returns:
       (examples, metrics, {metric: [low, high]}, its bootstrap 95 % interval); no metrics where examples lack targets.
@@ -47,20 +49,38 @@ def evaluate_task(
     Raises:
       UserError: the files cannot be read, with file and line.
     """
-    stage = stage_at(run.experiment, run.step)
-    task, data, split = TASKS[stage.objective_name], run.experiment.data, split or "validation"
+    experiment, split = run.experiment, split or "validation"
     if split not in records.SPLITS:
         raise UserError(f"the split is {split!r}; expected one of {', '.join(records.SPLITS)}"
                         f"{suggestion(split, records.SPLITS)}")
     if files:
-        data, split = other_files(data, files, run.experiment.name), "test"
-    elif not getattr(data, split):
-        known = ", ".join(name for name in records.SPLITS if getattr(data, name))
-        raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
-    own = records.spread(records.read(data, split, (*task.fields, *task.targets)), examples)
+        own = read_files(experiment, files, examples, source)
+    else:
+        if not any(getattr(data, split) for data in task_sources.data_of(experiment, source).values()):
+            known = ", ".join(task_sources.splits(experiment))
+            raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
+        own = task_sources.read_split(experiment, split, examples, source)
     result = labelled.predict_records(run, own, files or split)
-    write(run, _name(files) if files else split, own, result)
+    write(run, "-".join(filter(None, [source, _name(files) if files else split])), own, result)
     return len(own), result.metrics, intervals(result)
+
+
+def read_files(
+    experiment: TaskExperiment, files: str, examples: int | None = None, source: str = ""
+) -> list[Record]:
+    """The records of other files, which have the form of those of the run or, of a mixture, of its source `source`.
+
+    Raises:
+      UserError: they cannot be read; of a mixture, no source is given.
+    """
+    own = task_sources.data_of(experiment, source)
+    if len(own) > 1:
+        raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(own)}; give the one that the "
+                        "files are like: --source=NAME")
+    [(name, data)] = own.items()
+    task = TASKS[experiment.objective["name"]]
+    found = records.read(other_files(data, files, experiment.name), "test", (*task.fields, *task.targets))
+    return [record._replace(source=name) for record in records.spread(found, examples)]
 
 
 def _name(files: str) -> str:
@@ -97,6 +117,9 @@ def other_files(data: records.Config, files: str, name: str = "") -> records.Con
 def intervals(result: Result) -> dict[str, list[float]]:
     """{metric: [low, high]}: the bootstrap 95 % intervals of the metrics that have one."""
     known = {**TASK_METRICS, **result.own_metrics}
+    if result.sources:
+        return {f"{source}/{name}": interval for source, own in result.sources.items()
+                for name, interval in intervals(own).items()}
     return {name: list(bootstrap(known[name], result.gold, result.predicted, **result.options.get(name, {})))
             for name in result.metrics if name in known and result.gold}
 
@@ -123,7 +146,7 @@ def write_results(run: Any, results: Mapping[str, Result]) -> dict[str, dict[str
 def write(run: Any, name: str, own: Sequence[Record], result: Result) -> list[Path]:
     """Writes predictions/NAME.jsonl and the task's submission files, and returns their paths."""
     stage = stage_at(run.experiment, run.step)
-    task, folder = TASKS[stage.objective_name], run.directory / FOLDER
+    task, folder = task_sources.task_of(run.experiment), run.directory / FOLDER
     paths = [folder / f"{name}.jsonl"]
     labelled.write_predictions(paths[0], own, result)
     known = KNOWN.get(run.experiment.name)

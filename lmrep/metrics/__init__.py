@@ -23,6 +23,7 @@ class Metric(NamedTuple):
       baseline: the metric whose value the trivial predictor has, if there is one: "1 - name" for its complement,
         and UNIGRAM_LOSS, which is not measured, for the entropy of the training text's token frequencies.
       perplexity: whether it is a mean loss per token of a language model, shown to people as exp(loss).
+      maximum: of a metric of which more is better, the value of perfect predictions.
     """
 
     title: str
@@ -32,6 +33,7 @@ class Metric(NamedTuple):
     headline: bool = False
     baseline: str = ""
     perplexity: bool = False
+    maximum: float = 1.0
 
 
 def accuracy_metric(title: str, baseline: str = "", headline: bool = True) -> Metric:

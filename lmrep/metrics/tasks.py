@@ -60,6 +60,6 @@ TASK_METRICS: Mapping[str, TaskMetric] = {
     "conll_f1": TaskMetric(_f1("conlleval F1"), tags.conll_f1, tags.conll_sums, f1_of),
     "exact_match": TaskMetric(accuracy_metric("Exact match"), qa.exact_match, qa.exact_sums, mean_of),
     "answer_f1": TaskMetric(_f1("Answer F1"), qa.answer_f1, qa.f1_sums, mean_of),
-    "bleu": TaskMetric(Metric("BLEU", "BLEU", True, ".2f"), texts.bleu, texts.bleu_sums, texts.bleu_of),
-    "chrf": TaskMetric(Metric("chrF", "chrF", True, ".2f"), texts.chrf, texts.chrf_sums, texts.chrf_of),
+    "bleu": TaskMetric(Metric("BLEU", "BLEU", True, ".2f", maximum=100.0), texts.bleu, texts.bleu_sums, texts.bleu_of),
+    "chrf": TaskMetric(Metric("chrF", "chrF", True, ".2f", maximum=100.0), texts.chrf, texts.chrf_sums, texts.chrf_of),
 }

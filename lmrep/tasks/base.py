@@ -56,6 +56,7 @@ class Result(NamedTuple):
       gold, predicted: for each example, what the metrics compare, in the order of the examples; for intervals.
       options: metric -> its keyword arguments.
       own_metrics: by name, those that `TASK_METRICS` lacks, for their intervals.
+      sources: of a mixture, the result of each source's examples.
     """
 
     metrics: dict[str, float]
@@ -64,6 +65,7 @@ class Result(NamedTuple):
     predicted: list = []  # noqa: RUF012
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012
     own_metrics: Mapping[str, TaskMetric] = {}
+    sources: Mapping[str, "Result"] = {}
 
 
 class Comparison(NamedTuple):
@@ -230,6 +232,10 @@ class TaskDef(NamedTuple):
       more_columns: config -> {name: Field} of these; `y`, the bytes of a word, is `config.characters.max_length`.
       tuned: field of the config -> the validation metric that has its value, where the field is None: a loaded run has
         the value of its checkpoint, or 0 without validation.
+      texts: (config, record) -> the texts that a tokenizer is trained on; None: those of the fields, and of targets
+        that are texts.
+      source_fields: the fields of the config that may differ between the data sets of a mixture (`config.sources`); ():
+        the task cannot be trained on one.
     """
 
     objective: ObjectiveDef
@@ -249,6 +255,8 @@ class TaskDef(NamedTuple):
     tuned: dict[str, str] = {}  # noqa: RUF012
     add_columns: Callable[[Any, Units, FrozenParts], Units] = lambda config, units, frozen: units
     more_columns: Callable[[Any], dict[str, Field]] = lambda config: {}
+    texts: Callable[[Any, Record], Iterable[str]] | None = None
+    source_fields: tuple[str, ...] = ()
 
 
 def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:

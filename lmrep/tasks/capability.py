@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.data.records import FIELDS, Record, values
 from lmrep.objectives.base import Names
@@ -12,6 +13,14 @@ from lmrep.objectives.base import Names
 @dataclass(frozen=True)
 class NoOptions:
     """A prediction of a task has no options."""
+
+
+@dataclass(frozen=True)
+class OfSource:
+    """The option of a prediction of a run on a mixture."""
+
+    source: str = setting("", "of a mixture of data sets, that whose template a text is put into; by default the text "
+                          "is read as it is, with its prefix")
 
 
 class Predict:
@@ -103,3 +112,17 @@ class Predict:
         """The prediction, and the example after it."""
         parts = [text] if isinstance(text, str) else text.values() if isinstance(text, Mapping) else text
         return "\t".join([self._show(prediction), *map(str, parts)])
+
+
+class PredictOfSource(Predict):
+    """As `Predict`, of a task that a run may have learned on several data sets: those of `config.sources`. An example
+    may name its data set in the field `source`."""
+
+    options, sample_options = OfSource, OfSource()
+
+    def predict(self, run: Any, texts: Sequence[Any], options: OfSource, names: Names) -> list[dict[str, Any]]:
+        """As `Predict.predict`. Raises UserError where the run has no such source."""
+        own = [text.get("source", options.source) if isinstance(text, Mapping) else options.source for text in texts]
+        found = [record._replace(source=source)
+                 for record, source in zip(self.records(texts, names), own, strict=True)]
+        return run.score_records(found).predictions

@@ -5,13 +5,14 @@ A network of context "source" reads the text in its encoder and generates the ta
 packed in training: pairs of one sequence do not attend to each other.
 """
 
+import logging
 import math
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -33,11 +34,15 @@ from lmrep.models.base import Model, check_context, model_inputs
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
-from lmrep.tasks.capability import Predict
+from lmrep.tasks.capability import PredictOfSource
 
 NUMBERS = ("pearson", "spearman")
-METRICS = ("bleu", "chrf", "accuracy", "f1", "macro_f1", "matthews", *NUMBERS)
+EXACT = ("accuracy", "f1", "macro_f1", "matthews", *NUMBERS)  # of texts or numbers as a whole
+METRICS = ("bleu", "chrf", *EXACT)
+CHECKED = 100  # distinct targets
 NAME = "text_to_text"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -118,12 +123,26 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             f"{names[long[0]]} has a source of {len(sources[long[0]]) + 1:,} tokens and a target of "
             f"{len(targets[long[0]]) + 1:,}, with their ends; config.length is {encoder.length:,} and "
             f"config.objective.max_target {c.max_target:,}: raise them, or set --config.format.long=truncate")
+    _check_decoding(c, [target(c, records[i]) for i in known], found, encoder)
     tokens, offsets = _joined(targets, c.max_target, end)
     units = Units(
         tokens, np.zeros(len(tokens), np.int8), offsets, np.arange(len(records), dtype=np.int32),
         {"known": np.array(["target" in record.fields for record in records], np.int32)},
         source=Source(*_joined(sources, encoder.length, end), encoder.tokenizer.decode))
     return units, len(long)
+
+
+def _check_decoding(c: Config, targets: Sequence[str], ids: Sequence[np.ndarray], encoder: TextEncoder) -> None:
+    """Warns of a tokenizer that does not give targets back, where these are compared with what is generated."""
+    exact = [name for name in c.metrics if name in EXACT]
+    known = dict(islice(dict(zip(targets, ids, strict=True)).items(), CHECKED)) if exact else {}
+    decoded = {text: encoder.tokenizer.decode(own.tolist()).strip() for text, own in known.items()}
+    if changed := [text for text, other in decoded.items() if other != text.strip()]:
+        log.warning("%s of %s targets are other texts after the tokenizer %s, as %r, which it decodes as %r, so that "
+                    "%s cannot find them right; choose one that keeps texts, such as "
+                    "tokenizer.name=sentencepiece_unigram with lowercase=false, or other targets",
+                    f"{len(changed):,}", f"{len(known):,}", encoder.tokenizer.name, changed[0][:40],
+                    decoded[changed[0]][:40], " and ".join(exact))
 
 
 def _joined(texts: Sequence[np.ndarray], capacity: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -148,6 +167,11 @@ def target(c: Config, record: Record) -> str:
         return text
     decimals = max(0, -math.floor(math.log10(c.round_to) + 1e-9))
     return f"{round(number / c.round_to) * c.round_to:.{decimals}f}"
+
+
+def texts(c: Config, record: Record) -> tuple[str, ...]:
+    """What the encoder reads of a record, its prefix too, and the target."""
+    return _source(c, record), *([target(c, record)] if "target" in record.fields else [])
 
 
 def _number(text: str) -> float:
@@ -261,11 +285,13 @@ DEFINITION = TaskDef(
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent target", headline=False)},
         evaluation_fields=("search",),
-        capabilities=(Predict("generate_target", "generates a text from a text, such as its translation", ("text",),
-                              lambda prediction: prediction["text"], ("text2",)),)),
+        capabilities=(PredictOfSource(
+            "generate_target", "generates a text from a text, such as its translation", ("text",),
+            lambda prediction: prediction["text"], ("text2",)),)),
     fields=("text",), optional=("text2",), targets=("target",),
     columns={"known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
              **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},
     encode=encode, score=score, best="", submission=submission, compare=compare,
     initial={f"objective/{NAME}/output": "objective/span_corruption/output"},
+    texts=texts, source_fields=("template", "round_to", "metrics", "positive"),
 )

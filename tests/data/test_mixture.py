@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.data import corpora, tokenizers
+from lmrep.data import tokenizers
 from lmrep.data.formats import plan
 from lmrep.data.formats.packed import Packed
 from lmrep.data.formats.stream import Stream
 from lmrep.data.loader import batches, evaluation_batches
-from lmrep.data.mixture import BLOCK, Mixture, Sources, block_counts
+from lmrep.data.mixture import BLOCK, Mixture, Sources, block_counts, mixing_weights
 from lmrep.data.order import interleave
-from lmrep.data.store.sources import Source, prepare_sources, temperature_weights
+from lmrep.data.store.sources import prepare_sources
 from lmrep.experiment import build, inspection
 from lmrep.experiment import config as experiments
 from lmrep.storage import provenance
@@ -245,8 +245,7 @@ def test_the_tokenizer_is_trained_on_the_sources_in_proportion_to_their_weights(
 
 @pytest.mark.parametrize(("temperature", "expected"), [(0, (2, 1)), (1, (2 * 100, 400)), (2, (2 * 10, 20))])
 def test_a_temperature_weights_sources_by_a_power_of_their_size(temperature, expected):
-    sources = [Source("a", 2.0, corpora.Config()), Source("b", 1.0, corpora.Config())]
-    one, other = temperature_weights(sources, (100, 400), temperature)
+    one, other = mixing_weights((2.0, 1.0), (100, 400), temperature)
     assert one / other == pytest.approx(expected[0] / expected[1])
 
 

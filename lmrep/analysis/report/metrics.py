@@ -9,6 +9,7 @@ from lmrep import metrics as definitions
 from lmrep.analysis.report.run_data import RunData, unigram_loss
 from lmrep.config.record import flatten_config
 from lmrep.experiment import config as experiments
+from lmrep.experiment import task_sources
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.metrics import COMMON, COMPLEMENT, UNIGRAM_LOSS, Metric, is_token_loss
 
@@ -18,15 +19,17 @@ NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
 # Settings by which validation examples, their targets or their tokens can differ.
 VALIDATION_SETTINGS = ("evaluation.examples", "evaluation.seed", "length", "objective.*", "format.*", "data.*",
                        "sources*", "tokenizer.*")
-TASK_SETTINGS = ("evaluation.examples", "data.*")  # the same for tasks, but for
-NOT_TASK_SETTINGS = ("data.train", "data.test", "data.test_columns*", "data.tfds_dir")
+TASK_SETTINGS = ("evaluation.examples", "data.*", "sources.*.data.*")  # the same for tasks, but for
+NOT_TASK_SETTINGS = ("data.train", "data.test", "data.test_columns*", "data.tfds_dir", "sources.*.data.train",
+                     "sources.*.data.test*")
 
 
 def declared(run: RunData) -> dict[str, Metric]:
     """The metrics that the run's objectives declare, with those of the trainer."""
     stages = [stage.objective_name for stage in run.stages if stage is not run.stage]
     names = dict.fromkeys([*stages, run.stage.objective_name])
-    objectives = {name: metric for objective in names for name, metric in ALL_OBJECTIVES[objective].metrics.items()}
+    objectives = {name: metric for objective in names
+                  for name, metric in task_sources.metrics(run.experiment, objective).items()}
     return {name: metric for name, metric in (objectives | dict(COMMON) | TIMING).items() if name not in NOT_METRICS}
 
 

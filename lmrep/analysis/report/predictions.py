@@ -124,7 +124,7 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
 
 def task_attention(data: RunData, run: Run, max_bytes: int) -> Sequence[Attention]:
     """The attention probabilities of the network of a task, of some validation examples that are single texts."""
-    return attention_of(run, data.task.texts, max_bytes) if max_bytes else ()
+    return attention_of(run, [text for _, text in data.task.texts], max_bytes) if max_bytes else ()
 
 
 def _newest(runs: Pair) -> Run:

@@ -190,7 +190,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
     stages, task = experiments.resolve_stages(experiment), TaskResults()
     if isinstance(experiment, TaskExperiment):
-        task = task_results.read(directory, stages[0], evaluations, notes)
+        task = task_results.read(directory, experiment, evaluations, notes)
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
                    tuple(notes), str(record.get("source", "")), evaluations, task, read_cost(directory))
 

@@ -8,6 +8,7 @@ from lmrep.analysis.report import task_prose
 from lmrep.analysis.report.metrics import declared
 from lmrep.analysis.report.run_data import RunData
 from lmrep.analysis.report.task_results import MAX_CLASSES, Confusion
+from lmrep.experiment.task_sources import files, task_sources
 from lmrep.metrics import COMMON, Metric
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN, published
@@ -32,7 +33,8 @@ def _evaluations(run: RunData) -> dict[str, list] | None:
         for _ in range(bool(run.judged))]
     if not known:
         return None
-    head = [", ".join([str(each.get("split") or each.get("files")), f"step {each['step']:,}",
+    head = [", ".join([*([each["source"]] if each.get("source") else []),
+                       str(each.get("split") or each.get("files")), f"step {each['step']:,}",
                        *([f"{each['examples']:,} examples"] if "examples" in each else [])]) for each in known]
     names = declared(run)
     ordered = sorted((name for name in names if any(name in each["metrics"] for each in known)),
@@ -107,8 +109,8 @@ def data(run: RunData) -> dict[str, Any] | None:
     totals = {split: sum(each["labels"].values()) for split, each in splits.items()}
     return {
         "splits": [(split, *(f"{each[name]:,}" for name in ("examples", "tokens", "longest")), f"{each['mean']:.1f}",
-                    f"{each['sequences']:,}", getattr(experiment.data, split, "")) for split, each in splits.items()],
-        "tfds": experiment.data.tfds,
+                    f"{each['sequences']:,}", files(experiment, split)) for split, each in splits.items()],
+        "sources": _sources(run), "tfds": experiment.data.tfds,
         "label_head": ["label", *(split for split in splits if totals[split])],
         "labels": [(label, *(_fraction(each["labels"].get(label, 0), totals[split])
                              for split, each in splits.items() if totals[split]))
@@ -116,6 +118,19 @@ def data(run: RunData) -> dict[str, Any] | None:
         "classes": max(each["classes"] for each in splits.values()),
         "form": f"Sequences of at most {run.stage.length:,} tokens, batch size {run.stage.batch_size:,}, "
                 f"{run.stage.steps:,} steps"}
+
+
+def _sources(run: RunData) -> list[tuple[str, ...]]:
+    """A row for each source of a mixture: its fraction of the training examples, their number, epochs, validation
+    examples and template."""
+    splits, rows = run.task.splits, []
+    for source in task_sources(run.experiment):
+        train, held_out = (splits.get(split, {}).get("sources", {}).get(source.name, {})
+                           for split in ("train", "validation"))
+        if train:
+            rows.append((source.name, f"{train['fraction']:.2%}", f"{train['examples']:,}", f"{train['epochs']:.2f}",
+                         f"{held_out.get('examples', 0):,}", getattr(source.objective, "template", "")))
+    return rows
 
 
 def _fraction(number: int, total: int) -> str:

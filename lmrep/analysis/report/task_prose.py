@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from lmrep.analysis.report.metrics import baseline, baseline_title, declared
 from lmrep.analysis.report.run_data import RunData
+from lmrep.experiment.task_sources import data_of
 from lmrep.metrics import COMMON, Metric
 
 
@@ -113,6 +114,8 @@ def subject(run: RunData) -> str:
     start = f", from the parameters of {experiment.init}" if experiment.init else ", from random parameters"
     examples = f"{train['examples']:,} examples of " if train.get("examples") else ""
     source = experiment.data.tfds or experiment.data.train
+    if experiment.sources:
+        source = f"{len(experiment.sources)} sources ({', '.join(data_of(experiment))})"
     extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
     if train.get("sequences"):
         extent += f" ({run.step * experiment.batch_size / train['sequences']:.1f} epochs)"
@@ -140,7 +143,10 @@ def training_advice(run: RunData, command: str) -> list[tuple[str, str]]:
 def usage(run: RunData) -> list[tuple[str, str]]:
     """What can be done with the trained network: (advice, command)."""
     workdir, found = shlex.quote(str(run.directory)), []
-    for text in sorted(run.task.texts, key=lambda text: "'" in text)[:1]:  # which the shell would need quoted
-        found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
-    found.append(("Evaluate on other labelled files:", f"lmrep evaluate --workdir={workdir} --files=FILE"))
+    # A quote is what the shell would need quoted.
+    for source, text in sorted(run.task.texts, key=lambda pair: "'" in pair[1])[:1]:
+        option = f" --source={source}" * bool(source)
+        found.append(("Make predictions:", f"lmrep predict --workdir={workdir}{option} {shlex.quote(text)}"))
+    option = " --source=NAME" * bool(run.experiment.sources)
+    found.append(("Evaluate on other labelled files:", f"lmrep evaluate --workdir={workdir}{option} --files=FILE"))
     return found

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrep.data.records import Record
-from lmrep.experiment.config import StagePlan
+from lmrep.experiment.config import TaskExperiment, resolve_stages
 from lmrep.experiment.task_data import STATISTICS
+from lmrep.experiment.task_sources import task_of
 from lmrep.inference.task_evaluation import FOLDER, RESULTS
-from lmrep.tasks import TASKS
 from lmrep.tasks.base import Comparison
 
 MAX_CLASSES = 20  # of a confusion table; of more, the most frequent confusions are listed
@@ -70,7 +70,7 @@ class TaskResults:
       step: of the checkpoint that made them; None where it is not known.
       confusion: None for a task without classes.
       mixes: `place`, `layers`, `weights` and `gamma` of each learned mix of frozen layers.
-      texts: the first examples that are a single text.
+      texts: (source, text) of the first examples that are a single text; the source is "" but in a mixture.
       worst: the examples with the largest losses, the largest first.
     """
 
@@ -81,21 +81,23 @@ class TaskResults:
     step: int | None = None
     confusion: Confusion | None = None
     worst: Sequence[Example] = ()
-    texts: Sequence[str] = ()
+    texts: Sequence[tuple[str, str]] = ()
     mixes: Sequence[Mapping[str, Any]] = ()
 
     def interval(self, step: int, metric: str) -> Sequence[float] | None:
         """The 95 % interval of a metric of the checkpoint `step` on all validation data."""
         return next((each["intervals"].get(metric) for each in self.evaluations
-                     if each.get("split") == "validation" and each["step"] == step), None)
+                     if _is_validation(each) and each["step"] == step), None)
 
 
-def read(directory: Path, stage: StagePlan, evaluations: Sequence[Mapping[str, Any]], notes: list[str]) -> TaskResults:
+def read(
+    directory: Path, experiment: TaskExperiment, evaluations: Sequence[Mapping[str, Any]], notes: list[str]
+) -> TaskResults:
     """Reads the results of the run in `directory`; what is missing or damaged is added to the notes.
 
     Args:
       directory: the workdir.
-      stage: the stage of the task.
+      experiment: of the run.
       evaluations: the lines of eval.jsonl.
       notes: of the page.
     """
@@ -104,11 +106,11 @@ def read(directory: Path, stage: StagePlan, evaluations: Sequence[Mapping[str, A
     ended, mixes = written.get("evaluations"), written.get("mixes")
     mixes = [each for each in mixes if _is_mix(each)] if isinstance(mixes, list) else []
     ended = _evaluations(ended if isinstance(ended, list) else [])
-    best_step = next((each["step"] for each in ended if each.get("split") == "validation"), None)
+    best_step = next((each["step"] for each in ended if _is_validation(each)), None)
     known = _evaluations([*ended, *evaluations])
-    found = [each for each in known if each.get("split") == "validation"]
+    found = [each for each in known if _is_validation(each)]
     compared, damaged = [], 0
-    for one in _compared(directory / FOLDER / "validation.jsonl", stage):
+    for one in _compared(directory / FOLDER / "validation.jsonl", experiment):
         if one is None:
             damaged += 1
         else:
@@ -121,9 +123,12 @@ def read(directory: Path, stage: StagePlan, evaluations: Sequence[Mapping[str, A
         return TaskResults(splits, known, best_step, mixes=mixes)
     worst = heapq.nlargest(WORST, (pair for pair in compared if pair[1].loss > 0), key=lambda pair: pair[1].loss)
     counts = Counter(pair for _, comparison in compared for pair in comparison.classes)
-    return TaskResults(splits, known, best_step, count, step, _confusion(counts, stage.objective) if counts else None,
+    confusion = _confusion(counts, resolve_stages(experiment)[0].objective) if counts else None
+    singles = [(texts.get("source", ""), texts["text"]) for texts, _ in compared[:TEXTS]
+               if texts.keys() - {"source"} == {"text"}]
+    return TaskResults(splits, known, best_step, count, step, confusion,
                        [Example(texts, _shortened(one.gold), _shortened(one.predicted)) for texts, one in worst],
-                       [texts["text"] for texts, _ in compared[:TEXTS] if texts.keys() == {"text"}], mixes)
+                       singles, mixes)
 
 
 def _json(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -158,27 +163,34 @@ def _evaluations(lines: Sequence[Any]) -> list[dict[str, Any]]:
         if isinstance(line, dict) and isinstance(line.get("intervals"), dict) and isinstance(
                 line.get("metrics"), dict) and isinstance(line.get("examples"), int) and isinstance(
                 line.get("step"), int):
-            found[line.get("split"), line.get("files"), line["step"], line["examples"]] = line
+            subject = line.get("split"), line.get("files"), line.get("source")
+            found[*subject, line["step"], line["examples"]] = line
     return list(found.values())
 
 
-def _compared(path: Path, stage: StagePlan) -> Iterator[tuple[dict[str, str], Comparison] | None]:
+def _is_validation(evaluation: Mapping[str, Any]) -> bool:
+    """Whether it is of the validation data, of all sources."""
+    return evaluation.get("split") == "validation" and not evaluation.get("source")
+
+
+def _compared(path: Path, experiment: TaskExperiment) -> Iterator[tuple[dict[str, str], Comparison] | None]:
     """(texts, comparison) of each example of a file of predictions; None for a damaged line. Nothing where examples
     have no targets."""
-    task = TASKS[stage.objective_name]
+    task, config = task_of(experiment), resolve_stages(experiment)[0].objective
     if not path.is_file():
         return
     with open(path, encoding="utf8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             try:
                 fields = json.loads(line)
-                record = Record({name: value for name, value in fields.items() if name not in ("id", "prediction")},
-                                fields["id"], f"{path.name}, line {number:,}")
+                own = {name: value for name, value in fields.items() if name not in ("id", "source", "prediction")}
+                record = Record(own, fields["id"], f"{path.name}, line {number:,}", source=fields.get("source", ""))
                 if not all(name in record.fields for name in task.targets):
                     return
-                texts = {name: _text(name, record.fields[name]) for name in (*task.fields, *task.optional)
-                         if name in record.fields}
-                yield texts, task.compare(stage.objective, record, fields["prediction"])
+                texts = {"source": record.source} if record.source else {}
+                texts |= {name: _text(name, record.fields[name]) for name in (*task.fields, *task.optional)
+                          if name in record.fields}
+                yield texts, task.compare(config, record, fields["prediction"])
             except DAMAGE:
                 yield None
 

@@ -17,12 +17,14 @@ class Record(NamedTuple):
       id: as in the file, or else the example's number in its split, from 0.
       where: file and line (or file and number), for messages: "dev.tsv, line 12".
       lines: the line of each word, where words have lines of their own.
+      source: the name of the data set that it is of, in a mixture of several.
     """
 
     fields: dict[str, Any]
     id: str
     where: str
     lines: tuple[int, ...] = ()
+    source: str = ""
 
     def where_word(self, i: int) -> str:
         """File and line of word i, for messages."""

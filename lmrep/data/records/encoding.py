@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import ranges
 
 
 class InputLayout(NamedTuple):
@@ -105,6 +106,46 @@ class Units(NamedTuple):
     def lengths(self) -> np.ndarray:
         """int64[u], tokens of each unit."""
         return np.diff(self.offsets)
+
+
+def join(several: Sequence[Units]) -> Units:
+    """The units of several sets, one set after another. They have the same columns, and no details."""
+    first = several[0]
+    examples = np.cumsum([0, *(int(units.example[-1]) + 1 for units in several)])
+    source = first.source and Source(
+        np.concatenate([units.source.tokens for units in several]),
+        _joined_offsets([units.source.offsets for units in several]), first.source.decode)
+    return Units(
+        np.concatenate([units.tokens for units in several]), np.concatenate([units.token_types for units in several]),
+        _joined_offsets([units.offsets for units in several]),
+        np.concatenate([units.example + start for units, start in zip(several, examples, strict=False)]),
+        {name: np.concatenate([units.columns[name] for units in several]) for name in first.columns},
+        token_columns=first.token_columns, source=source)
+
+
+def _joined_offsets(several: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(offsets) for offsets in several]))])
+
+
+def take(units: Units, chosen: np.ndarray) -> Units:
+    """Some units, int64[n] ascending, as a set of their own; their examples are numbered from 0. Details are left
+    out."""
+    tokens, offsets = _taken(units.offsets, chosen)
+    source = units.source
+    if source is not None:
+        inside, source_offsets = _taken(source.offsets, chosen)
+        source = Source(source.tokens[inside], source_offsets, source.decode)
+    columns = {name: values[tokens if name in units.token_columns else chosen]
+               for name, values in units.columns.items()}
+    example = np.unique(units.example[chosen], return_inverse=True)[1].astype(np.int32)
+    return Units(units.tokens[tokens], units.token_types[tokens], offsets, example, columns,
+                 token_columns=units.token_columns, source=source)
+
+
+def _taken(offsets: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the tokens of some units, their offsets)."""
+    lengths = np.diff(offsets)[chosen]
+    return np.repeat(offsets[chosen], lengths) + ranges(lengths), np.concatenate([[0], np.cumsum(lengths)])
 
 
 class Encoded(NamedTuple):

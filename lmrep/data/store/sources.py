@@ -15,7 +15,7 @@ from lmrep.core import remote_cache
 from lmrep.core.errors import RunFault
 from lmrep.core.files import atomic_directory, digest, seal
 from lmrep.data import corpora, tokenizers
-from lmrep.data.mixture import Sources, block_counts
+from lmrep.data.mixture import Sources, block_counts, mixing_weights
 from lmrep.data.store import scan
 from lmrep.data.store.prepare import Prepared, find_damage, prepare
 from lmrep.data.store.scan import Progress
@@ -39,7 +39,7 @@ class Source:
 
 def prepare_sources(
     sources: Sequence[Source], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
-    progress: Progress | None = None,
+    progress: Progress | None = None, size_cap: int = 0,
 ) -> Prepared:
     """As `prepare`, for several corpora: each split that all of them have is a `Sources`.
 
@@ -49,6 +49,8 @@ def prepare_sources(
       temperature: 0 for the given weights; T for weights times the tokens of each source to the power of 1 / T (Conneau
         and Lample 2019): 1 samples sources by their size, larger values sample small ones more often.
       tokenizer, data_dir, progress: as for `prepare`.
+      size_cap: tokens that a source counts as at most; 0: all. The text that a tokenizer is trained on, whose tokens
+        are not known before, is in the proportions without it.
 
     Raises:
       UserError, RunFault: as `prepare`.
@@ -59,7 +61,7 @@ def prepare_sources(
         tokenizer = dataclasses.replace(tokenizer, vocab_file=str(home))
     prepared = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
     tokens = [corpus.stores["train"].tokens for corpus in prepared]
-    blocks = block_counts(temperature_weights(sources, tokens, temperature))
+    blocks = block_counts(mixing_weights([source.weight for source in sources], tokens, temperature, size_cap))
     weights = np.array(blocks) / sum(blocks) / tokens * sum(tokens)
     counts = sum(weight * corpus.tokenizer.vocabulary.counts for weight, corpus in zip(weights, prepared, strict=True))
     counted = prepared[0].tokenizer.with_counts(np.round(counts).astype(np.int64))
@@ -73,13 +75,6 @@ def prepare_sources(
     statistics = {split: with_rates(total) for split, total in totals.items()}
     text = dict(sum((Counter(corpus.text) for corpus in prepared), Counter()))
     return dataclasses.replace(prepared[0], tokenizer=counted, stores=stores, statistics=statistics, text=text)
-
-
-def temperature_weights(sources: Sequence[Source], sizes: Sequence[int], temperature: float) -> list[float]:
-    """Weights of sources in proportion to weight * size^(1 / temperature); 0: to the weight alone."""
-    power = 1 / temperature if temperature else 0.0
-    largest = max(sizes)  # only proportions matter: keeps the numbers small
-    return [source.weight * (size / largest) ** power for source, size in zip(sources, sizes, strict=True)]
 
 
 def _common_tokenizer(
@@ -104,7 +99,7 @@ def _common_tokenizer(
     progress(f"reading {', '.join(corpus.description for corpus in opened)}")
     surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
     sizes = [max(1, survey.characters("train")) for survey in surveys]
-    weights = np.array(temperature_weights(sources, sizes, temperature))
+    weights = np.array(mixing_weights([source.weight for source in sources], sizes, temperature))
     budgets = weights / weights.sum() * min(sum(sizes), scan.TRAINING_SAMPLE)
     progress(f"training a tokenizer of {config.vocab_size:,} tokens on {len(sources)} sources")
     trained = tokenizers.train(config, lambda: (

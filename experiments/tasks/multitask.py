@@ -1,0 +1,87 @@
+"""Several tasks as text to text, mixed in one run (Raffel et al., 2019, sections 3.5.2 and 3.5.3).
+
+    lmrep train --config=experiments/tasks/multitask.py:size=tiny,data=glue --workdir=runs/multitask
+    lmrep predict --workdir=runs/multitask --source=sst2 "A fine film."
+    lmrep evaluate --workdir=runs/multitask --source=rte --split=test
+
+`data` is the folder of GLUE's published files, with CoLA/train.tsv and so on; `multi30k` that of aligned files
+train.de, train.en, val.de and val.en, and adds their translation from German. `init=runs/t5`, in place of `size=tiny`,
+starts from a pretrained run. Each task has its prefix and its metrics; STS-B's scores are rounded to 0.2. A run
+validates each (`sst2/accuracy`) and keeps the checkpoint of the best `score`, the mean of their first metrics.
+
+Choices after the colon, beside those of `generate.py`:
+
+    data       the folder of GLUE
+    tasks      which of its tasks: cola+mrpc+rte+sst2+stsb
+    multi30k   the folder of Multi30k; empty: no translation
+    mixing     proportional: by the number of examples, at most `cap`; temperature: by its square root; equal
+    cap        the paper's artificial limit K; its table compares 2^16 to 2^21
+
+Published for T5 are batches of 128 packed sequences of 512 tokens, a constant rate of 1e-3 in fine-tuning, Adafactor
+and greedy search; the settings here are those of `classify.py`, with packed sequences of 256 tokens. Expected: the
+paper's GLUE average of its baseline, of base size and fine-tuned on each task alone, is 83.3 (its table 5).
+"""
+
+import os
+
+from lmrep.config import loading
+from lmrep.core.errors import UserError
+from lmrep.experiment.fine_tuning import compose_task
+
+FOLDERS = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "sst2": "SST-2", "stsb": "STS-B"}
+PAIR = {"text": "sentence1", "text2": "sentence2"}
+SENTENCES = "sentence1: {text} sentence2: {text2}"
+# Columns of the files, words for their labels, and what the task's config has of its own.
+TASKS = {
+    "cola": ({"text": "3", "target": "1"}, {"0": "unacceptable", "1": "acceptable"},
+             {"template": "cola sentence: {text}", "metrics": ("matthews", "accuracy")}),
+    "mrpc": ({"text": "#1 String", "text2": "#2 String", "target": "Quality"},
+             {"0": "not_equivalent", "1": "equivalent"},
+             {"template": f"mrpc {SENTENCES}", "metrics": ("f1", "accuracy"), "positive": "equivalent"}),
+    "rte": (PAIR | {"target": "label"}, {}, {"template": f"rte {SENTENCES}", "metrics": ("accuracy",)}),
+    "sst2": ({"text": "sentence", "target": "label"}, {"0": "negative", "1": "positive"},
+             {"template": "sst2 sentence: {text}", "metrics": ("accuracy",)}),
+    "stsb": (PAIR | {"target": "score"}, {},
+             {"template": f"stsb {SENTENCES}", "metrics": ("pearson", "spearman"), "round_to": 0.2}),
+}
+TEMPERATURES = {"proportional": 1.0, "temperature": 2.0, "equal": 0.0}
+
+
+def glue(folder, name):
+    """A task of GLUE as a source."""
+    columns, labels, objective = TASKS[name]
+    test = {field: column for field, column in columns.items() if field != "target"} | (
+        {"text": "sentence"} if name == "cola" else {})
+    files = {split: os.path.join(folder, FOLDERS[name], file)
+             for split, file in (("train", "train.tsv"), ("validation", "dev.tsv"), ("test", "test.tsv"))}
+    return {"name": name, "data": {**files, "columns": columns, "test_columns": test | {"id": "index"} if name != "mrpc"
+                                   else test, "label_map": labels}, "objective": objective}
+
+
+def multi30k(folder):
+    """Captions in German and English as a source."""
+    files = {"train": os.path.join(folder, "train.de"), "validation": os.path.join(folder, "val.de")}
+    return {"name": "de_en", "data": {**files, "format": "parallel", "columns": {"text": "de", "target": "en"}},
+            "objective": {"template": "translate German to English: {text}", "metrics": ("bleu", "chrf")}}
+
+
+def get_config(argument=""):
+    """The config; `argument` makes the choices above."""
+    own = {"data": "glue", "tasks": "+".join(TASKS), "multi30k": "", "mixing": ("proportional", tuple(TEMPERATURES)),
+           "cap": 0}
+    given = [part for part in argument.split(",") if part.partition("=")[0] in own]
+    chosen = loading.parse_argument(",".join(given), **own)
+    config = compose_task(",".join(part for part in argument.split(",") if part not in given), "text_to_text",
+                          base="encoder_decoder")
+    names = chosen.tasks.split("+")
+    if unknown := [name for name in names if name not in TASKS]:
+        raise UserError(f"tasks has {unknown[0]!r}; expected some of {', '.join(TASKS)} with + between them")
+    config.name = "multitask"
+    config.sources = (*(glue(chosen.data, name) for name in names),
+                      *([multi30k(chosen.multi30k)] if chosen.multi30k else []))
+    config.temperature, config.size_cap = TEMPERATURES[chosen.mixing], chosen.cap
+    config.checkpoint.best = "score"
+    if not config.init:  # it reads the same text back; WordPiece makes "not _ entailment" of "not_entailment"
+        config.tokenizer.update({"name": "sentencepiece_unigram", "lowercase": False})
+    config.length, config.format.packed, config.format.long = 256, True, "truncate"
+    return config

@@ -1,0 +1,83 @@
+"""The labelled examples of several data sets, mixed in fixed proportions.
+
+The positions of a run are assigned to the sources in blocks that repeat (`order.Interleaving`), so that after any
+number of sequences each source has had its fraction of them to within less than one. Each source has its own random
+order and its own epochs.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmrep.core.files import digest
+from lmrep.data.order import Interleaving, example_numbers, source_seed
+from lmrep.data.records.encoding import join
+from lmrep.data.records.examples import POOL, Examples
+
+
+@dataclass(frozen=True, eq=False)
+class MixedExamples(Examples):
+    """As `Examples`, of several sources: the sequences of the first are numbered first, then those of the second.
+
+    Attributes:
+      names: of the sources.
+      bounds: the number of each source's first sequence; last = number of sequences.
+      block_counts: sequences of each source in a block; () where they are shown once, and never mixed.
+    """
+
+    names: tuple[str, ...] = ()
+    bounds: tuple[int, ...] = ()
+    block_counts: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def _interleaving(self) -> Interleaving:
+        return Interleaving(self.block_counts)
+
+    def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
+        """The sequences at some positions of a training run. The position alone decides on the source. Of each source a
+        batch has sequences of similar lengths."""
+        pools, index = np.divmod(positions, POOL * batch_size)
+        found = np.empty_like(index)
+        for pool in np.unique(pools):
+            chosen = pools == pool
+            found[chosen] = self._pool(int(pool), batch_size, seed)[index[chosen]]
+        return found
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - as in Examples
+    def _pool(self, pool: int, batch_size: int, seed: int) -> np.ndarray:
+        """int64[POOL * batch_size], the sequences of some batches. Of each source they are the next ones of its order,
+        sorted by length and dealt to the batches, which are ranked at random."""
+        positions = np.arange(POOL * batch_size)
+        sources, index = self._interleaving.assign(pool * len(positions) + positions)
+        ranks = np.random.default_rng([seed, pool]).permutation(POOL)[positions // batch_size]
+        found = np.empty_like(index)
+        for source, (first, last) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
+            chosen = np.flatnonzero(sources == source)
+            own = first + example_numbers(last - first, source_seed(seed, source), index[chosen])
+            by_length = own[np.argsort(self.lengths[own], kind="stable")]
+            found[chosen[np.argsort(ranks[chosen], kind="stable")]] = by_length
+        return found
+
+    def fractions(self) -> np.ndarray:
+        """float64[sources], of the sequences that each source gives."""
+        return np.array(self.block_counts) / sum(self.block_counts)
+
+    def with_counts(self, block_counts: tuple[int, ...]) -> "MixedExamples":
+        """These examples in other proportions."""
+        return dataclasses.replace(self, block_counts=block_counts,
+                                   fingerprint=digest([self.fingerprint, block_counts]))
+
+
+def mix(names: Sequence[str], parts: Sequence[Examples]) -> MixedExamples:
+    """The examples of several sources, which are not grouped; `MixedExamples.with_counts` gives their proportions."""
+    units = np.cumsum([0, *(len(part.units.example) for part in parts)])
+    rows = [part.rows[:-1] + start for part, start in zip(parts, units, strict=False)]
+    return MixedExamples(
+        join([part.units for part in parts]), np.concatenate([*rows, units[-1:]]),
+        np.concatenate([part.order + start for part, start in zip(parts, units, strict=False)]),
+        max(part.length for part in parts), parts[0].pad, parts[0].vocabulary,
+        digest([part.fingerprint for part in parts]),
+        names=tuple(names), bounds=tuple(np.cumsum([0, *(part.examples for part in parts)]).tolist()))

@@ -1,0 +1,183 @@
+"""The data of a task's experiment, one set or a mixture of several (`config.sources`): their records, configs and
+proportions."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmrep.config.record import choose, read
+from lmrep.core.errors import UserError
+from lmrep.data import records
+from lmrep.data.mixture import block_counts, mixing_weights
+from lmrep.data.records import Record
+from lmrep.data.records.mixture import MixedExamples
+from lmrep.experiment.choices import ALL_OBJECTIVES
+from lmrep.experiment.record import TaskExperiment
+from lmrep.tasks import TASKS
+from lmrep.tasks.base import TaskDef
+from lmrep.tasks.mixture import config_of_source, mixed
+
+NAME = re.compile(r"[\w.+-]+")
+
+
+class TaskSource(NamedTuple):
+    """A data set of a mixture.
+
+    Attributes:
+      name: of its metrics.
+      weight: its number of examples, in proportion to the other sources.
+      data: its files.
+      objective: the task's config for it.
+    """
+
+    name: str
+    weight: float
+    data: records.Config
+    objective: Any
+
+
+def task_sources(experiment: TaskExperiment) -> list[TaskSource]:
+    """The data sets that are mixed, with every field resolved; none if there is only `data`."""
+    data = dataclasses.asdict(experiment.data)
+    objective = {name: value for name, value in experiment.objective.items() if name != "name"}
+    config = TASKS[experiment.objective["name"]].objective.config
+    return [TaskSource(source.name or str(i), source.weight,
+                       read(records.Config, data | source.data, f"config.sources.{i}.data"),
+                       read(config, objective | source.objective, f"config.sources.{i}.objective"))
+            for i, source in enumerate(experiment.sources)]
+
+
+def check(experiment: TaskExperiment) -> None:
+    """Raises UserError for a mixture that the task cannot be trained on."""
+    name = experiment.objective["name"]
+    task = TASKS[name]
+    if not task.source_fields:
+        able = ", ".join(other for other, each in TASKS.items() if each.source_fields)
+        raise UserError(f"config.sources is set, and the task {name} has a head for one data set; tasks that data sets "
+                        f"can be mixed for: {able}. Remove sources, or give the task's data as config.data")
+    names = [source.name for source in task_sources(experiment)]
+    for i, source in enumerate(experiment.sources):
+        if not NAME.fullmatch(names[i]) or names.index(names[i]) < i:
+            raise UserError(f"config.sources.{i}.name is {names[i]!r}; expected another name for each source, of "
+                            "letters, digits and _.+-, for its metrics")
+        if differing := sorted(source.objective.keys() - {*task.source_fields}):
+            raise UserError(f"config.sources.{i}.objective.{differing[0]} is set, which all sources share; fields that "
+                            f"may differ: {', '.join(task.source_fields)}. Set config.objective.{differing[0]}")
+        task.objective.check(task_sources(experiment)[i].objective)
+
+
+def task_of(experiment: TaskExperiment) -> TaskDef:
+    """The task; of a mixture one that goes by the config of each record's source."""
+    task = TASKS[experiment.objective["name"]]
+    return mixed(task, _configs(experiment)) if experiment.sources else task
+
+
+def _configs(experiment: TaskExperiment) -> dict[str, Any]:
+    return {source.name: source.objective for source in task_sources(experiment)}
+
+
+def objective_of(experiment: TaskExperiment, source: str, base: Any) -> Any:
+    """The task's config for the records of a source; `base` for those of none. Raises UserError for an unknown one."""
+    if source and not experiment.sources:
+        raise UserError(f"the source {source!r} is given, and the run has a single data set; leave it out")
+    return config_of_source(_configs(experiment), source, base)
+
+
+def metrics(experiment: Any, objective: str) -> dict[str, Any]:
+    """The metrics of an objective of the experiment, by name."""
+    task = isinstance(experiment, TaskExperiment)
+    return dict((task_of(experiment).objective if task else ALL_OBJECTIVES[objective]).metrics)
+
+
+def data_of(experiment: TaskExperiment, source: str = "") -> dict[str, records.Config]:
+    """{source: its data}, of one source or of all; {"": data} where there is only `data`. Raises UserError for an
+    unknown one."""
+    own = {each.name: each.data for each in task_sources(experiment)}
+    if source:
+        objective_of(experiment, source, None)
+        return {source: choose(own, source, "the source")}
+    return own or {"": experiment.data}
+
+
+def splits(experiment: TaskExperiment) -> tuple[str, ...]:
+    """The splits that the data, or one of the sources, has."""
+    own = data_of(experiment).values()
+    return tuple(split for split in records.SPLITS if any(getattr(data, split) for data in own))
+
+
+def files(experiment: TaskExperiment, split: str) -> str:
+    """The files of a split, for people."""
+    return ", ".join(getattr(data, split) for data in data_of(experiment).values() if getattr(data, split))
+
+
+def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
+    """The records of a split, source after source, each with its name.
+
+    Args:
+      experiment: whose data.
+      split: one that it has.
+      examples: of each source at most, at equal distances; 0 or None: all.
+      source: the only one that is read; "" for all.
+
+    Raises:
+      UserError: as `records.read`; no training data.
+    """
+    task = TASKS[experiment.objective["name"]]
+    found: list[Record] = []
+    for i, (name, data) in enumerate(data_of(experiment, source).items()):
+        if not getattr(data, split):
+            if split == "train":
+                where = f"sources.{i}.data" if name else "data"
+                raise UserError(f"{where}.train is empty; give the training examples: --config.{where}.train=train.tsv")
+            continue
+        own = records.spread(records.read(data, split, (*task.fields, *task.targets)), examples)
+        found += [record._replace(source=name) for record in own] if name else own
+    return found
+
+
+def training_texts(experiment: TaskExperiment, task: TaskDef, config: Any, own: Sequence[Record]) -> list[str]:
+    """The texts that a tokenizer is trained on: of a mixture, of each source in its proportion as many as there are."""
+    groups = [[*_texts(task, config, group)] for group in _by_source(experiment, own)]
+    if not experiment.sources:
+        return groups[0]
+    characters = [sum(map(len, texts)) for texts in groups]
+    weights = np.array(_weights(experiment, own))
+    budgets = weights / weights.sum() * sum(characters)
+    return [text for texts, budget, size in zip(groups, budgets, characters, strict=True)
+            for text in records.spread(texts, max(1, round(min(1.0, budget / max(1, size)) * len(texts))))]
+
+
+def _texts(task: TaskDef, config: Any, own: Sequence[Record]):
+    names = task.fields + task.optional + tuple(name for name in task.targets if name in records.TEXTS)
+    for record in own:
+        if task.texts:
+            yield from task.texts(config, record)
+            continue
+        for name in names:
+            value = record.fields.get(name, ())
+            yield from [value] if isinstance(value, str) else [" ".join(map(str, value))] if value else []
+
+
+def _by_source(experiment: TaskExperiment, own: Sequence[Record]) -> list[list[Record]]:
+    names = [*data_of(experiment)]
+    return [[record for record in own if record.source == name] for name in names]
+
+
+def _weights(experiment: TaskExperiment, own: Sequence[Record]) -> list[float]:
+    """The rates at which the examples of sources are shown, given the training examples, not normalized."""
+    return mixing_weights([source.weight for source in task_sources(experiment)],
+                          [len(group) for group in _by_source(experiment, own)],
+                          experiment.temperature, experiment.size_cap)
+
+
+def with_proportions(experiment: TaskExperiment, own: Sequence[Record], examples: MixedExamples) -> MixedExamples:
+    """The training examples of a mixture in its proportions. They are those of examples: where sequences are packed, a
+    source whose sequences hold more examples gives fewer of them."""
+    sequences = np.diff(examples.bounds)
+    counts = [len(group) for group in _by_source(experiment, own)]
+    return examples.with_counts(block_counts(
+        [float(weight * n / count)
+         for weight, n, count in zip(_weights(experiment, own), sequences, counts, strict=True)]))

@@ -1,0 +1,97 @@
+"""A task on a mixture of data sets, each with a config of its own: its prefix, its metrics (Raffel et al., 2019)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lmrep.config.record import choose
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Units, take
+from lmrep.metrics import Metric
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef
+
+SCORE = "score"
+
+
+def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
+    """The task on records of several sources, each of which is checked, scored and compared with its source's config.
+
+    Metrics are those of each source, `sst2/accuracy`; of metrics that all sources have, the mean over the sources; and
+    `score`, the mean over the sources of each one's first metric, from 0 to 100.
+
+    Args:
+      task: the task; it has `source_fields`.
+      configs: of the sources, by name; records of no source have that of the run.
+    """
+    def config_of(record: Record, base: Any) -> Any:
+        return config_of_source(configs, record.source, base)
+
+    def check(base: Any, record: Record) -> None:
+        task.check(config_of(record, base), record)
+
+    def texts(base: Any, record: Record) -> Iterable[str]:
+        return task.texts(config_of(record, base), record)
+
+    def compare(base: Any, record: Record, prediction: Mapping[str, Any]) -> Comparison:
+        return task.compare(config_of(record, base), record, prediction)
+
+    def score(base: Any, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+        predictions: list = [None] * len(records)
+        found = {}
+        for source, chosen in _by_source(records).items():
+            own = np.flatnonzero(np.isin(units.example, chosen))
+            arrays = {name: [values[i] for i in own] for name, values in outputs.arrays.items()}
+            found[source] = task.score(config_of_source(configs, source, base), [records[i] for i in chosen],
+                                       take(units, own), Outputs(arrays))
+            for i, prediction in zip(chosen, found[source].predictions, strict=True):
+                predictions[i] = prediction
+        return Result(_metrics(found, configs), predictions, sources=found)
+
+    def submission(base: Any, records: Sequence[Record], result: Result) -> dict[str, str]:
+        return {f"{source}-{file}": text for source, chosen in _by_source(records).items()
+                for file, text in task.submission(config_of_source(configs, source, base), [records[i] for i in chosen],
+                                                  result.sources[source]).items()}
+
+    metrics = {SCORE: Metric("Score, the mean over sources", "score", True, ".2f", headline=True)}
+    metrics |= {name: metric._replace(headline=False) for name, metric in task.objective.metrics.items()}
+    for source, config in configs.items():
+        metrics |= {f"{source}/{name}": _of_source(source, metric, name in config.metrics)
+                    for name, metric in task.objective.metrics.items()}
+    return task._replace(
+        objective=task.objective._replace(metrics=metrics), check=check, texts=task.texts and texts, compare=compare,
+        score=score, submission=task.submission and submission, best=SCORE)
+
+
+def config_of_source(configs: Mapping[str, Any], source: str, base: Any) -> Any:
+    """The config of a source, or `base` for the name "". Raises UserError where there is no such source."""
+    return choose(configs, source, "the source") if source else base
+
+
+def _of_source(source: str, metric: Metric, headline: bool) -> Metric:
+    return metric._replace(title=f"{source}: {metric.title}", headline=headline, perplexity=False,
+                           baseline=metric.baseline and f"{source}/{metric.baseline}")
+
+
+def _by_source(records: Sequence[Record]) -> dict[str, list[int]]:
+    """{source: the numbers of its records}"""
+    found: dict[str, list[int]] = {}
+    for i, record in enumerate(records):
+        found.setdefault(record.source, []).append(i)
+    return found
+
+
+def _metrics(results: Mapping[str, Result], configs: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of the sources whose examples have targets, and their means."""
+    measured = {source: result.metrics for source, result in results.items() if source and result.metrics}
+    if not measured:
+        return {}
+    first, *others = measured.values()
+    means = {name: float(np.mean([each[name] for each in measured.values()]))
+             for name in first if all(name in each for each in others)}
+    firsts = [(configs[source].metrics[0], metrics) for source, metrics in measured.items() if configs[source].metrics]
+    score = {SCORE: float(np.mean([100 * metrics[name] / TASK_METRICS[name].metric.maximum
+                                   for name, metrics in firsts]))} if firsts else {}
+    return score | means | {f"{source}/{name}": value for source, metrics in measured.items()
+                            for name, value in metrics.items() if name != "loss"}

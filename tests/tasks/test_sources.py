@@ -1,0 +1,218 @@
+"""A run on several data sets: copied texts and classes in words, each with its prefix and its metrics."""
+
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+
+import lmrep
+from lmrep.core.errors import UserError
+from lmrep.experiment import config as experiments
+from lmrep.experiment import task_data, task_sources
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.tasks import TASKS
+from lmrep.tasks.mixture import mixed
+from lmrep.training.metrics_log import MetricsLog
+from tests import small
+from tests.tasks import tiny
+from tests.tasks.test_text_to_text import SIZES, Killed
+
+COUNTS = {"copy": (96, 12), "choose": (32, 10)}
+
+
+def examples(name, count, seed):
+    draw = random.Random(f"{name}{seed}")
+    texts = [tiny.sentence(draw, draw.randint(1, 3)) for _ in range(count)]
+    if name == "copy":
+        return [{"text": text, "target": text} for text in texts]
+    return [{"first": text, "target": "1" if "cat" in text else "0"} for text in texts]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("sources")
+    for name, counts in COUNTS.items():
+        for split, count in zip(("train", "dev"), counts, strict=True):
+            tiny.write(home / f"{name}.{split}.jsonl", examples(name, count, split))
+    return home
+
+
+def config(home, **fields):
+    own = {"model__" + name: value for name, value in SIZES.items()} | {"objective__max_target": 8, "steps": 6}
+    c = tiny.config("text_to_text", "", None, **own | fields)
+    copy, choose = ({"train": f"{home}/{name}.train.jsonl", "validation": f"{home}/{name}.dev.jsonl"}
+                    for name in COUNTS)
+    c.sources = (
+        {"name": "copy", "data": copy, "objective": {"template": "copy {text}", "metrics": ("chrf",)}},
+        {"name": "choose", "data": choose | {"columns": {"text": "first"}, "label_map": {"0": "bad", "1": "good"}},
+         "objective": {"template": "choose {text}", "metrics": ("accuracy", "f1"), "positive": "good"}})
+    return c
+
+
+def changed(home, source, **fields):
+    c = config(home)
+    own = [dict(each) for each in c.sources]
+    own[source].update(fields)
+    c.sources = tuple(own)
+    return c
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    c = config(home, temperature=1.0, size_cap=64, steps=24, log__report=True, checkpoint__best="score",
+               evaluation__every=8, checkpoint__every=8)
+    lmrep.train(c, home / "run")
+    return home / "run"
+
+
+def test_a_mixture_of_packed_pairs_that_is_killed_and_resumed_equals_an_uninterrupted_one(home, tmp_path, monkeypatch):
+    fields = {"format__packed": True, "checkpoint__every": 2, "evaluation__every": 3, "model__dropout": 0.1}
+    lmrep.train(config(home, **fields), tmp_path / "one")
+    write = MetricsLog.write
+
+    def dying(self, step, split, values):
+        write(self, step, split, values)
+        if step > 3:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(MetricsLog, "write", dying)
+        lmrep.train(config(home, **fields), tmp_path / "two")
+    lmrep.train(config(home, **fields), tmp_path / "two")
+    assert small.lines(tmp_path / "two") == small.lines(tmp_path / "one")
+    jax.tree.map(np.testing.assert_array_equal, *(lmrep.load(tmp_path / name).params for name in ("one", "two")))
+    with pytest.raises(UserError, match=r"sources\.0\.weight: 1\.0 -> 2\.0"):
+        other = config(home, **fields)
+        other.sources = ({**other.sources[0], "weight": 2.0}, other.sources[1])
+        lmrep.train(other, tmp_path / "two")
+
+
+def test_validation_has_the_metrics_of_each_source_and_their_mean(trained):
+    """They equal those of each task alone on the same predictions; the best checkpoint has the best score."""
+    lines = small.lines(trained, "validation")
+    best = max(lines[1:], key=lambda line: line["score"])
+    step = lmrep.load(trained).step
+    [line] = [line for line in lines if line["step"] == step]
+    assert line["score"] == best["score"]
+    own = [json.loads(line) for line in (trained / "predictions/validation.jsonl").read_text().splitlines()]
+    pairs = {name: ([each["target"] for each in own if each["source"] == name],
+                    [each["prediction"]["text"] for each in own if each["source"] == name]) for name in COUNTS}
+    assert [len(gold) for gold, _ in pairs.values()] == [12, 10]
+    expected = {"copy/chrf": TASK_METRICS["chrf"].function(*pairs["copy"]),
+                "choose/accuracy": TASK_METRICS["accuracy"].function(*pairs["choose"]),
+                "choose/f1": TASK_METRICS["f1"].function(*pairs["choose"], positive="good")}
+    assert {name: line[name] for name in expected} == pytest.approx(expected)
+    assert line["score"] == pytest.approx((expected["copy/chrf"] + 100 * expected["choose/accuracy"]) / 2)
+    assert line["loss"] == pytest.approx((line["copy/lm_loss"] + line["choose/lm_loss"]) / 2)
+    assert lmrep.evaluate(trained) == pytest.approx({name: line[name] for name in lmrep.evaluate(trained)})
+    assert {"copy/chrf", "choose/f1"} <= json.loads((trained / "eval.json").read_text())["intervals"].keys()
+
+
+def test_the_results_of_a_source_are_those_of_its_task_alone(home, trained):
+    run = lmrep.load(trained)
+    experiment = run.experiment
+    [copy, choose] = task_sources.task_sources(experiment)
+    whole = lmrep.evaluate(trained)
+    for source in (copy, choose):
+        alone = lmrep.evaluate(trained, source=source.name)
+        assert alone["loss"] == pytest.approx(whole[f"{source.name}/lm_loss"])
+        own = {name: value for name, value in whole.items() if name.startswith(source.name)}
+        assert {name: alone[name] for name in own} == pytest.approx(own)
+    found = lmrep.evaluate(trained, files=f"{home}/choose.dev.jsonl", source="choose")
+    assert found["choose/accuracy"] == pytest.approx(whole["choose/accuracy"])
+    with pytest.raises(UserError, match="give the one that the files are like: --source=NAME"):
+        lmrep.evaluate(trained, files=f"{home}/choose.dev.jsonl")
+    with pytest.raises(UserError, match=r"the source is 'choos'.*did you mean 'choose'"):
+        lmrep.evaluate(trained, source="choos")
+
+
+def test_predictions_take_a_source_or_a_text_with_its_prefix(trained):
+    run = lmrep.load(trained)
+    [one] = run.predict(["cat dog"], source="copy")
+    [other] = run.predict(["copy cat dog"])
+    [named] = run.predict([{"text": "cat dog", "source": "copy"}])
+    assert one == other == named
+    with pytest.raises(UserError, match="the source is 'sst2'"):
+        run.predict(["cat dog"], source="sst2")
+    answer = small.command("predict", f"--workdir={trained}", "--source=choose", "cat dog")
+    assert answer.code == 0 and answer.out.endswith("\tcat dog\n")
+    answer = small.command("evaluate", f"--workdir={trained}")
+    assert "choose/accuracy" in answer.out and "95 % interval" in answer.out, answer
+
+
+def test_a_source_of_a_run_on_one_data_set_is_refused(home, tmp_path):
+    fields = {"model__" + name: value for name, value in SIZES.items()} | {"objective__max_target": 8, "steps": 1}
+    lmrep.train(tiny.config("text_to_text", home / "copy.train.jsonl", home / "copy.dev.jsonl", **fields), tmp_path)
+    with pytest.raises(UserError, match="the source 'copy' is given, and the run has a single data set"):
+        lmrep.load(tmp_path).predict(["cat"], source="copy")
+
+
+def test_training_examples_are_mixed_in_proportion_and_tokenized_with_their_prefixes(home):
+    c = experiments.parse(config(home, temperature=1.0, size_cap=64))
+    prepared = task_data.prepare_task(c, c.tokenizer)
+    assert prepared.stores["train"].fractions().tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert {"copy", "choose"} <= set(prepared.tokenizer.tokens)
+    assert prepared.experiment.checkpoint.best == "score"
+    packed = task_data.prepare_task(experiments.parse(config(home, temperature=1.0, format__packed=True)), c.tokenizer)
+    store, counts = packed.stores["train"], np.array([96, 32])
+    shown = store.fractions() * counts / np.diff(store.bounds)  # in examples
+    np.testing.assert_allclose(shown / shown.sum(), counts / counts.sum(), atol=2e-4)
+    assert packed.stores["validation"].slots == 1
+
+
+def test_small_sources_have_all_their_text_in_the_tokenizer_and_large_ones_their_fraction(home):
+    c = experiments.parse(config(home))
+    own = task_sources.read_split(c, "train")
+    texts = task_sources.training_texts(c, task_sources.task_of(c), None, own)
+    every = [text for record in own for text in TASKS["text_to_text"].texts(
+        task_sources.objective_of(c, record.source, None), record)]
+    assert sum(text.startswith("choose") for text in texts) == 32
+    assert sum(map(len, texts)) < sum(map(len, every))
+
+
+@pytest.mark.parametrize("source, fields, message", [
+    (0, {"name": "choose"}, r"config\.sources\.1\.name is 'choose'; expected another name"),
+    (0, {"name": "a/b"}, r"config\.sources\.0\.name is 'a/b'"),
+    (1, {"objective": {"max_target": 3}}, r"config\.sources\.1\.objective\.max_target is set, which all sources share"),
+    (1, {"objective": {"template": "none"}}, "expected a text with the fields text, text2 in braces"),
+    (1, {"objective": {"templat": "{text}"}}, "did you mean 'template'"),
+    (1, {"data": {"trian": "x"}}, r"config\.sources\.1\.data has no field 'trian'; did you mean 'train'"),
+])
+def test_sources_that_cannot_work_are_refused(home, source, fields, message):
+    with pytest.raises(UserError, match=message):
+        experiments.parse(changed(home, source, **fields))
+
+
+def test_other_mixtures_are_refused(home):
+    with pytest.raises(UserError, match="the task classification has a head for one data set; tasks that data sets can "
+                                        "be mixed for: text_to_text"):
+        c = tiny.config("classification", home / "copy.train.jsonl")
+        c.sources = ({"name": "a"},)
+        experiments.parse(c)
+    with pytest.raises(UserError, match=r"size_cap is 64, and config\.temperature is 0"):
+        experiments.parse(config(home, size_cap=64))
+    with pytest.raises(UserError, match=r"sources\.1\.data\.train is empty"):
+        c = experiments.parse(changed(home, 1, data={}))
+        task_data.prepare_task(c, c.tokenizer)
+
+
+def test_metrics_of_sources_without_targets_are_left_out():
+    task = TASKS["text_to_text"]
+    own = task.objective.config(metrics=("accuracy",))
+    metrics = mixed(task, {"a": own}).objective.metrics
+    assert metrics["a/accuracy"].baseline == "a/majority_accuracy" and metrics["a/accuracy"].headline
+    assert not metrics["a/bleu"].headline and metrics["score"].higher_is_better
+
+
+def test_inspect_doctor_and_the_report_show_the_sources(home, trained):
+    (home / "page.py").write_text("from tests.tasks.test_sources import config\n\ndef get_config(argument=''):\n"
+                                  f"    return config({str(home)!r}, temperature=2.0)\n")
+    shown = small.command("inspect", f"--config={home}/page.py", "--examples=2")
+    assert "2 sources, mixed by weight x size^(1/2)" in shown.out and "copy {text}" in shown.out, shown
+    assert "(copy, " in shown.out and "(choose, " in shown.out
+    found = small.command("doctor", f"--config={home}/page.py")
+    assert "copy (63.4%), choose (36.6%)" in found.out, found
+    page = (trained / "report.html").read_text()
+    assert "choose: Accuracy" in page and "copy {text}" in page and "--source=" in page
