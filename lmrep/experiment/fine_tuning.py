@@ -14,7 +14,7 @@ from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Model
-from lmrep.tasks import TASKS
+from lmrep.tasks import TASKS, networks
 from lmrep.tasks.known import KNOWN, KnownSet
 
 _ROBERTA = {"epochs": 10.0, "batch_size": 32, "optimizer.learning_rate": 1e-5, "optimizer.betas": (0.9, 0.98),
@@ -109,7 +109,8 @@ def compose_task(
         model: a preset or a network, from scratch; none: only what is above frozen vectors, words or characters.
         recipe: of `RECIPES`.
         head: auto, or new.
-        network: between the encoder and the head: linear (nothing) or bilstm; of taggers also crf or bilstm_crf.
+        network: between the encoder and the head: linear (nothing) or bilstm; of taggers also crf or bilstm_crf, of
+          classifiers bcn.
         data: the folder with the published files of a known set, or tfds.
         features: a run or a published directory, whose frozen vectors the task reads (ELMo); no other network is
           trained then, unless `init` or `model` names one.
@@ -145,7 +146,7 @@ def compose_task(
         _from_scratch(config, chosen, built)
     _use_frozen(config, chosen)
     if chosen.network != "linear":
-        config.objective.network = chosen.network
+        config.objective.update({"network": chosen.network, **networks.FIELDS.get(chosen.network, {})})
     return config
 
 

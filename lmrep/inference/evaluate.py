@@ -1,6 +1,5 @@
 """Evaluates a trained run on text: the metrics of its objective, or its sliding-window perplexity."""
 
-import contextlib
 import dataclasses
 import logging
 import math
@@ -40,11 +39,10 @@ from lmrep.inference.perplexity import Perplexity
 from lmrep.inference.task_evaluation import evaluate_task, finite_or_text
 from lmrep.objectives.base import Objective
 from lmrep.storage import remote_workdir, workdir
-from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.jsonl import append
 from lmrep.storage.workdir import read_config
 from lmrep.training.evaluation import Evaluator
-from lmrep.training.state import specs_of
+from lmrep.training.state import SHARED, specs_of
 
 BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
 
@@ -242,19 +240,9 @@ def _metrics(
     evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.evaluation.seed, stage.microbatches)
     batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, indices=evaluator.indices, limit=examples)
     params = jax.device_put(params, shardings(specs_of(objective), mesh))
-    values = evaluator(params, batches, _shared_carry(run, objective))
+    values = evaluator(params, batches, run.params.get(SHARED))
     count = plan.evaluation_examples
     return count if examples is None else min(examples, count), values
-
-
-def _shared_carry(run: Run, objective: Objective) -> Tree:
-    """`carry.shared` of the run's checkpoint, such as running statistics; None if it has none."""
-    shapes = jax.eval_shape(lambda: objective.carry(1)).shared
-    if not jax.tree.leaves(shapes):
-        return None
-    with contextlib.closing(Checkpoints(run.directory / "checkpoints")) as checkpoints:
-        held = checkpoints.holds(run.step, "carry/shared")
-        return checkpoints.restore(run.step, shapes, "carry/shared")[0] if held else None
 
 
 def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:

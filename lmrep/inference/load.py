@@ -38,7 +38,7 @@ from lmrep.objectives.capabilities import ReplacedToken, Sampling
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
-from lmrep.training.state import trainable
+from lmrep.training.state import trainable, with_shared
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, so that jax.jit takes its methods
@@ -455,5 +455,9 @@ def load(
     objective = build.objective(stage_at(experiment, step), model, tokenizer.vocabulary, parts)
     if objective.frozen:
         params = params | unflatten(build.frozen_values(objective, parts))
+    shapes = jax.eval_shape(lambda: objective.carry(1)).shared
+    if jax.tree.leaves(shapes):
+        with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
+            params = with_shared(params, averaging.shared_carry(checkpoints, step, shapes))
     params = jax.device_put(params, jax.local_devices()[0])
     return Run(directory, step, experiment, tokenizer, model, objective, params, parts)

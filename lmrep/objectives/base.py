@@ -109,7 +109,8 @@ class Objective(NamedTuple):
         tagger); `loss`, `predict` and `penalty` find them under params["frozen"].
       carry: batch_size -> the state that the first step starts from.
       penalty: params -> a term added to the loss once a step.
-      predict: (params, batch without targets, ...) -> arrays of predictions, as its capability reads them.
+      predict: (params, batch without targets, ...) -> arrays of predictions, as its capability reads them. Where the
+        carry has running statistics, the run's `carry.shared` is under params["shared"].
       next_token_logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
       generation: continues texts in another way.
       terms: the metrics that `loss` is the weighted sum of, with their weights: {"mlm_loss": 1.0, "pair_loss": 1.0}.

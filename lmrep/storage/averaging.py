@@ -14,6 +14,7 @@ from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import CONFIG, read_config
 
 AVERAGE = "opt_state/average"
+SHARED = "carry/shared"
 
 
 def parameters(checkpoints: Checkpoints, step: int, averaged: bool) -> Tree:
@@ -23,6 +24,12 @@ def parameters(checkpoints: Checkpoints, step: int, averaged: bool) -> Tree:
     if averaged and checkpoints.holds(step, AVERAGE):
         params = params | checkpoints.read(step, AVERAGE)[0]
     return params
+
+
+def shared_carry(checkpoints: Checkpoints, step: int, shapes: Tree) -> Tree:
+    """`carry.shared` of checkpoint `step`, such as running statistics, in the structure of `shapes`; None if it has
+    none."""
+    return checkpoints.restore(step, shapes, SHARED)[0] if checkpoints.holds(step, SHARED) else None
 
 
 def mean(checkpoints: Checkpoints, steps: Sequence[int], averaged: bool) -> Tree:

@@ -26,6 +26,7 @@ from lmrep.objectives.outputs import normalize_weights
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import auxiliary, distillation, heads, networks, word_features
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
+from lmrep.tasks.bcn import Config as Bcn
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
@@ -37,6 +38,10 @@ WRITTEN = 10  # classes of a prediction, the most probable ones; and that of the
 class Config(auxiliary.Config):
     """A classifier."""
 
+    network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
+                           "layers; bcn: the biattentive classification network of CoVe, which compares the texts of a "
+                           "pair, or a text with itself", choices=("linear", "bilstm", networks.BCN))
+    bcn: Bcn = setting(Bcn(), "the biattentive classification network")
     labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: those of the "
                                       "training data, sorted")
     metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data, beside accuracy",
@@ -94,7 +99,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         specs=networks.task_specs(net, c, len(c.labels) or 2),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
         context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
-        penalty=networks.penalty(net))
+        penalty=networks.penalty(net), carry=networks.carry(net))
     return auxiliary.with_language_model(objective, c, model)
 
 
@@ -103,27 +108,29 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["label"] >= 0))}
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
-    """float32 [b, n, classes]."""
+def logits(
+    params: Tree, batch: Batch, key: Array | None = None, shared: Tree = None, *, c: Config, net: Network
+) -> tuple[Array, Tree]:
+    """(float32 [b, n, classes], the running statistics after the batch)."""
     keys = prng.split(key, 2)
-    x = networks.pooled(params, batch, net, keys[0])
-    return heads.apply(params["objective"]["classification"], x, c, keys[1])
+    x, shared = networks.pooled_in_training(params, batch, net, keys[0], shared)
+    return heads.apply(params["objective"]["classification"], x, c, keys[1]), shared
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy."""
-    y = logits(params, batch, key, c=c, net=net)
+    y, shared = logits(params, batch, key, carry.shared, c=c, net=net)
     own = heads.cross_entropy(y, batch["label"], batch["weights"])
     value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
                                       lambda found: found["units"]["log_probabilities"])
-    return value, (metrics, carry)
+    return value, (metrics, carry._replace(shared=shared))
 
 
 def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, n, classes]."""
-    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net))}}
+    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net)[0])}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:

@@ -19,11 +19,13 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.layers import attention_pooling, dropout, recurrent
 from lmrep.models.base import Model, model_inputs
-from lmrep.objectives.base import Batch, FrozenPart, FrozenParts
-from lmrep.tasks import distillation, frozen_features, heads, word_features
+from lmrep.objectives.base import Batch, Carry, FrozenPart, FrozenParts
+from lmrep.tasks import bcn, distillation, frozen_features, heads, word_features
 
 log = logging.getLogger(__name__)
 
+BCN = "bcn"
+FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0}}  # of a task, that go with its network
 POOLINGS = ("position", "mean", "max", "attention")
 
 
@@ -76,6 +78,14 @@ class Network(NamedTuple):
     teacher: FrozenPart | None = None
 
 
+def _check_bcn(c: Any) -> None:
+    for field, value, expected in (("pooling", c.pooling, "position"),
+                                   ("features.placement", c.features.placement, "input")):
+        if value != expected:
+            raise UserError(f"config.objective.{field} is {value}, and network {BCN} reads all vectors at its input "
+                            f"and pools them in its own way; set it to {expected}, or choose another network")
+
+
 def parts(c: Config) -> tuple[str, ...]:
     """The frozen parts that a task reads, with its teacher."""
     return (*inputs(c), *distillation.parts(c.teacher))
@@ -109,12 +119,19 @@ def bind(c: Config, model: Model, name: str, frozen: FrozenParts) -> Network:
         raise UserError(f"config.objective.features.placement is between, which is between two LSTM layers, and "
                         f"config.objective.{found}; set network to bilstm and bilstm.layers to 2 or more, or choose "
                         "another placement")
-    if not (input_width(net) if has_bilstm(c) else output_width(net)):
+    if c.network == BCN:
+        _check_bcn(c)
+    if not (output_width(net) if c.network == "linear" else input_width(net)):
         raise UserError("config.model.name is none, and the task has nothing else to read at its input; put the "
                         "vectors of a frozen encoder there (features=runs/bert after the colon, and "
                         "config.objective.features.placement), word vectors (vectors=FILE) or characters "
                         "(config.objective.characters.filters), or choose a network")
     return net
+
+
+def carry(net: Network) -> Callable[[int], Carry]:
+    """`Objective.carry`: the running statistics of the network, if it has any."""
+    return lambda batch_size: Carry(shared=bcn.statistics(net.c.bcn)) if net.c.network == BCN else Carry()
 
 
 def is_head_alone(c: Any) -> bool:
@@ -146,6 +163,8 @@ def _features_width(net: Network, place: str) -> int:
 def output_width(net: Network) -> int:
     """The width of the vectors that the head reads."""
     c = net.c
+    if c.network == BCN:
+        return bcn.output_width(c.bcn)
     return (2 * c.bilstm.width if has_bilstm(c) else input_width(net)) + _features_width(net, "output")
 
 
@@ -155,6 +174,8 @@ def specs(net: Network) -> Tree:
     if has_bilstm(c):
         found["bilstm"] = recurrent.bidirectional_specs(input_width(net), c.bilstm.width, c.bilstm.layers,
                                                         _features_width(net, "between"))
+    if c.network == BCN:
+        found["bcn"] = bcn.specs(c.bcn, input_width(net))
     if getattr(c, "pooling", "") == "attention":
         width = output_width(net)
         found["pooling"] = attention_pooling.specs(width, width, net.model.init)
@@ -238,6 +259,27 @@ def _joined(x: Sequence[Array]) -> Array:
     return x[0] if len(x) == 1 else jnp.concatenate(x, -1)
 
 
+def pooled_in_training(
+    params: Tree, batch: Batch, net: Network, key: Array | None = None, shared: Tree = None
+) -> tuple[Array, Tree]:
+    """The vector [b, n, d] of each unit, and the running statistics after the batch; `shared` are those before it, by
+    default params["shared"].
+
+    Raises:
+      UserError: the network has running statistics, and there are none.
+    """
+    if net.c.network != BCN:
+        return pooled(params, batch, net, key), shared
+    shared = params.get("shared") if shared is None else shared
+    if shared is None:
+        raise UserError(f"the running statistics of network {BCN} are missing: an average of checkpoints and a teacher "
+                        "have none; use a checkpoint of the run itself")
+    keys = prng.split(key, 2)
+    x = token_vectors(params, batch, net, keys[0])
+    texts = bcn.Texts(batch["segment_ids"], batch["token_type_ids"] == 1, batch["unit"] >= 0)
+    return bcn.apply(own_params(params, net)["bcn"], net.c.bcn, x, texts, shared, keys[1])
+
+
 def pooled(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
     """The vector [b, n, d] of each unit; arguments as in `token_vectors`, but for grouped units too."""
     c, model = net.c, net.model
@@ -256,6 +298,7 @@ def pooled(params: Tree, batch: Batch, net: Network, key: Array | None = None) -
         total = jnp.einsum("bnt,btd->bnd", mask.astype(x.dtype), x, preferred_element_type=jnp.float32)
         y = (total / jnp.maximum(mask.sum(-1, keepdims=True), 1)).astype(x.dtype)
     else:
-        y = jnp.where(mask[..., None], x[:, None], -jnp.inf).max(2)
+        each = jnp.broadcast_to(x[:, None], (*mask.shape, x.shape[-1]))
+        y = bcn.largest(each, jnp.where(mask[..., None], each, -jnp.inf), 2)
         y = jnp.where(mask.any(-1)[..., None], y, 0)
     return y.reshape(*shape, -1)

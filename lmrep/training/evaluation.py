@@ -11,7 +11,7 @@ from lmrep.core.params import Tree
 from lmrep.core.sharding import batch_sharding, replicated, use_mesh
 from lmrep.objectives.base import Objective
 from lmrep.training.inputs import HostBatch, local_indices, to_global
-from lmrep.training.state import initial_carry
+from lmrep.training.state import initial_carry, with_shared
 from lmrep.training.step import evaluation_step
 
 IN_FLIGHT = 8  # batches that the devices may be ahead of the host
@@ -123,4 +123,4 @@ class Predictor:
 
     def __call__(self, params: Tree, batches: Iterable[HostBatch], shared: Tree = None) -> dict[str, float]:
         """The metrics of all batches together; as `Evaluator.__call__`."""
-        return self._score(self.outputs(params, batches))
+        return self._score(self.outputs(with_shared(params, shared), batches))

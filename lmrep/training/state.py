@@ -15,6 +15,7 @@ from lmrep.core.sharding import batch_sharding, replicated, shardings
 from lmrep.objectives.base import Carry, Objective
 from lmrep.training import optimizers
 
+SHARED = "shared"  # the subtree that has `carry.shared` where predictions read it
 FROZEN = "frozen"  # the subtree of parameters that no update changes and no checkpoint holds
 
 
@@ -36,7 +37,12 @@ def specs_of(objective: Objective) -> Tree:
 
 def trainable(params: Tree) -> Tree:
     """The parameters that get gradients."""
-    return {name: subtree for name, subtree in params.items() if name != FROZEN}
+    return {name: subtree for name, subtree in params.items() if name not in (FROZEN, SHARED)}
+
+
+def with_shared(params: Tree, shared: Tree) -> Tree:
+    """`params` as `Objective.predict` takes them; `shared` is the run's `carry.shared`, or None."""
+    return params | {SHARED: shared} if jax.tree.leaves(shared) else params
 
 
 def layout(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh) -> TrainState:
