@@ -24,9 +24,11 @@ import numpy as np
 
 from lmrep.config import loading
 from lmrep.core import remote
-from lmrep.core.errors import RunFault
+from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import check_address_space, default_data_dir
+from lmrep.core.params import flatten
 from lmrep.core.sharding import describe_sizes, make_mesh
+from lmrep.data import word_vectors
 from lmrep.data.store.prepare import Prepared
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
@@ -161,11 +163,12 @@ def _train(
         meter = stack.enter_context(energy.Meter(energy.find(mesh.local_devices)))
         costs = run_cost.CostLog(directory, experiment.cost, mesh.devices.flatten().tolist(), meter)
         stack.callback(costs.close)
-        Trainer(stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch, costs), config,
-                peak and peak * mesh.size).run(resumed)
+        outputs = RunOutputs(checkpoints, metrics, progress, watch, costs)
+        trainer = Trainer(stages, mesh, experiment.seed, outputs, config, peak and peak * mesh.size)
+        reached = int(trainer.run(resumed).step)
     if jax.process_index() == 0 and (spent := run_cost.read(directory)):
         log.info("cost: %s", run_cost.sentence(spent))
-    return _finish(directory, url, data_dir, experiment, prepared)
+    return _finish(directory, url, data_dir, experiment, prepared)._replace(steps=reached)
 
 
 def _finish(
@@ -229,6 +232,8 @@ def _ready(
     checks.check_samples(experiment, prepared.tokenizer)
     if experiment.init and fresh:
         stages[0] = _initialized(stages[0], experiment, network, prepared)
+    if experiment.init_vectors and fresh:
+        stages[0] = _with_vectors(stages[0], experiment.init_vectors, prepared.tokenizer.tokens)
     return writers, prepared, stages, parts
 
 
@@ -245,6 +250,20 @@ def _initialized(stage: Stage, experiment: Experiment, network: Any, prepared: P
     if isinstance(prepared, PreparedTask) and (layers := prepared.experiment.new_layers):
         values = init_from.fresh_layers(values, stage.objective.specs, layers, prepared.experiment.seed)
         log.info("  the top %d layer(s) start from random values", layers)
+    return dataclasses.replace(stage, init_values={**stage.init_values, **values})
+
+
+def _with_vectors(stage: Stage, files: Mapping[str, str], tokens: Sequence[str]) -> Stage:
+    """The first stage with tables that start from word vectors."""
+    specs, values = flatten(stage.objective.specs), {}
+    for path, file in files.items():
+        if path not in specs or len(specs[path].shape) != 2:
+            tables = [name for name, spec in specs.items() if spec.axes[:1] == ("vocab",)]
+            raise UserError(f"config.init_vectors has {path!r}, which is no table of tokens; this run has "
+                            f"{', '.join(tables)}")
+        values[path], known = word_vectors.table(file, tokens, specs[path].shape)
+        log.info("%s starts from %s, which has %s of %s tokens; the others start from 0", path, file, f"{known:,}",
+                 f"{len(tokens):,}")
     return dataclasses.replace(stage, init_values={**stage.init_values, **values})
 
 

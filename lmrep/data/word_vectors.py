@@ -2,7 +2,7 @@
 spaces. The first line may be that of word2vec's text format, the numbers of words and of dimensions."""
 
 import os
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +53,29 @@ def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVe
     if not size:
         raise UserError(f"{path} has no vectors; expected a word and its numbers on each line")
     return WordVectors(list(found), np.stack([*found.values()]) if found else np.zeros((0, size), np.float32))
+
+
+def table(path: str | os.PathLike, tokens: Sequence[str], shape: tuple[int, int]) -> tuple[np.ndarray, int]:
+    """(float32 [v, d], the vector of each token, by id, and 0 for those that a file lacks; how many it has).
+
+    Args:
+      path: of the file.
+      tokens: by id.
+      shape: (v, d); v may be above the number of tokens.
+
+    Raises:
+      UserError: as `read`; the file's vectors have another width, or it has no token.
+    """
+    found, known = read(path, set(tokens)), np.zeros(shape, np.float32)
+    if found.vectors.shape[1] != shape[1]:
+        raise UserError(f"{path} has vectors of {found.vectors.shape[1]} numbers, and the table's are of {shape[1]}; "
+                        "set the model's width of embeddings to that of the file")
+    if not found.words:
+        raise UserError(f"{path} has none of the tokenizer's {len(tokens):,} tokens; expected words, as those of "
+                        "tokenizer.name=words")
+    ids = {token: i for i, token in enumerate(tokens)}
+    known[[ids[word] for word in found.words]] = found.vectors
+    return known, len(found.words)
 
 
 def _is_header(text: str) -> bool:

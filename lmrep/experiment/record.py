@@ -57,6 +57,9 @@ class Experiment:
     init: str = setting("", "a workdir or published directory whose parameters the run starts from; empty: random")
     init_mapping: dict[str, str] = setting({}, "path of this run -> path of `init`, for parameters that start from "
                                            "others: {'encoder/layers': 'encoder/layers[0,2,4]'}; '' for random ones")
+    init_vectors: dict[str, str] = setting({}, "path of a table of tokens -> a text file of word vectors that it "
+                                           "starts from, such as {'encoder/source_embedding/token': 'glove.txt'}; "
+                                           "tokens that the file lacks start from 0")
     frozen: dict[str, str] = setting({}, "name -> a workdir, a published directory or a file of word vectors, whose "
                                      "parameters the objective reads and no update changes; {'teacher': 'runs/bert'}")
     steps: int = setting(1000, "updates", at_least=1, at_most=2**31 - 1)
