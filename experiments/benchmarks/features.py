@@ -1,14 +1,16 @@
-"""What the vectors of a frozen encoder are worth to a tagger: without them, with each layer alone, and with all layers
-mixed (Peters et al., 2018).
+"""What the vectors of a frozen encoder are worth to a task: without them, with each layer alone, and with all layers
+mixed (Peters et al., 2018; McCann et al., 2017).
 
     python experiments/benchmarks/features.py --encoder=runs/elmo --data=DIR --workdir=runs/features
 
-`--encoder` is a run or a published directory. DIR has the folders wnut17 and ud-english-ewt; one that is missing is
-left out. Names (WNUT-17) are tagged by a bidirectional LSTM with a CRF over the vectors of the encoder and a
-convolution over the characters of each word, which is all that the first row has; `--vectors`, a text file of word
-vectors, adds these to every row. Parts of speech (UD) are read off the vectors by a linear layer. Only what is above
-the encoder is trained, and the encoder runs over each text once (`cache_features`). Runs that are there are not trained
-again: the command continues where it was stopped.
+`--encoder` is a run or a published directory; `--untrained`, one with the same network and random parameters, of which
+the last layer is read. DIR has the folders wnut17, ud-english-ewt and sst-trees; one that is missing is left out. Names
+(WNUT-17) are tagged by a bidirectional LSTM with a CRF over the vectors of the encoder and a convolution over the
+characters of each word, which is all that the first row has; `--vectors`, a text file of word vectors, adds these to
+every row. Parts of speech (UD) are read off the vectors by a linear layer. Sentences (SST-2) are classified by CoVe's
+network, which has a row without the encoder where there are word vectors. Only what is above the encoder is trained,
+and the encoder runs over each text once (`cache_features`). Runs that are there are not trained again: the command
+continues where it was stopped.
 
 It prints a table, and writes it to WORKDIR/table.md: means over the seeds with standard deviations, and the difference
 from the last layer alone with a 95 % interval, by Student's t over the pairs of runs of one seed.
@@ -24,6 +26,7 @@ from runs import best, mean_and_deviation, paired_interval, run_lmrep, write_tab
 import lmrep
 from lmrep.models.layer_choice import widths
 
+UNTRAINED = "untrained"
 TASKS = Path(__file__).parents[1] / "tasks"
 
 
@@ -46,6 +49,9 @@ TABLE = (
                                  "--config.objective.features.dropout=0.2"), True),
     Task("UD English EWT, linear", "ud_pos", {"train": "ud-english-ewt/*-train.conllu",
                                               "validation": "ud-english-ewt/*-dev.conllu"}, "token_accuracy", ""),
+    Task("SST-2 sentences, BCN", "sst2_trees", {"train": "sst-trees/train.txt", "validation": "sst-trees/dev.txt"},
+         "accuracy", ",network=bcn", ("--config.data.phrases=false", "--config.objective.bcn.width=64",
+                                      "--config.objective.bcn.maxout=(64,32,16)")),
 )
 
 
@@ -54,15 +60,18 @@ def layer_choices(model):
     layers = len(widths(model))
     names = {i: "layer 0 (embeddings)" if not i else f"layer {i} (last)" if i == layers - 1 else f"layer {i}"
              for i in range(layers)}
-    return {**{title: str(i) for i, title in names.items()}, "all layers, mixed": "mix:all"}
+    mixed = [i for i, width in enumerate(widths(model)) if width == widths(model)[-1]]  # others cannot be added to them
+    title = "all layers, mixed" if len(mixed) == layers else f"layers {', '.join(map(str, mixed))}, mixed"
+    return {**{title: str(i) for i, title in names.items()}, title: f"mix:{','.join(map(str, mixed))}"}
 
 
 def train(task, layers, seed, args):
-    """The best validation metric of a run; `layers` "" for one without the encoder."""
+    """The best validation metric of a run; `layers` "" for one without the encoder, UNTRAINED for the other encoder."""
     run = args.workdir / task.page / f"{layers.replace(':', '-') or 'none'}-{seed}"
+    source, layers = (args.untrained, "last") if layers == UNTRAINED else (args.encoder, layers)
     done = run / "best.json"
     if not done.exists():
-        encoder = f",features={args.encoder}" if layers else ""
+        encoder = f",features={source}" if layers else ""
         own = ((f"--config.objective.features.layers={layers}", f"--config.objective.features.l2={args.l2}",
                 "--config.cache_features=true") if layers else
                (f"--config.tokenizer.vocab_file={args.encoder / 'tokenizer'}",
@@ -81,7 +90,9 @@ def train(task, layers, seed, args):
 def rows(task, choices, scores):
     """The lines of a task."""
     last = scores[list(choices.values())[-2]]
-    for title, layers in (({"no encoder": ""} if "" in scores else {}) | choices).items():
+    own = {title: layers for title, layers in (("no encoder", ""), ("untrained encoder, last layer", UNTRAINED))
+           if layers in scores}
+    for title, layers in (own | choices).items():
         (mean, deviation), interval = mean_and_deviation(scores[layers]), ""
         if scores[layers] is not last:
             more, low, high = paired_interval(scores[layers], last)
@@ -92,6 +103,7 @@ def rows(task, choices, scores):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", required=True, type=lambda text: Path(text).absolute())
+    parser.add_argument("--untrained", default="", type=lambda text: text and Path(text).absolute())
     parser.add_argument("--data", required=True)
     parser.add_argument("--workdir", required=True, type=lambda text: Path(text).absolute())
     parser.add_argument("--vectors", default="", help="a text file of word vectors")
@@ -113,7 +125,8 @@ def main():
         if (args.tasks and task.page not in args.tasks.split(",")) or not list(
                 Path(args.data).glob(task.files["train"])):
             continue
-        scores = {layers: [] for layers in (*[""] * task.alone, *choices.values())}
+        alone = task.alone or bool(args.vectors)
+        scores = {layers: [] for layers in (*[""] * alone, *[UNTRAINED] * bool(args.untrained), *choices.values())}
         for seed in range(args.seeds):  # a table of fewer seeds is complete early
             for layers, found in scores.items():
                 found.append(train(task, layers, seed, args))
