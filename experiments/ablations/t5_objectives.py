@@ -16,10 +16,12 @@ minutes on two cores, and with --sst2 as much again. Finished runs are not train
 --runs selects some of them, or of tables 6 and 7: rate_10, rate_25 and rate_50 (independent noise, in percent), span_2,
 span_3, span_5 and span_10 (spans of that mean length).
 
-The losses of different objectives cannot be compared: those whose target is the whole text mostly copy. The paper
-compares the networks after fine-tuning, in which these orders are small beside the gain over no pretraining. `--sst2`,
-the folder of that GLUE task, does so: each network, and one from random parameters, is trained to answer "positive" or
-"negative", with the same settings, for --finetune_steps; a second report, sst2.html, has these runs.
+The losses of different objectives cannot be compared: those whose target is the whole text mostly copy, and sentinels
+are easy to predict. The paper compares the networks after fine-tuning, in which the objectives differ little beside the
+gain over no pretraining. `--sst2`, the folder of that GLUE task, does so: each network, and one from random parameters,
+is trained to answer "positive" or "negative", with the same settings, for --finetune_steps; a second report, sst2.html,
+has these runs. It takes far more steps than the defaults until this says anything: after 300 steps of each, accuracies
+were from 51 to 62 %, and 66 % from random parameters (one seed, 872 examples).
 """
 
 from pathlib import Path

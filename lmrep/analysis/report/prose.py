@@ -38,7 +38,7 @@ def subject(run: RunData) -> str:
     name = experiment.model.get("name", "network")
     sizes = ", ".join(f"{field} {value:,}" for field in model_def(experiment.model).tiny
                       if type(value := experiment.model.get(field)) is int and value)
-    text = f"A {name} network ({sizes}{f'; {number(network.parameters)} parameters' if network else ''})"
+    text = f"Network {name} ({sizes}{f'; {number(network.parameters)} parameters' if network else ''})"
     if run.source:
         return f"{text}. Its parameters were converted from {run.source}."
     if not run.train and not run.validation:
