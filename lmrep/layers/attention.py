@@ -202,7 +202,9 @@ def _backward(rate: float, same_along: tuple[int, ...], residuals: tuple, cotang
     mean = (weights * dweights).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
     dlogits = weights * (dweights - mean)
     dlogits = jnp.where(mask[:, None], dlogits, 0)
-    dbias = None if bias is None else dlogits.sum(0)
+    # A sum over examples, written as a product: XLA's CPU backend takes 60 times as long for the sum.
+    dbias = None if bias is None else jnp.einsum("b,bhts->hts", jnp.ones(len(dlogits)), dlogits,
+                                                 precision=jax.lax.Precision.HIGHEST)
     dlogits = dlogits.astype(query.dtype)
     dquery = jnp.einsum("bhts,bshk->bthk", dlogits, keys)
     dkeys = jnp.einsum("bhts,bthk->bshk", dlogits, query)
