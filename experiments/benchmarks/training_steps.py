@@ -60,22 +60,27 @@ def compiled_step(objective, optimizer, batch):
     return current, step.lower(current, batch).compile()
 
 
-class LmrepSteps:
-    """Training with lmrep on batches in turn. `flops` are the floating-point operations of a step."""
+class ObjectiveSteps:
+    """Training with lmrep on batches in turn. `state` may be replaced; `flops` are the floating-point operations of the
+    matrix products of a step."""
 
-    def __init__(self, system, batches, execution=Execution()):
+    def __init__(self, objective, optimizer, batches):
         self._batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
-        objective, optimizer = build(system, execution)
         self.flops = flops.of_train_step(objective, optimizer, self._batches[0])
-        self._state, self._step = compiled_step(objective, optimizer, self._batches[0])
+        self.state, self._step = compiled_step(objective, optimizer, self._batches[0])
 
     def run(self, i):
         """Starts a step on batch i modulo their number."""
-        self._state, self._metrics = self._step(self._state, self._batches[i % len(self._batches)])
+        self.state, self._metrics = self._step(self.state, self._batches[i % len(self._batches)])
 
     def wait(self):
         """Returns when all steps are done."""
-        jax.block_until_ready((self._state, self._metrics))
+        jax.block_until_ready((self.state, self._metrics))
+
+    def run_to_end(self, i):
+        """`run`, and `wait`."""
+        self.run(i)
+        self.wait()
 
     def text(self):
         """The optimized HLO of a step."""
@@ -84,6 +89,13 @@ class LmrepSteps:
     def last(self):
         """(loss, norm of the gradient) of the last step."""
         return tuple(float(self._metrics[name][0]) for name in ("loss", "gradient_norm"))
+
+
+class LmrepSteps(ObjectiveSteps):
+    """Training of a system."""
+
+    def __init__(self, system, batches, execution=Execution()):
+        super().__init__(*build(system, execution), batches)
 
 
 class TransformersSteps:

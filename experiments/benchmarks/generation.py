@@ -1,0 +1,104 @@
+"""The time of generating texts from texts, beside that of Hugging Face's PyTorch implementation.
+
+    pip install -e . torch transformers
+    python experiments/benchmarks/generation.py --beams=4 --rounds=6
+
+Both generate with the same random weights of T5 (4 + 4 layers of width 256), for the same padded sources of 32 to 128
+random tokens, 48 tokens for each, which none of them ends earlier: lmrep by the search that `lmrep predict` runs,
+transformers by `generate` with its cache. The texts must be equal; the last line says how many are, and how many
+different tokens they have. Rounds alternate.
+"""
+
+import argparse
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from timing import alternate, print_times
+
+from lmrep.core.host import keep_memory
+from lmrep.core.params import unflatten
+from lmrep.interop.huggingface import FAMILIES
+from lmrep.interop.huggingface.read import assign
+from lmrep.layers import lm_head
+from lmrep.layers.attention import AttentionMask
+from lmrep.models import decoding, encoder_decoder
+from lmrep.models.base import Inputs
+
+END = 1
+
+
+def reference(o):
+    """transformers' network. Its embeddings are small and its other weights large, so that texts vary."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    network = transformers.T5ForConditionalGeneration(transformers.T5Config(
+        vocab_size=o.vocab, d_model=o.width, d_kv=64, d_ff=4 * o.width, num_layers=o.layers, num_heads=o.width // 64,
+        decoder_start_token_id=0)).eval()
+    with torch.no_grad():
+        network.shared.weight.mul_(0.1)
+        for block in (*network.encoder.block, *network.decoder.block):
+            for name, weight in block.named_parameters():
+                weight.mul_(1 if "norm" in name or "bias" in name else 2)
+        network.shared.weight[END] = 0  # no text ends
+    return network
+
+
+def compiled(network, o, tokens, real):
+    """A function that generates with lmrep from the weights of `network`."""
+    config = FAMILIES["t5"].network(network.config.to_dict(), "its config")
+    tensors = {name: x.detach().numpy() for name, x in network.state_dict().items()}
+    found, _ = assign(tensors, FAMILIES["t5"], config, Path("its state"))
+    params, model = jax.tree.map(jnp.asarray, unflatten(found)["encoder"]), encoder_decoder.build(config)
+
+    def generate(params, tokens, real):
+        def decode(tokens, cache):
+            hidden, cache = model.decode(params, tokens, cache)
+            return lm_head.logits({}, model.output_embedding(params), hidden), cache
+
+        source = Inputs(tokens, attention_mask=AttentionMask(real))
+        return decoding.generate(decode, lambda number: model.start_cache(params, number, o.tokens, source=source),
+                                 o.batch_size, o.tokens, decoding.Search(beams=o.beams), start=0, end=END).tokens
+
+    program = jax.jit(generate).lower(params, tokens, real).compile()
+    return lambda: np.asarray(program(params, tokens, real))
+
+
+def main():
+    """Parses flags, measures and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in {"layers": 4, "width": 256, "vocab": 32128, "batch_size": 64, "length": 128, "tokens": 48,
+                        "beams": 1, "rounds": 6}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    o = parser.parse_args()
+    keep_memory()
+    import torch  # after the memory setting
+
+    rng, network = np.random.default_rng(0), reference(o)
+    real = (np.arange(o.length) < rng.integers(o.length // 4, o.length + 1, (o.batch_size, 1))).astype(np.int32)
+    tokens = rng.integers(2, o.vocab, (o.batch_size, o.length)).astype(np.int32) * real
+    generate, texts = compiled(network, o, jnp.asarray(tokens), jnp.asarray(real)), {}
+
+    def ours(_):
+        texts["lmrep"] = generate()
+
+    def theirs(_):
+        with torch.inference_mode():
+            texts["transformers"] = network.generate(
+                torch.tensor(tokens, dtype=torch.int64), attention_mask=torch.tensor(real, dtype=torch.int64),
+                max_new_tokens=o.tokens, num_beams=o.beams, do_sample=False, early_stopping=False).numpy()[:, 1:]
+
+    seconds = alternate({"lmrep": ours, "transformers": theirs}, o.rounds)
+    print_times(f"{o.batch_size} texts of {o.tokens} tokens, {o.beams} beams, sources of up to {o.length}, T5 of "
+                f"{o.layers} + {o.layers} layers of width {o.width}, vocabulary {o.vocab:,}", seconds)
+    found, expected = texts["lmrep"], texts["transformers"]
+    found = found[:, : expected.shape[1]]
+    print(f"{(found == expected).all(1).sum()} of {o.batch_size} texts are equal, with {len(np.unique(found))} "
+          "different tokens")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The time of an encoder-decoder's float32 training step, beside that of Hugging Face's PyTorch implementation.
+
+    pip install -e . torch transformers
+    python experiments/benchmarks/t5_step.py --vocab=32128 --rounds=8
+
+Both train T5 of 4 + 4 layers of width 256 with T5's dropout. lmrep's step is that of `lmrep train`, which corrupts the
+spans too: sequences of 141 random tokens make sources of 128 and targets of 29. PyTorch is given the sources and
+targets that lmrep drew, made outside of the measured time, and trains with the Adafactor of transformers, or fused
+AdamW. Rounds alternate. The floors are the matrix products of lmrep's step alone, at the rate of [b s, d] x [d, f] of
+JAX and of PyTorch.
+"""
+
+import argparse
+
+import jax
+import numpy as np
+from timing import alternate, matrix_rate, print_times
+from training_steps import ObjectiveSteps, lmrep_batch
+
+from lmrep.core.host import keep_memory
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.models import encoder_decoder
+from lmrep.objectives import span_corruption
+from lmrep.training import optimizers
+from lmrep.training.step import prepare_keys
+
+SENTINELS, SPECIALS = 100, {"pad": 0, "eos": 1, "unk": 2}
+
+
+class Torch:
+    """Training with transformers' T5ForConditionalGeneration on batches in turn."""
+
+    def __init__(self, c, optimizer, batches):
+        import torch
+        import transformers
+
+        self._model = transformers.T5ForConditionalGeneration(transformers.T5Config(
+            vocab_size=c.vocab, d_model=c.width, d_kv=c.k, d_ff=c.mlp, num_layers=c.layers, num_heads=c.heads,
+            dropout_rate=c.dropout, decoder_start_token_id=0, use_cache=False)).train()
+        make = {"adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01, fused=True),
+                "adafactor": lambda p: transformers.Adafactor(p, lr=1e-2, relative_step=False, scale_parameter=True)}
+        self._optimizer = make[optimizer](self._model.parameters())
+        self._batches = [{
+            "input_ids": torch.tensor(batch["source_tokens"].astype(np.int64)),
+            "attention_mask": torch.tensor(batch["source_segment_ids"].astype(np.int64)),
+            "labels": torch.tensor(np.where(batch["weights"] > 0, batch["targets"], -100).astype(np.int64)),
+        } for batch in batches]
+
+    def run(self, i):
+        """A step on batch i modulo their number."""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._model(**self._batches[i % len(self._batches)]).loss.backward()
+        self._optimizer.step()
+
+
+def torch_rate(n, i, o, repeats=30):
+    """As `matrix_rate`, with PyTorch."""
+    import torch
+
+    x, w = torch.ones(n, i), torch.ones(i, o)
+    return 2 * n * i * o / min(alternate({"": lambda _: x @ w}, repeats)[""])
+
+
+def main():
+    """Parses flags, measures and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in {"layers": 4, "width": 256, "heads": 4, "mlp": 1024, "vocab": 32128, "batch_size": 64,
+                        "length": 141, "rounds": 8}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--optimizer", default="adafactor", choices=("adafactor", "adamw"))
+    o = parser.parse_args()
+    keep_memory()
+    c = encoder_decoder.Config(vocab=o.vocab, width=o.width, layers=o.layers, heads=o.heads, head_width=64, mlp=o.mlp)
+    ids = range(o.vocab - 1, o.vocab - 1 - SENTINELS, -1)
+    vocabulary = Vocabulary(o.vocab, SPECIALS, None, np.ones(o.vocab, np.int64), sentinels=tuple(ids))
+    objective = span_corruption.build(span_corruption.Config(), encoder_decoder.build(c), vocabulary)
+    rng = np.random.default_rng(0)
+    batches = [lmrep_batch(rng.integers(3, ids[-1], (o.batch_size, o.length))) for _ in range(4)]
+    prepare = jax.jit(lambda batch: objective.prepare(prepare_keys(objective, batch, 0, np.int32(0)), batch))
+    prepared = [jax.device_get(prepare(batch)) for batch in batches]
+    optimizer = optimizers.build(optimizers.RECIPES[o.optimizer], objective.specs, 1_000_000)
+    steps = ObjectiveSteps(objective, optimizer, batches)
+    shape, floors = (o.batch_size * 128, o.width, o.mlp), {"lmrep": matrix_rate}
+    runs = {"lmrep": steps.run_to_end}
+    try:
+        runs["PyTorch"], floors["PyTorch"] = Torch(c, o.optimizer, prepared).run, torch_rate
+    except ImportError:
+        print("PyTorch or transformers is not installed")
+    sizes = [prepared[0][name].shape[1] for name in ("source_tokens", "targets")]
+    seconds = alternate(runs, o.rounds)
+    print_times(f"T5 of {o.layers} + {o.layers} layers of width {o.width}, vocabulary {o.vocab:,}, {o.batch_size} x "
+                f"({sizes[0]} + {sizes[1]}) tokens, {o.optimizer}", seconds)
+    for name, rate in floors.items():
+        print(f"floor at {name}'s rate of matrix products: {1000 * steps.flops / rate(*shape):.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
