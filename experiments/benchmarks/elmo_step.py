@@ -21,19 +21,15 @@ projection 128, one highway layer, 64 x 20 words, 8,192 negatives of 20,000 word
 """
 
 import argparse
-import os
-import statistics
-import time
 from itertools import islice
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from training_steps import compiled_step
+from timing import alternate, print_times
+from training_steps import ObjectiveSteps
 
 from lmrep.config import loading
-from lmrep.core.host import default_data_dir, keep_memory, processor
+from lmrep.core.host import default_data_dir, keep_memory
 from lmrep.data.characters import ROWS
 from lmrep.experiment import build
 from lmrep.experiment.config import parse
@@ -117,19 +113,6 @@ class Torch:
         self._optimizer.step()
 
 
-class Lmrep:
-    """Training with lmrep."""
-
-    def __init__(self, built, batches):
-        self._batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
-        self._state, self._step = compiled_step(built.objective, built.optimizer, self._batches[0])
-
-    def run(self, i):
-        """As `Torch.run`."""
-        self._state, metrics = self._step(self._state, self._batches[i % len(self._batches)])
-        jax.block_until_ready((self._state, metrics))
-
-
 def main():
     """Parses flags, measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -145,28 +128,13 @@ def main():
     keep_memory()
     c, built = stage(o)
     batches = list(islice(built.batches(np.arange(o.batch_size), 0, 16), 16))
-    runs = {"lmrep": Lmrep(built, batches)}
+    runs = {"lmrep": ObjectiveSteps(built.objective, built.optimizer, batches).run_to_end}
     try:
-        runs["PyTorch"] = Torch(c, o, batches)
+        runs["PyTorch"] = Torch(c, o, batches).run
     except ImportError:
         print("PyTorch is not installed")
-    times = {name: [] for name in runs}
-    for i in range(o.rounds + 1):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run.run(i)
-            if i:  # the first step of each is not counted
-                times[name].append(time.perf_counter() - start)
-    print(f"cell {o.cell}, projection {o.width}, {o.highways} highway layers, {o.batch_size} x {o.window}, "
-          f"{o.negatives:,} negatives of {o.words:,} words; {processor()}, jax {jax.__version__}, "
-          f"load {os.getloadavg()[0]:.1f}")
-    print(f"{'':10}{'ms, median':>12}{'minimum':>10}")
-    for name, own in times.items():
-        print(f"{name:10}{1000 * statistics.median(own):12.0f}{1000 * min(own):10.0f}")
-    if len(times) == 2:
-        first, second = times.values()
-        print(f"PyTorch's time by ours: {statistics.median(second) / statistics.median(first):.2f} (medians), "
-              f"{min(second) / min(first):.2f} (minima)")
+    print_times(f"cell {o.cell}, projection {o.width}, {o.highways} highway layers, {o.batch_size} x {o.window}, "
+                f"{o.negatives:,} negatives of {o.words:,} words", alternate(runs, o.rounds))
     words = [_inputs(batch)[0].reshape(-1, MAX_CHARACTERS) for batch in batches]
     print(f"words of a batch: {len(words[0]):,}, distinct ones "
           f"{np.mean([len(np.unique(own, axis=0)) for own in words]):,.0f}")

@@ -16,15 +16,13 @@ Two cores of an Intel Xeon, at the highest priority beside other programs (load 
 """
 
 import argparse
-import os
-import statistics
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from timing import alternate, print_times
 
-from lmrep.core.host import keep_memory, processor
+from lmrep.core.host import keep_memory
 from lmrep.core.params import init
 from lmrep.layers import projected_lstm
 from lmrep.layers.projected_lstm import Reading
@@ -46,7 +44,7 @@ def ours(o, x):
         return sum((each**2).sum() for each in x)
 
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, x).compile()
-    return lambda: jax.block_until_ready(compiled(params, x))
+    return lambda _: jax.block_until_ready(compiled(params, x))
 
 
 def theirs(o, x):
@@ -58,7 +56,7 @@ def theirs(o, x):
     lstms = [torch.nn.LSTM(o.projection, o.cell, o.layers, proj_size=o.projection, batch_first=True) for _ in x]
     inputs = [torch.tensor(np.array(each)).requires_grad_() for each in x]
 
-    def run():
+    def run(_):
         for lstm in lstms:
             lstm.zero_grad()
         sum((lstm(each)[0] ** 2).sum() for lstm, each in zip(lstms, inputs, strict=True)).backward()
@@ -79,22 +77,8 @@ def main():
     rng = np.random.default_rng(0)
     x = [jnp.asarray(rng.normal(size=(o.batch_size, o.window, o.projection)), jnp.float32) for _ in range(2)]
     runs = {name: run for name, run in (("lmrep", ours(o, x)), ("torch.nn.LSTM", theirs(o, x))) if run}
-    times = {name: [] for name in runs}
-    for i in range(o.rounds + 2):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            if i > 1:  # the first steps of each are not counted
-                times[name].append(1000 * (time.perf_counter() - start))
-    print(f"{o.layers} layers of both directions, cell {o.cell}, projection {o.projection}, {o.batch_size} x "
-          f"{o.window}; {processor()}, jax {jax.__version__}, load {os.getloadavg()[0]:.1f}")
-    print(f"{'':16}{'ms, median':>12}{'minimum':>10}")
-    for name, own in times.items():
-        print(f"{name:16}{statistics.median(own):12.1f}{min(own):10.1f}")
-    if len(times) == 2:
-        first, second = times.values()
-        print(f"PyTorch's time by ours: {statistics.median(second) / statistics.median(first):.2f} (medians), "
-              f"{min(second) / min(first):.2f} (minima)")
+    print_times(f"{o.layers} layers of both directions, cell {o.cell}, projection {o.projection}, {o.batch_size} x "
+                f"{o.window}", alternate(runs, o.rounds, unmeasured=2))
 
 
 if __name__ == "__main__":

@@ -34,9 +34,8 @@ import time
 from dataclasses import replace
 from importlib import metadata
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from timing import alternate, matrix_rate
 from training_steps import LmrepSteps, System, TransformersSteps, lmrep_batch, mask_tokens
 
 from lmrep.core.host import keep_memory
@@ -85,33 +84,6 @@ def text_batches(system, text, vocab, rng, number=32):
     return packed, padded
 
 
-def matrix_rate(system):
-    """Floating-point operations per second of a product [b t, d] x [d, f], the best of 50 runs."""
-    c = system.config
-    x, w = jnp.ones((system.batch_size * system.length, c.width)), jnp.ones((c.width, c.mlp))
-    product = jax.jit(jnp.matmul)
-    seconds = []
-    for _ in range(50):
-        start = time.perf_counter()
-        product(x, w).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2 * x.shape[0] * w.size / min(seconds)
-
-
-def measure(steps, rounds):
-    """{name: seconds of each measured step}."""
-    seconds = {name: [] for name in steps}
-    for i in range(rounds):
-        for name, step in steps.items():
-            step.run(i)
-            step.wait()
-            start = time.perf_counter()
-            step.run(i)
-            step.wait()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
 def main():
     """Parses flags, measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -144,8 +116,7 @@ def main():
         if system.objective == "replaced_token":
             steps[f"predicted only{suffix}"] = TransformersSteps(
                 system, torch_batches, compiled, predicted_only=True)
-    measure(steps, 2)
-    seconds = measure(steps, flags.rounds)
+    seconds = alternate({name: step.run_to_end for name, step in steps.items()}, flags.rounds, unmeasured=2, warm=True)
     rounds = range(flags.rounds)
     real_tokens = {"lmrep": np.mean([int((batches[i % len(batches)]["segment_ids"] > 0).sum()) for i in rounds])}
     for name in list(steps)[1:]:
@@ -153,7 +124,8 @@ def main():
         size = system.batch_size * system.length
         real_tokens[name] = np.mean([size if mask is None else mask.sum() for mask in masks])
 
-    rate = matrix_rate(system)
+    c = system.config
+    rate = matrix_rate(system.batch_size * system.length, c.width, c.mlp, repeats=50)
     print(f"{flags.system}, {system.batch_size} x {system.length}, float32, "
           f"{'sentences' if flags.padded else 'no padding'}, {flags.rounds} rounds, {time.strftime('%Y-%m-%d')}")
     print(f"{platform.processor() or platform.machine()}, {flags.threads} threads, load {os.getloadavg()[0]:.1f}; "

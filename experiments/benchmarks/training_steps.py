@@ -126,7 +126,7 @@ class TransformersSteps:
         self._optimizer = torch.optim.AdamW(self._parameters, lr=1e-4, weight_decay=0.01, fused=True)
 
     def run(self, i):
-        """As `LmrepSteps.run`."""
+        """As `ObjectiveSteps.run`."""
         self._optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             total = self._loss(*self._batches[i % len(self._batches)])
@@ -136,12 +136,17 @@ class TransformersSteps:
         self._last = total.detach(), norm
 
     def wait(self):
-        """As `LmrepSteps.wait`."""
+        """As `ObjectiveSteps.wait`."""
         if self._device != "cpu":
             self._torch.cuda.synchronize()
 
+    def run_to_end(self, i):
+        """As `ObjectiveSteps.run_to_end`."""
+        self.run(i)
+        self.wait()
+
     def last(self):
-        """As `LmrepSteps.last`."""
+        """As `ObjectiveSteps.last`."""
         return tuple(x.item() for x in self._last)
 
 

@@ -19,40 +19,25 @@ runs, whose ratios of minima were 1.04 and 1.10, and 1.32 and 1.35:
 """
 
 import argparse
-import os
-import statistics
-import time
 
-import jax
 import numpy as np
-from training_steps import SPECIALS, compiled_step, lmrep_batch
+from timing import alternate, print_times
+from training_steps import SPECIALS, ObjectiveSteps, lmrep_batch
 
-from lmrep.core.host import keep_memory, processor
+from lmrep.core.host import keep_memory
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import MODELS
 from lmrep.objectives import causal
-from lmrep.planning import flops
 from lmrep.training import optimizers
 
 
-class Steps:
-    """Training of one network on one batch. `flops` are those of the matrix products of a step."""
-
-    def __init__(self, name, o, batch, **fields):
-        config = MODELS[name].config(vocab=o.words, layers=o.layers, width=o.width, heads=o.heads, mlp=4 * o.width,
-                                     max_length=o.length, dropout=0.0, attention_dropout=0.0, activation="relu",
-                                     **fields)
-        vocabulary = Vocabulary(o.words, SPECIALS, np.ones(o.words, bool), np.ones(o.words, np.int64))
-        objective = causal.build(causal.Config(), MODELS[name].build(config), vocabulary)
-        optimizer = optimizers.build(optimizers.RECIPES["adamw"], objective.specs, 1000)
-        self._batch = jax.tree.map(jax.numpy.asarray, batch)
-        self.flops = flops.of_train_step(objective, optimizer, self._batch)
-        self._state, self._step = compiled_step(objective, optimizer, self._batch)
-
-    def run(self):
-        """Trains a step, to its end."""
-        self._state, metrics = self._step(self._state, self._batch)
-        jax.block_until_ready((self._state, metrics))
+def steps(name, o, batch, **fields):
+    """Training of one network on one batch."""
+    config = MODELS[name].config(vocab=o.words, layers=o.layers, width=o.width, heads=o.heads, mlp=4 * o.width,
+                                 max_length=o.length, dropout=0.0, attention_dropout=0.0, activation="relu", **fields)
+    vocabulary = Vocabulary(o.words, SPECIALS, np.ones(o.words, bool), np.ones(o.words, np.int64))
+    objective = causal.build(causal.Config(), MODELS[name].build(config), vocabulary)
+    return ObjectiveSteps(objective, optimizers.build(optimizers.RECIPES["adamw"], objective.specs, 1000), [batch])
 
 
 def main():
@@ -64,24 +49,14 @@ def main():
     keep_memory()
     tokens = np.random.default_rng(0).integers(1000, o.words, (o.batch_size, o.length)).astype(np.int32)
     batch = lmrep_batch(tokens) | {"reset": np.zeros(o.batch_size, np.int32)}
-    runs = {"Transformer": Steps("transformer", o, batch, token_types=0),
-            "Transformer-XL, no memory": Steps("transformer_xl", o, batch),
-            f"Transformer-XL, memory {o.memory}": Steps("transformer_xl", o, batch, memory=o.memory)}
-    times = {name: [] for name in runs}
-    for _ in range(o.rounds):
-        for name, run in runs.items():
-            run.run()
-            start = time.perf_counter()
-            run.run()
-            times[name].append(1000 * (time.perf_counter() - start))
-    print(f"{o.layers} layers of width {o.width}, {o.heads} heads, {o.words:,} words, {o.batch_size} x {o.length}; "
-          f"{processor()}, jax {jax.__version__}, load {os.getloadavg()[0]:.1f}")
-    print(f"{'':28}{'ms, median':>12}{'minimum':>10}{'GFLOP':>8}{'by median':>12}{'by minimum':>12}{'floor':>8}")
-    first = next(iter(runs))
-    for name, own in times.items():
-        print(f"{name:28}{statistics.median(own):12.1f}{min(own):10.1f}{runs[name].flops / 1e9:8.1f}"
-              f"{statistics.median(own) / statistics.median(times[first]):12.2f}{min(own) / min(times[first]):12.2f}"
-              f"{runs[name].flops / runs[first].flops:8.2f}")
+    runs = {"Transformer": steps("transformer", o, batch, token_types=0),
+            "Transformer-XL, no memory": steps("transformer_xl", o, batch),
+            f"Transformer-XL, memory {o.memory}": steps("transformer_xl", o, batch, memory=o.memory)}
+    seconds = alternate({name: run.run_to_end for name, run in runs.items()}, o.rounds, unmeasured=0, warm=True)
+    print_times(f"{o.layers} layers of width {o.width}, {o.heads} heads, {o.words:,} words, {o.batch_size} x "
+                f"{o.length}", seconds)
+    for name, run in runs.items():
+        print(f"{name}: {run.flops / 1e9:.1f} GFLOP, floor {run.flops / runs['Transformer'].flops:.2f}")
 
 
 if __name__ == "__main__":

@@ -20,19 +20,17 @@ Two cores of an AMD EPYC, at the highest priority beside other programs, jax 0.1
 """
 
 import argparse
-import os
-import statistics
-import time
 from itertools import islice
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from training_steps import compiled_step
+from timing import alternate, print_times
+from training_steps import ObjectiveSteps
 
 from lmrep.config import loading
-from lmrep.core.host import default_data_dir, keep_memory, processor
+from lmrep.core.host import default_data_dir, keep_memory
 from lmrep.experiment import build
 from lmrep.experiment.config import parse
 from lmrep.training.step import prepare_keys
@@ -89,21 +87,15 @@ class Torch:
         self._optimizer.step()
 
 
-class Lmrep:
-    """Training with lmrep."""
-
-    def __init__(self, built, batches):
-        self._batches = [jax.tree.map(jnp.asarray, batch) for batch in batches]
-        self._state, self._step = compiled_step(built.objective, built.optimizer, self._batches[0])
-        carry = self._state.carry
-        if jax.tree.leaves(carry.per_example):  # the reference has no empty places in a memory
-            filled = jnp.ones_like(carry.per_example["filled"])
-            self._state = self._state.replace(carry=carry._replace(per_example={**carry.per_example, "filled": filled}))
-
-    def run(self, i):
-        """As `Torch.run`."""
-        self._state, metrics = self._step(self._state, self._batches[i % len(self._batches)])
-        jax.block_until_ready((self._state, metrics))
+def lmrep_steps(built, batches):
+    """Training with lmrep, from a full memory: the reference has no empty positions in it."""
+    steps = ObjectiveSteps(built.objective, built.optimizer, batches)
+    carry = steps.state.carry
+    if jax.tree.leaves(carry.per_example):
+        filled = jnp.ones_like(carry.per_example["filled"])
+        steps.state = steps.state.replace(
+            carry=carry._replace(per_example={**carry.per_example, "filled": filled}))
+    return steps
 
 
 def main():
@@ -124,28 +116,13 @@ def main():
     prepare = jax.jit(lambda batch: built.objective.prepare(prepare_keys(
         built.objective, batch, 0, np.int32(0)), batch))
     prepared = [jax.device_get(prepare(batch)) for batch in batches]
-    runs = {"lmrep": Lmrep(built, batches)}
+    runs = {"lmrep": lmrep_steps(built, batches).run_to_end}
     try:
-        runs["PyTorch"] = Torch(c, o, built.objective.specs["encoder"]["embedding"]["token"].shape[0], prepared)
+        runs["PyTorch"] = Torch(c, o, built.objective.specs["encoder"]["embedding"]["token"].shape[0], prepared).run
     except ImportError:
         print("PyTorch or transformers is not installed")
-    times = {name: [] for name in runs}
-    for i in range(o.rounds + 1):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run.run(i)
-            if i:  # the first step of each is not counted
-                times[name].append(time.perf_counter() - start)
-    print(f"{o.layers} layers of width {o.width}, {o.batch_size} x {o.length}, memory {o.memory}, "
-          f"{prepared[0]['predicted'].shape[1]} predicted, {o.pieces:,} pieces; {processor()}, jax {jax.__version__}, "
-          f"load {os.getloadavg()[0]:.1f}")
-    print(f"{'':10}{'ms, median':>12}{'minimum':>10}")
-    for name, own in times.items():
-        print(f"{name:10}{1000 * statistics.median(own):12.0f}{1000 * min(own):10.0f}")
-    if len(times) == 2:
-        first, second = times.values()
-        print(f"PyTorch's time by ours: {statistics.median(second) / statistics.median(first):.2f} (medians), "
-              f"{min(second) / min(first):.2f} (minima)")
+    print_times(f"{o.layers} layers of width {o.width}, {o.batch_size} x {o.length}, memory {o.memory}, "
+                f"{prepared[0]['predicted'].shape[1]} predicted, {o.pieces:,} pieces", alternate(runs, o.rounds))
 
 
 if __name__ == "__main__":
