@@ -51,10 +51,13 @@ def flags() -> dict[str, Flag]:
         types = typing.get_type_hints(capability.options)
         for option in dataclasses.fields(capability.options):
             bounds = option.metadata["bounds"]
-            help = f"{capability.name}: {bounds.help} (default: {option.default})"
+            default = "as in validation" if option.default is None else option.default
+            help = f"{capability.name}: {bounds.help} (default: {default})"
             if option.name in found:
                 help = f"{found[option.name].help}; {help}"
-            found[option.name] = Flag(None, help, types[option.name], bounds)
+            type_ = next(each for each in typing.get_args(types[option.name]) or [types[option.name]]
+                         if each is not type(None))
+            found[option.name] = Flag(None, help, type_, bounds)
     return found | FLAGS
 
 

@@ -41,11 +41,11 @@ class Bounds:
     choices: tuple = ()
 
     def broken_by(self, value: Any) -> str:
-        """What was expected in place of `value`, or "" if it is valid."""
+        """What was expected in place of `value`, or "" if it is valid, or None, where its type allows that."""
         if isinstance(value, tuple | dict):
             entries = value.values() if isinstance(value, dict) else value
             return next(filter(None, map(self.broken_by, entries)), "")
-        if self.choices and value not in self.choices:
+        if self.choices and value is not None and value not in self.choices:
             return "one of " * (len(self.choices) > 1) + ", ".join(map(str, self.choices)) + suggestion(
                 value, self.choices)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -84,6 +84,14 @@ def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -
         if expected:
             raise UserError(f"{prefix}{key} is {value!r}; expected {expected}")
     return cls(**values)
+
+
+def optional(cls: type, name: str, *bases: type) -> type:
+    """A record with the fields of `cls`, where each may be None, its default: not given; and with those of `bases`."""
+    types_ = typing.get_type_hints(cls)
+    return dataclasses.make_dataclass(name, [
+        (field.name, types_[field.name] | None, dataclasses.field(default=None, metadata=field.metadata))
+        for field in dataclasses.fields(cls)], bases=bases, frozen=True)
 
 
 def flatten_config(value: Any, path: str = "", *, list_items: bool = False) -> dict[str, Any]:

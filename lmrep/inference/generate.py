@@ -13,26 +13,10 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.inference.encode import padded_length
 from lmrep.models.base import Model
+from lmrep.models.decoding import Sampling, draw
 from lmrep.objectives.base import Generation, Objective
-from lmrep.objectives.capabilities import Sampling
 
 BATCH_SIZE = 64  # continuations that are generated at a time
-
-
-def filter_logits(logits: Array, sampling: Sampling) -> Array:
-    """float32 [..., v] -> the logits divided by the temperature, -inf for tokens that are not sampled. Of tokens with
-    equal logits all are kept, or none."""
-    # The largest is subtracted, so that a temperature near 0 makes no logit infinite but smaller ones.
-    logits = (logits - logits.max(-1, keepdims=True)) / max(sampling.temperature, float(jnp.finfo(jnp.float32).tiny))
-    if 0 < sampling.top_k < logits.shape[-1]:
-        threshold = jax.lax.top_k(logits, sampling.top_k)[0][..., -1:]
-        logits = jnp.where(logits < threshold, -jnp.inf, logits)
-    if sampling.top_p < 1:
-        ordered = jnp.sort(logits, axis=-1, descending=True)
-        before = jnp.cumsum(jax.nn.softmax(ordered), axis=-1) - jax.nn.softmax(ordered)  # of more probable tokens
-        threshold = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
-        logits = jnp.where(logits < threshold, -jnp.inf, logits)
-    return logits
 
 
 def continuations(
@@ -94,10 +78,7 @@ def generate(
 
     def choose(hidden: Array, number: Array) -> Array:
         logits = own.logits(params, hidden)[:, 0].at[:, list(banned_token_ids)].set(-jnp.inf)
-        if sampling.temperature == 0:
-            return logits.argmax(-1).astype(jnp.int32)
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(example_keys)
-        return jax.vmap(jax.random.categorical)(keys, filter_logits(logits, sampling)).astype(jnp.int32)
+        return draw(example_keys, number, logits, sampling)
 
     def step(state: tuple[Array, Tree], number: Array) -> tuple[tuple[Array, Tree], Array]:
         token, cache = state

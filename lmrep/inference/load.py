@@ -32,9 +32,10 @@ from lmrep.inference.encode import EncodedText
 from lmrep.inference.streams import Streams
 from lmrep.models import layer_choice
 from lmrep.models.base import Encoded, Inputs, Model, model_inputs
+from lmrep.models.decoding import Sampling
 from lmrep.models.layer_choice import Layers
 from lmrep.objectives.base import Capability, FrozenParts, Objective
-from lmrep.objectives.capabilities import ReplacedToken, Sampling
+from lmrep.objectives.capabilities import ReplacedToken
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import read_config
@@ -332,6 +333,20 @@ class Run:
         return self.predict(data_prompts.text_list(texts, "detect_replaced"), "detect_replaced", names)
 
     # Used by capabilities
+
+    def with_objective(self, **fields: Any) -> "Run":
+        """The run with other `evaluation_fields` of its objective, as `load` takes them. Equal ones share programs.
+        Raises UserError for other fields, or values that do not fit each other."""
+        if (key := repr(sorted(fields.items()))) not in self._variants:
+            experiment = experiments.with_objective_fields(self.experiment, fields)
+            objective = build.objective(stage_at(experiment, self.step), self.model, self.tokenizer.vocabulary,
+                                        self.frozen)
+            self._variants[key] = dataclasses.replace(self, experiment=experiment, objective=objective)
+        return self._variants[key]
+
+    @functools.cached_property
+    def _variants(self) -> dict[str, "Run"]:
+        return {}
 
     def require_head(self, heads: Sequence[str], description: str) -> None:
         """Raises UserError where the parameters have none of these heads; some converted checkpoints lack them."""

@@ -1,19 +1,22 @@
-"""Generation from a network with a cache: beam search, of which greedy search is the case of one beam.
+"""Generation from a network with a cache: beam search, of which greedy search is the case of one beam, and sampling.
 
 A text ends with its end token. The score of a text y is log p(y) / penalty(|y|), with the end token counted in |y|. Of
 the candidates for the next token of a text's beams, the best `2 beams` are considered; those that end the text are
 finished if they are among the best `beams`, as in Hugging Face Transformers. A text is done when `beams` finished ones
 are better than the best unfinished one would be if it ended now. What is unfinished at the last token counts as it is.
+The draws of a text depend on the seed, on the index of its example and on its own number alone.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from lmrep.config.record import setting
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 
 IMPOSSIBLE = -1e9
@@ -22,17 +25,45 @@ Decode = Callable[[Array, Tree], tuple[Array, Tree]]  # (tokens i32[b, 1], cache
 
 
 @dataclass(frozen=True)
-class Search:
-    """How texts are generated."""
+class Sampling:
+    """How the next token is chosen. The limits apply one after the other, in this order."""
 
+    temperature: float = setting(1.0, "logits are divided by it; 0: always the most probable token", at_least=0)
+    top_k: int = setting(0, "choose among the k most probable tokens (Fan et al., 2018); 0: among all", at_least=0)
+    top_p: float = setting(1.0, "choose among the fewest tokens that have this much of the probability (Holtzman et "
+                           "al., 2020)", above=0, at_most=1)
+
+
+@dataclass(frozen=True)
+class Search(Sampling):
+    """How texts are generated: the most probable ones, as far as a search finds them, or drawn ones."""
+
+    temperature: float = setting(0.0, "logits are divided by it, and tokens drawn; 0: greedy or beam search",
+                                 at_least=0)
+    samples: int = setting(1, "texts that are drawn for each, the first of which is measured", at_least=1,
+                           at_most=2**16)
+    seed: int = setting(0, "the same seed draws the same texts", at_least=0, at_most=2**32 - 1)
     beams: int = setting(1, "beams of beam search; 1: greedy search", at_least=1)
     length_penalty: float = setting(1.0, "scores are divided by (the number of tokens) ** length_penalty, or by Wu et "
                                     "al.'s (2016) ((5 + tokens) / 6) ** length_penalty; 0: none", at_least=0)
     penalty: str = setting("power", "which of the two", choices=("power", "gnmt"))
 
 
+def check(search: Search) -> None:
+    """Raises UserError where fields do not fit each other."""
+    default = Search()
+    changed = [name for name in ("samples", "top_k", "top_p") if getattr(search, name) != getattr(default, name)]
+    if not search.temperature and changed:
+        raise UserError(f"{changed[0]} is {getattr(search, changed[0])} and temperature 0, with which nothing is "
+                        "drawn; set temperature to 1, for example")
+    if search.temperature and search.beams > 1:
+        raise UserError(f"beams is {search.beams} and temperature {search.temperature:g}: texts are searched or drawn; "
+                        "set beams to 1, or temperature to 0")
+
+
 class Generated(NamedTuple):
-    """Generated texts.
+    """Generated texts, one for each of b examples; drawn ones, b `samples` of them, those of an example one after
+    another.
 
     Attributes:
       tokens: i32[b, n], each with its end token, and padding after it.
@@ -64,11 +95,36 @@ def penalty(length: Array, search: Search) -> Array:
     return (length if search.penalty == "power" else (5 + length) / 6) ** search.length_penalty
 
 
+def filter_logits(logits: Array, sampling: Sampling) -> Array:
+    """float32 [..., v] -> the logits divided by the temperature, -inf for tokens that are not sampled. Of tokens with
+    equal logits all are kept, or none."""
+    # The largest is subtracted, so that a temperature near 0 makes no logit infinite but smaller ones.
+    logits = (logits - logits.max(-1, keepdims=True)) / max(sampling.temperature, float(jnp.finfo(jnp.float32).tiny))
+    if 0 < sampling.top_k < logits.shape[-1]:
+        threshold = jax.lax.top_k(logits, sampling.top_k)[0][..., -1:]
+        logits = jnp.where(logits < threshold, -jnp.inf, logits)
+    if sampling.top_p < 1:
+        ordered = jnp.sort(logits, axis=-1, descending=True)
+        before = jnp.cumsum(jax.nn.softmax(ordered), axis=-1) - jax.nn.softmax(ordered)  # of more probable tokens
+        threshold = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < threshold, -jnp.inf, logits)
+    return logits
+
+
+def draw(keys: Array, number: Array, logits: Array, sampling: Sampling) -> Array:
+    """The next token i32[b] of each text, drawn from its logits float32 [b, v] by its key and by `number` i32[], that
+    of the token in the text."""
+    if sampling.temperature == 0:
+        return logits.argmax(-1).astype(jnp.int32)
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
+    return jax.vmap(jax.random.categorical)(keys, filter_logits(logits, sampling)).astype(jnp.int32)
+
+
 def generate(
     decode: Decode, start_cache: Callable[[int], Tree], batch_size: int, tokens: int, search: Search, *, start: int,
-    end: int, pad: int = 0,
+    end: int, pad: int = 0, examples: Array | None = None,
 ) -> Generated:
-    """The best text for each example.
+    """The best text for each example, or with a temperature the drawn ones.
 
     Args:
       decode: one step of the network.
@@ -80,17 +136,38 @@ def generate(
       start: the id that precedes the first token.
       end: the id of the end token.
       pad: the id after it.
+      examples: i32[b], the indices of the examples, by which texts are drawn; by default 0 to b - 1.
     """
     special = {"start": start, "end": end, "pad": pad}
+    if search.temperature:
+        examples = jnp.arange(batch_size) if examples is None else examples
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(search.seed)))(examples)
+        keys = jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(search.samples)))(keys)
+        return _token_by_token(decode, start_cache(keys.size), tokens, search, partial(
+            _drawn, keys=keys.reshape(-1), search=search), keys.size, **special)
     if search.beams == 1:
-        return _greedy(decode, start_cache(batch_size), batch_size, tokens, search, **special)
+        return _token_by_token(decode, start_cache(batch_size), tokens, search, _most_probable, batch_size, **special)
     return _beam_search(decode, start_cache, batch_size, tokens, search, **special)
 
 
-def _greedy(
-    decode: Decode, cache: Tree, b: int, n: int, search: Search, *, start: int, end: int, pad: int
+def _most_probable(logits: Array, step: Array) -> tuple[Array, Array]:
+    """Of logits float32 [b, v], the most probable token i32[b] and its log probability [b]."""
+    largest, token = (x[:, 0] for x in top_k(logits, 1))
+    return token, -jnp.log(jnp.exp(logits - largest[:, None]).sum(-1))
+
+
+def _drawn(logits: Array, step: Array, *, keys: Array, search: Search) -> tuple[Array, Array]:
+    """As `_most_probable`, a token that is drawn. Its log probability is that of all tokens at temperature 1."""
+    token = draw(keys, step, logits, search)
+    return token, jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
+
+
+def _token_by_token(
+    decode: Decode, cache: Tree, n: int, search: Search, choose: Callable[[Array, Array], tuple[Array, Array]], b: int,
+    *, start: int, end: int, pad: int,
 ) -> Generated:
-    """As `_beam_search` with one beam, without what that does not need."""
+    """b texts of n tokens at most, the next of which `choose` gives, with its log probability, from the logits and the
+    number of the token."""
     class State(NamedTuple):
         step: Array  # i32[]
         cache: Tree
@@ -102,9 +179,8 @@ def _greedy(
     def step(state: State) -> State:
         last = jnp.where(state.step == 0, start, state.tokens[:, jnp.maximum(state.step - 1, 0)])
         logits, cache = decode(last[:, None], state.cache)
-        logits = logits[:, 0].astype(jnp.float32)
-        largest, token = (x[:, 0] for x in top_k(logits, 1))
-        log_p = state.log_p - jnp.where(state.done, 0, jnp.log(jnp.exp(logits - largest[:, None]).sum(-1)))
+        token, own = choose(logits[:, 0].astype(jnp.float32), state.step)
+        log_p = state.log_p + jnp.where(state.done, 0, own)
         return State(state.step + 1, cache, state.tokens.at[:, state.step].set(jnp.where(state.done, pad, token)),
                      state.lengths + ~state.done, log_p, state.done | (token == end))
 

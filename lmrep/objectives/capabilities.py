@@ -16,6 +16,7 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.data import prompts
 from lmrep.data.tokenizers import Tokenizer
+from lmrep.models.decoding import Sampling
 from lmrep.objectives.base import Names
 
 LINE_BREAK = re.compile(r"\s*[\n\r]\s*")
@@ -98,16 +99,6 @@ class FillMask:
             lines.append(f"  {mask} {number}" if len(prediction) > 1 else f"  {mask}")
             lines += [f"    {probability:6.1%}  {word}" for word, probability in candidates]
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen. The limits apply one after the other, in this order."""
-
-    temperature: float = setting(1.0, "logits are divided by it; 0: always the most probable token", at_least=0)
-    top_k: int = setting(0, "choose among the k most probable tokens (Fan et al., 2018); 0: among all", at_least=0)
-    top_p: float = setting(1.0, "choose among the fewest tokens that have this much of the probability (Holtzman et "
-                           "al., 2020)", above=0, at_most=1)
 
 
 @dataclass(frozen=True)

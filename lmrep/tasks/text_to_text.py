@@ -10,7 +10,7 @@ import math
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice, takewhile
 from types import MappingProxyType
@@ -19,22 +19,33 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from lmrep.config.record import setting
+from lmrep.config.record import optional, setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FIELDS, Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Source, Units
+from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import signature
 from lmrep.models import decoding
 from lmrep.models.base import Model, check_context, model_inputs
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    FrozenParts,
+    Keys,
+    Metrics,
+    Names,
+    NetworkUse,
+    Objective,
+    ObjectiveDef,
+)
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
-from lmrep.tasks.capability import PredictOfSource
+from lmrep.tasks.capability import OfSource, PredictOfSource
 
 NUMBERS = ("pearson", "spearman")
 EXACT = ("accuracy", "f1", "macro_f1", "matthews", *NUMBERS)  # of texts or numbers as a whole
@@ -57,7 +68,7 @@ class Config:
     label_smoothing: float = setting(0.0, "of the targets' probability, spread over the vocabulary (Vaswani et al.: "
                                      "0.1)", at_least=0, below=1)
     z_loss: float = setting(0.0, "factor of the squared logarithm of the softmax's normalizer (T5: 1e-4)", at_least=0)
-    search: decoding.Search = setting(decoding.Search(), "how texts are generated")
+    search: decoding.Search = setting(decoding.Search(), "how texts are generated for validation")
     metrics: tuple[str, ...] = setting(("bleu", "chrf"), "what is measured on validation data, beside the loss; "
                                        "accuracy is that of whole texts", choices=METRICS)
     positive: str = setting("", "f1: the positive class")
@@ -74,6 +85,7 @@ def check_config(c: Config) -> None:
         raise UserError(f"config.objective.template is {c.template!r}; expected a text with the fields "
                         f"{', '.join((*DEFINITION.fields, *DEFINITION.optional))} in braces, such as "
                         "'summarize: {text}'")
+    decoding.check(c.search)
     if "f1" in c.metrics and not c.positive:
         raise UserError("config.objective.metrics has f1, and config.objective.positive, the class that it is measured "
                         "for, is empty; set it")
@@ -220,9 +232,9 @@ def _head(params: Tree) -> Tree:
 def predict(
     params: Tree, batch: Batch, *, c: Config, model: Model, start: int, end: int, pad: int
 ) -> dict[str, dict[str, Array]]:
-    """Of batches that are not packed, for each source the generated tokens `generated` i32[b, 1, max_target] with their
-    log probability over the penalty, `score` float32 [b, 1]; and of its target's tokens, given those before them, `nll`
-    and `correct` float32 [b, t]."""
+    """Of batches that are not packed, for each source the tokens of its k texts, `generated` i32[b, 1, k, max_target],
+    with their log probabilities over the penalty, `score` float32 [b, 1, k]; and of its target's tokens, given those
+    before them, `nll` and `correct` float32 [b, t]."""
     layer, own = output_layer(model), prepare(None, batch, start=start)
     ones = jnp.ones(own["targets"].shape, jnp.float32)
     _, nll, correct = layer.cross_entropy(
@@ -235,18 +247,21 @@ def predict(
 
     found = decoding.generate(
         decode, lambda number: model.start_cache(params["encoder"], number, c.max_target, source=source),
-        len(batch["tokens"]), c.max_target, c.search, start=start, end=end, pad=pad)
-    return {"units": {"generated": found.tokens[:, None], "score": found.scores[:, None]},
+        len(batch["tokens"]), c.max_target, c.search, start=start, end=end, pad=pad, examples=batch["unit"][:, 0])
+    shape = (len(batch["tokens"]), 1, c.search.samples)
+    return {"units": {"generated": found.tokens.reshape(*shape, -1), "score": found.scores.reshape(shape)},
             "tokens": {"nll": nll, "correct": correct.astype(jnp.float32)}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """The generated texts, and the metrics of those whose targets are known."""
     special = units.tokens[-1]  # every target ends with it
-    texts = [units.source.decode([*takewhile(lambda i: i != special, ids.tolist())]).strip()
-             for ids in outputs.arrays["generated"]]
+    drawn = [[units.source.decode([*takewhile(lambda i: i != special, ids)]).strip() for ids in own.tolist()]
+             for own in outputs.arrays["generated"]]
+    texts = [own[0] for own in drawn]
     predictions: list[dict[str, Any]] = [
-        {"text": text, "score": float(value)} for text, value in zip(texts, outputs.arrays["score"], strict=True)]
+        {"text": own[0], "score": scores[0]} | ({"texts": own, "scores": scores} if len(own) > 1 else {})
+        for own, scores in zip(drawn, (own.tolist() for own in outputs.arrays["score"]), strict=True)]
     if not units.columns["known"].all():
         return Result({}, predictions)
     gold = [target(c, record) for record in records]
@@ -276,6 +291,26 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
     return Comparison(gold, prediction["text"], -TASK_METRICS["chrf"].function([gold], [prediction["text"]]))
 
 
+class GenerateTarget(PredictOfSource):
+    """Generates a text, or draws several, from a text. Options that are not given are those of `config.search`."""
+
+    options = optional(decoding.Search, "GenerateTargetOptions", OfSource)
+    sample_options = options()
+
+    def predict(self, run: Any, texts: Sequence[Any], options: Any, names: Names) -> list[dict[str, Any]]:
+        """As `PredictOfSource.predict`. Raises UserError for options that do not fit each other."""
+        given = {field.name: value for field in fields(decoding.Search)
+                 if (value := getattr(options, field.name)) is not None}
+        if "beams" not in given and given.get("temperature"):
+            given["beams"] = 1
+        return super().predict(run.with_objective(search=given) if given else run, texts, options, names)
+
+    def to_text(self, text: Any, prediction: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+        """As `Predict.to_text`, a line for each text that was drawn."""
+        return "\n".join(super(GenerateTarget, self).to_text(text, {"text": own}, tokenizer)
+                         for own in prediction.get("texts", (prediction["text"],)))
+
+
 DEFINITION = TaskDef(
     ObjectiveDef(
         Config, build, check=check_config, context=lambda c: "source",
@@ -285,7 +320,7 @@ DEFINITION = TaskDef(
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent target", headline=False)},
         evaluation_fields=("search",),
-        capabilities=(PredictOfSource(
+        capabilities=(GenerateTarget(
             "generate_target", "generates a text from a text, such as its translation", ("text",),
             lambda prediction: prediction["text"], ("text2",)),)),
     fields=("text",), optional=("text2",), targets=("target",),

@@ -14,7 +14,7 @@ import lmrep
 from lmrep.analysis.report import metrics, page, predictions, prose, replaced_tokens, run_data
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
-from lmrep.inference.generate import Sampling
+from lmrep.models.decoding import Sampling
 from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.capabilities import ReplacedToken
 from tests import small

@@ -8,8 +8,8 @@ import pytest
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.inference import generate, prompts
-from lmrep.inference.generate import Sampling
 from lmrep.interop import conversion
+from lmrep.models.decoding import Sampling
 from lmrep.objectives import OBJECTIVES
 from tests import small
 from tests.cli import printed_prompts

@@ -10,9 +10,10 @@ from scipy.special import log_softmax
 
 from lmrep.core.errors import UserError
 from lmrep.inference import generate, perplexity
-from lmrep.inference.generate import Sampling
 from lmrep.layers.attention import AttentionMask
+from lmrep.models import decoding
 from lmrep.models.base import Inputs
+from lmrep.models.decoding import Sampling
 from tests import chance
 from tests.objectives.test_causal import T, V, build
 
@@ -45,7 +46,7 @@ def test_temperature_0_gives_the_likeliest_tokens():
     assert (extend(PROMPT, Sampling(temperature=0.7, top_k=1)) == found).all()
     logits = logits_of(PROMPT)[:, -1]
     for temperature in (1e-30, 1e-42):  # the latter is 0 in float32
-        kept = np.isfinite(generate.filter_logits(logits, Sampling(temperature=temperature, top_p=0.9)))
+        kept = np.isfinite(decoding.filter_logits(logits, Sampling(temperature=temperature, top_p=0.9)))
         assert (kept.sum(-1) == 1).all() and (kept.argmax(-1) == found[:, 0]).all()
     assert (extend(PROMPT, Sampling(temperature=0), padding=5) == found).all()
 
@@ -79,7 +80,7 @@ MIXED = Sampling(temperature=1.5, top_k=20, top_p=0.5)
                                       MIXED])
 def test_logits_are_truncated_by_temperature_k_and_p(sampling):
     logits = logits_of(PROMPT[:1])[0, -1]
-    found = jax.nn.softmax(generate.filter_logits(logits, sampling))
+    found = jax.nn.softmax(decoding.filter_logits(logits, sampling))
     np.testing.assert_allclose(found, truncated(logits, sampling), rtol=1e-4, atol=1e-7)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 import lmrep
 from lmrep.inference import generate
-from lmrep.inference.generate import Sampling
 from lmrep.interop import certificate, conversion, tensor_files
 from lmrep.interop.huggingface.read import read
 from lmrep.interop.huggingface.write import from_network, write
+from lmrep.models.decoding import Sampling
 from tests.interop.test_published import GOLDEN, NAMES, OWN, files, network, same
 
 torch = pytest.importorskip("torch")

@@ -16,8 +16,8 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer_xl
 from lmrep.models.base import Factorization, Inputs
+from lmrep.models.decoding import Sampling
 from lmrep.objectives import causal, permutation
-from lmrep.objectives.capabilities import Sampling
 from tests import reference
 from tests.programs import products
 
